@@ -1,0 +1,58 @@
+# Every target sets up .venv by itself; only Python 3.11+ and make are needed.
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO_ARGS ?=
+DATA ?=
+BENCH_ARGS ?=
+LOADTEST_ARGS ?=
+TEST_ARGS ?=
+
+.PHONY: help install demo test check format bench loadtest kills serving-tree docs clean
+
+help:
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+install: .venv/.installed ## training and serving, as .venv/bin/freshet
+
+demo: .venv/.installed ## the whole job in one command; DATA=folder for real data, DEMO_ARGS="--exit-after 30"
+	$(BIN)/freshet demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
+
+test: .venv/.dev ## the tests
+	$(BIN)/python -m pytest $(TEST_ARGS)
+
+check: .venv/.dev ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.dev ## paired micro-benchmarks, as ratios
+	$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+loadtest: .venv/.dev ## locust for 60 s with a delta every second; report in loadtest/results/
+	$(BIN)/python -m loadtest $(LOADTEST_ARGS)
+
+kills: .venv/.dev ## kill -9 of trainer and server at random moments, 40 rounds
+	$(BIN)/python -m pytest -m kills tests/e2e
+
+serving-tree: ## what the Dockerfile does, in a clean folder, where no Docker engine is at hand
+	./docker-steps.sh
+
+clean:
+	rm -rf .venv build *.egg-info .demo
+
+.venv/bin/pip:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: .venv/bin/pip pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[train]'
+	$(BIN)/python -m processor.kernels
+	@touch $@
+
+.venv/.dev: .venv/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[train,loadtest,dev]'
+	@touch $@

@@ -1,0 +1,167 @@
+"""Compiles dense graphs for ONNX Runtime: TensorFlow -> ONNX, weights by name and shape only.
+
+The artefact is an ONNX model whose weights are initialisers with external data, at a location that no file
+ever has: processor/backends/onnxruntime.py supplies the values from memory. Its rows are symbolic, because
+ONNX Runtime gains nothing from a static batch, and so the files of all buckets are equal: the processor
+notices and loads them once.
+
+The same graph gives the same bytes in every process: nodes are ordered and values named by the graph's
+structure, never by the counters of the converter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import onnx
+import tf2onnx
+from onnx import TensorProto, helper
+
+from compiler.dense import DenseGraph
+from processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX
+from processor.errors import BadInput
+from processor.package.atomic import atomic_file
+
+# ONNX Runtime reads both since 1.14.
+OPSET = 17
+IR_VERSION = 8
+ELSEWHERE = "weights"
+
+
+class Lowered:
+    """compiler.backends.base.Lowered: an ONNX model with symbolic rows and its weights' names."""
+
+    backend = "onnxruntime"
+    target = "cpu"
+
+    def __init__(self, graph: DenseGraph) -> None:
+        """Converts; raises BadInput when the graph uses what ONNX has no operator for."""
+        self._model, self._weights = _canonical(_convert(graph), graph)
+
+    @property
+    def definition(self) -> bytes:
+        return b"tf2onnx " + tf2onnx.__version__.encode() + b"\0" + self._model
+
+    def compile(self, bucket: int, folder: Path) -> tuple[str, list[str]]:
+        """See compiler.backends.base.Lowered.compile."""
+        name = f"b{bucket}.onnx"
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(folder / name) as file:
+            file.write(self._model)
+        return name, list(self._weights)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """The converter's log is silent; what it could not convert shows in the result."""
+    logger = logging.getLogger("tf2onnx")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _convert(graph: DenseGraph) -> Any:
+    """The graph as the converter writes it: inputs "x" and "weight_<i>", outputs by name."""
+    try:
+        with _quietly():
+            model, _ = tf2onnx.convert.from_function(graph.function, graph.signature, OPSET)
+    except Exception as error:
+        raise BadInput("dense graph: cannot be converted for backend onnxruntime") from error
+    for node in model.graph.node:
+        if node.domain not in ("", "ai.onnx.ml") or not onnx.defs.has(node.op_type, node.domain):
+            raise BadInput(f"dense graph: operator {node.op_type} has no counterpart in backend onnxruntime")
+        if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
+            raise BadInput(f"dense graph: control flow ({node.op_type}) is not for backend onnxruntime")
+    return model
+
+
+def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
+    """The model's bytes with names and order of our own and weights moved out; and the weights it takes."""
+    producers = {out: node for node in model.graph.node for out in node.output}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    weight_of = {f"weight_{i}": name for i, name in enumerate(graph.weight_names)}
+    wanted_outputs = [output.name for output in graph.outputs]
+    if {v.name for v in model.graph.output} != set(wanted_outputs):
+        raise BadInput("dense graph: an output that is one of the inputs is not for backend onnxruntime")
+
+    names: dict[str, str] = {"": "", INPUT: INPUT, **{name: name for name in wanted_outputs}}
+    initializers, weights = [], []
+
+    def source(value: str) -> None:
+        """Names an input that no node produces, and keeps the constant or weight behind it."""
+        if value in names:
+            return
+        if value in constants:
+            names[value] = f"constants/{len(initializers)}"
+            tensor = TensorProto()
+            tensor.CopyFrom(constants[value])
+        elif value in weight_of:
+            names[value] = WEIGHT_PREFIX + weight_of[value]
+            tensor = _placeholder(graph.weights[weight_of[value]].shape)
+            weights.append(weight_of[value])
+        else:
+            raise BadInput("dense graph: cannot be converted for backend onnxruntime")
+        tensor.name = names[value]
+        initializers.append(tensor)
+
+    nodes: list[Any] = []
+    for node in _ordered(wanted_outputs, producers):
+        for value in node.input:
+            if value not in producers:
+                source(value)
+        for i, value in enumerate(node.output):
+            if value not in names:
+                names[value] = f"values/{len(nodes)}.{i}"
+        named = onnx.NodeProto()
+        named.CopyFrom(node)
+        named.name = f"{len(nodes)}"
+        named.ClearField("doc_string")
+        named.input[:] = [names[v] for v in node.input]
+        named.output[:] = [names[v] for v in node.output]
+        attributes = sorted(node.attribute, key=lambda a: a.name)
+        del named.attribute[:]
+        named.attribute.extend(attributes)
+        nodes.append(named)
+
+    matrix = [(INPUT, graph.width), *((output.name, output.columns) for output in graph.outputs)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", n]) for name, n in matrix]
+    opsets = [helper.make_opsetid("", OPSET)]
+    if any(node.domain for node in nodes):
+        opsets.append(helper.make_opsetid("ai.onnx.ml", 3))
+    renamed = helper.make_model(
+        helper.make_graph(nodes, "dense", ends[:1], ends[1:], initializers),
+        producer_name="freshet",
+        ir_version=IR_VERSION,
+        opset_imports=opsets,
+    )
+    return renamed.SerializeToString(deterministic=True), weights
+
+
+def _placeholder(shape: tuple[int, ...]) -> Any:
+    """A float32 tensor whose values are elsewhere."""
+    tensor = TensorProto(data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=ELSEWHERE)
+    return tensor
+
+
+def _ordered(outputs: list[str], producers: dict[str, Any]) -> list[Any]:
+    """The nodes that the outputs need, each after its inputs: depth first, inputs in order."""
+    ordered: list[Any] = []
+    seen: set[int] = set()
+    stack = [(producers[name], False) for name in reversed(outputs)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            ordered.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((producers[v], False) for v in reversed(node.input) if v in producers)
+    return ordered

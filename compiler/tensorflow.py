@@ -1,0 +1,54 @@
+"""TensorFlow and Keras, imported once and quietly: import them from here and from nowhere else.
+
+TensorFlow's C++ logs a few lines to file descriptor 2 before any setting of it can be heard. They are caught
+during the import and dropped; whatever else is written meanwhile is passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from processor.errors import BadInput
+
+CHATTER = (
+    b"before absl::InitializeLog()",
+    b"oneDNN custom operations",
+    b"cpu_feature_guard",
+    b"To enable the following",
+)
+
+
+@contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Holds back file descriptor 2 and lets go of all but the chatter at the end."""
+    try:
+        stderr = os.dup(2)
+    except OSError:  # a process without one
+        yield
+        return
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            for line in held:
+                if not any(words in line for words in CHATTER):
+                    os.write(2, line)
+
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["KERAS_BACKEND"] = "tensorflow"
+try:
+    with _without_chatter():
+        import keras
+        import tensorflow as tf
+except ImportError as error:
+    raise BadInput("training and compiling need TensorFlow and Keras: install freshet[train]") from error
+
+__all__ = ["keras", "tf"]

@@ -1,0 +1,119 @@
+"""The benchmark's model and its deltas, written without training: `freshet bench model`, `freshet bench deltas`.
+
+Model `bench`: DeepFM over 26 ids packed as input `ids` int64 [n, 26] and 13 floats as `floats` float32 [n, 13], one
+table a feature of dim 16 with ids 0 .. rows - 1, MLP 1024-512-256-1, output `score`. Rows are a function of (table,
+id), deltas of (step, id): whoever knows the numbers can tell which generation a score came from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from models.training.publish import publish_version
+from processor.errors import BadInput, NotFound
+from processor.generation import Generation
+from processor.kernels.hashing import init_rows
+from processor.package.delta import SUFFIX, Delta, TableDelta, write_delta
+from processor.package.manifest import Feature, Input, Manifest, Output, Table
+from processor.package.version import VersionReader
+from processor.repository import Repository
+
+MODEL = "bench"
+TABLES, FLOATS, DIM = 26, 13, 16
+HIDDEN = (1024, 512, 256)
+LIMIT = 0.05
+
+
+def bench_manifest(rows: int) -> Manifest:
+    """The manifest draft of the benchmark's model with `rows` rows a table."""
+    ids = [
+        Feature(f"c{i}", "id", "ids", column=i, table=f"c{i}", offset=i * DIM, width=DIM, side="item" if i % 2 else "user")
+        for i in range(TABLES)
+    ]
+    floats = [Feature(f"i{j}", "float", "floats", column=j, offset=TABLES * DIM + j) for j in range(FLOATS)]
+    return Manifest(
+        model=MODEL,
+        version=1,
+        arch="deepfm",
+        created_at=0.0,
+        inputs=[Input("ids", "int64", columns=TABLES), Input("floats", "float32", columns=FLOATS)],
+        features=ids + floats,
+        tables=[Table(f"c{i}", DIM, rows) for i in range(TABLES)],
+        outputs=[Output("score")],
+        width=TABLES * DIM + FLOATS,
+        dense={},
+        files={},
+    )
+
+
+def write_model(repository: Path, rows: int, seed: int = 0) -> Generation:
+    """Publishes the benchmark's model as the next version; returns its generation. Needs the train extra."""
+    from compiler.dense import DenseGraph
+    from models.zoo.arch import Arch
+    from models.zoo.deepfm import build
+    from models.zoo.layout import Layout
+
+    if not 1 <= rows < 2**31:
+        raise BadInput(f"rows: 1 to 2**31-1 wanted, got {rows}")
+    repository.mkdir(parents=True, exist_ok=True)
+    draft = bench_manifest(rows)
+    version = max(Repository(repository).versions(MODEL), default=0) + 1
+    keys = np.arange(rows, dtype=np.int64)
+    tables = {}
+    for i, table in enumerate(draft.tables):
+        values = np.empty((rows, DIM), np.float32)
+        init_rows(keys, np.uint64(seed * 1000 + i), np.float32(LIMIT), values)
+        tables[table.name] = (keys, values)
+    arch = Arch.of(build(Layout.from_features(draft.features), hidden=HIDDEN, seed=seed))
+    publish_version(repository, draft, version, tables, DenseGraph.from_keras(arch.scores), created_at=time.time())
+    return Generation(version, 0)
+
+
+def write_deltas(repository: Path, rows: int, count: int, out: Path) -> Iterator[Path]:
+    """Writes `count` chained deltas of `rows` changed rows each, on top of the newest version's newest delta.
+
+    Rows are spread evenly over the tables, over the ids that the table has. Yields each file once written.
+    """
+    store = Repository(repository)
+    versions = store.versions(MODEL)
+    if not versions:
+        raise NotFound(f"model {MODEL!r} is not in the repository: run `freshet bench model` first")
+    if rows < 1 or count < 1:
+        raise BadInput(f"rows and count: 1 or more wanted, got {rows} and {count}")
+    manifest = VersionReader(store.folder(MODEL, versions[-1])).manifest
+    steps = [file.step for file in store.deltas(MODEL, versions[-1])]
+    parent = max(steps, default=0)
+    out.mkdir(parents=True, exist_ok=True)
+    for step in range(parent + 1, parent + 1 + count):
+        path = out / f"{step}{SUFFIX}"
+        write_delta(path, bench_delta(manifest, step, rows))
+        yield path
+
+
+def bench_delta(manifest: Manifest, step: int, rows: int) -> Delta:
+    """One delta of `rows` changed rows, a function of the step alone."""
+    random = np.random.default_rng(step)
+    share, rest = divmod(rows, len(manifest.tables))
+    tables = {}
+    for i, table in enumerate(manifest.tables):
+        size = share + (i < rest)
+        if size > table.rows:
+            raise BadInput(f"rows: at most {table.rows * len(manifest.tables)} wanted for this model, got {rows}")
+        if not size:
+            continue
+        keys = np.sort(random.choice(table.rows, size, replace=False)).astype(np.int64)
+        values = np.empty((size, table.dim), np.float32)
+        init_rows(keys, np.uint64(step * 1_000_003 + i), np.float32(LIMIT), values)
+        tables[table.name] = TableDelta(keys, values, np.empty(0, np.int64))
+    return Delta(
+        model=manifest.model,
+        version=manifest.version,
+        step=step,
+        parent_step=step - 1,
+        tables=tables,
+        published_at=time.time(),
+    )

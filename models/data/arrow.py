@@ -1,0 +1,229 @@
+"""Arrow arrays to columns, in two steps.
+
+`canonical` checks an array of any acceptable Arrow type and casts it to the one type of its kind; errors name
+the column and the row. `column` views a canonical array as a numpy array, Strings or Ragged: buffers are
+shared with Arrow, only the n + 1 offsets are rebased.
+
+    kind     accepted                                                canonical
+    id       any integer; no null                                    int64
+    float    any number or bool; null is NaN; no infinity            float32
+    string   string or binary of any layout; null is ""              large_binary
+    ids      lists of integers; a null list is empty                 large_list<int64>
+    strings  lists of strings; a null list is empty                  large_list<large_binary>
+    label    any number or bool, 0 to 1; no null                     float32
+    time     timestamp, date or number (Unix seconds); no null       float64, Unix seconds
+Dictionary-encoded forms of all of these are decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from processor.columns import Column, Ragged, Strings
+from processor.errors import BadInput
+
+Where = Callable[[int], str]
+"""Names a row of the array at hand for an error message: 'row 17 of clicks.parquet'."""
+
+ARROW_TYPES = {
+    "id": pa.int64(),
+    "float": pa.float32(),
+    "string": pa.large_binary(),
+    "ids": pa.large_list(pa.int64()),
+    "strings": pa.large_list(pa.large_binary()),
+    "label": pa.float32(),
+    "time": pa.float64(),
+}
+
+_WANTS = {
+    "id": "integers",
+    "float": "numbers",
+    "string": "strings",
+    "ids": "lists of integers",
+    "strings": "lists of strings",
+    "label": "numbers from 0 to 1",
+    "time": "timestamps or numbers (Unix seconds)",
+}
+
+_TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def _is_string(t: pa.DataType) -> bool:
+    views = pt.is_string_view(t) or pt.is_binary_view(t)
+    return views or pt.is_string(t) or pt.is_large_string(t) or pt.is_binary(t) or pt.is_large_binary(t)
+
+
+def _is_list(t: pa.DataType) -> bool:
+    views = pt.is_list_view(t) or pt.is_large_list_view(t)
+    return views or pt.is_list(t) or pt.is_large_list(t) or pt.is_fixed_size_list(t)
+
+
+def _is_number(t: pa.DataType) -> bool:
+    return pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t)
+
+
+def _fits(t: pa.DataType, kind: str) -> bool:
+    if pt.is_dictionary(t):
+        t = t.value_type
+    if pt.is_null(t):
+        return True
+    if kind in ("ids", "strings"):
+        return _is_list(t) and _fits(t.value_type, "id" if kind == "ids" else "string")
+    if kind == "id":
+        return pt.is_integer(t)
+    if kind == "string":
+        return _is_string(t)
+    if kind == "time":
+        return _is_number(t) or pt.is_timestamp(t) or pt.is_date(t)
+    return _is_number(t) or pt.is_boolean(t)
+
+
+def check_type(t: pa.DataType, kind: str, name: str) -> None:
+    """Raises BadInput unless a column of Arrow type `t` can serve as `kind`; hints at what would fit."""
+    if _fits(t, kind):
+        return
+    if kind in ("label", "time"):
+        raise BadInput(f"data.{kind}: a column of {_WANTS[kind]} wanted, got {name!r} of type {t}")
+    other = next((k for k in ("id", "string", "float", "ids", "strings") if _fits(t, k)), "")
+    hint = f" (kind = {other!r} fits)" if other else ""
+    raise BadInput(
+        f"features.{name}: {_WANTS[kind]} wanted for kind {kind!r}, got a column of type {t}{hint}"
+    )
+
+
+def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
+    """Checks `array`, whose rows `where` can name, and casts it to ARROW_TYPES[kind]; raises BadInput."""
+    check_type(array.type, kind, name)
+    if pt.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if kind in ("ids", "strings"):
+        return _lists(array, "id" if kind == "ids" else "string", name, where)
+    if kind == "string":
+        return array.cast(pa.large_binary()).fill_null(b"")
+    if kind == "id":
+        return _ids(array, name, where)
+    if kind == "time":
+        return _times(array, name, where)
+    return _floats(array, kind, name, where)
+
+
+def _refuse(bad: np.ndarray, array: pa.Array, wanted: str, name: str, where: Where) -> None:
+    """Raises BadInput for the first row where `bad` is true."""
+    if bad.any():
+        row = int(bad.argmax())
+        raise BadInput(
+            f"column {name!r}: {wanted} wanted, got {str(array[row].as_py())[:40]} at {where(row)}"
+        )
+
+
+def _refuse_nulls(array: pa.Array, wanted: str, name: str, where: Where) -> None:
+    if array.null_count:
+        row = int(_numpy(array.is_null()).argmax())
+        raise BadInput(f"column {name!r}: {wanted} wanted, got a null at {where(row)}")
+
+
+def _numpy(array: pa.Array) -> np.ndarray:
+    return array.to_numpy(zero_copy_only=False)
+
+
+def _ids(array: pa.Array, name: str, where: Where) -> pa.Array:
+    _refuse_nulls(array, "an id", name, where)
+    if pt.is_uint64(array.type):
+        _refuse(_numpy(array) > np.uint64(2**63 - 1), array, "an id below 2**63", name, where)
+    return array.cast(pa.int64())
+
+
+def _floats(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
+    if kind == "label":
+        _refuse_nulls(array, "a label", name, where)
+    # Not a safe cast: integers beyond 2**24 are to round, as they would anywhere in float32.
+    floats = array.cast(pa.float32(), safe=False).fill_null(float("nan"))
+    values = floats.to_numpy()
+    if kind == "label":
+        _refuse(~((values >= 0) & (values <= 1)), array, "a label from 0 to 1", name, where)
+    _refuse(np.isinf(values), array, "a number within float32", name, where)
+    return floats
+
+
+def _times(array: pa.Array, name: str, where: Where) -> pa.Array:
+    _refuse_nulls(array, "a time", name, where)
+    if pt.is_date(array.type):
+        array = array.cast(pa.timestamp("ms"))
+    if pt.is_timestamp(array.type):
+        # Whole seconds and the rest apart: nanoseconds since 1970 do not fit a float64.
+        whole, rest = np.divmod(array.cast(pa.int64()).to_numpy(), _TICKS_PER_S[array.type.unit])
+        return pa.array(whole + rest / _TICKS_PER_S[array.type.unit])
+    seconds = array.cast(pa.float64(), safe=False)
+    _refuse(~np.isfinite(seconds.to_numpy()), array, "a time", name, where)
+    return seconds
+
+
+def _lists(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
+    if pt.is_null(array.type):
+        array = array.cast(pa.large_list(ARROW_TYPES[kind]))
+    # flatten() honours a slice's offset and drops what lies under null lists, so lengths must count those as
+    # 0.
+    lengths = _numpy(pc.fill_null(pc.list_value_length(array), 0))
+    splits = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(lengths, out=splits[1:])
+
+    def where_value(i: int) -> str:
+        return where(int(np.searchsorted(splits, i, side="right")) - 1)
+
+    values = canonical(array.flatten(), kind, name, where_value)
+    return pa.LargeListArray.from_arrays(pa.array(splits), values)
+
+
+def split_text(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
+    """CSV cells 'a|b|c' to lists, an empty cell to an empty list; kind: ids | strings. Raises BadInput for an
+    id that is no integer."""
+    if kind == "strings":
+        return _split(array)
+    ids = pa.list_(pa.int64())
+    try:
+        return _split(array).cast(ids)
+    except pa.ArrowInvalid:
+        for row in range(len(array)):
+            try:
+                _split(array.slice(row, 1)).cast(ids)
+            except pa.ArrowInvalid:
+                bad = array[row].as_py()[:40]
+                raise BadInput(
+                    f"column {name!r}: integers between '|' wanted, got {bad!r} at {where(row)}"
+                ) from None
+        raise
+
+
+def _split(array: pa.Array) -> pa.Array:
+    return pc.split_pattern(pc.if_else(pc.equal(array, ""), None, array), "|")
+
+
+def column(array: pa.Array, kind: str) -> Column:
+    """Views a canonical array as a column of `kind`; values are not copied."""
+    if kind == "string":
+        return _strings(array)
+    if kind in ("ids", "strings"):
+        at = _offsets(array)
+        values = array.values.slice(at[0], at[-1] - at[0])
+        return Ragged(_strings(values) if kind == "strings" else values.to_numpy(), at - at[0])
+    return array.to_numpy()
+
+
+def _offsets(array: pa.Array) -> np.ndarray:
+    if not len(array):
+        return np.zeros(1, np.int64)
+    buffer = array.buffers()[1]
+    return np.frombuffer(buffer, np.int64, len(array) + 1, array.offset * 8)
+
+
+def _strings(array: pa.Array) -> Strings:
+    at, data = _offsets(array), array.buffers()[2]
+    if data is None or at[0] == at[-1]:
+        return Strings(np.zeros(0, np.uint8), np.zeros(len(array) + 1, np.int64))
+    # The view is cut to these rows, so that whoever touches the bytes touches no other row's.
+    return Strings(np.frombuffer(data, np.uint8, at[-1] - at[0], at[0]), at - at[0])

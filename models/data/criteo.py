@@ -1,0 +1,77 @@
+"""Criteo's display advertising logs: 13 counts I1..I13 and 26 categories C1..C26 a row, in time order,
+without a clock.
+
+Two layouts, told apart by their first line:
+- the challenge's own: TAB between fields, no header: label, 13 integers, 26 hashes of 8 hex digits; empty =
+  missing.
+- recoded: CSV with header `Id,Label,I1,..,C26`; the categories are indices into a vocabulary.
+Missing counts are NaN, missing hashes the empty string. Either may be gzipped; a folder or glob is read in
+name order.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from models.data.files import CsvFile, find_files
+from models.data.source import Field, Schema, Wanted, choose
+from models.data.table import TableSource
+from processor.errors import BadInput
+
+COUNTS = [f"I{i}" for i in range(1, 14)]
+CATEGORIES = [f"C{i}" for i in range(1, 27)]
+
+_MAX_LINE_NBYTES = 1 << 16
+
+
+def open_criteo(path: str, features: Sequence[Wanted] = ()) -> TableSource:
+    """Opens either layout; features: those to read, or all 39. Raises BadInput for any other file."""
+    paths = find_files(path)
+    recoded = is_recoded(paths[0])
+    fields = [Field(name, "float") for name in COUNTS]
+    fields += [Field(name, "id" if recoded else "string") for name in CATEGORIES]
+    label = "Label" if recoded else "label"
+    schema = Schema(choose(fields, features), label)
+    if recoded:
+        return TableSource([CsvFile(p) for p in paths], schema, csv=True)
+    names = [label, *COUNTS, *CATEGORIES]
+    return TableSource([CsvFile(p, "\t", names, quoted=False) for p in paths], schema, csv=True)
+
+
+def default_features(path: str) -> dict[str, dict[str, Any]]:
+    """Sections [features.*] for a file of either layout: every column, counts under log1p."""
+    kind = "id" if is_recoded(find_files(path)[0]) else "string"
+    sections: dict[str, dict[str, Any]] = {name: {"kind": "float", "transform": "log1p"} for name in COUNTS}
+    return sections | {name: {"kind": kind, "dim": 16} for name in CATEGORIES}
+
+
+def is_recoded(path: Path) -> bool:
+    """Whether the file is the recoded CSV; raises BadInput when its first line fits neither layout."""
+    line = _first_line(path)
+    if line.split(",")[:3] == ["Id", "Label", "I1"]:
+        return True
+    fields = len(line.split("\t"))
+    if fields == 1 + len(COUNTS) + len(CATEGORIES):
+        return False
+    hint = " (the test set has no label: train on the training set)" if fields == 39 else ""
+    raise BadInput(
+        f"{path.name}: 40 fields between TABs, or a CSV header Id,Label,I1,..., wanted,"
+        f" got {fields} field(s){hint}"
+    )
+
+
+def _first_line(path: Path) -> str:
+    """The first line, without its end; '' of an empty file."""
+    try:
+        with open(path, "rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            line = file.readline(_MAX_LINE_NBYTES)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or "damaged gzip"
+        raise BadInput(f"{path.name}: a Criteo file wanted, could not read it: {reason}") from None
+    return line.decode("utf-8", "replace").rstrip("\r\n")

@@ -1,0 +1,229 @@
+"""Parquet and CSV files as streams of Arrow record batches: only the columns asked for, never the whole file.
+
+Every failure of the reader underneath becomes one BadInput line that names the file, the column and the row.
+Rows count from 0 within their file; a CSV's header is not a row.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from models.data.source import nearest
+from processor.errors import BadInput
+
+CHUNK_ROWS = 32768
+
+_CONVERSION = re.compile(
+    r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to ([^:]+): "
+    r"invalid (?:value '(.*)'|UTF8 data)",
+    re.S,
+)
+_CELLS = {"int64": "an integer", "double": "a number", "string": "text", "bool": "true or false"}
+_PARSE = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
+
+
+class DataFile(Protocol):
+    """One file of rows."""
+
+    @property
+    def name(self) -> str: ...
+
+    def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        """Column name -> Arrow type; of a CSV, as its first block suggests. BadInput unless each is there."""
+        ...
+
+    @property
+    def empty(self) -> bool: ...
+
+    def count_rows(self) -> int: ...
+
+    def read(self, types: dict[str, pa.DataType], start: int) -> Iterator[pa.RecordBatch]:
+        """The named columns, in this order, from row `start` on. CSV cells are parsed as the given types;
+        Parquet columns keep their own. Columns that are not named are not decoded."""
+        ...
+
+
+class Rows:
+    """Names the rows of a chunk that begins at row `first` of a file: an arrow.Where."""
+
+    def __init__(self, file: str, first: int) -> None:
+        self._file, self._first = file, first
+
+    def __call__(self, row: int) -> str:
+        return f"row {self._first + row} of {self._file}"
+
+
+def find_files(path: str, suffixes: Sequence[str] = ()) -> list[Path]:
+    """The data files behind a file, folder or glob, in name order; raises BadInput when there are none.
+
+    Within folders, hidden files, names that start with '_' (as writers leave behind) and, where suffixes are
+    given, any file without one of them are passed over.
+    """
+    if glob.has_magic(path) and not Path(path).exists():
+        paths = [Path(p) for p in glob.glob(path, recursive=True)]
+        files = [p for p in paths if p.is_file()]
+    elif Path(path).is_dir():
+        files = []
+        for p in Path(path).rglob("*"):
+            plain = not any(part.startswith((".", "_")) for part in p.relative_to(path).parts)
+            if plain and p.is_file() and (not suffixes or p.name.lower().endswith(tuple(suffixes))):
+                files.append(p)
+    elif Path(path).is_file():
+        files = [Path(path)]
+    else:
+        raise BadInput(f"data.path: a file, folder or glob wanted, got {path!r}, where nothing is")
+    if not files:
+        kinds = " or ".join(suffixes) if suffixes else "data"
+        raise BadInput(f"data.path: at least one {kinds} file wanted, got none in {path!r}")
+    return sorted(files)
+
+
+def _pick(names: Sequence[str], schema: pa.Schema, file: str) -> dict[str, pa.DataType]:
+    types = {}
+    for name in names:
+        found = schema.get_all_field_indices(name)
+        if len(found) != 1:
+            hint = "" if found else nearest(name, schema.names)
+            raise BadInput(f"column {name!r}: wanted once in {file}, got {len(found)} of that name{hint}")
+        types[name] = schema.field(found[0]).type
+    return types
+
+
+@contextmanager
+def _reading(file: str, wanted: str) -> Iterator[None]:
+    try:
+        yield
+    except BadInput:
+        raise
+    except (pa.ArrowException, OSError, EOFError) as error:
+        # OSError carries the path and errno of what we opened; the caller needs only the reason.
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"{file}: {wanted} wanted, could not read it: {_line(reason)}") from None
+
+
+def _line(text: str) -> str:
+    return text.partition("\n")[0][:200]
+
+
+class ParquetFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.name = path.name
+        with self._open() as file:
+            self._schema, self._rows = file.schema_arrow, file.metadata.num_rows
+        self.empty = self._rows == 0
+
+    @contextmanager
+    def _open(self) -> Iterator[pyarrow.parquet.ParquetFile]:
+        # pre_buffer would fetch every row group at once: the whole file in memory.
+        with (
+            _reading(self.name, "a Parquet file"),
+            pyarrow.parquet.ParquetFile(self._path, pre_buffer=False) as file,
+        ):
+            yield file
+
+    def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        return _pick(names, self._schema, self.name)
+
+    def count_rows(self) -> int:
+        return self._rows
+
+    def read(self, types: dict[str, pa.DataType], start: int) -> Iterator[pa.RecordBatch]:
+        with self._open() as file:
+            group, groups = 0, file.metadata.num_row_groups
+            while group < groups and start >= file.metadata.row_group(group).num_rows:
+                start -= file.metadata.row_group(group).num_rows
+                group += 1
+            wanted = list(range(group, groups))
+            for batch in file.iter_batches(CHUNK_ROWS, wanted, columns=list(types)) if wanted else ():
+                if start < batch.num_rows:
+                    yield batch.slice(start).select(list(types))
+                start = max(0, start - batch.num_rows)
+
+
+class CsvFile:
+    """A file of text cells, plain or packed (.gz, .bz2, .zst by its suffix)."""
+
+    def __init__(
+        self,
+        path: Path,
+        delimiter: str = ",",
+        names: list[str] | None = None,
+        quoted: bool = True,
+        data: bytes | None = None,
+    ) -> None:
+        """names: the columns, of a file without a header; None: the first line names them.
+        quoted: whether '"' quotes. data: the file's text, where the caller holds it already."""
+        self._path, self._names, self._data = path, names, data
+        self._schema = pa.schema([])
+        self.name = path.name
+        self._parse = pyarrow.csv.ParseOptions(
+            delimiter=delimiter, quote_char='"' if quoted else False, newlines_in_values=quoted
+        )
+        with self._open(None) as reader:
+            self._schema = reader.schema
+            self.empty = not any(batch.num_rows for batch in reader)
+
+    @contextmanager
+    def _open(self, types: dict[str, pa.DataType] | None) -> Iterator[pyarrow.csv.CSVStreamingReader]:
+        # One thread: only then do errors carry the row.
+        read = pyarrow.csv.ReadOptions(use_threads=False, column_names=self._names, block_size=4 << 20)
+        convert = pyarrow.csv.ConvertOptions(
+            column_types=types, include_columns=list(types) if types else None, strings_can_be_null=False
+        )
+        with _reading(self.name, "a CSV file"):
+            try:
+                if self._data is None:
+                    stream = pa.input_stream(str(self._path), compression="detect")
+                else:
+                    stream = pa.BufferReader(self._data)
+                with stream, pyarrow.csv.open_csv(stream, read, self._parse, convert) as reader:
+                    yield reader
+            except pa.ArrowInvalid as error:
+                raise BadInput(self._explain(str(error))) from None
+
+    def _explain(self, error: str) -> str:
+        header_rows = 1 if self._names is None else 0
+        if found := _CONVERSION.match(error):
+            at, row, wanted, got = found.groups()
+            names = self._names or self._schema.names
+            name = names[int(at)] if int(at) < len(names) else at
+            where = f" at row {int(row) - 1 - header_rows} of {self.name}" if row else f" in {self.name}"
+            value = "bytes that are not UTF-8" if got is None else repr(got[:40])
+            wanted = _CELLS.get(wanted, wanted)
+            return f"column {name!r}: {wanted} wanted, got {value}{where}"
+        if found := _PARSE.match(error):
+            row, wanted, got = found.groups()
+            return f"{self.name}: {wanted} columns wanted, got {got} at row {int(row) - 1 - header_rows}"
+        if error.startswith("Empty CSV file"):
+            return f"{self.name}: rows wanted, got an empty file"
+        return f"{self.name}: a CSV file wanted, could not read it: {_line(error)}"
+
+    @property
+    def names(self) -> list[str]:
+        return self._schema.names
+
+    def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        return _pick(names, self._schema, self.name)
+
+    def count_rows(self) -> int:
+        with self._open({self._schema.names[0]: pa.string()}) as reader:
+            return sum(batch.num_rows for batch in reader)
+
+    def read(self, types: dict[str, pa.DataType], start: int) -> Iterator[pa.RecordBatch]:
+        with self._open(types) as reader:
+            # Rows before `start` are parsed and dropped: the reader's own skipping counts blank lines as
+            # rows.
+            for batch in reader:
+                if start < batch.num_rows:
+                    yield batch.slice(start)
+                start = max(0, start - batch.num_rows)

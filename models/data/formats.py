@@ -1,0 +1,29 @@
+"""The formats of stored data, and how a path tells its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from processor.errors import BadInput
+
+FORMATS = ("parquet", "csv", "criteo", "movielens")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+CSV_SUFFIXES = tuple(name + packed for name in (".csv", ".tsv") for packed in ("", ".gz", ".bz2", ".zst"))
+MOVIELENS_EVENTS = ("events.csv.gz", "events.csv", "ratings.dat")
+"""The events of a MovieLens folder; the first that is there counts."""
+
+
+def format_of(path: str) -> str:
+    """The format that a path's suffix, or the files in its folder, tell; raises BadInput when they don't."""
+    names = [path]
+    if Path(path).is_dir():
+        if any((Path(path) / name).is_file() for name in MOVIELENS_EVENTS):
+            return "movielens"
+        names = [p.name for p in Path(path).rglob("*") if p.is_file()]
+    suffixes = {"parquet": PARQUET_SUFFIXES, "csv": CSV_SUFFIXES}
+    found = {form for form, ends in suffixes.items() if any(n.lower().endswith(ends) for n in names)}
+    if len(found) != 1:
+        raise BadInput(
+            f"data.format: one of {', '.join(FORMATS)} wanted; the path {path!r} does not tell which"
+        )
+    return found.pop()

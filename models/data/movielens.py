@@ -1,0 +1,197 @@
+"""MovieLens as a click stream: who rated which movie, joined with what is known of both, in time order.
+
+A folder with
+- the events, the first found of events.csv.gz, events.csv (header with timestamp,user_id,movie_id and label
+  or rating) and ratings.dat (UserID::MovieID::Rating::Timestamp, as GroupLens ships MovieLens-1M);
+- users.dat (UserID::Gender::Age::Occupation::Zip), needed only where one of its columns is;
+- movies.dat (MovieID::Title (Year)::Genre|Genre|...), likewise.
+The label is rating >= 4 unless a column `label` says so itself. Events are sorted by time, ties keep their
+order.
+A user or movie that its file does not know has empty strings, no genres and 0 for age, occupation and year.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from models.data import arrow
+from models.data.files import CsvFile, Rows
+from models.data.formats import MOVIELENS_EVENTS
+from models.data.source import Batch, Field, Schema, Wanted, check_position, choose
+from processor.columns import Column
+from processor.errors import BadInput
+
+_USER_FIELDS = (
+    Field("gender", "string"),
+    Field("age", "id"),
+    Field("occupation", "id"),
+    Field("zip", "string"),
+)
+_MOVIE_FIELDS = (Field("genres", "strings"), Field("year", "id"))
+FIELDS = (Field("user_id", "id"), Field("movie_id", "id"), *_USER_FIELDS, *_MOVIE_FIELDS)
+
+_YEAR = re.compile(r"\((\d{4})\)\s*$")
+_LIKED = 4
+_UNKNOWN: dict[str, Any] = {"id": 0, "string": "", "strings": []}
+
+
+class MovieLensSource:
+    """The stream in memory as four arrays (28 bytes an event); side features are gathered by the batch."""
+
+    def __init__(self, path: str, features: Sequence[Wanted] = ()) -> None:
+        """path: the folder; features: those to read, or all of FIELDS. Raises BadInput."""
+        self.schema = Schema(choose(FIELDS, features), "label", "timestamp")
+        folder = Path(path)
+        events = next((folder / name for name in MOVIELENS_EVENTS if (folder / name).is_file()), None)
+        if events is None:
+            raise BadInput(
+                f"data.path: a folder with one of {', '.join(MOVIELENS_EVENTS)} wanted, got {path!r}"
+            )
+        self._user, self._movie, self._label, self._time = _read_events(events)
+        wanted = set(self.schema.names)
+        self._users = (
+            _Side(folder / "users.dat", _USER_FIELDS, _user) if wanted & _names(_USER_FIELDS) else None
+        )
+        self._movies = (
+            _Side(folder / "movies.dat", _MOVIE_FIELDS, _movie) if wanted & _names(_MOVIE_FIELDS) else None
+        )
+
+    def count_rows(self) -> int:
+        return len(self._label)
+
+    def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
+        check_position(rows, start)
+        for first in range(start, self.count_rows(), rows):
+            at = slice(first, min(first + rows, self.count_rows()))
+            known: dict[str, Column] = {"user_id": self._user[at], "movie_id": self._movie[at]}
+            if self._users:
+                known |= self._users.columns(self._user[at])
+            if self._movies:
+                known |= self._movies.columns(self._movie[at])
+            columns = {name: known[name] for name in self.schema.names}
+            yield Batch(columns, self._label[at], self._time[at], first)
+
+
+class _Side:
+    """What is known of users or movies: canonical arrays whose last row stands for any unknown id."""
+
+    def __init__(
+        self, path: Path, fields: Sequence[Field], parse: Callable[[list[str]], tuple[Any, ...]]
+    ) -> None:
+        """parse: the parts of a line -> (id, a value for each of `fields`). Raises BadInput."""
+        self._fields = fields
+        rows = {}
+        for i, line in enumerate(_text(path).splitlines()):
+            try:
+                key, *values = parse(line.split("::"))
+            except (ValueError, IndexError):
+                raise BadInput(
+                    f"{path.name}: fields between '::' wanted, got {line[:80]!r} at row {i}"
+                ) from None
+            rows[key] = values
+        if not rows:
+            raise BadInput(f"{path.name}: rows wanted, got an empty file")
+        self._ids = np.array(sorted(rows), np.int64)
+        unknown = [_UNKNOWN[f.kind] for f in fields]
+        table = [rows[i] for i in self._ids.tolist()] + [unknown]
+        types = [arrow.ARROW_TYPES[f.kind] for f in fields]
+        self._arrays = [pa.array(values, t) for values, t in zip(zip(*table), types)]
+
+    def columns(self, ids: np.ndarray) -> dict[str, Column]:
+        """ids: int64 [n], in any order -> the n rows of every field."""
+        at = np.searchsorted(self._ids, ids)
+        at[at == len(self._ids)] = 0
+        at[self._ids[at] != ids] = len(self._ids)
+        rows = pa.array(at)
+        return {f.name: arrow.column(a.take(rows), f.kind) for f, a in zip(self._fields, self._arrays)}
+
+
+def _names(fields: Sequence[Field]) -> set[str]:
+    return {f.name for f in fields}
+
+
+def _user(parts: list[str]) -> tuple[Any, ...]:
+    key, gender, age, occupation, zip_code = parts
+    return int(key), gender, int(age), int(occupation), zip_code
+
+
+def _movie(parts: list[str]) -> tuple[Any, ...]:
+    title, year = parts[1], 0
+    if found := _YEAR.search(title):
+        year = int(found[1])
+    return int(parts[0]), [g for g in parts[2].split("|") if g], year
+
+
+def _text(path: Path) -> str:
+    """The file as text: UTF-8 where it is, else latin-1, in which GroupLens ships MovieLens-1M."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadInput(
+            f"{path.name}: wanted beside the events, could not read it: {error.strerror}"
+        ) from None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def _read_events(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """user int64 [n], movie int64 [n], label float32 [n], time float64 [n], in time order."""
+    file = _open_ratings(path) if path.suffix == ".dat" else CsvFile(path)
+    labelled = "label" in file.names
+    kinds = {"timestamp": "time", "user_id": "id", "movie_id": "id"}
+    kinds |= {"label": "label"} if labelled else {"rating": "float"}
+    file.types(list(kinds))
+    types = {name: pa.int64() if kind == "id" else pa.float64() for name, kind in kinds.items()}
+    chunks: list[list[np.ndarray]] = []
+    row = 0
+    for chunk in file.read(types, 0):
+        where = Rows(path.name, row)
+        named = zip(chunk.columns, kinds.items())
+        chunks.append([arrow.canonical(array, kind, name, where).to_numpy() for array, (name, kind) in named])
+        row += chunk.num_rows
+    if not chunks:
+        raise BadInput(f"{path.name}: rows wanted, got an empty file")
+    time, user, movie, last = (np.concatenate(parts) for parts in zip(*chunks))
+    label = last if labelled else _liked(last, path)
+    if (time[1:] < time[:-1]).any():
+        order = np.argsort(time, kind="stable")
+        time, user, movie, label = time[order], user[order], movie[order], label[order]
+    return user, movie, label, time
+
+
+def _open_ratings(path: Path) -> CsvFile:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path.name}: could not read it: {error.strerror}") from None
+    names = ["user_id", "movie_id", "rating", "timestamp"]
+    # The CSV reader takes one byte as delimiter; no field of this file holds a TAB.
+    return CsvFile(path, "\t", names, quoted=False, data=raw.replace(b"::", b"\t"))
+
+
+def _liked(rating: np.ndarray, path: Path) -> np.ndarray:
+    missing = np.isnan(rating)
+    if missing.any():
+        raise BadInput(
+            f"column 'rating': a rating wanted, got a null at row {int(missing.argmax())} of {path.name}"
+        )
+    return (rating >= _LIKED).astype(np.float32)
+
+
+def default_features() -> dict[str, dict[str, Any]]:
+    """Sections [features.*] for a MovieLens folder: all of FIELDS."""
+    sides = {f.name: "user" for f in _USER_FIELDS} | {f.name: "item" for f in _MOVIE_FIELDS}
+    sides |= {"user_id": "user", "movie_id": "item"}
+    sections: dict[str, dict[str, Any]] = {
+        f.name: {"kind": f.kind, "side": sides[f.name], "dim": 16} for f in FIELDS
+    }
+    sections["genres"]["combiner"] = "mean"
+    return sections

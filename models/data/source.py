@@ -1,0 +1,155 @@
+"""What every reader of training data gives: a schema, and batches of columns in the order of the stream.
+
+Readers know nothing of models. A feature is asked for by its name and kind; a reader that cannot give it says
+so in one line before the first batch.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.columns import Column, Ragged, Strings
+from processor.errors import BadInput
+
+
+class Wanted(Protocol):
+    """A feature as a reader sees it; models.config.FeatureConfig and Field are both such."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column of a batch. kind: id | string | float | ids | strings, as in a manifest's Feature."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of every batch, in order. label, time: names of the columns behind Batch.label and
+    Batch.time; time is "" where the stream has no clock."""
+
+    fields: tuple[Field, ...]
+    label: str
+    time: str = ""
+
+    def __post_init__(self) -> None:
+        for f in self.fields:
+            if f.name in (self.label, self.time):
+                role = "label" if f.name == self.label else "time"
+                raise BadInput(
+                    f"features.{f.name}: a column other than data.{role} wanted, got the {role} itself"
+                )
+
+    @property
+    def names(self) -> list[str]:
+        return [f.name for f in self.fields]
+
+    def kind(self, name: str) -> str:
+        return next(f.kind for f in self.fields if f.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive rows of the stream: rows [start, start + len(self)).
+
+    columns: name -> Column of n rows; label: float32 [n], 0 to 1; time: float64 [n], Unix seconds, ascending,
+    or None.
+    Arrays may be read-only views of the reader's buffers.
+    """
+
+    columns: dict[str, Column]
+    label: NDArray[np.float32]
+    time: NDArray[np.float64] | None
+    start: int
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def end(self) -> int:
+        """The position of the row after this batch: `start` of a reader that continues here."""
+        return self.start + len(self)
+
+    def slice(self, first: int, last: int) -> Batch:
+        """Rows [first, last) of this batch, as views."""
+        columns = {name: slice_column(c, first, last) for name, c in self.columns.items()}
+        time = None if self.time is None else self.time[first:last]
+        return Batch(columns, self.label[first:last], time, self.start + first)
+
+
+class Source(Protocol):
+    """A stream of labelled rows that can be read from any position, again and again."""
+
+    @property
+    def schema(self) -> Schema: ...
+
+    def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
+        """Batch i holds rows [start + i * rows, start + (i + 1) * rows); only the last may be shorter.
+
+        So a reader resumed at the end of a batch yields exactly the batches that an uninterrupted one would
+        have.
+        Nothing comes from a start at or past the end. Raises BadInput where the data break the schema.
+        """
+        ...
+
+    def count_rows(self) -> int | None:
+        """The rows of the whole stream; None where it never ends. May read the data through once."""
+        ...
+
+
+def slice_column(column: Column, first: int, last: int) -> Column:
+    """Rows [first, last) of a column, without copying values."""
+    if isinstance(column, Strings):
+        return Strings(column.data, column.offsets[first : last + 1])
+    if isinstance(column, Ragged):
+        splits = column.row_splits[first : last + 1]
+        values = slice_column(column.values, int(splits[0]), int(splits[-1]))
+        return Ragged(values, splits - splits[0])  # type: ignore[arg-type]
+    return column[first:last]
+
+
+def check_position(rows: int, start: int) -> None:
+    """Raises BadInput unless `rows` and `start` are a size and a position."""
+    if rows < 1:
+        raise BadInput(f"batch rows: 1 or more wanted, got {rows}")
+    if start < 0:
+        raise BadInput(f"start: a row position of 0 or more wanted, got {start}")
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """A hint for an unknown name: ' (did you mean ...?)', or ''."""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def choose(available: Sequence[Field], features: Sequence[Wanted]) -> tuple[Field, ...]:
+    """The fields that `features` ask for, out of a reader's fixed set; all of them when none is asked for.
+
+    Raises BadInput for a name that the reader does not have, or a kind that it does not give.
+    """
+    if not features:
+        return tuple(available)
+    kinds = {f.name: f.kind for f in available}
+    for feature in features:
+        if feature.name not in kinds:
+            names = ", ".join(kinds) if len(kinds) <= 16 else f"{', '.join(list(kinds)[:16])}, ..."
+            hint = nearest(feature.name, list(kinds))
+            raise BadInput(f"features.{feature.name}: a column of the data wanted: {names}{hint}")
+        if feature.kind != kinds[feature.name]:
+            kind = kinds[feature.name]
+            raise BadInput(
+                f"features.{feature.name}.kind: {kind!r} wanted for this column, got {feature.kind!r}"
+            )
+    return tuple(Field(f.name, f.kind) for f in features)

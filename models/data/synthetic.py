@@ -1,0 +1,228 @@
+"""A made-up click stream whose truth is known: taste drifts, items come and go, and an oracle can be asked.
+
+Nothing is stored. Every property of a user, an item or a row is a hash of (seed, what it is, its number), so
+that any position of the stream can be generated again at the cost of one block, and `truth` needs nothing but
+the batch.
+
+The world:
+    items     ids in a window that moves: one is born, and the oldest goes, every `item_rows` rows; popularity
+              is Zipf's
+    taste     users, categories, tags and items have vectors in `_PLANES` planes; those of categories, tags
+              and items turn by one full circle every `drift_rows` rows, each plane its own way round
+    quality   of an item: rises and falls once per `drift_rows`, each item at its own phase
+    logit     bias + taste . (category + tags + item) + quality + hour of day - price above what is usual
+A model that stops learning is therefore worth nothing after a quarter of a turn, and less after a half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.data.source import Batch, Field, Schema, check_position
+from processor.columns import Column, Ragged, Strings
+
+FIELDS = (
+    Field("user_id", "id"),
+    Field("item_id", "id"),
+    Field("category", "string"),
+    Field("tags", "strings"),
+    Field("hour", "id"),
+    Field("price", "float"),
+)
+START_TIME = 1_700_000_000.0
+
+_BLOCK_ROWS = 4096
+_PLANES = 2
+_MAX_TAGS = 4
+_BIAS = -1.1
+_TASTE, _QUALITY, _HOUR, _PRICE = 1.3, 0.8, 0.3, 0.4
+
+# What a number is drawn for.
+_USER, _ITEM, _CATEGORY, _TAG, _ROW = range(1, 6)
+
+
+class SyntheticSource:
+    """The endless stream, or its first `rows` rows; `rows_per_s` of them a second from START_TIME on."""
+
+    schema = Schema(FIELDS, "label", "time")
+
+    def __init__(
+        self,
+        seed: int = 0,
+        rows: int | None = None,
+        users: int = 2000,
+        items: int = 1000,
+        categories: int = 16,
+        tags: int = 40,
+        item_rows: int = 250,
+        drift_rows: int = 800_000,
+        rows_per_s: float = 2.0,
+    ) -> None:
+        """items: alive at a time, so that an item lives for items * item_rows rows."""
+        self._seed = _mix(np.array([seed % 2**64], np.uint64))[0]
+        self._rows, self._items, self._item_rows = rows, items, item_rows
+        self._categories, self._tags = categories, tags
+        self._turns_per_row, self._rows_per_s = 1 / drift_rows, rows_per_s
+        self._user_shares = np.cumsum(1 / np.arange(1, users + 1) ** 0.6)
+        self._category_names = [b"category-%03d" % i for i in range(categories)]
+        self._tag_names = [b"tag-%03d" % i for i in range(tags)]
+
+    def count_rows(self) -> int | None:
+        return self._rows
+
+    def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
+        check_position(rows, start)
+        block: Batch | None = None
+        while self._rows is None or start < self._rows:
+            last = start + rows if self._rows is None else min(start + rows, self._rows)
+            parts = []
+            at = start
+            while at < last:
+                if block is None or not block.start <= at < block.end:
+                    block = self._block(at // _BLOCK_ROWS)
+                until = min(last, block.end)
+                parts.append(block.slice(at - block.start, until - block.start))
+                at = until
+            yield _join(parts)
+            start = last
+
+    def truth(self, batch: Batch) -> NDArray[np.float64]:
+        """The true probability of a click, float64 [n], for rows of this stream in any selection or order."""
+        time = batch.time
+        assert time is not None
+        user, item = _uint(batch.columns["user_id"]), _uint(batch.columns["item_id"])
+        turn = (time - START_TIME) * self._rows_per_s * self._turns_per_row
+        tags, splits = self._tags_of(item)
+        tag_rows = np.repeat(np.arange(len(item)), np.diff(splits))
+        tag_vectors = np.zeros((len(item), 2 * _PLANES))
+        np.add.at(tag_vectors, tag_rows, self._turned(_TAG, tags, turn[tag_rows]))
+        tag_vectors /= np.sqrt(np.diff(splits))[:, None]
+        vectors = 1.0 * self._turned(_CATEGORY, self._category_of(item), turn)
+        vectors += 0.5 * tag_vectors
+        vectors += 0.4 * self._turned(_ITEM, item, turn)
+        taste = (self._turned(_USER, user, np.zeros(len(user))) * vectors).sum(axis=1)
+        quality = np.sqrt(2) * np.cos(2 * np.pi * (turn + self._uniform(_ITEM, item, 20)))
+        hour = np.cos(2 * np.pi * (_uint(batch.columns["hour"]) / 24 - 0.8))
+        price: Any = batch.columns["price"]
+        above = np.log(np.maximum(price, 1e-6) / self._price_of(item))
+        logit = _BIAS + _TASTE * taste + _QUALITY * quality + _HOUR * hour - _PRICE * above
+        return 1 / (1 + np.exp(-logit))
+
+    def _block(self, number: int) -> Batch:
+        """Rows [number * _BLOCK_ROWS, (number + 1) * _BLOCK_ROWS)."""
+        first = number * _BLOCK_ROWS
+        row = np.arange(first, first + _BLOCK_ROWS, dtype=np.uint64)
+        time = START_TIME + (row + self._uniform(_ROW, row, 0)) / self._rows_per_s
+        share = self._uniform(_ROW, row, 1) * self._user_shares[-1]
+        user = np.searchsorted(self._user_shares, share).astype(np.int64)
+        item = self._alive(first, self._uniform(_ROW, row, 2))
+        category = self._category_of(_uint(item)).astype(np.int64)
+        tags, splits = self._tags_of(_uint(item))
+        radius = np.sqrt(-2 * np.log(self._uniform(_ROW, row, 3)))
+        noise = radius * np.cos(2 * np.pi * self._uniform(_ROW, row, 4))
+        columns: dict[str, Column] = {
+            "user_id": user,
+            "item_id": item,
+            "category": _name(self._category_names, category),
+            "tags": Ragged(_name(self._tag_names, tags.astype(np.int64)), splits),
+            "hour": (time // 3600 % 24).astype(np.int64),
+            "price": (self._price_of(_uint(item)) * np.exp(0.5 * noise)).astype(np.float32),
+        }
+        unlabelled = Batch(columns, np.zeros(_BLOCK_ROWS, np.float32), time, first)
+        label = (self._uniform(_ROW, row, 5) < self.truth(unlabelled)).astype(np.float32)
+        return Batch(columns, label, time, first)
+
+    def _alive(self, row: int, u: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Draws among the items that are alive at `row`, by popularity."""
+        oldest = row // self._item_rows
+        item = np.arange(oldest, oldest + self._items, dtype=np.int64)
+        share = np.cumsum(np.maximum(self._uniform(_ITEM, _uint(item), 21), 1 / self._items) ** -0.9)
+        return item[np.searchsorted(share, u * share[-1])]
+
+    def _category_of(self, item: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return (self._uniform(_ITEM, item, 22) * self._categories).astype(np.uint64)
+
+    def _tags_of(self, item: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """One to _MAX_TAGS different tags an item -> values [total], row_splits [n + 1]."""
+        count = 1 + (self._uniform(_ITEM, item, 23) * _MAX_TAGS).astype(np.int64)
+        first = self._uniform(_ITEM, item, 24) * self._tags
+        # Equal strides from a random first tag: they differ from each other where there are 28 tags or more.
+        every = (
+            first[:, None].astype(np.uint64) + np.arange(_MAX_TAGS, dtype=np.uint64) * np.uint64(7)
+        ) % np.uint64(self._tags)
+        splits = np.zeros(len(item) + 1, np.int64)
+        np.cumsum(count, out=splits[1:])
+        return every[np.arange(_MAX_TAGS) < count[:, None]], splits
+
+    def _price_of(self, item: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """What an item usually costs: 5 to 500, evenly in the logarithm."""
+        return 5 * 100 ** self._uniform(_ITEM, item, 25)
+
+    def _turned(self, kind: int, ids: NDArray[np.uint64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Vectors [n, 2 * _PLANES] of unit mean square, turned by `turn` circles."""
+        vectors = np.empty((len(ids), 2 * _PLANES))
+        for plane in range(_PLANES):
+            phase = 2 * np.pi * (self._uniform(kind, ids, plane) + (-1) ** plane * turn)
+            vectors[:, 2 * plane], vectors[:, 2 * plane + 1] = np.cos(phase), np.sin(phase)
+        return vectors / np.sqrt(_PLANES)
+
+    def _uniform(self, kind: int, ids: NDArray[np.uint64], draw: int) -> NDArray[np.float64]:
+        """Uniform in (0, 1), one for each id, always the same."""
+        salt = np.uint64((kind << 8 | draw) * 0x9E3779B97F4A7C15 % 2**64)
+        bits = _mix(_mix(ids ^ self._seed) + salt)
+        return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64: a bijection whose every output bit depends on every input bit."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _uint(column: Any) -> NDArray[np.uint64]:
+    return column.astype(np.uint64)
+
+
+def _name(names: list[bytes], which: NDArray[np.int64]) -> Strings:
+    """names: all of one length; which: int64 [n] -> n strings."""
+    width = len(names[0])
+    table = np.frombuffer(b"".join(names), np.uint8).reshape(len(names), width)
+    return Strings(table[which].reshape(-1), np.arange(len(which) + 1, dtype=np.int64) * width)
+
+
+def _join(parts: list[Batch]) -> Batch:
+    """Consecutive batches as one."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = {name: _concatenate([p.columns[name] for p in parts]) for name in parts[0].columns}
+    time = np.concatenate([p.time for p in parts])
+    return Batch(columns, np.concatenate([p.label for p in parts]), time, parts[0].start)
+
+
+def _concatenate(columns: list[Any]) -> Any:
+    if isinstance(columns[0], Ragged):
+        values = _concatenate([c.values for c in columns])
+        lengths = np.concatenate([np.diff(c.row_splits) for c in columns])
+        return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
+    if isinstance(columns[0], Strings):
+        data = np.concatenate([c.data[c.offsets[0] : c.offsets[-1]] for c in columns])
+        lengths = np.concatenate([np.diff(c.offsets) for c in columns])
+        return Strings(data, np.concatenate([[0], np.cumsum(lengths)]))
+    return np.concatenate(columns)
+
+
+def default_features() -> dict[str, dict[str, Any]]:
+    """Sections [features.*] for this stream: all of FIELDS."""
+    return {
+        "user_id": {"kind": "id", "side": "user", "dim": 16},
+        "item_id": {"kind": "id", "side": "item", "dim": 16},
+        "category": {"kind": "string", "side": "item", "dim": 16},
+        "tags": {"kind": "strings", "side": "item", "dim": 16, "combiner": "mean"},
+        "hour": {"kind": "id", "side": "context", "dim": 16},
+        "price": {"kind": "float", "side": "item", "transform": "log1p"},
+    }

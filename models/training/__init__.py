@@ -1,0 +1,1 @@
+"""Training: a stream of labelled rows in; versions, deltas and checkpoints out."""

@@ -1,0 +1,181 @@
+"""The trainer's own checkpoints: all that it takes to go on exactly where a kill left it, at the cost of a delta.
+
+One file is one checkpoint, committed by rename: <number>.full.safetensors holds everything, <number>.inc.safetensors
+the rows that changed since the checkpoint before it (tables with optimizer slots and counts), the dense network and
+its optimizer whole, and in its metadata the run's state (reader position, published generation, ...). Restoring reads
+the newest full one and the increments after it, in order. Once the increments outweigh the last full checkpoint, a new
+full one replaces them all, so the cost of a checkpoint stays O(changes), amortised.
+
+Order of commits in a run: increment first, then the delta made of the same changes, then perhaps a full checkpoint.
+So a delta that was served can always be continued, and one that a kill kept from being published is published on
+resume, with the same content.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.embedding.variable import Changes
+from models.training.trainer import Trainer
+from processor.errors import BadInput, Corrupt
+from processor.package.atomic import atomic_file
+from processor.package.tensors import Tensors, array_crc32, map_file, parse_tensors, write_tensors
+
+FORMAT = "freshet-checkpoint/1"
+FILE = re.compile(r"([0-9]{1,12})\.(full|inc)\.safetensors")
+TABLE_PARTS = tuple(f.name for f in dataclasses.fields(Changes))
+
+
+@dataclasses.dataclass(slots=True)
+class RunState:
+    """Where a run stands. position: rows consumed in this epoch. version 0: none published yet. step: of its chain.
+
+    finished_at, event_time, events: of the newest step, for the delta that carries it. scaling: of float features,
+    measured once. fingerprint: of the model's configuration.
+    """
+
+    fingerprint: str
+    scaling: dict[str, tuple[float, float]]
+    epoch: int = 0
+    position: int = 0
+    version: int = 0
+    step: int = 0
+    finished_at: float = 0.0
+    event_time: tuple[float, float] | None = None
+    events: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Restored:
+    """The run's state, and the changes of the newest increment by table (None after a full checkpoint)."""
+
+    state: RunState
+    changes: dict[str, Changes] | None
+
+
+class Checkpoints:
+    """A folder of checkpoints of one model; one trainer writes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        files = self._files()
+        self._number = files[-1][0] if files else 0
+        full = next((i for i in reversed(range(len(files))) if files[i][1] == "full"), 0)
+        sizes = [path.stat().st_size for _, _, path in files[full:]]
+        self._full_nbytes, self._increment_nbytes = (sizes[0] if sizes else 0), sum(sizes[1:])
+
+    def save(self, trainer: Trainer, state: RunState) -> dict[str, Changes]:
+        """Commits an increment (the first time: everything) and returns what changed since the last one, by table."""
+        changes = {name: table.changes() for name, table in trainer.tables.items()}
+        if self._full_nbytes == 0:
+            self.save_full(trainer, state)
+        else:
+            self._increment_nbytes += self._write("inc", trainer, state, changes)
+        for table in trainer.tables.values():
+            table.clear_changed()
+        return changes
+
+    def compact(self, trainer: Trainer, state: RunState) -> None:
+        """Saves everything anew once the increments outweigh the last full checkpoint.
+
+        Nothing may have changed since the last save(), and what was made of it must be published: a full checkpoint
+        does not tell what the increments before it changed.
+        """
+        if self._increment_nbytes > self._full_nbytes:
+            self.save_full(trainer, state)
+
+    def save_full(self, trainer: Trainer, state: RunState) -> None:
+        """Commits a full checkpoint and removes those that it makes superfluous."""
+        tables = {name: table.export() for name, table in trainer.tables.items()}
+        self._full_nbytes, self._increment_nbytes = self._write("full", trainer, state, tables), 0
+        for number, _, path in self._files():
+            if number < self._number:
+                path.unlink()
+
+    def restore(self, trainer: Trainer, fingerprint: str) -> Restored | None:
+        """Brings the trainer to the newest checkpoint; None where there is none.
+
+        Raises BadInput when the checkpoint is of another configuration, Corrupt when its bytes are not sound.
+        """
+        files = self._files()
+        full = [i for i, (_, kind, _) in enumerate(files) if kind == "full"]
+        if not full:
+            return None
+        restored: Restored | None = None
+        for _, kind, path in files[full[-1] :]:
+            restored = self._read(path, kind, trainer, fingerprint)
+        return restored
+
+    def read_scaling(self) -> dict[str, tuple[float, float]] | None:
+        """The float features' scaling of the newest checkpoint, needed before a trainer can be built."""
+        files = self._files()
+        if not files:
+            return None
+        return _state(parse_tensors(map_file(files[-1][2]), files[-1][2].name)).scaling
+
+    def _files(self) -> list[tuple[int, str, Path]]:
+        found = [(FILE.fullmatch(path.name), path) for path in self.folder.iterdir()]
+        return sorted((int(match[1]), match[2], path) for match, path in found if match)
+
+    def _write(self, kind: str, trainer: Trainer, state: RunState, tables: dict[str, Changes]) -> int:
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, changes in tables.items():
+            for part in TABLE_PARTS:
+                arrays[f"tables/{name}/{part}"] = getattr(changes, part)
+        arrays |= {f"dense/{name}": array for name, array in trainer.weights().items()}
+        arrays |= {f"optimizer/{name}": array for name, array in trainer.optimizer_state().items()}
+        metadata = {
+            "format": FORMAT,
+            "steps": str(trainer.steps),
+            "state": json.dumps(dataclasses.asdict(state)),
+            "checksums": json.dumps({name: array_crc32(a) for name, a in arrays.items()}),
+        }
+        self._number += 1
+        path = self.folder / f"{self._number:08d}.{kind}.safetensors"
+        with atomic_file(path) as file:
+            write_tensors(file, arrays, metadata)
+        return path.stat().st_size
+
+    def _read(self, path: Path, kind: str, trainer: Trainer, fingerprint: str) -> Restored:
+        tensors = parse_tensors(map_file(path), path.name)
+        state = _state(tensors)
+        if state.fingerprint != fingerprint:
+            raise BadInput(
+                "checkpoint: made with another configuration of model or features; "
+                "remove its folder to start anew, or train under another model.name"
+            )
+        checksums = json.loads(tensors.metadata["checksums"])
+        for name, array in tensors.arrays.items():
+            if array_crc32(array) != checksums.get(name):
+                raise Corrupt(f"{path.name}: tensor {name!r} does not match its checksum")
+        groups: dict[str, dict[str, NDArray[Any]]] = {"dense": {}, "optimizer": {}}
+        for name, array in tensors.arrays.items():
+            group, _, rest = name.partition("/")
+            if group in groups:
+                groups[group][rest] = array
+        changes = {
+            table: Changes(**{part: tensors.arrays[f"tables/{table}/{part}"] for part in TABLE_PARTS})
+            for table in trainer.tables
+        }
+        for name, table in trainer.tables.items():
+            table.restore(changes[name])
+        trainer.restore_dense(groups["dense"], groups["optimizer"])
+        trainer.steps = int(tensors.metadata["steps"])
+        return Restored(state, changes if kind == "inc" else None)
+
+
+def _state(tensors: Tensors) -> RunState:
+    if tensors.metadata.get("format") != FORMAT:
+        raise Corrupt(f"checkpoint: format {FORMAT!r} wanted")
+    raw = json.loads(tensors.metadata["state"])
+    raw["scaling"] = {name: (pair[0], pair[1]) for name, pair in raw["scaling"].items()}
+    raw["event_time"] = tuple(raw["event_time"]) if raw["event_time"] else None
+    return RunState(**raw)

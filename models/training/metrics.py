@@ -1,0 +1,50 @@
+"""AUC and log-loss of predicted probabilities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+CLIP = 1e-7
+
+
+def auc(labels: NDArray[np.float32], scores: NDArray[np.float32]) -> float:
+    """Probability that a positive outranks a negative, ties counting half; NaN when a class is missing."""
+    positive = labels > 0.5
+    positives, negatives = int(positive.sum()), int((~positive).sum())
+    if not positives or not negatives:
+        return float("nan")
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(counts) - (counts - 1) / 2
+    return float((ranks[place][positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def log_loss(labels: NDArray[np.float32], scores: NDArray[np.float32]) -> float:
+    """Mean negative log-likelihood, natural log; NaN without rows."""
+    if not len(labels):
+        return float("nan")
+    p = np.clip(scores.astype(np.float64), CLIP, 1 - CLIP)
+    return float(-np.mean(np.where(labels > 0.5, np.log(p), np.log(1 - p))))
+
+
+@dataclass(slots=True)
+class Scored:
+    """Labels and scores collected row by row, for metrics over all of them or over the newest."""
+
+    labels: list[NDArray[np.float32]] = field(default_factory=list)
+    scores: list[NDArray[np.float32]] = field(default_factory=list)
+
+    def add(self, labels: NDArray[np.float32], scores: NDArray[np.float32]) -> None:
+        self.labels.append(labels.astype(np.float32))
+        self.scores.append(scores.astype(np.float32))
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.labels)
+
+    def auc(self) -> float:
+        return auc(np.concatenate(self.labels), np.concatenate(self.scores)) if self.labels else float("nan")
+
+    def log_loss(self) -> float:
+        return log_loss(np.concatenate(self.labels), np.concatenate(self.scores)) if self.labels else float("nan")

@@ -1,0 +1,66 @@
+"""Publication: a trainer's state as a full version, or what changed as one delta, in the model repository."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.compile import BUCKETS, compile_graph
+from compiler.dense import DenseGraph
+from processor.package.delta import SUFFIX, Delta, write_delta
+from processor.package.manifest import Manifest
+from processor.package.version import DELTAS, DENSE, GRAPH, VersionWriter, table_file
+from processor.table import packed
+
+Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+
+def publish_version(
+    repository: Path,
+    draft: Manifest,
+    version: int,
+    tables: Mapping[str, Rows],
+    graph: DenseGraph,
+    created_at: float,
+    event_time: tuple[float, float] | None = None,
+    buckets: Sequence[int] = BUCKETS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Writes, compiles and commits <repository>/<model>/<version>; returns its folder.
+
+    tables: by name, keys int64 [n] and rows float32 [n, dim]. graph: the dense graph with the weights to publish.
+    created_at, event_time: Unix seconds. Raises Conflict when the version exists.
+    """
+    with VersionWriter(repository, draft.model, version) as writer:
+        for name, (keys, rows) in tables.items():
+            writer.tensors(table_file(name), packed(keys, rows))
+        writer.tensors(DENSE, graph.weights)
+        graph.save(writer.folder / GRAPH)
+        executables = compile_graph(graph, writer.folder, buckets, progress=progress)
+        manifest = replace(
+            draft,
+            version=version,
+            created_at=created_at,
+            event_time=list(event_time or ()),
+            tables=[replace(t, rows=len(tables[t.name][0])) for t in draft.tables],
+            outputs=graph.outputs,
+            dense={name: list(array.shape) for name, array in graph.weights.items()},
+            executables=executables,
+        )
+        return writer.commit(manifest)
+
+
+def publish_delta(repository: Path, delta: Delta) -> Path:
+    """Commits a delta to its version's folder; returns its path."""
+    path = delta_path(repository, delta.model, delta.version, delta.step)
+    path.parent.mkdir(exist_ok=True)
+    write_delta(path, delta)
+    return path
+
+
+def delta_path(repository: Path, model: str, version: int, step: int) -> Path:
+    return repository / model / str(version) / DELTAS / f"{step}{SUFFIX}"

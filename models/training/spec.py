@@ -1,0 +1,82 @@
+"""From a training configuration to the model's manifest: inputs, features, tables, layout of the dense input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from models.config import FeatureConfig, TrainConfig
+from models.data.source import Source
+from processor.errors import BadInput
+from processor.package.manifest import Feature, Input, Manifest, Output, Table, validate
+
+SCALING_ROWS = 20_000
+INPUT_DTYPES = {"id": "int64", "ids": "int64", "string": "string", "strings": "string", "float": "float32"}
+
+Scaling = dict[str, tuple[float, float]]
+
+
+def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scaling:
+    """(mean, 1 / standard deviation) of every float feature after its transform, over the stream's first rows."""
+    floats = [f for f in features if f.kind == "float"]
+    if not floats:
+        return {}
+    batch = next(iter(source.batches(SCALING_ROWS)), None)
+    if batch is None:
+        raise BadInput("data: at least one row wanted, got none")
+    scaling: Scaling = {}
+    for feature in floats:
+        values = np.asarray(batch.columns[feature.name], np.float64)
+        values = values[np.isfinite(values)]
+        if feature.transform == "log1p":
+            values = np.sign(values) * np.log1p(np.abs(values))
+        mean = float(np.float32(values.mean())) if len(values) else 0.0
+        spread = float(values.std()) if len(values) else 0.0
+        scaling[feature.name] = (mean, float(np.float32(1 / spread)) if spread > 1e-9 else 1.0)
+    return scaling
+
+
+def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
+    """The manifest that every version of this model shares: version, files and counts are filled in at publication."""
+    inputs, features = [], []
+    tables: dict[str, Table] = {}
+    offset = 0
+    for f in config.features:
+        inputs.append(Input(f.name, INPUT_DTYPES[f.kind], ragged=f.kind in ("ids", "strings")))
+        if f.table:
+            tables.setdefault(f.table, Table(f.table, f.dim, 0))
+        mean, scale = scaling.get(f.name, (0.0, 1.0))
+        width = f.dim if f.table else 1
+        features.append(
+            Feature(
+                name=f.name,
+                kind=f.kind,
+                input=f.name,
+                side=f.side,
+                table=f.table,
+                combiner=f.combiner,
+                max_length=f.max_length,
+                log1p=f.transform == "log1p",
+                mean=mean,
+                scale=scale,
+                offset=offset,
+                width=width,
+            )
+        )
+        offset += width
+    manifest = Manifest(
+        model=config.model.name,
+        version=1,
+        arch=config.model.arch,
+        created_at=0.0,
+        inputs=inputs,
+        features=features,
+        tables=list(tables.values()),
+        outputs=[Output("score")],
+        width=offset,
+        dense={},
+        files={},
+    )
+    validate(manifest)
+    return manifest

@@ -1,0 +1,139 @@
+"""The trainer: pooled embeddings by serving's kernels, the dense network by a compiled TensorFlow step, row updates.
+
+One thread owns it. A step looks up (inserting new ids), runs forward and backward of the dense network once, and
+moves only the rows that the batch touched. score() computes what a server at this state would answer: no insertion,
+default rows for unseen ids, inference behaviour of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.dense import DenseGraph
+from compiler.tensorflow import keras, tf
+from models.config import TrainSettings
+from models.data.source import Batch
+from models.embedding import kernels
+from models.embedding.optimizer import row_optimizer
+from models.embedding.variable import EmbeddingVariable
+from models.zoo.arch import Arch, resolve_arch
+from models.zoo.layout import Layout
+from processor.columns import Column
+from processor.package.manifest import Manifest
+from processor.sparse import COMBINERS, Bound, SparsePlan
+
+NO_SPLITS = np.zeros(1, np.int64)
+
+
+class Trainer:
+    """A model in training: tables (EmbeddingVariables by name), the dense network, and how many steps it has taken."""
+
+    def __init__(self, manifest: Manifest, settings: TrainSettings, hidden: tuple[int, ...] = ()) -> None:
+        """manifest: the draft (models.training.spec). Raises BadInput for an unknown architecture or optimizer."""
+        self.manifest, self.settings = manifest, settings
+        self.plan = SparsePlan(manifest)
+        optimizer = row_optimizer(settings.optimizer)
+        self.tables = {
+            t.name: EmbeddingVariable(t.name, t.dim, optimizer, seed=settings.seed * 1_000_003 + n)
+            for n, t in enumerate(manifest.tables)
+        }
+        options: dict[str, Any] = {"seed": settings.seed}
+        if hidden:
+            options["hidden"] = hidden
+        self.arch = Arch.of(resolve_arch(manifest.arch)(Layout.from_features(manifest.features), **options))
+        self.graph = DenseGraph.from_keras(self.arch.scores)
+        self.optimizer = keras.optimizers.Adam(settings.dense_learning_rate)
+        self.optimizer.build(self.arch.logits.trainable_variables)
+        self._step = self._compile_step()
+        self._counts = np.zeros((max(1, len(self.tables)), 2), np.int64)
+        self.steps = 0
+
+    def learn(self, batch: Batch) -> float:
+        """One optimizer step on a batch; returns its mean log-loss before the step."""
+        bound = self.plan.bind(batch.columns)
+        refs = self._insert(bound)
+        x = self.pool(bound)
+        loss, grad = self._step(tf.constant(x), tf.constant(batch.label))
+        self.steps += 1
+        self._backward(bound, refs, grad.numpy())
+        return float(loss)
+
+    def score(self, columns: Mapping[str, Column]) -> NDArray[np.float32]:
+        """Scores [n] as a server at this state would answer them; changes nothing."""
+        x = self.pool(self.plan.bind(columns))
+        return self.graph.run(x, self.weights())["score"].reshape(-1)
+
+    def pool(self, bound: Bound) -> NDArray[np.float32]:
+        """The dense input [n, width] for bound columns, from the tables as they are."""
+        x = np.zeros((bound.rows, self.plan.width), np.float32)
+        tables = np.array([t.descriptor() for t in self.tables.values()] or [[0] * 8], np.int64)
+        self.plan.fill(tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, self._counts)
+        return x
+
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """The dense tensors by name, as copies."""
+        variables = self.arch.scores.variables
+        return {v.path: np.array(v.numpy(), np.float32) for v in variables if v.path in self.graph.weights}
+
+    def optimizer_state(self) -> dict[str, NDArray[Any]]:
+        """The dense optimizer's variables by name, as copies."""
+        return {f"{i:04d}": np.array(v.numpy()) for i, v in enumerate(self.optimizer.variables)}
+
+    def restore_dense(self, weights: Mapping[str, NDArray[np.float32]], optimizer: Mapping[str, NDArray[Any]]) -> None:
+        """Puts back what weights() and optimizer_state() gave."""
+        for variable in self.arch.scores.variables:
+            if variable.path in weights:
+                variable.assign(weights[variable.path])
+        for i, variable in enumerate(self.optimizer.variables):
+            variable.assign(optimizer[f"{i:04d}"].astype(variable.dtype))
+
+    def _insert(self, bound: Bound) -> list[NDArray[np.int64]]:
+        """Gives every id of the batch a row; returns the row numbers of each embedding feature's values."""
+        refs = []
+        for row, f in enumerate(self.manifest.features):
+            if not f.table:
+                refs.append(NO_SPLITS)
+                continue
+            slot = bound.keep[self.plan.plan[row, 1]]
+            values = slot.values.reshape(-1)
+            if slot.splits is None and slot.stride > 1:
+                values = np.ascontiguousarray(values[f.column :: slot.stride])
+            refs.append(self.tables[f.table].insert(values))
+        return refs
+
+    def _backward(self, bound: Bound, refs: list[NDArray[np.int64]], grad: NDArray[np.float32]) -> None:
+        for name, table in self.tables.items():
+            features = [(i, f) for i, f in enumerate(self.manifest.features) if f.table == name]
+            most = sum(len(refs[i]) for i, _ in features)
+            touched, sums = np.empty(most, np.int64), np.empty((most, table.dim), np.float32)
+            place, count = table.place, 0
+            for i, f in features:
+                slot = bound.keep[self.plan.plan[i, 1]]
+                splits = NO_SPLITS if slot.splits is None else slot.splits
+                part = grad[:, f.offset : f.offset + f.width]
+                count = kernels.accumulate(
+                    refs[i], splits, COMBINERS[f.combiner], f.max_length, part, place, touched, sums, count
+                )
+            kernels.forget(place, touched[:count])
+            table.update(touched[:count], sums[:count], self.settings.learning_rate, self.steps)
+
+    def _compile_step(self) -> Any:
+        model, optimizer = self.arch.logits, self.optimizer
+        width = self.plan.width
+        specs = [tf.TensorSpec((None, width), tf.float32), tf.TensorSpec((None,), tf.float32)]
+
+        @tf.function(input_signature=specs, autograph=False)
+        def step(x: Any, label: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                logits = tf.reshape(model(x, training=True), (-1,))
+                loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(label, logits))
+            grads = tape.gradient(loss, [x, *model.trainable_variables])
+            optimizer.apply(grads[1:], model.trainable_variables)
+            return loss, grads[0]
+
+        return step

@@ -1,0 +1,61 @@
+"""An architecture: a network over the dense input, by name or from the user's own module."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.tensorflow import keras
+from processor.errors import BadInput
+
+Builder = Callable[..., Any]
+"""(layout: Layout, hidden=..., seed=..., **options) -> Arch, or a keras.Model of logits."""
+
+ZOO = {"deepfm": "models.zoo.deepfm:build", "dlrm": "models.zoo.dlrm:build"}
+
+_REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Arch:
+    """Two models over the same weights. logits: x [n, width] -> [n, 1], for the loss.
+    scores: x -> {"score": sigmoid of the logit [n, 1]}, for evaluation and serving."""
+
+    logits: keras.Model
+    scores: keras.Model
+
+    @classmethod
+    def of(cls, built: Any) -> Arch:
+        """What a builder returned, as an Arch; raises BadInput when it is no network of one logit a row."""
+        if isinstance(built, Arch):
+            return built
+        if not isinstance(built, keras.Model):
+            raise BadInput(f"arch: the builder is to return a keras.Model, got {type(built).__name__}")
+        ends = [getattr(tensor, "shape", ()) for tensor in (*built.inputs, *built.outputs)]
+        if len(ends) != 2 or any(len(shape) != 2 for shape in ends) or ends[1][1] != 1:
+            raise BadInput(
+                "arch: a functional keras.Model from one input [n, width] to one logit [n, 1] wanted"
+            )
+        score = keras.layers.Activation("sigmoid", name="score")(built.outputs[0])
+        return cls(built, keras.Model(built.inputs[0], {"score": score}, name=f"{built.name}_scores"))
+
+
+def resolve_arch(name: str) -> Builder:
+    """The builder called `name`: one of the zoo, or "package.module:function"; raises BadInput for any other.
+
+    A reference imports the user's module: only ever resolve names from the user's own configuration.
+    """
+    match = _REFERENCE.fullmatch(ZOO.get(name, name))
+    if match is None:
+        raise BadInput(f"arch: {', '.join(ZOO)} or 'package.module:function' wanted, got {name[:80]!r}")
+    try:
+        module = importlib.import_module(match[1])
+    except ImportError as error:
+        raise BadInput(f"arch: module {match[1]!r} of {name[:80]!r} cannot be imported: {error}") from error
+    builder = getattr(module, match[2], None)
+    if not callable(builder):
+        raise BadInput(f"arch: {name[:80]!r} is no function of that module")
+    return builder

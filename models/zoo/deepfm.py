@@ -1,0 +1,36 @@
+"""DeepFM (Guo et al., 2017): a linear model, a factorisation machine and an MLP over one input, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.tensorflow import keras
+from models.zoo.arch import Arch
+from models.zoo.layers import Weighted, embedding_columns
+from models.zoo.layout import Layout
+
+
+def build(layout: Layout, hidden: Sequence[int] = (256, 128, 64), seed: int = 0) -> Arch:
+    """The network over x [n, layout.width].
+
+    logit = linear(x) + sum over pairs of embeddings of their inner product + MLP(x)
+
+    The pairs are computed as (|sum of vectors|^2 - sum of |vector|^2) / 2, linear in the number of
+    embeddings. Weights: linear, mlp_<i>, mlp_out, and project_<feature> where embedding dims differ.
+    """
+    ops, weighted = keras.ops, Weighted(seed)
+    x = keras.Input((layout.width,), name="x")
+    terms = [
+        weighted.dense(x, 1, "linear"),
+        weighted.dense(weighted.tower(x, hidden, "mlp"), 1, "mlp_out", bias=False),
+    ]
+    if len(layout.embeddings) > 1:
+        flat = embedding_columns(x, layout, weighted)
+        total = ops.sum(ops.reshape(flat, (-1, len(layout.embeddings), layout.dim)), axis=1)
+        squared_total = ops.sum(total * total, axis=1, keepdims=True)
+        total_squares = ops.sum(flat * flat, axis=1, keepdims=True)
+        terms.append((squared_total - total_squares) * 0.5)
+    logit = terms[0]
+    for term in terms[1:]:
+        logit = logit + term
+    return Arch.of(keras.Model(x, logit, name="deepfm"))

@@ -1,0 +1,40 @@
+"""DLRM (Naumov et al., 2019): a bottom MLP over floats, inner products of all pairs of vectors, a top MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.tensorflow import keras
+from models.zoo.arch import Arch
+from models.zoo.layers import Weighted, columns, embedding_columns, pairwise_dots, side_by_side
+from models.zoo.layout import Layout
+
+
+def build(
+    layout: Layout, hidden: Sequence[int] = (256, 128, 64), seed: int = 0, bottom: Sequence[int] = (64,)
+) -> Arch:
+    """The network over x [n, layout.width]; `hidden` is the top MLP, `bottom` the hidden layers of the bottom
+    one.
+
+    The bottom MLP ends in a vector of the embeddings' dim, which joins the embeddings in the inner products
+    and enters the top MLP beside them. Without floats the embeddings themselves stand in its place; without
+    embeddings there are no products and the bottom MLP ends in its last hidden layer. Weights: bottom_<i>,
+    bottom_out, top_<i>, top_out, and project_<feature> where embedding dims differ.
+    """
+    ops, weighted = keras.ops, Weighted(seed)
+    x = keras.Input((layout.width,), name="x")
+    beside = []
+    if layout.floats:
+        beside.append(weighted.tower(columns(x, layout.floats), bottom, "bottom"))
+    if layout.floats and layout.embeddings:
+        beside = [weighted.dense(beside[0], layout.dim, "bottom_out", "relu")]
+    joined = beside
+    if layout.embeddings:
+        vectors = [*beside, embedding_columns(x, layout, weighted)]
+        count = len(layout.embeddings) + len(beside)
+        joined = vectors[:1]
+        if count > 1:
+            joined.append(pairwise_dots(ops.reshape(side_by_side(vectors), (-1, count, layout.dim))))
+    top = weighted.tower(side_by_side(joined), hidden, "top")
+    logit = weighted.dense(top, 1, "top_out")
+    return Arch.of(keras.Model(x, logit, name="dlrm"))

@@ -1,0 +1,61 @@
+"""Which columns of the dense input are what: all that a network needs to know of the features."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from processor.errors import BadInput
+from processor.package.manifest import Feature
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Columns [offset, offset + width) of the dense input, held by one feature."""
+
+    name: str
+    offset: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The dense input x [rows, width]: pooled embeddings (spans of the table's dim) and floats (spans of
+    width 1), both ordered by offset."""
+
+    width: int
+    embeddings: tuple[Span, ...]
+    floats: tuple[Span, ...]
+
+    @classmethod
+    def from_features(cls, features: Iterable[Feature]) -> Layout:
+        """Reads kind, offset and width of every feature; raises BadInput unless they tile the input."""
+        embeddings, floats, width = [], [], 0
+        for feature in sorted(features, key=lambda f: f.offset):
+            if feature.offset != width or feature.width < 1:
+                raise BadInput(f"feature {feature.name!r}: offset {width} wanted, got {feature.offset}")
+            width += feature.width
+            span = Span(feature.name, feature.offset, feature.width)
+            (floats if feature.kind == "float" else embeddings).append(span)
+        if not width:
+            raise BadInput("features: at least one wanted, got none")
+        return cls(width, tuple(embeddings), tuple(floats))
+
+    @property
+    def dim(self) -> int:
+        """The most common width of the embeddings, the larger of equally common ones; 0 without any."""
+        counts = Counter(span.width for span in self.embeddings)
+        return max(counts, key=lambda width: (counts[width], width), default=0)
+
+
+def runs(spans: Iterable[Span]) -> list[tuple[int, int]]:
+    """Neighbouring spans merged: the fewest (start, stop) column ranges that cover them in order."""
+    merged: list[tuple[int, int]] = []
+    for span in spans:
+        stop = span.offset + span.width
+        if merged and merged[-1][1] == span.offset:
+            merged[-1] = (merged[-1][0], stop)
+        else:
+            merged.append((span.offset, stop))
+    return merged

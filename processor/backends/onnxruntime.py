@@ -1,0 +1,157 @@
+"""Dense graphs on ONNX Runtime, CPU: loads and runs what compiler/backends/onnxruntime.py wrote.
+
+The artefact holds the graph and, of every weight, name and shape only. The values come from memory as
+constants when the session is created, so ONNX Runtime packs them for its matrix kernels: a run takes 1.5
+times as long when they are graph inputs. New weights therefore mean a new session (5 to 15 ms for a million
+parameters, nearly all of it without the GIL), never a new compile. ONNX Runtime keeps its own copy: the given
+arrays are free after load().
+
+Rows are symbolic in the artefact, because a static batch makes no run faster here at any bucket from 1 to
+256. So one session serves every bucket whose artefact is the same: one packed copy of the weights and one
+session creation where five would do nothing more. InferenceSession.run is safe from several threads; a
+binding belongs to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from processor.backends.base import Artefact, Executable, Matrix, Weights, check_buffers, check_weights
+from processor.backends.onnxfile import external_weights
+from processor.errors import BadInput, Corrupt, FreshetError
+
+INPUT = "x"
+WEIGHT_PREFIX = "weights/"
+FATAL = 4
+
+
+class OnnxRuntime:
+    """processor.backends.base.Backend by the library onnxruntime."""
+
+    name = "onnxruntime"
+
+    def __init__(self) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise BadInput("backend onnxruntime: the library onnxruntime is not installed") from None
+        self._library: Any = onnxruntime
+
+    def load(
+        self,
+        data: bytes,
+        weights: Weights,
+        weight_names: Sequence[str],
+        bucket: int,
+        width: int,
+        outputs: Mapping[str, int],
+        threads: int = 1,
+    ) -> Executable:
+        """See processor.backends.base.Backend.load."""
+        return self.load_all([Artefact(bucket, data, weight_names)], weights, width, outputs, threads)[0]
+
+    def load_all(
+        self,
+        artefacts: Sequence[Artefact],
+        weights: Weights,
+        width: int,
+        outputs: Mapping[str, int],
+        threads: int = 1,
+    ) -> list[Executable]:
+        """See processor.backends.base.Backend.load_all; artefacts of equal bytes share one session."""
+        columns = dict(outputs)
+        sessions: dict[tuple[bytes, tuple[str, ...]], Any] = {}
+        loaded: list[Executable] = []
+        for artefact in artefacts:
+            key = (artefact.data, tuple(artefact.weights))
+            if key not in sessions:
+                sessions[key] = self._session(artefact, weights, threads)
+            session = sessions[key]
+            _check_signature(session, artefact.bucket, width, columns)
+            loaded.append(_Executable(session, artefact.bucket, width, columns))
+        return loaded
+
+    def _session(self, artefact: Artefact, weights: Weights, threads: int) -> Any:
+        """An InferenceSession over the artefact with its weights packed."""
+        shapes = external_weights(artefact.data)
+        wanted = {WEIGHT_PREFIX + name for name in artefact.weights}
+        if shapes.keys() != wanted:
+            stray = sorted(shapes.keys() ^ wanted)[0].removeprefix(WEIGHT_PREFIX)
+            raise BadInput(
+                f"executable: its weights are not those that the manifest lists, as {stray[:64]!r} shows"
+            )
+        check_weights(weights, {name: shapes[WEIGHT_PREFIX + name] for name in artefact.weights})
+        library = self._library
+        options = library.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = library.ExecutionMode.ORT_SEQUENTIAL
+        # Its log lines name files of its own build; what matters of them arrives as the exception.
+        options.log_severity_level = FATAL
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        # Both lists must outlive the constructor below: the options hold addresses.
+        arrays = [np.ascontiguousarray(weights[name]) for name in artefact.weights]
+        values = [library.OrtValue.ortvalue_from_numpy(array) for array in arrays]
+        if values:
+            options.add_external_initializers([WEIGHT_PREFIX + name for name in artefact.weights], values)
+        try:
+            return library.InferenceSession(artefact.data, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise Corrupt(
+                f"executable b{artefact.bucket}: refused by onnxruntime {library.__version__}"
+            ) from error
+
+
+def _check_signature(session: Any, bucket: int, width: int, columns: Mapping[str, int]) -> None:
+    """Raises BadInput unless the session maps x [rows, width] to the outputs [rows, columns], all float32."""
+
+    def fits(node: Any, n: int) -> bool:
+        shape = node.shape
+        rows_fit = len(shape) == 2 and (not isinstance(shape[0], int) or shape[0] == bucket)
+        return node.type == "tensor(float)" and rows_fit and shape[1] == n
+
+    inputs, outputs = session.get_inputs(), {node.name: node for node in session.get_outputs()}
+    if len(inputs) != 1 or inputs[0].name != INPUT or not fits(inputs[0], width):
+        raise BadInput(f"executable b{bucket}: one input {INPUT!r} float32 [{bucket}, {width}] wanted")
+    if outputs.keys() != columns.keys():
+        raise BadInput(f"executable b{bucket}: outputs {sorted(columns)} wanted, got {sorted(outputs)[:16]}")
+    for name, n in columns.items():
+        if not fits(outputs[name], n):
+            raise BadInput(f"executable b{bucket}: output {name!r} float32 [{bucket}, {n}] wanted")
+
+
+class _Executable:
+    """processor.backends.base.Executable: a session at one bucket."""
+
+    def __init__(self, session: Any, bucket: int, width: int, columns: dict[str, int]) -> None:
+        self.bucket = bucket
+        self._session, self._width, self._columns = session, width, columns
+
+    def bind(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+        """See processor.backends.base.Executable.bind."""
+        check_buffers(self.bucket, self._width, self._columns, x, outputs)
+        binding = self._session.io_binding()
+        binding.bind_input(INPUT, "cpu", 0, np.float32, x.shape, x.ctypes.data)
+        for name, array in outputs.items():
+            binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+        return _Run(self._session, binding, (x, *outputs.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One prepared run. buffers: what the binding points into, held so that it stays."""
+
+    session: Any
+    binding: Any
+    buffers: tuple[Matrix, ...]
+
+    def __call__(self) -> None:
+        try:
+            self.session.run_with_iobinding(self.binding)
+        except Exception as error:
+            raise FreshetError(f"onnxruntime failed on a batch of {len(self.buffers[0])} rows") from error

@@ -1,0 +1,70 @@
+"""The three shapes in which feature values travel, from any reader or codec to the kernels.
+
+A plain numpy array: int64 or float32, [n] or [n, columns].
+Ragged:  values of all rows end to end, and where each row starts.
+Strings: UTF-8 bytes of all strings end to end, and where each string starts (Arrow's layout, so that a Parquet
+         column and a protocol's byte tensor both arrive without a copy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """n strings as one buffer: string i is data[offsets[i]:offsets[i + 1]].
+
+    data: uint8 [nbytes]; offsets: int64 [n + 1], ascending, offsets[0] may be above 0 (a slice of a larger buffer).
+    """
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, strings: Iterable[str | bytes]) -> Strings:
+        """Builds the buffer from Python strings (UTF-8) or bytes."""
+        parts = [s.encode() if isinstance(s, str) else s for s in strings]
+        offsets = np.zeros(len(parts) + 1, np.int64)
+        np.cumsum([len(p) for p in parts], out=offsets[1:])
+        return cls(np.frombuffer(b"".join(parts), np.uint8), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def tolist(self) -> list[bytes]:
+        first = int(self.offsets[0])
+        blob, at = self.data[first : int(self.offsets[-1])].tobytes(), (self.offsets - first).tolist()
+        return [blob[a:b] for a, b in zip(at, at[1:])]
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """n rows of varying length: row i is values[row_splits[i]:row_splits[i + 1]].
+
+    values: int64 array or Strings; row_splits: int64 [n + 1], ascending from 0 to len(values).
+    """
+
+    values: NDArray[np.int64] | Strings
+    row_splits: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]] | Sequence[Sequence[str | bytes]]) -> Ragged:
+        """Builds from Python lists of ints or of strings; all-empty rows count as ints."""
+        splits = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(r) for r in rows], out=splits[1:])
+        flat = [v for row in rows for v in row]
+        if flat and isinstance(flat[0], (str, bytes)):
+            return cls(Strings.of(flat), splits)  # type: ignore[arg-type]
+        return cls(np.asarray(flat, np.int64), splits)
+
+    def __len__(self) -> int:
+        return len(self.row_splits) - 1
+
+
+Column = NDArray[np.int64] | NDArray[np.float32] | Strings | Ragged
+"""One feature's values for n rows."""

@@ -1,0 +1,65 @@
+"""Every error a caller can meet, with the status each protocol answers it by.
+
+FreshetError                  500 INTERNAL
+├── BadInput                  400 INVALID_ARGUMENT    the request, file or option is wrong
+│   └── Corrupt               400 INVALID_ARGUMENT    bytes that fail their checksum or their bounds
+├── NotFound                  404 NOT_FOUND           no such model, version, label or file
+├── Conflict                  409 ABORTED             a delta that does not continue the chain
+├── TooLarge                  413 RESOURCE_EXHAUSTED  beyond a stated limit
+├── Overloaded                429 RESOURCE_EXHAUSTED  shed; carries retry_after_s
+├── NotReady                  503 UNAVAILABLE         loading, draining or closed
+└── Expired                   504 DEADLINE_EXCEEDED   its deadline passed in the queue
+
+Messages name the field, what was wanted and what came. They never carry a path, a stack or an internal name:
+they are sent to clients as they are.
+"""
+
+
+class FreshetError(Exception):
+    """An error whose message may be shown to any client."""
+
+    http_status = 500
+    grpc_code = "INTERNAL"
+
+
+class BadInput(FreshetError):
+    http_status = 400
+    grpc_code = "INVALID_ARGUMENT"
+
+
+class Corrupt(BadInput):
+    pass
+
+
+class NotFound(FreshetError):
+    http_status = 404
+    grpc_code = "NOT_FOUND"
+
+
+class Conflict(FreshetError):
+    http_status = 409
+    grpc_code = "ABORTED"
+
+
+class TooLarge(FreshetError):
+    http_status = 413
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+
+class Overloaded(FreshetError):
+    http_status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class NotReady(FreshetError):
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+
+
+class Expired(FreshetError):
+    http_status = 504
+    grpc_code = "DEADLINE_EXCEEDED"

@@ -1,0 +1,79 @@
+"""Which state answers: generations and the chain of deltas between them. Pure: no I/O, no clock, no arrays.
+
+The chain's rules, all of them
+- A delta applies to the state at its parent_step and takes it to its step.
+- parent_step must be the current step. A compacted delta replaces the run parent_step+1 .. step, so it also applies
+  to any state inside that run: its rows are the run's last values.
+- Rollback goes back over applied deltas, newest first, at most `undo_depth` of them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from processor.errors import BadInput, Conflict
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Generation:
+    """The exact state that answered a request: (version, step), written `3.17`."""
+
+    version: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.version}.{self.step}"
+
+    @classmethod
+    def parse(cls, text: str) -> Generation:
+        """Reads `3.17`; raises BadInput."""
+        match = re.fullmatch(r"([0-9]{1,18})\.([0-9]{1,18})", text)
+        if match is None:
+            raise BadInput(f"generation: 'version.step' such as '3.17' wanted, got {text[:40]!r}")
+        return cls(int(match[1]), int(match[2]))
+
+
+@dataclass(slots=True)
+class Chain:
+    """Where a version stands in its chain of deltas, and how far back it can go."""
+
+    model: str
+    version: int
+    undo_depth: int
+    step: int = 0
+    undoable: list[int] = field(default_factory=list)
+
+    def check(self, model: str, version: int, step: int, parent_step: int, compacted: bool) -> None:
+        """Raises BadInput or Conflict unless such a delta continues the chain."""
+        if model != self.model:
+            raise BadInput(f"delta: for model {model[:64]!r}, wanted {self.model!r}")
+        if version != self.version:
+            raise Conflict(f"delta: for version {version}, {self.model!r} serves version {self.version}")
+        here = Generation(self.version, self.step)
+        if step <= self.step:
+            raise Conflict(f"delta: step {step} is not ahead of the served generation {here}")
+        if parent_step != self.step and not (compacted and parent_step < self.step):
+            raise Conflict(f"delta: continues step {parent_step}, the served generation is {here}")
+
+    def advance(self, step: int) -> int:
+        """Notes an applied delta; returns how many of the oldest deltas can no longer be undone."""
+        self.undoable.append(self.step)
+        self.step = step
+        excess = max(0, len(self.undoable) - self.undo_depth)
+        del self.undoable[:excess]
+        return excess
+
+    def undo_count(self, step: int) -> int | None:
+        """How many deltas must be undone to stand at `step`; None when that is out of reach."""
+        if step == self.step:
+            return 0
+        if step not in self.undoable:
+            return None
+        return len(self.undoable) - self.undoable.index(step)
+
+    def rewind(self, count: int) -> None:
+        """Notes that the newest `count` deltas were undone."""
+        if count:
+            self.step = self.undoable[-count]
+            del self.undoable[-count:]

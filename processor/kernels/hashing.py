@@ -1,0 +1,36 @@
+"""Strings to ids, and ids to their first rows: the same bits in training and in serving."""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+import xxhash
+
+from processor.columns import Strings
+
+
+def hash_strings(strings: Strings, seed: int) -> np.ndarray:
+    """int64 [n]: xxh3_64 of each string's UTF-8 bytes with the table's seed, as two's complement."""
+    digest = xxhash.xxh3_64_intdigest
+    return np.array([digest(s, seed) for s in strings.tolist()], np.uint64).view(np.int64)
+
+
+@nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")
+def _mix(z):
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@nb.njit(
+    nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.uint64, nb.float32, nb.float32[:, :]), cache=True, nogil=True
+)
+def init_rows(keys, seed, limit, rows):
+    """rows[i] = uniform in [-limit, limit), a function of (seed, keys[i], column) and nothing else (splitmix64)."""
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    for i in range(len(keys)):
+        state = _mix(np.uint64(keys[i]) + seed * golden)
+        for j in range(rows.shape[1]):
+            state += golden
+            unit = np.float32(_mix(state) >> np.uint64(40)) * np.float32(2.0**-24)
+            rows[i, j] = (unit * np.float32(2.0) - np.float32(1.0)) * limit

@@ -1,0 +1,128 @@
+"""The hash index of a table: int64 key -> ref, open addressing, linear probing, any capacity below 2**32.
+
+index: int64 [capacity, 2], entry = (key, ref). Every int64 is a valid key; the ref says what the entry is:
+
+    EMPTY (-1)    never used: a probe ends here
+    ABSENT (-2)   the key is known and has no row in any generation
+    ref >= 0      where the row is (the caller's meaning)
+
+Home of a key: the high 32 bits of its mixed bits, scaled to the capacity, so that growth need not double. At most
+7/8 of the entries are ever used, so a probe always ends. Entries never move and are never emptied while readers
+hold the index; a claim stores the key before it releases the ref, so a reader never sees a ref with another key.
+"""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+
+from processor.kernels.pointers import load_acquire, load_i64, store_i64, store_release
+
+EMPTY = -1
+ABSENT = -2
+LINE_ENTRIES = 4
+MAX_CAPACITY = 2**32 - LINE_ENTRIES
+
+
+def capacity_for(keys: int) -> int:
+    """Entries for an index that starts with `keys` keys: load 0.7, whole cache lines."""
+    return min(MAX_CAPACITY, max(16, -(-keys * 10 // 7 // LINE_ENTRIES) * LINE_ENTRIES + LINE_ENTRIES))
+
+
+def empty_index(capacity: int) -> np.ndarray:
+    """An index of `capacity` entries without a key."""
+    index = np.zeros((capacity, 2), np.int64)
+    index[:, 1] = EMPTY
+    return index
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def home(key, capacity):
+    """The entry at which the probe for a key starts (splitmix64's finaliser, high half scaled)."""
+    z = np.uint64(key) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return np.int64(((z >> np.uint64(32)) * np.uint64(capacity)) >> np.uint64(32))
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def probe(address, capacity, key):
+    """The entry that holds the key, or -1 - e where e is the empty entry at which the probe ended."""
+    e = home(key, capacity)
+    while True:
+        ref = load_acquire(address + 16 * e + 8)
+        if ref == EMPTY:
+            return -1 - e
+        if load_i64(address + 16 * e) == key:
+            return e
+        e += 1
+        if e == capacity:
+            e = 0
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True)), cache=True, nogil=True)
+def build(address, capacity, keys):
+    """Gives key i ref i in an empty index; returns -1, or the position of the first key that occurs twice."""
+    for i in range(len(keys)):
+        e = probe(address, capacity, keys[i])
+        if e >= 0:
+            return i
+        store_i64(address + 16 * (-1 - e), keys[i])
+        store_i64(address + 16 * (-1 - e) + 8, i)
+    return -1
+
+
+@nb.njit(nb.void(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True)
+def find(address, capacity, keys, refs):
+    """refs[i] = ref of keys[i], ABSENT where the key is unknown."""
+    for i in range(len(keys)):
+        e = probe(address, capacity, keys[i])
+        refs[i] = load_i64(address + 16 * e + 8) if e >= 0 else ABSENT
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True)
+def claim(address, capacity, keys, entries):
+    """entries[i] = entry of keys[i], claimed with ref ABSENT where the key was unknown; returns how many were.
+
+    The caller has made sure that the index has room for all of them.
+    """
+    claimed = 0
+    for i in range(len(keys)):
+        e = probe(address, capacity, keys[i])
+        if e < 0:
+            e = -1 - e
+            store_i64(address + 16 * e, keys[i])
+            store_release(address + 16 * e + 8, ABSENT)
+            claimed += 1
+        entries[i] = e
+    return claimed
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+def rehash(source, source_capacity, address, capacity):
+    """Copies every entry with a row into an empty index; returns how many there were."""
+    used = 0
+    for i in range(source_capacity):
+        ref = load_i64(source + 16 * i + 8)
+        if ref >= 0:
+            key = load_i64(source + 16 * i)
+            e = -1 - probe(address, capacity, key)
+            store_i64(address + 16 * e, key)
+            store_i64(address + 16 * e + 8, ref)
+            used += 1
+    return used
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+def audit(address, capacity, rows):
+    """How many entries hold a row below `rows`, or -1 if any ref lies outside EMPTY and [0, rows)."""
+    used = 0
+    for i in range(capacity):
+        ref = load_i64(address + 16 * i + 8)
+        if ref == EMPTY:
+            continue
+        if ref < 0 or ref >= rows:
+            return -1
+        used += 1
+    return used

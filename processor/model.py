@@ -1,0 +1,296 @@
+"""One model: its loaded versions, its labels, and the single writer that changes them.
+
+Invariants: every change runs under the model's lock; readers (requests) only ever read `_served` and `_labels`, which
+are replaced whole, never edited. A version is offered to requests only once it is loaded, verified, warm and caught
+up with its chain of deltas; the version it replaces goes only after that. A file that was refused is not tried again
+until it changes. The newest version is served by default; versions that a label names, or that were loaded by hand,
+stay beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from processor.clock import Clock
+from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady, TooLarge
+from processor.generation import Generation
+from processor.package.delta import Delta, parse_delta, read_delta
+from processor.package.version import MANIFEST, VersionReader
+from processor.repository import FolderWatch, Repository, check_name
+from processor.served import ServedVersion
+
+log = logging.getLogger("freshet.model")
+
+LOADING, AVAILABLE, END = "LOADING", "AVAILABLE", "END"
+ANY_STEP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStatus:
+    """Where one version stands. state: LOADING, AVAILABLE or END; error: why it ended, or ""."""
+
+    version: int
+    state: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What applying a delta did; apply_ms: from the verified file until every session serves it."""
+
+    model: str
+    generation: Generation
+    rows: int
+    removed: int
+    apply_ms: float
+
+
+class ServedModel:
+    """The versions of one model in memory; poll(), load() and apply() change them, pick() reads them."""
+
+    def __init__(
+        self, name: str, repository: Repository, load: Callable[[VersionReader], ServedVersion], clock: Clock
+    ) -> None:
+        self.name = name
+        self._repository, self._load, self._clock = repository, load, clock
+        self._lock = threading.RLock()
+        self._served: dict[int, ServedVersion] = {}
+        self._labels = repository.labels(name)
+        self._status: dict[int, VersionStatus] = {}
+        self._by_hand: set[int] = set()
+        self._unloaded: set[int] = set()
+        self._refused: dict[Path, tuple[int, int, int]] = {}
+        self._folder = FolderWatch(repository.root / name)
+        self._deltas: dict[int, FolderWatch] = {}
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._served)
+
+    @property
+    def labels(self) -> dict[str, int]:
+        return self._labels
+
+    @property
+    def served(self) -> dict[int, ServedVersion]:
+        """Loaded versions; the largest is the default."""
+        return self._served
+
+    def status(self) -> list[VersionStatus]:
+        """Every version known, newest first."""
+        return [self._status[v] for v in sorted(self._status, reverse=True)]
+
+    def pick(self, version: int | None = None, label: str | None = None) -> ServedVersion:
+        """The version that answers a request; raises NotFound or NotReady."""
+        served = self._served
+        if label is not None:
+            if label not in self._labels:
+                raise NotFound(f"label {label[:64]!r} of model {self.name!r} is not set")
+            version = self._labels[label]
+        if version is None:
+            if not served:
+                raise NotReady(f"no version of model {self.name!r} is loaded")
+            return served[max(served)]
+        if version not in served:
+            raise NotFound(f"version {version} of model {self.name!r} is not loaded")
+        return served[version]
+
+    def poll(self) -> list[str]:
+        """One look at the model's folders: loads a newer version, applies new deltas. Returns what happened."""
+        with self._lock:
+            events = []
+            if self._folder.changed():
+                events += self._poll_versions()
+            for number, version in sorted(self._served.items()):
+                watch = self._deltas.setdefault(number, FolderWatch(version.reader.deltas))
+                if watch.changed():
+                    events += self._catch_up(version)
+            return events
+
+    def load(self, number: int, by_hand: bool = True) -> None:
+        """Loads a version beside those served; raises NotFound or why it cannot be served."""
+        with self._lock:
+            if number in self._served:
+                return
+            if number not in self._repository.versions(self.name):
+                raise NotFound(f"version {number} of model {self.name!r} is not in the repository")
+            self._admit(number)
+            self._unloaded.discard(number)
+            if by_hand:
+                self._by_hand.add(number)
+
+    def unload(self, number: int) -> None:
+        """Stops serving a version; requests already queued for it are still answered."""
+        with self._lock:
+            if number not in self._served:
+                raise NotFound(f"version {number} of model {self.name!r} is not loaded")
+            if number in self._labels.values():
+                held = ", ".join(sorted(n for n, v in self._labels.items() if v == number))
+                raise Conflict(f"version {number} is held by label {held}; move the label first")
+            self._drop(number)
+            self._unloaded.add(number)
+
+    def set_label(self, label: str, number: int) -> None:
+        """Points a label at a version, loading it if need be; kept across restarts."""
+        check_name(label, "label")
+        with self._lock:
+            self.load(number, by_hand=False)
+            labels = self._labels | {label: number}
+            self._repository.keep_labels(self.name, labels)
+            self._labels = labels
+
+    def apply_bytes(self, data: bytes) -> Applied:
+        """Verifies an uploaded delta, commits it to the version's folder, serves it."""
+        delta = parse_delta(data)
+        with self._lock:
+            version = self._target(delta)
+            return self._apply(version, delta, data)
+
+    def apply_file(self, path: Path) -> Applied:
+        """Serves a delta that lies in the repository, copying it into the version's folder if it is not there.
+
+        A delta that is already the served generation, bit for bit, answers as if just applied.
+        """
+        delta = read_delta(path)
+        with self._lock:
+            version = self._target(delta)
+            here = version.generation
+            if here == Generation(delta.version, delta.step) and version.checksum == delta.checksum:
+                return Applied(self.name, here, delta.rows, delta.removed, 0.0)
+            in_place = path == self._repository.delta_path(self.name, delta.version, delta.step)
+            return self._apply(version, delta, None if in_place else path.read_bytes())
+
+    def rollback(self, generation: Generation) -> Generation:
+        """Serves an earlier generation of a loaded version; later deltas leave the chain, on disk too."""
+        with self._lock:
+            version = self._served.get(generation.version)
+            if version is None:
+                raise NotFound(f"version {generation.version} of model {self.name!r} is not loaded")
+            here = version.generation
+            if generation.step > here.step:
+                raise Conflict(f"rollback: a generation before {here} wanted, got {generation}")
+            files = self._repository.deltas(self.name, generation.version)
+            reachable = {0, here.step, *(f.step for f in files)}
+            if generation.step not in reachable and not version.can_undo(generation.step):
+                raise NotFound(f"rollback: {generation} is not a generation of model {self.name!r}")
+            for file in reversed(files):
+                if file.step > generation.step:
+                    self._repository.set_aside(self.name, generation.version, file.step)
+            if version.can_undo(generation.step):
+                version.rollback(generation.step)
+            else:
+                self._admit(generation.version)
+            return self._served[generation.version].generation
+
+    def _poll_versions(self) -> list[str]:
+        known = self._repository.versions(self.name)
+        wanted = {v for v in self._labels.values() if v in known} | (self._by_hand & set(known))
+        loadable = [v for v in known if v not in self._unloaded]
+        newest = max(loadable, default=None)
+        events = []
+        for number in sorted(wanted | ({newest} if newest is not None else set())):
+            manifest = self._repository.folder(self.name, number) / MANIFEST
+            if number in self._served or not self._fresh(manifest):
+                continue
+            try:
+                self._admit(number)
+            except FreshetError as error:
+                self._refuse(manifest)
+                events.append(f"{self.name} version {number} refused: {error}")
+                continue
+            events.append(f"{self.name} {self._served[number].generation} loaded")
+        if newest in self._served:
+            for number in [v for v in self._served if v != newest and v not in wanted]:
+                self._drop(number)
+                events.append(f"{self.name} version {number} unloaded")
+        return events
+
+    def _admit(self, number: int) -> None:
+        """Loads a version, replays its deltas, then offers it to requests."""
+        self._status[number] = VersionStatus(number, LOADING)
+        try:
+            version = self._load(VersionReader(self._repository.folder(self.name, number)))
+            if self._catch_up(version, serve=False):
+                version.refresh()
+        except Exception as error:
+            if not isinstance(error, FreshetError):
+                log.exception("version %d of %s could not be loaded", number, self.name)
+                error = FreshetError("the version could not be loaded; the server's log says why")
+            self._status[number] = VersionStatus(number, END, str(error))
+            raise error from None
+        self._served = self._served | {number: version}
+        self._status[number] = VersionStatus(number, AVAILABLE)
+
+    def _drop(self, number: int) -> None:
+        self._served = {v: s for v, s in self._served.items() if v != number}
+        self._by_hand.discard(number)
+        self._deltas.pop(number, None)
+        self._status[number] = VersionStatus(number, END)
+
+    def _catch_up(self, version: ServedVersion, serve: bool = True) -> list[str]:
+        """Applies whatever in the version's folder continues its chain, in one pass by ascending step.
+
+        A file that does not fit is passed over: a compacted delta may lie behind it. serve=False: for a version that
+        no request can reach yet; refresh() it after.
+        """
+        events = []
+        for file in self._repository.deltas(self.name, version.manifest.version):
+            if file.step <= version.chain.step or not self._fresh(file.path, version.chain.step):
+                continue
+            try:
+                delta = read_delta(file.path)
+                if delta.step != file.step:
+                    raise BadInput(f"delta: step {file.step} wanted by its file name, got {delta.step}")
+                version.apply(delta, serve=serve)
+                events.append(f"{self.name} {Generation(delta.version, delta.step)} served")
+            except Conflict as error:
+                self._refuse(file.path, version.chain.step)
+                events.append(f"{self.name} delta {file.step} waits: {error}")
+            except FreshetError as error:
+                self._refuse(file.path)
+                events.append(f"{self.name} delta {file.step} refused: {error}")
+        return events
+
+    def _fresh(self, path: Path, step: int = ANY_STEP) -> bool:
+        """Whether a file is worth a try: not refused before as it is now (at this step of the chain)."""
+        seen = _identity(path)
+        return seen is not None and self._refused.get(path) not in ((*seen, step), (*seen, ANY_STEP))
+
+    def _refuse(self, path: Path, step: int = ANY_STEP) -> None:
+        """Remembers that a file was refused, until it changes or the chain moves on from `step`."""
+        seen = _identity(path)
+        if seen is not None:
+            self._refused[path] = (*seen, step)
+
+    def _target(self, delta: Delta) -> ServedVersion:
+        if delta.version in self._served:
+            return self._served[delta.version]
+        version = self.pick()
+        version.check(delta)
+        return version
+
+    def _apply(self, version: ServedVersion, delta: Delta, data: bytes | None) -> Applied:
+        """Applies a delta, committing its bytes to the chain once verified; takes them out again if that fails."""
+
+        def keep() -> None:
+            if data is not None:
+                self._repository.keep_delta(delta, data)
+
+        try:
+            apply_ms = version.apply(delta, keep=keep)
+        except TooLarge:
+            self._repository.set_aside(self.name, delta.version, delta.step)
+            raise
+        return Applied(self.name, version.generation, delta.rows, delta.removed, apply_ms)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size

@@ -1,0 +1,231 @@
+"""One delta, one file: what changed since the parent step, with its manifest in the safetensors header.
+
+Tensors                          dense/<name>            the dense tensors that changed, whole
+                                 tables/<table>/keys     int64 [m], ids upserted, distinct
+                                 tables/<table>/rows     float32 [m, dim], their rows
+                                 tables/<table>/removed  int64 [r], ids removed (tombstones), distinct, not in keys
+Metadata (all strings)           format, model, version, step, parent_step, compacted ("0" | "1"), published_at,
+                                 event_time (JSON [first, last] or []), events, counts (JSON), checksums (JSON: tensor ->
+                                 crc32), checksum (crc32 over all the rest and over every tensor's name, dtype, shape)
+
+Every bit of the file is covered: tensor bytes by their own checksum, everything else by `checksum`. Nothing of a
+delta is used before all of it has been verified. A compacted delta replaces the run parent_step+1 .. step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.errors import BadInput, Corrupt
+from processor.package.atomic import atomic_file
+from processor.package.manifest import Manifest
+from processor.package.tensors import Tensors, array_crc32, crc32, map_file, parse_tensors, write_tensors
+
+FORMAT = "freshet-delta/1"
+SUFFIX = ".safetensors"
+CHECK_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class TableDelta:
+    """Changes of one table: keys int64 [m] with rows float32 [m, dim]; removed int64 [r]."""
+
+    keys: NDArray[np.int64]
+    rows: NDArray[np.float32]
+    removed: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A verified delta. published_at, event_time: Unix seconds. events: training events that it carries.
+    checksum: that of the whole header, and through it of every tensor; tells two deltas apart."""
+
+    model: str
+    version: int
+    step: int
+    parent_step: int
+    tables: dict[str, TableDelta]
+    dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    published_at: float = 0.0
+    event_time: tuple[float, float] | None = None
+    events: int = 0
+    compacted: bool = False
+    checksum: str = ""
+
+    @property
+    def rows(self) -> int:
+        return sum(len(t.keys) for t in self.tables.values())
+
+    @property
+    def removed(self) -> int:
+        return sum(len(t.removed) for t in self.tables.values())
+
+    def check(self, manifest: Manifest) -> None:
+        """Raises BadInput unless every tensor fits the model: names, shapes, distinct keys, finite values."""
+        tables = {t.name: t for t in manifest.tables}
+        for name, table in self.tables.items():
+            if name not in tables:
+                raise BadInput(f"delta: table {name[:64]!r} is not one of the model's")
+            dim = tables[name].dim
+            if table.rows.shape != (len(table.keys), dim):
+                wanted, got = [len(table.keys), dim], list(table.rows.shape)
+                raise BadInput(f"delta: table {name!r}: rows of shape {wanted} wanted, got {got}")
+            if not all_finite(table.rows):
+                raise BadInput(f"delta: table {name!r}: rows hold NaN or infinity")
+            both = np.concatenate([table.keys, table.removed])
+            both.sort()
+            if (both[1:] == both[:-1]).any():
+                raise BadInput(f"delta: table {name!r}: an id occurs more than once among keys and removed")
+        for name, tensor in self.dense.items():
+            if name not in manifest.dense:
+                raise BadInput(f"delta: dense tensor {name[:64]!r} is not one of the model's")
+            if list(tensor.shape) != manifest.dense[name]:
+                wanted, got = manifest.dense[name], list(tensor.shape)
+                raise BadInput(f"delta: dense tensor {name!r}: shape {wanted} wanted, got {got}")
+            if not all_finite(tensor):
+                raise BadInput(f"delta: dense tensor {name!r} holds NaN or infinity")
+
+
+def all_finite(array: NDArray[np.float32]) -> bool:
+    """Whether no element is NaN or infinite; in blocks, so that the check needs no copy of the table."""
+    flat = array.reshape(-1)
+    return all(bool(np.isfinite(flat[at : at + CHECK_ROWS]).all()) for at in range(0, flat.size, CHECK_ROWS))
+
+
+def write_delta(path: Path, delta: Delta) -> None:
+    """Publishes the delta at `path` by atomic rename, durable when the call returns."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, table in delta.tables.items():
+        arrays[f"tables/{name}/keys"] = table.keys
+        arrays[f"tables/{name}/removed"] = table.removed
+    for name, table in delta.tables.items():
+        arrays[f"tables/{name}/rows"] = table.rows
+    for name, tensor in delta.dense.items():
+        arrays[f"dense/{name}"] = tensor
+    metadata = {
+        "format": FORMAT,
+        "model": delta.model,
+        "version": str(delta.version),
+        "step": str(delta.step),
+        "parent_step": str(delta.parent_step),
+        "compacted": str(int(delta.compacted)),
+        "published_at": repr(float(delta.published_at)),
+        "event_time": json.dumps(list(delta.event_time or ())),
+        "events": str(delta.events),
+        "counts": json.dumps({"rows": delta.rows, "removed": delta.removed, "dense": len(delta.dense)}),
+        "checksums": json.dumps({name: array_crc32(a) for name, a in arrays.items()}),
+    }
+    metadata["checksum"] = _header_checksum(metadata, arrays)
+    with atomic_file(path) as file:
+        write_tensors(file, arrays, metadata)
+
+
+def read_delta(path: Path) -> Delta:
+    """Reads and verifies a delta file; its arrays are views over an mmap of it."""
+    return parse_delta(map_file(path))
+
+
+def parse_delta(data: bytes | NDArray[np.uint8]) -> Delta:
+    """Verifies a delta file's bytes; raises Corrupt for anything that is not exactly what a trainer wrote."""
+    buffer = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+    tensors = parse_tensors(buffer, "delta")
+    meta = tensors.metadata
+    if meta.get("format") != FORMAT:
+        raise Corrupt(f"delta: format {FORMAT!r} wanted, got {meta.get('format', '')[:40]!r}")
+    if meta.get("checksum") != _header_checksum(meta, tensors.arrays):
+        raise Corrupt("delta: the header does not match its checksum")
+    return _parse_verified(tensors)
+
+
+def _parse_verified(tensors: Tensors) -> Delta:
+    meta = tensors.metadata
+    checksums = _json(meta, "checksums", dict)
+    if checksums.keys() != tensors.arrays.keys():
+        raise Corrupt("delta: a checksum for each tensor wanted")
+    for name, array in tensors.arrays.items():
+        if array_crc32(array) != checksums[name]:
+            raise Corrupt(f"delta: tensor {name[:64]!r} does not match its checksum")
+    tables: dict[str, dict[str, NDArray[Any]]] = {}
+    dense: dict[str, NDArray[np.float32]] = {}
+    for name, array in tensors.arrays.items():
+        kind, _, rest = name.partition("/")
+        table, _, part = rest.partition("/")
+        if kind == "dense" and rest:
+            dense[rest] = _typed(array, np.float32, None, name)
+        elif kind == "tables" and part == "rows":
+            tables.setdefault(table, {})[part] = _typed(array, np.float32, 2, name)
+        elif kind == "tables" and part in ("keys", "removed"):
+            tables.setdefault(table, {})[part] = _typed(array, np.int64, 1, name)
+        else:
+            raise Corrupt(f"delta: tensor {name[:64]!r} is none of dense/..., tables/.../keys, rows, removed")
+    for name, parts in tables.items():
+        if parts.keys() != {"keys", "rows", "removed"}:
+            raise Corrupt(f"delta: table {name[:64]!r}: keys, rows and removed wanted, got {', '.join(sorted(parts))}")
+    times = _json(meta, "event_time", list)
+    if len(times) not in (0, 2) or not all(isinstance(t, (int, float)) for t in times):
+        raise Corrupt("delta: event_time: [] or [first, last] wanted")
+    delta = Delta(
+        model=meta.get("model", ""),
+        version=_natural(meta, "version"),
+        step=_natural(meta, "step"),
+        parent_step=_natural(meta, "parent_step"),
+        tables={name: TableDelta(**parts) for name, parts in tables.items()},
+        dense=dense,
+        published_at=_number(meta, "published_at"),
+        event_time=(float(times[0]), float(times[1])) if times else None,
+        events=_natural(meta, "events"),
+        compacted=_natural(meta, "compacted") == 1,
+        checksum=meta["checksum"],
+    )
+    if delta.step <= delta.parent_step:
+        raise Corrupt(f"delta: a step above its parent {delta.parent_step} wanted, got {delta.step}")
+    return delta
+
+
+
+
+def _header_checksum(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
+    rest = {k: v for k, v in metadata.items() if k != "checksum"}
+    shapes = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
+    return crc32(json.dumps([rest, shapes], sort_keys=True).encode())
+
+
+def _typed(array: NDArray[Any], dtype: type, rank: int | None, name: str) -> NDArray[Any]:
+    if array.dtype != dtype or (rank is not None and array.ndim != rank):
+        wanted = f"{np.dtype(dtype).name} of rank {rank}" if rank else np.dtype(dtype).name
+        raise Corrupt(f"delta: tensor {name[:64]!r}: {wanted} wanted, got {array.dtype.name} of rank {array.ndim}")
+    return array
+
+
+def _natural(meta: Mapping[str, str], key: str) -> int:
+    text = meta.get(key, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise Corrupt(f"delta: {key}: a whole number wanted, got {text[:40]!r}")
+    return int(text)
+
+
+def _number(meta: Mapping[str, str], key: str) -> float:
+    try:
+        value = float(meta.get(key, ""))
+    except ValueError:
+        value = float("nan")
+    if not np.isfinite(value):
+        raise Corrupt(f"delta: {key}: a number wanted, got {meta.get(key, '')[:40]!r}")
+    return value
+
+
+def _json(meta: Mapping[str, str], key: str, kind: type) -> Any:
+    try:
+        value = json.loads(meta.get(key, ""))
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, kind):
+        raise Corrupt(f"delta: {key}: JSON {kind.__name__} wanted")
+    return value

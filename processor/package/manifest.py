@@ -1,0 +1,273 @@
+"""model.json: what a version is. Schema-checked on the way in and on the way out.
+
+The manifest is written last, by atomic rename: where it exists, every file that it names is complete. Whatever a
+reader does not know it refuses, except under "notes", which is free for tools to use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+from processor.errors import BadInput
+
+FORMAT = "freshet/1"
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+MAX_MANIFEST_NBYTES = 64 << 20
+
+KINDS = ("id", "string", "float", "ids", "strings")
+COMBINERS = ("sum", "mean", "sqrtn")
+SIDES = ("user", "item", "context")
+DTYPES = ("int64", "float32", "string")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One tensor of a request. dtype: int64 | float32 | string. columns 0: shape [n]; k > 0: shape [n, k].
+    ragged: rows of varying length, sent as values + row_splits (or nested lists in JSON)."""
+
+    name: str
+    dtype: str
+    columns: int = 0
+    ragged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One feature: where its values come from and where its result lands in the dense graph's input.
+
+    kind: id (int64) | string | float | ids (ragged int64) | strings (ragged).
+    input, column: column `column` of input tensor `input`; column is -1 when the tensor is the feature.
+    table: the embedding table ("" for kind float). combiner, max_length: pooling of ragged kinds; only the first
+    max_length values of a row count (0: all of them).
+    log1p, mean, scale: kind float only: y = (sign(x)*log1p(|x|) if log1p else x); y = (y - mean) * scale; NaN -> 0.
+    offset, width: columns [offset, offset + width) of the dense input.
+    """
+
+    name: str
+    kind: str
+    input: str
+    column: int = -1
+    side: str = "context"
+    table: str = ""
+    combiner: str = "sum"
+    max_length: int = 0
+    log1p: bool = False
+    mean: float = 0.0
+    scale: float = 1.0
+    offset: int = 0
+    width: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One embedding table. default: the row of an unseen id, [dim], or [] for zeros.
+    hash_seed: seed of xxh3_64 over UTF-8 bytes for string features."""
+
+    name: str
+    dim: int
+    rows: int
+    dtype: str = "float32"
+    default: list[float] = field(default_factory=list)
+    hash_seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One named output, float32 [n, columns]."""
+
+    name: str
+    columns: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the package, by its path relative to the version's folder."""
+
+    nbytes: int
+    crc32: str
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """The dense graph compiled for one backend, target and bucket. source: hash of what it was compiled from.
+    weights: names of the dense tensors that it takes, in the artefact's own order."""
+
+    backend: str
+    target: str
+    bucket: int
+    file: str
+    source: str
+    weights: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The whole of model.json. event_time: [first, last] event of the training data, Unix seconds, or [].
+    width: columns of the dense input. dense: name -> shape of every dense tensor (float32)."""
+
+    model: str
+    version: int
+    arch: str
+    created_at: float
+    inputs: list[Input]
+    features: list[Feature]
+    tables: list[Table]
+    outputs: list[Output]
+    width: int
+    dense: dict[str, list[int]]
+    files: dict[str, File]
+    executables: list[Executable] = field(default_factory=list)
+    event_time: list[float] = field(default_factory=list)
+    format: str = FORMAT
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """The file's bytes; raises BadInput when the manifest contradicts itself."""
+        validate(self)
+        return (json.dumps(dataclasses.asdict(self), indent=1) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Manifest:
+        """Parses and validates; raises BadInput that names the field, the wanted and the got."""
+        if len(data) > MAX_MANIFEST_NBYTES:
+            raise BadInput(f"manifest: at most {MAX_MANIFEST_NBYTES} bytes wanted, got {len(data)}")
+        try:
+            raw = json.loads(data)
+        except (ValueError, RecursionError):
+            raise BadInput("manifest: not valid JSON") from None
+        if isinstance(raw, dict) and raw.get("format", FORMAT) != FORMAT:
+            raise BadInput(f"manifest: format {FORMAT!r} wanted, got {str(raw['format'])[:40]!r}")
+        manifest: Manifest = _build(cls, raw, "manifest")
+        validate(manifest)
+        return manifest
+
+    def table(self, name: str) -> Table:
+        return next(t for t in self.tables if t.name == name)
+
+    def input(self, name: str) -> Input:
+        return next(i for i in self.inputs if i.name == name)
+
+
+def _build(kind: Any, raw: Any, where: str) -> Any:
+    """Checks `raw` against the annotation `kind` and builds dataclasses from dicts on the way."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return raw
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(raw, dict):
+            raise BadInput(f"{where}: an object wanted, got {type(raw).__name__}")
+        hints = typing.get_type_hints(kind)
+        for key in raw:
+            if key not in hints:
+                raise BadInput(f"{where}: unknown key {str(key)[:64]!r}")
+        for f in dataclasses.fields(kind):
+            required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+            if required and f.name not in raw:
+                raise BadInput(f"{where}: {f.name!r} is missing")
+        return kind(**{k: _build(hints[k], v, f"{where}.{k}") for k, v in raw.items()})
+    if origin is list:
+        if not isinstance(raw, list):
+            raise BadInput(f"{where}: a list wanted, got {type(raw).__name__}")
+        return [_build(args[0], v, f"{where}[{i}]") for i, v in enumerate(raw)]
+    if origin is dict:
+        if not isinstance(raw, dict):
+            raise BadInput(f"{where}: an object wanted, got {type(raw).__name__}")
+        return {str(k): _build(args[1], v, f"{where}[{k!r}]") for k, v in raw.items()}
+    if kind is float and type(raw) is int:
+        raw = float(raw)
+    if isinstance(kind, types.GenericAlias) or type(raw) is not kind:
+        raise BadInput(f"{where}: {kind.__name__} wanted, got {type(raw).__name__}")
+    return raw
+
+
+def _want(condition: bool, message: str) -> None:
+    if not condition:
+        raise BadInput(message)
+
+
+def _unique(names: list[str], where: str) -> None:
+    for name in names:
+        _want(NAME.fullmatch(name) is not None, f"{where}: a name of letters, digits, '_', '.', '-' wanted, got {name[:64]!r}")
+        _want(names.count(name) == 1, f"{where}: {name!r} occurs more than once")
+
+
+def validate(manifest: Manifest) -> None:
+    """Raises BadInput unless every part of the manifest agrees with the others."""
+    m = manifest
+    _want(m.format == FORMAT, f"manifest.format: {FORMAT!r} wanted, got {m.format[:40]!r}")
+    _want(NAME.fullmatch(m.model) is not None, f"manifest.model: a plain name wanted, got {m.model[:64]!r}")
+    _want(m.version > 0, f"manifest.version: a positive integer wanted, got {m.version}")
+    _want(0 < m.width <= 1 << 20, f"manifest.width: 1 to {1 << 20} wanted, got {m.width}")
+    _want(len(m.event_time) in (0, 2), "manifest.event_time: [] or [first, last] wanted")
+    _unique([i.name for i in m.inputs], "manifest.inputs")
+    _unique([f.name for f in m.features], "manifest.features")
+    _unique([t.name for t in m.tables], "manifest.tables")
+    _unique([o.name for o in m.outputs], "manifest.outputs")
+    _want(bool(m.inputs), "manifest.inputs: at least one wanted")
+    _want(bool(m.outputs), "manifest.outputs: at least one wanted")
+    for i in m.inputs:
+        where = f"manifest.inputs[{i.name}]"
+        _want(i.dtype in DTYPES, f"{where}.dtype: one of {', '.join(DTYPES)} wanted, got {i.dtype[:40]!r}")
+        _want(0 <= i.columns <= 65536, f"{where}.columns: 0 to 65536 wanted, got {i.columns}")
+        _want(not i.ragged or (i.columns == 0 and i.dtype != "float32"), f"{where}: a ragged input holds int64 or string")
+    for t in m.tables:
+        where = f"manifest.tables[{t.name}]"
+        _want(0 < t.dim <= 4096, f"{where}.dim: 1 to 4096 wanted, got {t.dim}")
+        _want(0 <= t.rows < 2**31, f"{where}.rows: 0 to 2**31-1 wanted, got {t.rows}")
+        _want(t.dtype == "float32", f"{where}.dtype: 'float32' wanted, got {t.dtype[:40]!r}")
+        _want(len(t.default) in (0, t.dim), f"{where}.default: [] or {t.dim} numbers wanted, got {len(t.default)}")
+        _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: 0 to 2**63-1 wanted, got {t.hash_seed}")
+    _validate_features(m)
+    for name, shape in m.dense.items():
+        _want(len(shape) <= 8 and all(0 < d <= 1 << 31 for d in shape), f"manifest.dense[{name!r}]: a shape wanted, got {shape}")
+    for e in m.executables:
+        where = f"manifest.executables[{e.backend}-{e.target} b{e.bucket}]"
+        _want(NAME.fullmatch(e.backend) is not None, f"{where}.backend: a plain name wanted")
+        _want(0 < e.bucket <= 1 << 20, f"{where}.bucket: 1 to {1 << 20} wanted")
+        _want(e.file in m.files, f"{where}.file: not among manifest.files")
+        for w in e.weights:
+            _want(w in m.dense, f"{where}.weights: {w[:64]!r} is not among manifest.dense")
+    for path, file in m.files.items():
+        parts = path.split("/")
+        safe = all(NAME.fullmatch(p) and p not in (".", "..") for p in parts)
+        _want(safe and len(parts) <= 16, f"manifest.files: a relative path inside the version wanted, got {path[:64]!r}")
+        _want(file.nbytes >= 0, f"manifest.files[{path}].nbytes: 0 or more wanted, got {file.nbytes}")
+
+
+def _validate_features(m: Manifest) -> None:
+    inputs, tables = {i.name: i for i in m.inputs}, {t.name: t for t in m.tables}
+    for f in m.features:
+        where = f"manifest.features[{f.name}]"
+        _want(f.kind in KINDS, f"{where}.kind: one of {', '.join(KINDS)} wanted, got {f.kind[:40]!r}")
+        _want(f.combiner in COMBINERS, f"{where}.combiner: one of {', '.join(COMBINERS)} wanted, got {f.combiner[:40]!r}")
+        _want(f.side in SIDES, f"{where}.side: one of {', '.join(SIDES)} wanted, got {f.side[:40]!r}")
+        _want(f.input in inputs, f"{where}.input: {f.input[:64]!r} is not among manifest.inputs")
+        _want(0 <= f.max_length <= 1 << 20, f"{where}.max_length: 0 to {1 << 20} wanted, got {f.max_length}")
+        source = inputs[f.input]
+        wanted = {"float": "float32", "id": "int64", "ids": "int64", "string": "string", "strings": "string"}[f.kind]
+        _want(source.dtype == wanted, f"{where}.input: {wanted} wanted, got {source.dtype}")
+        if f.kind in ("ids", "strings"):
+            _want(f.column == -1, f"{where}.column: -1 wanted for kind {f.kind}, got {f.column}")
+        elif source.columns:
+            _want(0 <= f.column < source.columns, f"{where}.column: 0 to {source.columns - 1} wanted, got {f.column}")
+        else:
+            _want(f.column == -1, f"{where}.column: -1 wanted for an input of shape [n], got {f.column}")
+            _want(not source.ragged, f"{where}.input: kind {f.kind} wants one value a row, the input is ragged")
+        if f.kind == "float":
+            _want(f.table == "" and f.width == 1, f"{where}: kind float has no table and width 1")
+        else:
+            _want(f.table in tables, f"{where}.table: {f.table[:64]!r} is not among manifest.tables")
+            _want(f.width == tables[f.table].dim, f"{where}.width: {tables[f.table].dim} wanted, got {f.width}")
+        _want(0 <= f.offset and f.offset + f.width <= m.width, f"{where}.offset: inside the dense width {m.width} wanted")
+    spans = sorted((f.offset, f.offset + f.width) for f in m.features)
+    end = 0
+    for start, stop in spans:
+        _want(start == end, f"manifest.features: columns of the dense input overlap or leave a hole at {min(start, end)}")
+        end = stop
+    _want(end == m.width, f"manifest.width: features fill {end} columns, got {m.width}")

@@ -1,0 +1,156 @@
+"""Safetensors files, read as views over an mmap and written as a stream, both without copying a tensor.
+
+The format is that of the safetensors library (8 bytes of header length, a JSON header, the tensors end to end), and
+files written here load there. Written by hand because the library copies every tensor into Python bytes on the way
+out and gives no mmap views to numpy on the way in: a table of 20 million rows must load without reading it.
+
+Invariants of what is read: header and offsets are checked before any view exists; tensors tile the data section
+without hole or overlap; no view reaches outside the file. Writing pads the header so that the data section, and with
+it every tensor whose predecessors are multiples of 64 bytes, is aligned to a cache line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.errors import Corrupt
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+MAX_HEADER_NBYTES = 100_000_000
+MAX_RANK = 8
+ALIGNMENT = 64
+CHUNK_NBYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """What one file holds: metadata (str -> str) and tensors as read-only views."""
+
+    metadata: dict[str, str]
+    arrays: dict[str, NDArray[Any]]
+
+
+def crc32(data: Any) -> str:
+    """Checksum of a buffer as 8 hex digits. Runs outside the GIL, in chunks that keep the writer interruptible."""
+    view = memoryview(data).cast("B")
+    value = 0
+    for at in range(0, len(view), CHUNK_NBYTES):
+        value = zlib.crc32(view[at : at + CHUNK_NBYTES], value)
+    return f"{value:08x}"
+
+
+def array_crc32(array: NDArray[Any]) -> str:
+    """Checksum of an array's bytes in C order."""
+    return crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) if array.size else crc32(b"")
+
+
+def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
+    """Streams a safetensors file; tensors are laid out in the order given."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for name, array in arrays.items():
+        dtype = np.dtype(array.dtype).newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype
+        header[name] = {"dtype": NAMES[np.dtype(dtype)], "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
+        at += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)
+    file.write(struct.pack("<Q", len(text)))
+    file.write(text)
+    for array in arrays.values():
+        flat = np.ascontiguousarray(array).reshape(-1)
+        for start in range(0, flat.size, CHUNK_NBYTES):
+            file.write(flat[start : start + CHUNK_NBYTES].view(np.uint8).data)
+
+
+def map_file(path: Path) -> NDArray[np.uint8]:
+    """The file's bytes as a read-only mmap; raises Corrupt for an empty or unreadable file."""
+    try:
+        with open(path, "rb") as file:
+            nbytes = os.fstat(file.fileno()).st_size
+            if nbytes == 0:
+                raise Corrupt(f"{path.name}: the file is empty")
+            mapped = mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_READ)
+    except OSError:
+        raise Corrupt(f"{path.name}: cannot be read") from None
+    return np.frombuffer(mapped, np.uint8)
+
+
+def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
+    """Views over a whole safetensors file in memory; raises Corrupt, naming `what`, for anything malformed."""
+    nbytes = data.nbytes
+    if nbytes < 8:
+        raise Corrupt(f"{what}: at least 8 bytes wanted, got {nbytes}")
+    (length,) = struct.unpack("<Q", data[:8].tobytes())
+    if length > min(MAX_HEADER_NBYTES, nbytes - 8):
+        raise Corrupt(f"{what}: a header of {length} bytes does not fit the file of {nbytes}")
+    try:
+        header = json.loads(data[8 : 8 + length].tobytes())
+    except (ValueError, RecursionError):
+        raise Corrupt(f"{what}: the header is not valid JSON") from None
+    if not isinstance(header, dict):
+        raise Corrupt(f"{what}: the header is not a JSON object")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise Corrupt(f"{what}: the metadata is not an object of strings")
+    body = data[8 + length :]
+    arrays, spans = {}, []
+    for name, entry in header.items():
+        start, stop, array = _view(body, entry, f"{what}: tensor {name[:64]!r}")
+        arrays[name] = array
+        spans.append((start, stop))
+    end = 0
+    for start, stop in sorted(spans):
+        if start != end:
+            raise Corrupt(f"{what}: tensors overlap or leave a hole at byte {min(start, end)}")
+        end = stop
+    if end != body.nbytes:
+        raise Corrupt(f"{what}: tensors fill {end} bytes, the file holds {body.nbytes}")
+    return Tensors(metadata, arrays)
+
+
+def _view(body: NDArray[np.uint8], entry: Any, where: str) -> tuple[int, int, NDArray[Any]]:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise Corrupt(f"{where}: dtype, shape and data_offsets wanted")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise Corrupt(f"{where}: dtype one of {', '.join(DTYPES)} wanted, got {str(dtype)[:16]!r}")
+    if not _naturals(shape) or len(shape) > MAX_RANK:
+        raise Corrupt(f"{where}: a shape of at most {MAX_RANK} dimensions wanted")
+    if not _naturals(offsets) or len(offsets) != 2:
+        raise Corrupt(f"{where}: two data_offsets wanted")
+    start, stop = offsets
+    nbytes = math.prod(shape) * DTYPES[dtype].itemsize
+    if not start <= stop <= body.nbytes:
+        raise Corrupt(f"{where}: bytes {start} to {stop} lie outside the file")
+    if stop - start != nbytes:
+        raise Corrupt(f"{where}: shape {shape} of {dtype} wants {nbytes} bytes, got {stop - start}")
+    raw = body[start:stop]
+    if raw.ctypes.data % DTYPES[dtype].itemsize:
+        raw = raw.copy()
+    array = raw.view(DTYPES[dtype]).reshape(shape)
+    array.flags.writeable = False
+    return start, stop, array
+
+
+def _naturals(value: Any) -> bool:
+    return isinstance(value, list) and all(type(v) is int and 0 <= v < 1 << 62 for v in value)

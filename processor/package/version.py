@@ -1,0 +1,156 @@
+"""A version's folder: written aside and committed by one rename, read through its manifest only.
+
+Invariants: a version is built in a hidden sibling folder and renamed into place after its manifest, so a folder with
+a number for a name and a model.json inside is always complete. A reader opens nothing that the manifest does not
+name, resolves every path inside the folder (links that lead out are refused), and checks size and checksum of every
+file before it hands out a view of it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.errors import Conflict, Corrupt, NotFound
+from processor.package.atomic import atomic_file, fsync_folder
+from processor.package.manifest import File, Manifest
+from processor.package.tensors import crc32, map_file, parse_tensors, write_tensors
+
+MANIFEST = "model.json"
+DENSE = "dense.safetensors"
+WARMUP = "warmup.safetensors"
+DELTAS = "deltas"
+GRAPH = "graph"
+
+
+def table_file(name: str) -> str:
+    """The table's file, relative to the version's folder: tensors keys, index, rows."""
+    return f"tables/{name}.safetensors"
+
+
+def inside(root: Path, relative: str) -> Path:
+    """`relative` resolved below `root`; raises NotFound when it would leave it."""
+    try:
+        base = root.resolve()
+        path = (base / relative).resolve()
+    except (OSError, ValueError, RuntimeError):
+        raise NotFound("path: a file inside the repository wanted") from None
+    if "\0" in relative or not path.is_relative_to(base):
+        raise NotFound("path: a file inside the repository wanted")
+    return path
+
+
+class VersionWriter:
+    """Builds <repository>/<model>/<version>; nothing is visible there until commit().
+
+    Use as a context manager: leaving the block without a commit removes what was written.
+    """
+
+    def __init__(self, repository: Path, model: str, version: int) -> None:
+        self._target = repository / model / str(version)
+        if self._target.exists():
+            raise Conflict(f"version {version} of {model!r} exists already")
+        self.folder = self._target.with_name(f".{version}.{secrets.token_hex(4)}.tmp")
+        self.folder.mkdir(parents=True)
+
+    def __enter__(self) -> VersionWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.folder.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def tensors(self, relative: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+        """Writes one safetensors file of the package."""
+        path = self.folder / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as file:
+            write_tensors(file, arrays, metadata or {})
+
+    def commit(self, manifest: Manifest) -> Path:
+        """Fills in the manifest's list of files, writes it last and renames the folder into place."""
+        files = {}
+        for path in sorted(p for p in self.folder.rglob("*") if p.is_file()):
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+            files[path.relative_to(self.folder).as_posix()] = File(path.stat().st_size, _file_crc32(path))
+        text = replace(manifest, files=files).to_json()
+        (self.folder / DELTAS).mkdir(exist_ok=True)
+        with atomic_file(self.folder / MANIFEST) as file:
+            file.write(text)
+        try:
+            self.folder.rename(self._target)
+        except OSError:
+            raise Conflict(f"version {manifest.version} of {manifest.model!r} exists already") from None
+        fsync_folder(self._target.parent)
+        return self._target
+
+
+class VersionReader:
+    """A committed version's folder; raises NotFound or Corrupt on construction when the manifest is not sound."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            data = (folder / MANIFEST).read_bytes()
+        except OSError:
+            raise NotFound(f"version {folder.name}: no manifest") from None
+        self.manifest = Manifest.from_json(data)
+        if str(self.manifest.version) != folder.name or self.manifest.model != folder.parent.name:
+            raise Corrupt(f"manifest: names {self.manifest.model!r} version {self.manifest.version}, not its folder's")
+
+    def verify(self) -> None:
+        """Checks size and checksum of every file of the package; raises Corrupt naming the first that fails."""
+        workers = max(1, min(8, os.cpu_count() or 1))
+        with ThreadPoolExecutor(workers, "freshet-verify") as pool:
+            for _ in pool.map(self._verify_file, self.manifest.files):
+                pass
+
+    def _verify_file(self, name: str) -> None:
+        entry, path = self.manifest.files[name], inside(self.folder, name)
+        nbytes = path.stat().st_size if path.is_file() else -1
+        if nbytes != entry.nbytes:
+            raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {max(nbytes, 0)}")
+        if _file_crc32(path) != entry.crc32:
+            raise Corrupt(f"{name}: does not match its checksum")
+
+    def tensors(self, name: str) -> dict[str, NDArray[Any]]:
+        """Views of one safetensors file that the manifest names."""
+        if name not in self.manifest.files:
+            raise Corrupt(f"{name}: not named by the manifest")
+        return parse_tensors(map_file(inside(self.folder, name)), name).arrays
+
+    def file(self, name: str) -> bytes:
+        """The bytes of one file that the manifest names, checked against their checksum."""
+        if name not in self.manifest.files:
+            raise Corrupt(f"{name}: not named by the manifest")
+        data = inside(self.folder, name).read_bytes()
+        if crc32(data) != self.manifest.files[name].crc32:
+            raise Corrupt(f"{name}: does not match its checksum")
+        return data
+
+    def dense(self) -> dict[str, NDArray[np.float32]]:
+        """Dense tensors by name, checked against the manifest's shapes."""
+        arrays = self.tensors(DENSE) if self.manifest.dense else {}
+        shapes = {name: list(a.shape) for name, a in arrays.items()}
+        if shapes != self.manifest.dense or any(a.dtype != np.float32 for a in arrays.values()):
+            raise Corrupt(f"{DENSE}: the manifest's float32 tensors wanted")
+        return arrays
+
+    @property
+    def deltas(self) -> Path:
+        return self.folder / DELTAS
+
+
+def _file_crc32(path: Path) -> str:
+    return crc32(map_file(path).data) if path.stat().st_size else crc32(b"")

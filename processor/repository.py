@@ -1,0 +1,154 @@
+"""The model repository as the engine sees it: which models, versions and deltas there are, and the files it may write.
+
+Reading looks at one folder at a time and only when its modification time moved, so watching costs a few stat calls
+however large the tree is. Names that start with a dot are somebody's unfinished work and are never opened.
+
+Writing (uploads, rollback, labels) goes through atomic renames. Nothing committed is deleted: a delta that a rollback
+takes out of the chain moves to deltas/rolled-back/.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from processor.errors import BadInput, NotFound, NotReady
+from processor.package.atomic import atomic_file, fsync_folder
+from processor.package.delta import SUFFIX, Delta
+from processor.package.manifest import NAME
+from processor.package.version import DELTAS, MANIFEST, inside
+
+ROLLED_BACK = "rolled-back"
+LABELS = "labels.json"
+VERSION = re.compile(r"[1-9][0-9]{0,17}")
+RACY_NS = 2_000_000_000
+
+
+class FolderWatch:
+    """Tells whether a folder's entries may have changed since the last look.
+
+    A change within the clock tick of the last look leaves the modification time as it was, so a folder that
+    changed less than two seconds before a look counts as changed at the next one too.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: tuple[int, bool] | None = None
+
+    def changed(self) -> bool:
+        try:
+            mtime_ns = os.stat(self._folder).st_mtime_ns
+        except OSError:
+            mtime_ns = -1
+        settled = abs(time.time_ns() - mtime_ns) > RACY_NS
+        seen, self._seen = self._seen, (mtime_ns, settled)
+        return seen != (mtime_ns, True)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFile:
+    """A delta lying in a version's folder, known by its name alone."""
+
+    step: int
+    path: Path
+
+
+class Repository:
+    """A folder of models; every path it hands out lies inside it."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
+        if not self.root.is_dir():
+            raise NotFound(f"repository: {str(root)!r} is not a folder; create it or pass --repository")
+
+    def models(self) -> list[str]:
+        """Names of the folders that may be models."""
+        return sorted(e.name for e in _entries(self.root) if NAME.fullmatch(e.name) and e.is_dir())
+
+    def versions(self, model: str) -> list[int]:
+        """Committed versions, ascending: folders with a number for a name and a manifest inside."""
+        folders = [e for e in _entries(self.root / model) if VERSION.fullmatch(e.name)]
+        return sorted(int(e.name) for e in folders if os.path.exists(os.path.join(e.path, MANIFEST)))
+
+    def folder(self, model: str, version: int) -> Path:
+        return inside(self.root, f"{model}/{version}")
+
+    def deltas(self, model: str, version: int) -> list[DeltaFile]:
+        """Deltas of a version by ascending step."""
+        files = []
+        for entry in _entries(self.folder(model, version) / DELTAS):
+            stem = entry.name.removesuffix(SUFFIX)
+            if entry.name.endswith(SUFFIX) and VERSION.fullmatch(stem):
+                files.append(DeltaFile(int(stem), Path(entry.path)))
+        return sorted(files, key=lambda f: f.step)
+
+    def delta_path(self, model: str, version: int, step: int) -> Path:
+        return self.folder(model, version) / DELTAS / f"{step}{SUFFIX}"
+
+    def resolve(self, path: str) -> Path:
+        """A file inside the repository by relative or absolute path; raises NotFound for anything else."""
+        if "\0" in path or len(path) > 4096:
+            raise NotFound("path: a file inside the repository wanted")
+        relative = os.path.relpath(path, self.root) if os.path.isabs(path) else path
+        found = inside(self.root, relative)
+        if not found.is_file():
+            raise NotFound("path: a file inside the repository wanted")
+        return found
+
+    def keep_delta(self, delta: Delta, data: bytes) -> None:
+        """Commits an uploaded delta's bytes to its place in the version's folder."""
+        path = self.delta_path(delta.model, delta.version, delta.step)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            if path.exists():
+                self.set_aside(delta.model, delta.version, delta.step)
+            with atomic_file(path) as file:
+                file.write(data)
+        except OSError:
+            raise NotReady("delta: the repository cannot be written, so an upload could not be kept") from None
+
+    def set_aside(self, model: str, version: int, step: int) -> None:
+        """Takes one delta out of the chain on disk, keeping it under deltas/rolled-back/."""
+        path = self.delta_path(model, version, step)
+        if not path.exists():
+            return
+        aside = path.parent / ROLLED_BACK
+        aside.mkdir(exist_ok=True)
+        number = 1 + sum(1 for e in _entries(aside) if e.name.startswith(f"{step}."))
+        os.replace(path, aside / f"{step}.{number}{SUFFIX}")
+        fsync_folder(path.parent)
+
+    def labels(self, model: str) -> dict[str, int]:
+        """Labels as last set; none when the file is missing or not ours."""
+        try:
+            raw = json.loads((self.root / model / LABELS).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        good = isinstance(raw, dict) and all(type(v) is int for v in raw.values())
+        return dict(raw) if good else {}
+
+    def keep_labels(self, model: str, labels: dict[str, int]) -> None:
+        try:
+            with atomic_file(self.root / model / LABELS) as file:
+                file.write(json.dumps(labels, indent=1).encode())
+        except OSError:
+            raise NotReady("labels: the repository cannot be written") from None
+
+
+def check_name(name: str, what: str) -> str:
+    """`name` if it may be a model's or a label's; raises BadInput."""
+    if NAME.fullmatch(name) is None:
+        raise BadInput(f"{what}: letters, digits, '_', '.', '-' wanted, got {name[:64]!r}")
+    return name
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [e for e in entries if not e.name.startswith(".")]
+    except OSError:
+        return []

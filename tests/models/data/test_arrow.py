@@ -1,0 +1,222 @@
+import datetime
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from models.data import arrow
+from processor.errors import BadInput
+from tests.models.data.sources import plain
+
+
+def where(row: int) -> str:
+    return f"row {row} of x"
+
+
+def convert(array: pa.Array, kind: str) -> list:
+    return plain(arrow.column(arrow.canonical(array, kind, "c", where), kind))
+
+
+@pytest.mark.parametrize("t", [pa.int8(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()])
+def test_every_integer_type_serves_as_id(t):
+    assert convert(pa.array([1, 0, 7], t), "id") == [1, 0, 7]
+
+
+def test_ids_of_64_unsigned_bits_are_refused_beyond_63():
+    assert convert(pa.array([2**63 - 1], pa.uint64()), "id") == [2**63 - 1]
+    with pytest.raises(
+        BadInput, match=r"column 'c': an id below 2\*\*63 wanted, got 9223372036854775808 at row 1"
+    ):
+        convert(pa.array([1, 2**63], pa.uint64()), "id")
+
+
+def test_a_null_id_is_refused_by_column_and_row():
+    with pytest.raises(BadInput, match="column 'c': an id wanted, got a null at row 2 of x"):
+        convert(pa.array([1, 2, None, 4]), "id")
+
+
+def test_nulls_of_a_slice_are_counted_from_its_first_row():
+    with pytest.raises(BadInput, match="a null at row 1 of x"):
+        convert(pa.array([1, 2, 3, None]).slice(2), "id")
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([1, None, 2], pa.int16()),
+        pa.array([1.0, None, 2.0]),
+        pa.array([1.0, None, 2.0], pa.float16()),
+        pa.array([decimal.Decimal("1.0"), None, decimal.Decimal("2.0")]),
+    ],
+)
+def test_every_number_serves_as_float_and_null_is_nan(array):
+    assert convert(array, "float") == [1.0, None, 2.0]
+
+
+def test_bools_serve_as_floats_and_labels():
+    assert convert(pa.array([True, False]), "float") == [1.0, 0.0]
+    assert convert(pa.array([True, False]), "label") == [1.0, 0.0]
+
+
+def test_large_integers_round_to_float32():
+    assert convert(pa.array([2**24 + 1]), "float") == [float(2**24)]
+
+
+def test_numbers_beyond_float32_are_refused():
+    with pytest.raises(
+        BadInput, match=r"column 'c': a number within float32 wanted, got 1e\+300 at row 1 of x"
+    ):
+        convert(pa.array([1.0, 1e300]), "float")
+
+
+@pytest.mark.parametrize(
+    "t", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()]
+)
+def test_every_string_layout_serves_and_null_is_empty(t):
+    assert convert(pa.array(["x", "é", None, "", "long enough for no view"], t).slice(1), "string") == [
+        "é".encode(),
+        b"",
+        b"",
+        b"long enough for no view",
+    ]
+
+
+def test_bytes_under_a_null_are_not_read():
+    array = pa.StringArray.from_buffers(
+        3, pa.py_buffer(np.array([0, 1, 4, 5], np.int32)), pa.py_buffer(b"a???b"), pa.py_buffer(b"\x05")
+    )
+
+    assert convert(array, "string") == [b"a", b"", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"), [("string", ["a", "b", "a"]), ("id", [7, 8, 7]), ("float", [1.5, 2.5, 1.5])]
+)
+def test_dictionaries_are_decoded(kind, values):
+    expected = [v.encode() if isinstance(v, str) else v for v in values]
+
+    assert convert(pa.array(values).dictionary_encode(), kind) == expected
+    assert convert(pa.array([None, *values]).dictionary_encode().slice(1), kind) == expected
+
+
+def test_a_canonical_string_column_shares_arrows_bytes():
+    array = pa.array(["aa", "bbb", "c"], pa.large_string())
+    strings = arrow.column(arrow.canonical(array, "string", "c", where).slice(1), "string")
+    address = strings.data.__array_interface__["data"][0]
+
+    assert address == array.buffers()[2].address + 2
+    assert strings.offsets.tolist() == [0, 3, 4]
+
+
+LISTS = [[1, 2], None, [], [3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize("layout", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view])
+@pytest.mark.parametrize("first", range(6))
+def test_every_list_layout_serves_from_any_row_on(layout, first):
+    array = pa.array(LISTS, layout(pa.int32())).slice(first)
+
+    assert convert(array, "ids") == [row or [] for row in LISTS[first:]]
+
+
+def test_lists_of_fixed_size_serve():
+    array = pa.array([[1, 2], None, [3, 4], [5, 6]], pa.list_(pa.int64(), 2))
+
+    assert convert(array, "ids") == [[1, 2], [], [3, 4], [5, 6]]
+    assert convert(array.slice(1), "ids") == [[], [3, 4], [5, 6]]
+
+
+def test_values_under_a_null_list_are_not_read():
+    array = pa.ListArray.from_arrays(
+        pa.array([0, 1, 3, 4], pa.int32()), pa.array([1, 2, 3, 4]), mask=pa.array([False, True, False])
+    )
+
+    assert convert(array, "ids") == [[1], [], [4]]
+
+
+def test_lists_of_strings_may_hold_nulls_and_dictionaries():
+    lists = pa.array([["a", None], None, ["ccc"]])
+    packed = pa.ListArray.from_arrays(lists.offsets, lists.values.dictionary_encode())
+
+    assert convert(lists, "strings") == [[b"a", b""], [], [b"ccc"]]
+    assert convert(packed.slice(2), "strings") == [[b"ccc"]]
+
+
+def test_a_null_among_the_ids_of_a_list_is_refused_by_row():
+    with pytest.raises(BadInput, match="column 'c': an id wanted, got a null at row 3 of x"):
+        convert(pa.array([[1], [], [2, 3], [4, None]]), "ids")
+
+
+def test_columns_of_nothing_but_null_serve_where_null_does():
+    nothing = pa.nulls(2)
+
+    assert convert(nothing, "string") == [b"", b""]
+    assert convert(nothing, "float") == [None, None]
+    assert convert(nothing, "ids") == [[], []]
+    assert convert(nothing, "strings") == [[], []]
+    with pytest.raises(BadInput, match="a null at row 0"):
+        convert(nothing, "id")
+
+
+@pytest.mark.parametrize("bad", [-0.5, 2.0, float("nan")])
+def test_labels_outside_0_to_1_are_refused(bad):
+    with pytest.raises(BadInput, match=f"column 'c': a label from 0 to 1 wanted, got {bad} at row 1 of x"):
+        convert(pa.array([1.0, bad]), "label")
+
+
+def test_a_null_label_is_refused():
+    with pytest.raises(BadInput, match="column 'c': a label wanted, got a null at row 0 of x"):
+        convert(pa.array([None, 1.0]), "label")
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_timestamps_become_unix_seconds(unit):
+    at = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+
+    assert convert(pa.array([at], pa.timestamp(unit, "UTC")), "time") == [1704067200.0]
+    assert convert(pa.array([at.replace(tzinfo=None)], pa.timestamp(unit)), "time") == [1704067200.0]
+
+
+def test_dates_and_numbers_serve_as_times():
+    day = datetime.date(2024, 1, 1)
+
+    assert convert(pa.array([day], pa.date32()), "time") == [1704067200.0]
+    assert convert(pa.array([day], pa.date64()), "time") == [1704067200.0]
+    assert convert(pa.array([1704067200, 1704067201]), "time") == [1704067200.0, 1704067201.0]
+    assert convert(pa.array([0.25]), "time") == [0.25]
+
+
+def test_a_missing_time_is_refused():
+    with pytest.raises(BadInput, match="column 'c': a time wanted, got a null at row 1"):
+        convert(pa.array([1.0, None]), "time")
+    with pytest.raises(BadInput, match="column 'c': a time wanted, got nan at row 1"):
+        convert(pa.array([1.0, float("nan")]), "time")
+
+
+@pytest.mark.parametrize(
+    ("kind", "array", "message"),
+    [
+        (
+            "id",
+            pa.array(["a"]),
+            r"features\.c: integers wanted for kind 'id', got .* string \(kind = 'string' fits\)",
+        ),
+        ("id", pa.array([1.5]), r"got a column of type double \(kind = 'float' fits\)"),
+        ("string", pa.array([1]), r"strings wanted for kind 'string', got .* int64 \(kind = 'id' fits\)"),
+        ("float", pa.array(["a"]), r"numbers wanted for kind 'float'"),
+        ("id", pa.array([[1]]), r"\(kind = 'ids' fits\)"),
+        ("ids", pa.array([["a"]]), r"lists of integers wanted.*\(kind = 'strings' fits\)"),
+        ("strings", pa.array(["a"]), r"lists of strings wanted.*\(kind = 'string' fits\)"),
+        ("id", pa.array([{"a": 1}]), r"got a column of type struct<a: int64>$"),
+        (
+            "label",
+            pa.array(["a"]),
+            r"data\.label: a column of numbers from 0 to 1 wanted, got 'c' of type string",
+        ),
+        ("time", pa.array(["a"]), r"data\.time: a column of timestamps or numbers"),
+    ],
+)
+def test_a_wrong_type_is_refused_with_the_kind_that_fits(kind, array, message):
+    with pytest.raises(BadInput, match=message):
+        convert(array, kind)

@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+
+from models.data.source import Batch, Field, Schema, check_position, choose
+from processor.columns import Ragged, Strings
+from processor.errors import BadInput
+from tests.models.data.sources import everything, plain
+
+
+def batch() -> Batch:
+    columns = {
+        "id": np.arange(4),
+        "name": Strings.of(["a", "", "ccc", "dd"]),
+        "tags": Ragged.of([["x"], [], ["y", "zz"], ["w"]]),
+        "seen": Ragged.of([[1], [2, 3], [], [4]]),
+    }
+    return Batch(columns, np.array([0, 1, 0, 1], np.float32), np.array([1.0, 2.0, 3.0, 4.0]), 100)
+
+
+def test_a_slice_of_a_batch_holds_its_rows_and_its_position():
+    part = batch().slice(1, 3)
+
+    assert everything(part) == (
+        101,
+        {"id": [1, 2], "name": [b"", b"ccc"], "tags": [[], [b"y", b"zz"]], "seen": [[2, 3], []]},
+        [1.0, 0.0],
+        [2.0, 3.0],
+    )
+    assert part.end == 103
+    assert part.columns["seen"].row_splits[0] == 0
+
+
+def test_a_slice_of_a_slice_is_a_slice():
+    assert everything(batch().slice(1, 4).slice(1, 2)) == everything(batch().slice(2, 3))
+
+
+def test_a_slice_may_be_empty():
+    part = batch().slice(2, 2)
+
+    assert len(part) == 0
+    assert plain(part.columns["tags"]) == []
+
+
+def test_a_schema_knows_its_names_and_kinds():
+    schema = Schema((Field("a", "id"), Field("b", "strings")), "y")
+
+    assert schema.names == ["a", "b"]
+    assert schema.kind("b") == "strings"
+
+
+@pytest.mark.parametrize("role", ["label", "time"])
+def test_the_label_and_the_time_are_no_features(role):
+    with pytest.raises(BadInput, match=rf"features\.y: a column other than data\.{role} wanted"):
+        Schema((Field("y", "float"),), **{"label": "click", role: "y"})
+
+
+def test_all_fields_are_chosen_where_no_feature_is_named():
+    fields = [Field("a", "id"), Field("b", "float")]
+
+    assert choose(fields, []) == tuple(fields)
+    assert choose(fields, [Field("b", "float")]) == (Field("b", "float"),)
+
+
+def test_an_unknown_feature_is_refused_with_the_nearest_name():
+    with pytest.raises(
+        BadInput, match=r"features\.gender: .*wanted: gendre, age \(did you mean 'gendre'\?\)"
+    ):
+        choose([Field("gendre", "string"), Field("age", "id")], [Field("gender", "string")])
+
+
+def test_a_feature_of_another_kind_is_refused():
+    with pytest.raises(BadInput, match=r"features\.age\.kind: 'id' wanted for this column, got 'float'"):
+        choose([Field("age", "id")], [Field("age", "float")])
+
+
+@pytest.mark.parametrize(("rows", "start"), [(0, 0), (-1, 0), (1, -1)])
+def test_impossible_positions_are_refused(rows, start):
+    with pytest.raises(BadInput, match="wanted"):
+        check_position(rows, start)

@@ -1,0 +1,62 @@
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="the zoo needs the train extra")
+
+from compiler.tensorflow import keras
+from models.zoo import deepfm, dlrm
+from models.zoo.arch import Arch, resolve_arch
+from processor.errors import BadInput
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_names_of_the_zoo_resolve_to_their_builders():
+    assert resolve_arch("deepfm") is deepfm.build
+    assert resolve_arch("dlrm") is dlrm.build
+
+
+def test_a_function_of_the_users_own_module_is_found(tmp_path, monkeypatch):
+    (tmp_path / "their_nets.py").write_text("def tower(layout, hidden, seed=0): return 'built'\nwidth = 3\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        assert resolve_arch("their_nets:tower")(None, ()) == "built"
+        with pytest.raises(BadInput, match="'their_nets:width' is no function of that module"):
+            resolve_arch("their_nets:width")
+        with pytest.raises(BadInput, match="'their_nets:missing' is no function of that module"):
+            resolve_arch("their_nets:missing")
+    finally:
+        sys.modules.pop("their_nets", None)
+
+
+@pytest.mark.parametrize("name", ["", "deepfn", "a b:c", "os.system", ":f", "m:", "m:f()", "../m:f", "m:f:g"])
+def test_anything_that_is_no_name_and_no_reference_is_refused(name):
+    with pytest.raises(BadInput, match=r"arch: deepfm, dlrm or 'package\.module:function' wanted"):
+        resolve_arch(name)
+
+
+def test_a_module_that_is_not_there_is_refused():
+    with pytest.raises(BadInput, match="module 'no_such_module' of 'no_such_module:f' cannot be imported"):
+        resolve_arch("no_such_module:f")
+
+
+def test_a_plain_keras_model_of_logits_becomes_an_arch():
+    x = keras.Input((3,))
+    arch = Arch.of(keras.Model(x, keras.layers.Dense(1, name="d")(x)))
+    rows = np.ones((2, 3), np.float32)
+
+    logits = arch.logits(rows).numpy()
+
+    np.testing.assert_allclose(arch.scores(rows)["score"].numpy(), 1 / (1 + np.exp(-logits)), atol=1e-6)
+
+
+def test_what_is_no_network_of_one_logit_is_refused():
+    x = keras.Input((3,))
+    with pytest.raises(BadInput, match=r"to return a keras\.Model, got str"):
+        Arch.of("model")
+    with pytest.raises(BadInput, match=r"to one logit \[n, 1\] wanted"):
+        Arch.of(keras.Model(x, keras.layers.Dense(2)(x)))
+    with pytest.raises(BadInput, match=r"to one logit \[n, 1\] wanted"):
+        Arch.of(keras.Model(x, [keras.layers.Dense(1)(x), keras.layers.Dense(1)(x)]))

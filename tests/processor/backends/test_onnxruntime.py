@@ -1,0 +1,227 @@
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from processor.backends import load_backend
+from processor.backends.base import Artefact
+from processor.errors import BadInput, Corrupt
+from tests.processor.backends.artefacts import NAMES, SHAPES, WIDTH, expected, make_artefact, make_weights
+
+OUTPUTS = {"score": 1}
+
+
+def load(data=None, weights=None, names=NAMES, bucket=4, width=WIDTH, outputs=OUTPUTS, threads=1):
+    data = make_artefact() if data is None else data
+    weights = make_weights() if weights is None else weights
+    return load_backend("onnxruntime").load(data, weights, names, bucket, width, outputs, threads)
+
+
+def score(executable, x):
+    y = np.full((executable.bucket, 1), np.nan, np.float32)
+    executable.bind(x, {"score": y})()
+    return y
+
+
+def rows(bucket, seed=0):
+    return np.random.default_rng(seed).standard_normal((bucket, WIDTH), np.float32)
+
+
+@pytest.mark.parametrize("bucket", [1, 4, 16, 64])
+def test_scores_are_those_of_the_weights_supplied(bucket):
+    x = rows(bucket)
+
+    np.testing.assert_allclose(score(load(bucket=bucket), x), expected(x, make_weights()), atol=1e-6)
+
+
+def test_other_weights_give_other_scores_from_the_same_bytes():
+    data, x = make_artefact(), rows(4)
+
+    for seed in (1, 2):
+        weights = make_weights(seed)
+        np.testing.assert_allclose(score(load(data, weights), x), expected(x, weights), atol=1e-6)
+
+
+def test_a_binding_reads_and_writes_the_same_buffers_on_every_run():
+    x, y = rows(4), np.zeros((4, 1), np.float32)
+    run = load().bind(x, {"score": y})
+    for seed in range(3):
+        x[:] = rows(4, seed)
+        run()
+        np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
+
+
+def test_padding_rows_do_not_touch_the_others():
+    x = rows(16)
+    full = score(load(bucket=16), x)
+    x[5:] = np.nan
+
+    np.testing.assert_array_equal(score(load(bucket=16), x)[:5], full[:5])
+
+
+def test_weights_may_be_read_only_and_may_change_after_loading():
+    x, weights = rows(4), make_weights()
+    wanted = expected(x, weights)
+    for array in weights.values():
+        array.setflags(write=False)
+    executable = load(weights=weights)
+    for array in weights.values():
+        array.setflags(write=True)
+        array[...] = 0
+
+    np.testing.assert_allclose(score(executable, x), wanted, atol=1e-6)
+
+
+def test_buckets_with_equal_artefacts_share_one_session():
+    data = make_artefact()
+    artefacts = [Artefact(bucket, data, NAMES) for bucket in (1, 16, 4)]
+
+    loaded = load_backend("onnxruntime").load_all(artefacts, make_weights(), WIDTH, OUTPUTS)
+
+    assert [e.bucket for e in loaded] == [1, 16, 4]
+    assert len({id(e._session) for e in loaded}) == 1
+    for executable in loaded:
+        x = rows(executable.bucket)
+        np.testing.assert_allclose(score(executable, x), expected(x, make_weights()), atol=1e-6)
+
+
+def test_artefacts_of_a_static_bucket_load_at_that_bucket_only():
+    x = rows(4)
+    np.testing.assert_allclose(score(load(make_artefact(4)), x), expected(x, make_weights()), atol=1e-6)
+    with pytest.raises(BadInput, match=r"b8: one input 'x' float32 \[8, 12\] wanted"):
+        load(make_artefact(4), bucket=8)
+
+
+def test_two_threads_with_bindings_of_their_own_get_their_own_answers():
+    executable, start = load(bucket=64), threading.Barrier(2)
+    wrong: list[int] = []
+
+    def work(seed):
+        x, y = rows(64, seed), np.zeros((64, 1), np.float32)
+        wanted, run = expected(x, make_weights()), executable.bind(x, {"score": y})
+        start.wait()
+        for i in range(300):
+            y[:] = -1
+            run()
+            if not np.allclose(y, wanted, atol=1e-6):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+
+
+def test_a_run_lets_other_threads_have_the_interpreter():
+    executable = load(bucket=65536)
+    x, y = np.ones((65536, WIDTH), np.float32), np.zeros((65536, 1), np.float32)
+    run, done, turns = executable.bind(x, {"score": y}), threading.Event(), 0
+    run()
+
+    def work():
+        run()
+        done.set()
+
+    # With a switch interval this long the interpreter changes hands only where a thread gives it up.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not done.is_set():
+            turns += 1
+            time.sleep(0)
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert turns > 3
+
+
+def test_an_artefact_cut_anywhere_is_refused():
+    data = make_artefact()
+    for end in range(len(data)):
+        with pytest.raises(BadInput, match=r"^executable"):
+            load(data[:end])
+
+
+def test_bytes_that_are_no_artefact_are_refused_without_a_path_or_a_stack():
+    for data in (b"", b"\x00" * 64, b"\xff" * 64, b'{"a": 1}'):
+        with pytest.raises(Corrupt) as caught:
+            load(data)
+        assert "/" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_graph_that_the_library_refuses_is_one_clear_line():
+    data = make_artefact().replace(b"Sigmoid", b"Sigmoyd")
+
+    with pytest.raises(Corrupt, match=r"^executable b4: refused by onnxruntime [\d.]+$"):
+        load(data)
+
+
+@pytest.mark.parametrize("location", ["/etc/hostname", "../weights", "weights"])
+def test_weights_come_from_memory_and_never_from_a_file_that_the_artefact_names(
+    location, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").write_bytes(bytes(4096))
+    x = rows(4)
+
+    np.testing.assert_allclose(
+        score(load(make_artefact(location=location)), x), expected(x, make_weights()), atol=1e-6
+    )
+    with pytest.raises(BadInput, match="not those that the manifest lists, as 'mlp_0/bias' shows"):
+        load(make_artefact(location=location), names=[n for n in NAMES if n != "mlp_0/bias"])
+
+
+def test_a_missing_weight_is_named():
+    weights = make_weights()
+    del weights["mlp_0/bias"]
+    with pytest.raises(BadInput, match="dense weight 'mlp_0/bias' is missing"):
+        load(weights=weights)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_weight_of_another_shape_or_type_is_named_with_what_was_wanted(name):
+    wanted = str(list(SHAPES[name])).replace("[", r"\[").replace("]", r"\]")
+    for bad in (np.zeros((3, 3, 3), np.float32), np.zeros(SHAPES[name], np.float64)):
+        with pytest.raises(BadInput, match=f"dense weight '{name}': float32 {wanted} wanted, got float"):
+            load(weights=make_weights() | {name: bad})
+
+
+def test_an_artefact_of_another_width_or_other_outputs_is_refused():
+    with pytest.raises(BadInput, match=r"one input 'x' float32 \[4, 13\] wanted"):
+        load(width=13)
+    with pytest.raises(BadInput, match=r"outputs \['ctr'\] wanted, got \['score'\]"):
+        load(outputs={"ctr": 1})
+    with pytest.raises(BadInput, match=r"output 'score' float32 \[4, 2\] wanted"):
+        load(outputs={"score": 2})
+
+
+@pytest.mark.parametrize(
+    ("x", "outputs"),
+    [
+        (np.zeros((3, WIDTH), np.float32), {"score": np.zeros((4, 1), np.float32)}),
+        (np.zeros((4, WIDTH), np.float64), {"score": np.zeros((4, 1), np.float32)}),
+        (np.zeros((WIDTH, 4), np.float32).T, {"score": np.zeros((4, 1), np.float32)}),
+        (np.zeros((4, WIDTH), np.float32), {"score": np.zeros((5, 1), np.float32)}),
+        (np.zeros((4, WIDTH), np.float32), {"other": np.zeros((4, 1), np.float32)}),
+        (np.zeros((4, WIDTH), np.float32), {}),
+        (np.zeros((4, WIDTH), np.float32), {"score": np.broadcast_to(np.float32(0), (4, 1))}),
+    ],
+)
+def test_buffers_that_do_not_fit_are_refused_before_any_pointer_is_taken(x, outputs):
+    with pytest.raises(ValueError, match="wanted"):
+        load().bind(x, outputs)
+
+
+def test_a_missing_library_is_one_clear_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(BadInput, match="the library onnxruntime is not installed"):
+        load_backend("onnxruntime")

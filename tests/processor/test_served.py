@@ -1,0 +1,206 @@
+"""The life of deltas, against a model of it: full + deltas, rollback, refused files, readers in between."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from processor.clock import SystemClock
+from processor.errors import BadInput, Conflict, FreshetError
+from processor.generation import Generation
+from processor.package.delta import parse_delta, write_delta
+from processor.package.version import VersionReader
+from processor.served import ServedVersion
+from tests.packages import make_delta, make_inputs, make_weights, reference, row_of, tag_id, write_package
+
+USERS = range(20)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    return write_package(tmp_path_factory.mktemp("repository"), users=USERS)
+
+
+def load(package, undo_depth=4):
+    return ServedVersion(VersionReader(package), 1, 1, undo_depth, SystemClock())
+
+
+def scores(version, users, session=0):
+    """Scores of the pinned state and its generation, computed as a session does."""
+    inputs = make_inputs(users)
+    with version.pinned(session) as state:
+        bound = version.plan.bind(inputs)
+        x = np.zeros((16, version.plan.width), np.float32)
+        out = np.empty((16, 1), np.float32)
+        counts = np.zeros((2, 2), np.int64)
+        version.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
+        state.executables[16].bind(x, {"score": out})()
+        return out[: len(users), 0], state.generation
+
+
+def users_of(version):
+    return {int(k): tuple(r) for k, r in zip(*version.export()[0]["user"])}
+
+
+def expected_users(model):
+    return {k: tuple(row_of(k, tag)) for k, tag in model.items()}
+
+
+user_ids = st.integers(0, 40)
+moves = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["apply"] * 6 + ["rollback", "rollback_and_apply_again", "gap", "duplicate", "old", "wrong_parent", "compacted"]
+        ),
+        st.lists(user_ids, unique=True, max_size=12),
+        st.integers(0, 12),
+        st.booleans(),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(moves=moves)
+def test_any_chain_of_deltas_and_rollbacks_serves_exactly_what_a_full_export_at_that_step_holds(package, moves):
+    version = load(package)
+    history = [(0, dict.fromkeys(USERS, 0), 0, None)]
+    content = 0
+    for move, chosen, cut, with_dense in moves:
+        step, model, dense_seed, _ = history[-1]
+        content += 1
+        upserts, removed = chosen[:cut], chosen[cut:]
+        seed = content if with_dense else None
+        after = {k: v for k, v in model.items() if k not in removed} | dict.fromkeys(upserts, content)
+        if move in ("apply", "compacted"):
+            parent = max(0, step - 1) if move == "compacted" else step
+            delta = make_delta(step + 1, upserts, removed, parent=parent, tag=content, dense_seed=seed, compacted=move == "compacted")
+            version.apply(delta)
+            history.append((step + 1, after, dense_seed if seed is None else seed, delta))
+        elif move.startswith("rollback"):
+            back = min(cut % 4, len(history) - 1, len(version.chain.undoable))
+            undone = history[len(history) - back :]
+            del history[len(history) - back :]
+            version.rollback(history[-1][0])
+            if move == "rollback_and_apply_again":
+                for entry in undone:
+                    version.apply(entry[3])
+                    history.append(entry)
+        else:
+            wrong = {
+                "gap": dict(step=step + 2, parent=step + 1),
+                "duplicate": dict(step=max(step, 1), parent=max(step, 1) - 1),
+                "old": dict(step=1, parent=0) if step else dict(step=5, parent=4),
+                "wrong_parent": dict(step=step + 3, parent=step + 1),
+            }[move]
+            if move == "duplicate" and step == 0:
+                continue
+            with pytest.raises(Conflict):
+                version.apply(make_delta(users=upserts, removed=removed, tag=content, **wrong))
+        step, model, dense_seed, _ = history[-1]
+        assert version.generation == Generation(1, step)
+        assert users_of(version) == expected_users(model)
+    step, model, dense_seed, _ = history[-1]
+    probe = [0, 5, 21, 39, 1000]
+    got, generation = scores(version, probe)
+    tags = [["a", "zz", "b", "c"][: u % 5] for u in range(len(probe))]
+    tag_model = dict.fromkeys([tag_id(t) for t in "abc"], 0)
+    wanted = reference(model, tag_model, make_weights(dense_seed), probe, tags, make_inputs(probe)["floats"])
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+    assert generation == Generation(1, step)
+
+
+def test_a_rollback_beyond_the_undo_log_is_not_possible_in_memory(package):
+    version = load(package, undo_depth=2)
+    for step in range(1, 5):
+        version.apply(make_delta(step, [1]))
+    assert version.can_undo(2)
+    assert not version.can_undo(1)
+    version.rollback(2)
+    assert users_of(version)[1] == tuple(row_of(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(users=[1, 1]), "more than once"),
+        (dict(users=[1], removed=[1]), "more than once"),
+        (dict(version=2), "version 2"),
+    ],
+)
+def test_a_delta_that_contradicts_the_model_changes_nothing(package, change, message):
+    version = load(package)
+    before = users_of(version)
+    with pytest.raises(BadInput if "once" in message else Conflict, match=message):
+        version.apply(make_delta(1, **change))
+    assert users_of(version) == before
+    assert version.generation == Generation(1, 0)
+
+
+def test_nan_infinity_and_wrong_shapes_are_refused(package):
+    version = load(package)
+    for poison in (np.nan, np.inf):
+        delta = make_delta(1, [1, 2])
+        delta.tables["user"].rows[1, 2] = poison
+        with pytest.raises(BadInput, match="NaN or infinity"):
+            version.apply(delta)
+    delta = make_delta(1, [1], dense_seed=3)
+    delta.dense["mlp_0/bias"][0] = np.nan
+    with pytest.raises(BadInput, match="mlp_0/bias"):
+        version.apply(delta)
+    delta.dense["mlp_0/bias"] = np.zeros(3, np.float32)
+    with pytest.raises(BadInput, match="shape"):
+        version.apply(delta)
+    assert version.generation == Generation(1, 0)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_truncated_or_bit_flipped_file_is_always_refused(package, tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("delta") / "1.safetensors"
+    write_delta(path, make_delta(1, [1, 2, 3], [4], tags=["a"], dense_seed=1))
+    raw = bytearray(path.read_bytes())
+    if data.draw(st.booleans()):
+        raw = raw[: data.draw(st.integers(0, len(raw) - 1))]
+    else:
+        bit = data.draw(st.integers(0, len(raw) * 8 - 1))
+        raw[bit // 8] ^= 1 << (bit % 8)
+    with pytest.raises(FreshetError):
+        parse_delta(bytes(raw))
+
+
+def test_readers_never_see_a_mixture_while_deltas_and_rollbacks_run(package):
+    version = ServedVersion(VersionReader(package), 2, 1, 4, SystemClock())
+    probe = list(range(12))
+    tags = [["a", "zz", "b", "c"][: u % 5] for u in range(len(probe))]
+    tag_model = dict.fromkeys([tag_id(t) for t in "abc"], 0)
+    floats = make_inputs(probe)["floats"]
+    wanted = {
+        step: reference(dict.fromkeys(USERS, step), tag_model, make_weights(step), probe, tags, floats) for step in range(8)
+    }
+    stop, mixed, seen = threading.Event(), [], set()
+
+    def read(session):
+        while not stop.is_set():
+            got, generation = scores(version, probe, session)
+            seen.add(generation.step)
+            if not np.allclose(got, wanted[generation.step], atol=1e-5):
+                mixed.append((generation.step, got))
+
+    readers = [threading.Thread(target=read, args=(n,)) for n in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(12):
+            for step in range(version.chain.step + 1, 8):
+                version.apply(make_delta(step, list(USERS), dense_seed=step))
+            version.rollback(5)
+            version.rollback(4)
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert not mixed
+    assert len(seen) > 1

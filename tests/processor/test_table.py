@@ -1,0 +1,126 @@
+"""ServedTable against a model of it: a dict per epoch."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from processor.errors import Corrupt
+from processor.kernels import index as hash_index
+from processor.kernels import rows as row_kernels
+from processor.package.delta import TableDelta
+from processor.package.manifest import Table
+from processor.table import ServedTable
+
+DIM = 4
+
+
+def row_of(key, tag):
+    return np.arange(DIM, dtype=np.float32) + np.float32(key % 1000) + np.float32(tag) * 1000
+
+
+def table_arrays(keys, tag=0):
+    keys = np.array(sorted(keys), np.int64)
+    index = hash_index.empty_index(hash_index.capacity_for(len(keys)))
+    assert hash_index.build(index.ctypes.data, len(index), keys) == -1
+    rows = np.array([row_of(k, tag) for k in keys], np.float32).reshape(len(keys), DIM)
+    return {"keys": keys, "index": index, "rows": rows}
+
+
+def served(keys):
+    return ServedTable(Table("t", DIM, len(keys)), table_arrays(keys))
+
+
+def delta(upserts, removed, tag):
+    keys = np.array(upserts, np.int64)
+    rows = np.array([row_of(k, tag) for k in upserts], np.float32).reshape(len(upserts), DIM)
+    return TableDelta(keys, rows, np.array(removed, np.int64))
+
+
+def exported(table, epoch):
+    keys, rows = table.export(epoch)
+    return {int(k): tuple(r) for k, r in zip(keys, rows)}
+
+
+def expected(model):
+    return {k: tuple(row_of(k, tag)) for k, tag in model.items()}
+
+
+keys = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 12)
+steps = st.lists(
+    st.tuples(st.sampled_from(["apply", "apply", "apply", "undo", "retire"]), st.lists(keys, unique=True, max_size=30)),
+    max_size=25,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(base=st.sets(keys, max_size=20), steps=steps, data=st.data())
+def test_any_mix_of_deltas_undos_and_retirements_equals_a_dict_at_every_visible_epoch(base, steps, data):
+    table = served(base)
+    models = [dict.fromkeys(base, 0)]
+    applied = []
+    epoch, flip, tag = 0, 1, 0
+    for action, chosen in steps:
+        flip += 1
+        table.reclaim(flip - 1)
+        if action == "apply":
+            tag += 1
+            cut = data.draw(st.integers(0, len(chosen)))
+            versions = table.apply(delta(chosen[:cut], chosen[cut:], tag), tag)
+            model = {k: v for k, v in models[-1].items() if k not in chosen[cut:]} | dict.fromkeys(chosen[:cut], tag)
+            applied.append((versions, tag, epoch))
+            models.append(model)
+            epoch = tag
+        elif action == "undo" and applied:
+            versions, _, epoch = applied.pop()
+            models.pop()
+            table.undo(versions, flip + 1)
+        elif action == "retire" and applied:
+            versions, oldest, _ = applied.pop(0)
+            table.retire(versions, flip + 1)
+            models = models[1:]
+            assert oldest <= epoch or not applied
+        assert exported(table, epoch if not applied else applied[-1][1]) == expected(models[-1])
+        for (_, _, before), model in zip(applied, models):
+            assert exported(table, before) == expected(model)
+        assert table.rows == len(models[-1])
+
+
+def test_slots_of_superseded_rows_are_used_again_once_their_readers_are_gone():
+    table = served([1])
+    for tag in range(1, 200):
+        table.reclaim(tag)
+        versions = table.apply(delta([1, 2, 3], [], tag), tag)
+        table.retire(versions, tag + 1)
+    assert table.nbytes["arena"] <= 9 * (DIM * 4 + 16)
+
+
+def test_a_reader_of_an_old_epoch_sees_old_rows_while_the_index_grows():
+    table = served(range(10))
+    before, _kept = table.descriptor(), table.buffers
+    table.apply(delta(list(range(5, 5000)), [0], 1), 1)
+    address = row_kernels.resolve(*before[:7], 7, 0)
+    assert address != row_kernels.MISSING
+    rows = np.empty((1, DIM), np.float32)
+    row_kernels.gather(np.array([address]), rows)
+    np.testing.assert_array_equal(rows[0], row_of(7, 0))
+    assert row_kernels.resolve(*before[:7], 4000, 0) == row_kernels.MISSING
+    assert row_kernels.resolve(*table.descriptor()[:7], 4000, 1) != row_kernels.MISSING
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda a: a.pop("index"),
+        lambda a: a.update(rows=a["rows"][:-1]),
+        lambda a: a.update(keys=a["keys"].astype(np.int32)),
+        lambda a: a["index"].__setitem__((0, 1), 99),
+        lambda a: a["index"].__setitem__((slice(None), 1), 0),
+        lambda a: a.update(index=a["index"][:3]),
+    ],
+)
+def test_a_table_file_that_does_not_fit_the_manifest_is_refused(break_it):
+    arrays = table_arrays(range(5))
+    break_it(arrays)
+    with pytest.raises(Corrupt):
+        ServedTable(Table("t", DIM, 5), arrays)
