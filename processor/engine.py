@@ -184,8 +184,8 @@ class Processor:
 
     @property
     def ready(self) -> bool:
-        """Whether every model has a version that serves."""
-        return not self._closed and all(m.ready for m in self._models.values())
+        """Whether requests are answered: a model that is added later and cannot be loaded does not change it."""
+        return not self._closed and (not self._models or any(m.ready for m in self._models.values()))
 
     def poll(self) -> list[str]:
         """One look at the repository: loads new versions, applies new deltas; cheap when nothing changed."""

@@ -153,7 +153,7 @@ class EmbeddingVariable:
         refs = np.concatenate([np.array(recycled, np.int64), np.arange(self._bump, self._bump + fresh)])
         self._bump += fresh
         if (self._used + len(ids)) * 8 > len(self._index) * 7:
-            self._rehash(self._used + len(ids))
+            self._rehash()
         self._index[self._entries(ids), 1] = refs
         self._keys[refs] = ids
         first = np.empty((len(ids), self.dim), np.float32)
@@ -168,8 +168,9 @@ class EmbeddingVariable:
         self._used += hash_index.claim(self._index.ctypes.data, len(self._index), ids, entries)
         return entries
 
-    def _rehash(self, keys: int) -> None:
-        grown = hash_index.empty_index(hash_index.capacity_for(2 * keys))
+    def _rehash(self) -> None:
+        """Drops the entries of removed ids; sized by the rows there are, so that churn alone never grows the index."""
+        grown = hash_index.empty_index(hash_index.capacity_for(max(FIRST_ROWS, 2 * len(self))))
         source = self._index.ctypes.data
         self._used = hash_index.rehash(source, len(self._index), grown.ctypes.data, len(grown))
         self._index = grown

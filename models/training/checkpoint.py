@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from models.embedding.variable import Changes
 from models.training.trainer import Trainer
 from processor.errors import BadInput, Corrupt
 from processor.package.atomic import atomic_file
-from processor.package.tensors import Tensors, array_crc32, map_file, parse_tensors, write_tensors
+from processor.package.tensors import Tensors, array_crc32, crc32, map_file, parse_tensors, write_tensors
 
 FORMAT = "freshet-checkpoint/1"
 FILE = re.compile(r"([0-9]{1,12})\.(full|inc)\.safetensors")
@@ -110,7 +111,9 @@ class Checkpoints:
         if not full:
             return None
         restored: Restored | None = None
-        for _, kind, path in files[full[-1] :]:
+        for wanted, (number, kind, path) in enumerate(files[full[-1] :], files[full[-1]][0]):
+            if number != wanted:
+                raise Corrupt(f"checkpoint: number {wanted} is missing between the last full one and {path.name}")
             restored = self._read(path, kind, trainer, fingerprint)
         return restored
 
@@ -119,7 +122,7 @@ class Checkpoints:
         files = self._files()
         if not files:
             return None
-        return _state(parse_tensors(map_file(files[-1][2]), files[-1][2].name)).scaling
+        return _state(_open(files[-1][2])).scaling
 
     def _files(self) -> list[tuple[int, str, Path]]:
         found = [(FILE.fullmatch(path.name), path) for path in self.folder.iterdir()]
@@ -138,14 +141,15 @@ class Checkpoints:
             "state": json.dumps(dataclasses.asdict(state)),
             "checksums": json.dumps({name: array_crc32(a) for name, a in arrays.items()}),
         }
-        self._number += 1
-        path = self.folder / f"{self._number:08d}.{kind}.safetensors"
+        metadata["checksum"] = _header_checksum(metadata, arrays)
+        path = self.folder / f"{self._number + 1:08d}.{kind}.safetensors"
         with atomic_file(path) as file:
             write_tensors(file, arrays, metadata)
+        self._number += 1
         return path.stat().st_size
 
     def _read(self, path: Path, kind: str, trainer: Trainer, fingerprint: str) -> Restored:
-        tensors = parse_tensors(map_file(path), path.name)
+        tensors = _open(path)
         state = _state(tensors)
         if state.fingerprint != fingerprint:
             raise BadInput(
@@ -172,9 +176,24 @@ class Checkpoints:
         return Restored(state, changes if kind == "inc" else None)
 
 
+def _open(path: Path) -> Tensors:
+    """A checkpoint file whose header is sound; its tensors are verified when they are read."""
+    tensors = parse_tensors(map_file(path), path.name)
+    metadata = tensors.metadata
+    if metadata.get("format") != FORMAT:
+        raise Corrupt(f"{path.name}: format {FORMAT!r} wanted, got {metadata.get('format', '')[:40]!r}")
+    if metadata.get("checksum") != _header_checksum(metadata, tensors.arrays):
+        raise Corrupt(f"{path.name}: the header does not match its checksum")
+    return tensors
+
+
+def _header_checksum(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
+    rest = {k: v for k, v in metadata.items() if k != "checksum"}
+    shapes = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
+    return crc32(json.dumps([rest, shapes], sort_keys=True).encode())
+
+
 def _state(tensors: Tensors) -> RunState:
-    if tensors.metadata.get("format") != FORMAT:
-        raise Corrupt(f"checkpoint: format {FORMAT!r} wanted")
     raw = json.loads(tensors.metadata["state"])
     raw["scaling"] = {name: (pair[0], pair[1]) for name, pair in raw["scaling"].items()}
     raw["event_time"] = tuple(raw["event_time"]) if raw["event_time"] else None

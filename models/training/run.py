@@ -113,7 +113,9 @@ class Run:
             name = "training" if settings.epochs == 1 else f"training, epoch {self.state.epoch + 1} of {settings.epochs}"
             self._report.begin(name, until)
             self._report.advance(self.state.position)
-            self._learn(until, held_out_from if last else until)
+            self._learn(min(until, held_out_from))
+            if last:
+                self._learn(until, self.held_out)
             self.state.epoch += 1
             if not last:
                 self.state.position = 0
@@ -167,14 +169,15 @@ class Run:
             self._report.note(_metrics("streamed, scored before learned", self.streamed))
         return Summary(generation, self.state.position, self.held_out, self.streamed)
 
-    def _learn(self, until: int, score_from: int) -> None:
+    def _learn(self, until: int, scored: Scored | None = None) -> None:
+        """Learns on to row `until`; with `scored`, scores each batch first."""
         saved_s = time.monotonic()
         for batch in self.source.batches(self.config.train.batch_rows, self.state.position):
             if batch.start >= until:
                 return
             batch = batch.slice(0, min(len(batch), until - batch.start))
-            if batch.start >= score_from:
-                self.held_out.add(batch.label, self.trainer.score(batch.columns))
+            if scored is not None:
+                scored.add(batch.label, self.trainer.score(batch.columns))
             self._learn_batch(batch)
             if time.monotonic() - saved_s >= CHECKPOINT_SECONDS:
                 self._checkpoints.save(self.trainer, self.state)

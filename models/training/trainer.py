@@ -90,6 +90,8 @@ class Trainer:
                 variable.assign(weights[variable.path])
         for i, variable in enumerate(self.optimizer.variables):
             variable.assign(optimizer[f"{i:04d}"].astype(variable.dtype))
+        # The rate is one of the optimizer's variables, but it is the configuration's to say.
+        self.optimizer.learning_rate = self.settings.dense_learning_rate
 
     def _insert(self, bound: Bound) -> list[NDArray[np.int64]]:
         """Gives every id of the batch a row; returns the row numbers of each embedding feature's values."""

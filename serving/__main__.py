@@ -1,0 +1,6 @@
+"""python -m serving: the `freshet` command."""
+
+from serving.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""The data port: TensorFlow Serving REST, KServe v2, health and metrics as one raw ASGI application.
+
+Life of a predict request: path -> manifest -> codec -> Processor.submit -> one future -> codec -> reply.
+Everything but the prediction runs on the event loop; the prediction runs on a session's thread, which hands
+the reply back through Wakeups. A client that leaves costs its own prediction and nothing else: sends to it
+are dropped below ASGI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from processor.engine import PredictReply, PredictRequest
+from processor.errors import FreshetError, NotFound, NotReady
+from processor.generation import Generation
+from serving.asgi import (
+    JSON_TYPE,
+    Disconnected,
+    MethodNotAllowed,
+    RawHeaders,
+    Receive,
+    Scope,
+    Send,
+    error_body,
+    error_reply,
+    read_body,
+    reply,
+)
+from serving.codecs import kserve, tfs_rest
+from serving.codecs.wire import MAX_BODY_NBYTES, dump_json, inflate
+from serving.lifecycle import Lifecycle
+from serving.metrics import CONTENT_TYPE, Metrics
+from serving.routes import Route, parse
+from serving.wakeups import Wakeups
+
+if TYPE_CHECKING:
+    from processor.engine import Processor
+
+log = logging.getLogger("freshet.http")
+
+SERVER_NAME = "freshet"
+# Clients branch on this list: nothing is named here that is not served.
+EXTENSIONS = ["binary_tensor_data"]
+CLIENT_CLOSED = 499
+PROTOCOLS = {"predict": "tfs_rest", "infer": "kserve"}
+
+Answer = tuple[int, bytes, RawHeaders]
+
+
+@lru_cache(maxsize=1024)
+def generation_headers(generation: Generation) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+    """x-model-version and x-model-generation."""
+    return (
+        (b"x-model-version", b"%d" % generation.version),
+        (b"x-model-generation", str(generation).encode()),
+    )
+
+
+class DataApp:
+    """ASGI 3 application. One instance serves one event loop."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        metrics: Metrics,
+        *,
+        version: str = "",
+        max_body_nbytes: int = MAX_BODY_NBYTES,
+    ):
+        self._lifecycle = lifecycle
+        self._metrics = metrics
+        self._version = version
+        self._max_body_nbytes = max_body_nbytes
+        self._wakeups: Wakeups | None = None
+        self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
+            "live": self._live,
+            "ready": self._ready,
+            "server": self._server,
+            "metrics": self._scrape,
+            "status": self._status,
+            "metadata": self._metadata,
+            "model": self._model,
+            "model_ready": self._model_ready,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"http wanted, got {scope['type']}")
+        start_s = time.perf_counter()
+        protocol = "http"
+        try:
+            route = parse(scope.get("raw_path") or scope["path"].encode())
+            protocol = PROTOCOLS.get(route.action, "http")
+            _check_method(scope["method"], route)
+            if route.method == "POST":
+                status, body, headers = await self._predict(route, dict(scope["headers"]), receive)
+            else:
+                status, body, headers = await self._gets[route.action](route)
+        except FreshetError as error:
+            status, body, headers = error_reply(error)
+        except Disconnected:
+            self._metrics.observe(protocol, CLIENT_CLOSED, time.perf_counter() - start_s)
+            return
+        except Exception:
+            log.exception("a request failed for a reason that is not its own")
+            status, body, headers = 500, error_body("internal error"), [JSON_TYPE]
+        self._metrics.observe(protocol, status, time.perf_counter() - start_s)
+        await reply(send, status, body, headers)
+
+    async def _predict(self, route: Route, headers: dict[bytes, bytes], receive: Receive) -> Answer:
+        """Both protocols' hot path."""
+        processor = self._lifecycle.processor()
+        body = inflate(
+            await read_body(receive, headers, self._max_body_nbytes), headers, self._max_body_nbytes
+        )
+        manifest, _ = processor.manifest(route.model, route.version, route.label)
+        if route.action == "predict":
+            inputs, options = tfs_rest.decode(body, headers, manifest)
+            result = await self._submit(processor, route, inputs, options.timeout_s)
+            return (
+                200,
+                tfs_rest.encode(result.outputs, options),
+                [JSON_TYPE, *generation_headers(result.generation)],
+            )
+        inputs, infer = kserve.decode(body, headers, manifest)
+        result = await self._submit(processor, route, inputs, infer.timeout_s)
+        content, kinds = kserve.encode(result.outputs, infer, result.model, result.generation.version)
+        return 200, content, [*kinds, *generation_headers(result.generation)]
+
+    async def _submit(
+        self, processor: Processor, route: Route, inputs: Any, timeout_s: float | None
+    ) -> PredictReply:
+        loop = asyncio.get_running_loop()
+        wakeups = self._wakeups
+        if wakeups is None:
+            wakeups = self._wakeups = Wakeups(loop)
+        future: asyncio.Future[PredictReply | FreshetError] = loop.create_future()
+        request = PredictRequest(route.model, inputs, route.version, route.label, timeout_s)
+        processor.submit(request, lambda result: wakeups.post(future, result))
+        result = await future
+        if isinstance(result, FreshetError):
+            raise result
+        self._metrics.predicted(result.model, len(next(iter(result.outputs.values()))))
+        return result
+
+    async def _live(self, route: Route) -> Answer:
+        return 200, dump_json({"live": True, "ready": self._lifecycle.ready}), [JSON_TYPE]
+
+    async def _ready(self, route: Route) -> Answer:
+        if not self._lifecycle.ready:
+            raise NotReady(
+                "server: draining" if self._lifecycle.draining else "server: not every model is ready"
+            )
+        return 200, dump_json({"ready": True}), [JSON_TYPE]
+
+    async def _server(self, route: Route) -> Answer:
+        return (
+            200,
+            dump_json({"name": SERVER_NAME, "version": self._version, "extensions": EXTENSIONS}),
+            [JSON_TYPE],
+        )
+
+    async def _scrape(self, route: Route) -> Answer:
+        # In a thread of its own: formatting a few hundred series must not stand between two predictions.
+        text = await asyncio.to_thread(self._metrics.scrape)
+        return 200, text, [(b"content-type", CONTENT_TYPE.encode())]
+
+    async def _status(self, route: Route) -> Answer:
+        processor = self._lifecycle.processor()
+        wanted = route.version
+        if route.label is not None:
+            wanted = processor.manifest(route.model, label=route.label)[1].version
+        versions = [
+            (s.version, s.state, s.error)
+            for s in processor.status(route.model)
+            if wanted in (None, s.version)
+        ]
+        if not versions:
+            raise NotFound(f"Could not find version {wanted} of model {route.model[:64]}")
+        return 200, tfs_rest.encode_status(versions), [JSON_TYPE]
+
+    async def _metadata(self, route: Route) -> Answer:
+        manifest, generation = self._lifecycle.processor().manifest(route.model, route.version, route.label)
+        body = tfs_rest.encode_metadata(manifest, route.model, generation.version)
+        return 200, body, [JSON_TYPE, *generation_headers(generation)]
+
+    async def _model(self, route: Route) -> Answer:
+        processor = self._lifecycle.processor()
+        manifest, generation = processor.manifest(route.model, route.version)
+        versions = [s.version for s in processor.status(route.model) if s.state == "AVAILABLE"]
+        return (
+            200,
+            kserve.encode_metadata(manifest, route.model, versions),
+            [JSON_TYPE, *generation_headers(generation)],
+        )
+
+    async def _model_ready(self, route: Route) -> Answer:
+        self._lifecycle.processor().manifest(route.model, route.version)
+        if self._lifecycle.draining:
+            raise NotReady("server: draining")
+        return 200, dump_json({"name": route.model, "ready": True}), [JSON_TYPE]
+
+
+def _check_method(method: str, route: Route) -> None:
+    allowed = ("GET", "HEAD") if route.method == "GET" else ("POST",)
+    if method not in allowed:
+        raise MethodNotAllowed(
+            f"method: {' or '.join(allowed)} wanted, got {method[:16]}", ", ".join(allowed)
+        )

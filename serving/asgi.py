@@ -1,0 +1,87 @@
+"""Reading a request and writing a reply on the raw ASGI interface."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+import orjson
+
+from processor.errors import BadInput, FreshetError, Overloaded, TooLarge
+from serving.codecs.wire import Headers, header_int
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+RawHeaders = list[tuple[bytes, bytes]]
+
+JSON_TYPE = (b"content-type", b"application/json")
+MAX_LENGTH_HEADER = 10**18 - 1
+
+
+class Disconnected(Exception):
+    """The client went away before its request was complete."""
+
+
+class MethodNotAllowed(FreshetError):
+    """A route asked with another verb than its own."""
+
+    http_status = 405
+    grpc_code = "UNIMPLEMENTED"
+
+    def __init__(self, message: str, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
+async def read_body(receive: Receive, headers: Headers, max_nbytes: int) -> bytes:
+    """The whole body; raises TooLarge as soon as it is known to be, Disconnected when the client leaves."""
+    declared = header_int(headers, b"content-length", MAX_LENGTH_HEADER)
+    if declared is not None and declared > max_nbytes:
+        raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got {declared}")
+    chunks, nbytes = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        chunk = message.get("body", b"")
+        nbytes += len(chunk)
+        if nbytes > max_nbytes:
+            raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got more")
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            break
+    if declared is not None and declared != nbytes:
+        raise BadInput(f"body: {declared} bytes wanted as declared, got {nbytes}")
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def reply(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Writes one complete reply; its content-length is added."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [*headers, (b"content-length", b"%d" % len(body))],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+def error_reply(error: FreshetError) -> tuple[int, bytes, RawHeaders]:
+    """Status, body and headers by which a FreshetError is answered."""
+    headers: RawHeaders = [JSON_TYPE]
+    if isinstance(error, Overloaded):
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+    elif isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", error.allow.encode()))
+    elif isinstance(error, TooLarge):
+        # The rest of the body is not read, so the connection cannot carry another request.
+        headers.append((b"connection", b"close"))
+    return error.http_status, error_body(str(error)), headers
+
+
+def error_body(message: str) -> bytes:
+    """{"error": message}; what UTF-8 cannot carry is replaced."""
+    return orjson.dumps({"error": message.encode(errors="replace").decode()})

@@ -1,0 +1,207 @@
+"""The `freshet` command. Each command imports what it needs when it runs, so that --help and serve stay
+light.
+
+A command that belongs to another floor registers itself here: define it with @app.command() (or add a Typer
+with app.add_typer) and import models or compiler inside the function.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from processor.errors import FreshetError
+from serving.demo import demo
+from serving.training import bench_app, train
+
+app = typer.Typer(
+    name="freshet",
+    help="Online inference serving for recommendation models whose embeddings change every minute.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+delta_app = typer.Typer(help="List, apply and roll back deltas.", no_args_is_help=True)
+app.command()(train)
+app.add_typer(delta_app, name="delta")
+app.add_typer(bench_app, name="bench")
+app.command()(demo)
+
+AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
+TokenOption = Annotated[
+    str,
+    typer.Option(
+        "--admin-token", envvar="FRESHET_ADMIN_TOKEN", help="Bearer token; better set in the environment."
+    ),
+]
+DEFAULT_ADMIN = "http://127.0.0.1:8502"
+
+
+def main() -> None:
+    """Entry point: an error of ours becomes one line on stderr and exit code 2."""
+    try:
+        app()
+    except FreshetError as error:
+        print(f"freshet: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def package_version() -> str:
+    """The installed version of Freshet, or "0" when it runs from a bare checkout."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("freshet")
+    except PackageNotFoundError:
+        return "0"
+
+
+@app.command()
+def serve(
+    repository: Annotated[
+        str | None, typer.Option(help="Folder of models: <repository>/<model>/<version>/.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address of the data port. [127.0.0.1]")] = None,
+    http_port: Annotated[int | None, typer.Option(help="Data port; 0 takes a free one. [8501]")] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Accepted for later: gRPC is not served yet. [8500]")
+    ] = None,
+    admin_host: Annotated[
+        str | None, typer.Option(help="Address of the admin port; loopback unless a token is set.")
+    ] = None,
+    admin_port: Annotated[int | None, typer.Option(help="Admin port; 0 takes a free one. [8502]")] = None,
+    admin_token: Annotated[
+        str | None, typer.Option(help="Bearer token of the admin port; better set as FRESHET_ADMIN_TOKEN.")
+    ] = None,
+    sessions: Annotated[int | None, typer.Option(help="Sessions; 0 is one per core. [0]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes; only 1 so far. [1]")] = None,
+    models: Annotated[str | None, typer.Option(help="Serve only these, separated by commas. [all]")] = None,
+    max_body_bytes: Annotated[
+        int | None, typer.Option(help="Largest request body, also when inflated. [67108864]")
+    ] = None,
+    drain_s: Annotated[
+        float | None, typer.Option(help="Seconds of service after SIGTERM while already unready. [0]")
+    ] = None,
+    shutdown_timeout_s: Annotated[
+        float | None, typer.Option(help="Seconds that requests in flight get to finish. [30]")
+    ] = None,
+    poll_interval_s: Annotated[
+        float | None, typer.Option(help="Seconds between looks at the repository. [0.05]")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")] = None,
+    undo_depth: Annotated[
+        int | None, typer.Option(help="Deltas that can be rolled back in memory. [16]")
+    ] = None,
+    max_queue_rows: Annotated[
+        int | None, typer.Option(help="Candidate rows that may wait before shedding. [65536]")
+    ] = None,
+    config: Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")] = None,
+) -> None:
+    """Serves a model repository until SIGTERM.
+
+    Every option is also an environment variable (FRESHET_HTTP_PORT) and a key of the --config file
+    (http_port).
+    """
+    options = {key: value for key, value in locals().items() if key != "config"}
+    from serving.config import load_config, split_names
+
+    if models is not None:
+        options["models"] = split_names(models)
+    settings = load_config(options, os.environ, config)
+    _log_to_stderr(settings.log_level)
+    if "grpc_port" in settings.given:
+        print("freshet: --grpc-port is set, but gRPC is not served yet", file=sys.stderr)
+    from serving.server import Server
+
+    raise typer.Exit(Server(settings, version=package_version()).run())
+
+
+def _log_to_stderr(level: str) -> None:
+    import logging
+
+    logging.basicConfig(
+        level=level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        force=True,
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+@app.command()
+def inspect(
+    repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
+    model: Annotated[
+        str | None, typer.Argument(help="A model of the repository; all of them when left out.")
+    ] = None,
+    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+    verify: Annotated[bool, typer.Option(help="Also check size and checksum of every file.")] = False,
+) -> None:
+    """Describes models of a repository from their manifests, without serving them."""
+    from serving.inspection import describe_repository
+
+    describe_repository(repository, model, version, verify)
+
+
+@delta_app.command("list")
+def delta_list(
+    repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
+    model: Annotated[str, typer.Argument(help="A model of the repository.")],
+    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+) -> None:
+    """Lists the deltas that lie in a repository, each verified, with what it changes."""
+    from serving.inspection import describe_deltas
+
+    describe_deltas(repository, model, version)
+
+
+@delta_app.command("apply")
+def delta_apply(
+    model: Annotated[str, typer.Argument(help="The model.")],
+    file: Annotated[
+        str, typer.Argument(help="The delta file; with --on-server, its path inside the server's repository.")
+    ],
+    on_server: Annotated[
+        bool, typer.Option("--on-server", help="The file is in the server's repository already.")
+    ] = False,
+    admin: AdminOption = DEFAULT_ADMIN,
+    admin_token: TokenOption = "",
+) -> None:
+    """Applies one delta on a running server and waits until it is served."""
+    from pathlib import Path
+
+    from processor.errors import BadInput
+    from serving.remote import Admin, quoted
+
+    route, server = f"/admin/models/{quoted(model)}/deltas", Admin(admin, admin_token)
+    if on_server:
+        applied = server.send_json("POST", route, {"path": file})
+    else:
+        try:
+            data = Path(file).read_bytes()
+        except OSError as error:
+            raise BadInput(f"{file}: {error.strerror}") from None
+        applied = server.upload(route, data)
+    print(
+        f"{applied['model']} {applied['generation']}: {applied['rows']} rows, {applied['removed']} removed, "
+        f"{applied['apply_ms']:.1f} ms"
+    )
+
+
+@delta_app.command("rollback")
+def delta_rollback(
+    model: Annotated[str, typer.Argument(help="The model.")],
+    generation: Annotated[str, typer.Argument(help="The generation to go back to, such as 3.16.")],
+    admin: AdminOption = DEFAULT_ADMIN,
+    admin_token: TokenOption = "",
+) -> None:
+    """Goes back to an earlier generation on a running server."""
+    from serving.remote import Admin, quoted
+
+    route = f"/admin/models/{quoted(model)}/rollback"
+    reached: dict[str, Any] = Admin(admin, admin_token).send_json("POST", route, {"generation": generation})
+    print(f"{reached['model']} {reached['generation']}")

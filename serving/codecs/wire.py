@@ -1,0 +1,154 @@
+"""What both HTTP protocols share: limits, content codings, JSON with NaN, timeouts, numbers from headers.
+
+Order of checks: length of the body as sent, length after inflation, then parsing. Everything raises
+processor.errors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from processor.errors import BadInput, FreshetError, TooLarge
+
+MAX_BODY_NBYTES = 64 << 20
+# NaN and Infinity make orjson refuse a body; the standard library's parser, an order slower, gets what is
+# left.
+MAX_SLOW_JSON_NBYTES = 8 << 20
+MAX_TIMEOUT_S = 3600.0
+
+Headers = Mapping[bytes, bytes]
+"""Header values by lower-case name."""
+
+
+class UnsupportedEncoding(FreshetError):
+    """A content coding that is not served."""
+
+    http_status = 415
+    grpc_code = "INVALID_ARGUMENT"
+
+
+def inflate(body: bytes, headers: Headers, max_nbytes: int = MAX_BODY_NBYTES) -> bytes:
+    """The body without its content coding: identity, gzip or deflate (a zlib stream).
+
+    Raises UnsupportedEncoding, BadInput for a broken stream, TooLarge beyond max_nbytes before or after
+    inflation.
+    """
+    if len(body) > max_nbytes:
+        raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got {len(body)}")
+    coding = headers.get(b"content-encoding")
+    if coding is None or coding == b"identity":
+        return body
+    coding = coding.strip().lower()
+    if coding in (b"", b"identity"):
+        return body
+    if coding not in (b"gzip", b"deflate"):
+        raise UnsupportedEncoding(f"content-encoding: gzip or deflate wanted, got {show(coding)}")
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 16 if coding == b"gzip" else zlib.MAX_WBITS)
+    try:
+        # One byte past the limit tells a body that is too large from one that just fits.
+        inflated = stream.decompress(body, max_nbytes + 1)
+    except zlib.error:
+        raise BadInput(f"body: not a {coding.decode()} stream") from None
+    if len(inflated) > max_nbytes:
+        raise TooLarge(f"body: at most {max_nbytes} bytes wanted after inflation")
+    if not stream.eof or stream.unused_data:
+        raise BadInput(f"body: one whole {coding.decode()} stream wanted")
+    return inflated
+
+
+def load_json(body: bytes | memoryview) -> dict[str, Any]:
+    """The body's JSON object; NaN, Infinity and -Infinity are numbers. Raises BadInput."""
+    if not body:
+        raise BadInput("JSON Parse error: The document is empty")
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        document = _load_with_nan(body, error)
+    if type(document) is not dict:
+        raise BadInput(f"JSON Value: an object wanted, got {kind(document)}")
+    return document
+
+
+def _load_with_nan(body: bytes | memoryview, first: orjson.JSONDecodeError) -> Any:
+    refused = BadInput(f"JSON Parse error: at offset: {first.pos}")
+    if len(body) > MAX_SLOW_JSON_NBYTES:
+        raise refused from None
+    text = bytes(body)
+    if b"NaN" not in text and b"Infinity" not in text:
+        raise refused from None
+    try:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError):
+        raise refused from None
+
+
+def dump_json(document: Any) -> bytes:
+    """JSON bytes. float32 arrays as nested lists, shortest digits, whole numbers with '.0', NaN and Infinity
+    as such."""
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY, default=_spell)
+
+
+def json_numbers(array: NDArray[np.float32]) -> Any:
+    """What dump_json takes for `array`: itself, or a fragment when orjson would write its NaN as null."""
+    if np.isfinite(array).all():
+        return array
+    return orjson.Fragment(_spell_nested(array.tolist()))
+
+
+def _spell_nested(value: Any) -> str:
+    if type(value) is list:
+        return "[" + ",".join(map(_spell_nested, value)) + "]"
+    if math.isfinite(value):
+        return orjson.dumps(np.float32(value), option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _spell(value: Any) -> Any:
+    # orjson takes contiguous arrays only; a column of a wider matrix is not one.
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value)
+    raise TypeError
+
+
+def kind(value: Any) -> str:
+    """A JSON value's kind, for messages."""
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+def show(text: bytes | str) -> str:
+    """A caller's text, cut and quoted for a message."""
+    return repr(text[:64].decode("latin-1") if isinstance(text, bytes) else text[:64])
+
+
+def header_int(headers: Headers, name: bytes, largest: int) -> int | None:
+    """A whole number from 0 to `largest`, or None when the header is absent; raises BadInput."""
+    text = headers.get(name)
+    if text is None:
+        return None
+    if not (text.isdigit() and len(text) <= 18 and int(text) <= largest):
+        raise BadInput(f"{name.decode()}: a whole number from 0 to {largest} wanted, got {show(text)}")
+    return int(text)
+
+
+def header_timeout_s(headers: Headers) -> float | None:
+    """x-request-timeout-ms as seconds, or None when the header is absent; raises BadInput."""
+    text = headers.get(b"x-request-timeout-ms")
+    if text is None:
+        return None
+    try:
+        timeout_s = float(text) / 1000.0 if len(text) <= 16 else math.nan
+    except ValueError:
+        timeout_s = math.nan
+    if not 0.0 < timeout_s <= MAX_TIMEOUT_S:
+        wanted = f"milliseconds above 0 and at most {MAX_TIMEOUT_S * 1000:.0f}"
+        raise BadInput(f"x-request-timeout-ms: {wanted} wanted, got {show(text)}")
+    return timeout_s

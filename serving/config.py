@@ -1,0 +1,160 @@
+"""Options of `freshet serve`: command line, then FRESHET_... variables, then the TOML file, then defaults.
+
+The dataclass is the only list of options: the command line, the environment and the file are read against its
+fields.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from processor.errors import BadInput
+from serving.guard import is_loopback
+
+ENV_PREFIX = "FRESHET_"
+MAX_CONFIG_NBYTES = 1 << 20
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Checked options. `given` names those that the user set anywhere. Units are in the names."""
+
+    repository: str
+    host: str = "127.0.0.1"
+    http_port: int = 8501
+    grpc_port: int = 8500
+    admin_host: str = "127.0.0.1"
+    admin_port: int = 8502
+    admin_token: str = field(default="", repr=False)
+    sessions: int = 0
+    workers: int = 1
+    models: list[str] = field(default_factory=list)
+    max_body_bytes: int = 64 << 20
+    drain_s: float = 0.0
+    shutdown_timeout_s: float = 30.0
+    poll_interval_s: float = 0.05
+    log_level: str = "info"
+    undo_depth: int = 16
+    max_queue_rows: int = 65536
+    given: frozenset[str] = field(default=frozenset(), repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("http_port", "grpc_port", "admin_port"):
+            _want(
+                0 <= getattr(self, name) <= 65535,
+                f"{name}: a port from 0 to 65535 wanted, got {getattr(self, name)}",
+            )
+        _want(bool(self.repository), "repository: a folder wanted, got nothing")
+        _want(bool(self.host) and bool(self.admin_host), "host, admin_host: an address wanted, got nothing")
+        _want(0 <= self.sessions <= 1024, f"sessions: 0 (one per core) to 1024 wanted, got {self.sessions}")
+        _want(
+            self.workers == 1,
+            f"workers: 1 wanted, got {self.workers}: worker processes are not there yet",
+        )
+        _want(
+            1 <= self.max_body_bytes <= 1 << 32,
+            f"max_body_bytes: 1 to {1 << 32} wanted, got {self.max_body_bytes}",
+        )
+        _want(0 <= self.drain_s <= 3600, f"drain_s: 0 to 3600 wanted, got {self.drain_s}")
+        _want(
+            0 < self.shutdown_timeout_s <= 3600,
+            f"shutdown_timeout_s: above 0, to 3600, wanted, got {self.shutdown_timeout_s}",
+        )
+        _want(
+            0.001 <= self.poll_interval_s <= 3600,
+            f"poll_interval_s: 0.001 to 3600 wanted, got {self.poll_interval_s}",
+        )
+        _want(
+            self.log_level in LOG_LEVELS,
+            f"log_level: one of {', '.join(LOG_LEVELS)} wanted, got {self.log_level[:40]!r}",
+        )
+        _want(0 <= self.undo_depth <= 65536, f"undo_depth: 0 to 65536 wanted, got {self.undo_depth}")
+        _want(
+            1 <= self.max_queue_rows <= 1 << 31,
+            f"max_queue_rows: 1 to {1 << 31} wanted, got {self.max_queue_rows}",
+        )
+        _want(
+            self.admin_token.isascii() and self.admin_token.isprintable() and " " not in self.admin_token,
+            "admin_token: printable ASCII without spaces wanted",
+        )
+        _want(
+            bool(self.admin_token) or is_loopback(self.admin_host),
+            f"admin_host: without an admin_token a loopback address is wanted, got {self.admin_host[:64]!r}",
+        )
+
+
+def load_config(
+    options: Mapping[str, Any], environ: Mapping[str, str], file: str | None = None
+) -> ServeConfig:
+    """The configuration from all four sources; raises BadInput with one line that names the source and the
+    key.
+
+    options: by field name, None where the command line is silent. file: a TOML file, or None for
+    $FRESHET_CONFIG.
+    """
+    values = {key: value for key, value in options.items() if value is not None}
+    for key, parse in _PARSERS.items():
+        text = environ.get(ENV_PREFIX + key.upper())
+        if key not in values and text is not None:
+            values[key] = _parsed(parse, text, ENV_PREFIX + key.upper())
+    path = file or environ.get(ENV_PREFIX + "CONFIG")
+    if path:
+        for key, value in _read_toml(path).items():
+            values.setdefault(key, value)
+    if "repository" not in values:
+        raise BadInput("repository: wanted (--repository, FRESHET_REPOSITORY or the configuration file)")
+    return ServeConfig(**values, given=frozenset(values))
+
+
+def split_names(text: str) -> list[str]:
+    """Comma-separated names; empty ones are dropped."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    try:
+        data = Path(path).read_bytes()
+        if len(data) > MAX_CONFIG_NBYTES:
+            raise BadInput(f"config: at most {MAX_CONFIG_NBYTES} bytes wanted, got {len(data)}")
+        document = tomllib.loads(data.decode())
+    except OSError as error:
+        raise BadInput(f"config: {path}: {error.strerror or 'cannot be read'}") from None
+    except ValueError as error:
+        raise BadInput(f"config: {path}: not valid TOML: {error}") from None
+    for key, value in document.items():
+        if key not in _PARSERS:
+            raise BadInput(f"config: unknown key {key[:64]!r}; known: {', '.join(_PARSERS)}")
+        wanted = _KINDS[key]
+        if wanted is float and type(value) is int:
+            document[key] = value = float(value)
+        if type(value) is not wanted or (wanted is list and any(type(v) is not str for v in value)):
+            wanted_name = "list of strings" if wanted is list else wanted.__name__
+            raise BadInput(f"config: {key}: {wanted_name} wanted, got {type(value).__name__}")
+    return document
+
+
+def _parsed(parse: Callable[[str], Any], text: str, name: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError:
+        raise BadInput(f"{name}: {parse.__name__} wanted, got {text[:64]!r}") from None
+
+
+def _want(condition: bool, message: str) -> None:
+    if not condition:
+        raise BadInput(message)
+
+
+_KINDS: dict[str, type] = {
+    f.name: {"str": str, "int": int, "float": float, "list[str]": list}[str(f.type)]
+    for f in fields(ServeConfig)
+    if f.name != "given"
+}
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    key: split_names if kind is list else kind for key, kind in _KINDS.items()
+}

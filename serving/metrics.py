@@ -1,0 +1,181 @@
+"""Prometheus text: the processor's own counts, and request counts and latencies by protocol and status code.
+
+Thread ownership: observe() is called on the data port's event loop only and touches plain Python integers;
+scrape() runs in any thread and copies each list once, under the interpreter's lock, before it reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from processor.errors import FreshetError
+from serving.lifecycle import Lifecycle
+
+if TYPE_CHECKING:
+    from processor.engine import ModelStats
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+# Seconds; two or three buckets an octave where a CTR request lives, wider above.
+BOUNDS_S = (
+    0.00025, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.008, 0.012, 0.016, 0.024, 0.032,
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+
+Value = Callable[["ModelStats"], float | None]
+
+# name, help, value of one model
+COUNTERS: tuple[tuple[str, str, Value], ...] = (
+    ("freshet_model_deltas", "Deltas applied to the served version.", lambda s: s.delta_count),
+    ("freshet_model_delta_rows", "Table rows that those deltas changed.", lambda s: s.delta_rows),
+    ("freshet_model_lookups", "Embedding lookups.", lambda s: s.lookups),
+    ("freshet_model_lookup_misses", "Embedding lookups answered by the default row.", lambda s: s.misses),
+)
+GAUGES: tuple[tuple[str, str, Value], ...] = (
+    ("freshet_model_version", "Version that answers.", lambda s: s.generation.version),
+    ("freshet_model_step", "Step of the newest delta that answers.", lambda s: s.generation.step),
+    (
+        "freshet_model_delta_apply_seconds",
+        "How long the newest delta took to apply.",
+        lambda s: s.last_apply_ms / 1000.0,
+    ),
+    (
+        "freshet_model_delta_freshness_seconds",
+        "From the newest delta's publication until it answered requests.",
+        lambda s: s.last_freshness_s,
+    ),
+    (
+        "freshet_model_event_timestamp_seconds",
+        "Newest training event that the served generation has learnt from, Unix time.",
+        lambda s: s.event_time,
+    ),
+    (
+        "freshet_model_published_timestamp_seconds",
+        "When the served generation was published, Unix time.",
+        lambda s: s.published_at,
+    ),
+)
+# The same, of the sessions, which all models share: any model's snapshot carries them.
+SESSION_COUNTERS: tuple[tuple[str, str, Value], ...] = (
+    ("freshet_session_requests", "Requests computed by the sessions.", lambda s: s.requests),
+    ("freshet_session_rows", "Candidate rows computed.", lambda s: s.rows),
+    ("freshet_session_failures", "Requests that failed or expired in a session's queue.", lambda s: s.failed),
+    ("freshet_session_batches", "Batches run.", lambda s: s.batches),
+    ("freshet_session_padded_rows", "Rows computed only to fill a bucket.", lambda s: s.padded_rows),
+)
+
+
+class _Series:
+    """Requests of one protocol and code. counts: one a bucket of BOUNDS_S, and one above them."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.sum_s = 0.0
+
+
+class Metrics(Collector):
+    """Counts requests; turns them and Processor.stats() into metric families when scraped."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._series: dict[tuple[str, int], _Series] = {}
+        self._predicted: dict[str, list[int]] = {}
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def observe(self, protocol: str, code: int, seconds: float) -> None:
+        """Counts one answered request."""
+        series = self._series.get((protocol, code))
+        if series is None:
+            series = self._series[protocol, code] = _Series()
+        series.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        series.sum_s += seconds
+
+    def predicted(self, model: str, rows: int) -> None:
+        """Counts one prediction that was answered. model: one that exists, so that labels stay few."""
+        counts = self._predicted.get(model)
+        if counts is None:
+            counts = self._predicted[model] = [0, 0]
+        counts[0] += 1
+        counts[1] += rows
+
+    def requests(self) -> dict[str, int]:
+        """Predictions answered so far, by model."""
+        return {model: requests for model, (requests, _) in self._predicted.copy().items()}
+
+    def scrape(self) -> bytes:
+        """The text exposition."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "freshet_ready",
+            "1 when every model answers and the server is not draining.",
+            int(self._lifecycle.ready),
+        )
+        yield from self._request_families()
+        yield from self._model_families()
+
+    def _request_families(self) -> Iterator[Metric]:
+        histogram = HistogramMetricFamily(
+            "freshet_http_request_duration_seconds",
+            "From the request's headers to its reply, by protocol and status code.",
+            labels=("protocol", "code"),
+        )
+        counter = CounterMetricFamily(
+            "freshet_http_requests",
+            "Requests answered, by protocol and status code.",
+            labels=("protocol", "code"),
+        )
+        for (protocol, code), series in sorted(self._series.copy().items()):
+            total, buckets = 0, []
+            counts, sum_s = list(series.counts), series.sum_s
+            for bound, count in zip((*BOUNDS_S, math.inf), counts):
+                total += count
+                buckets.append(("+Inf" if bound == math.inf else repr(bound), total))
+            histogram.add_metric((protocol, str(code)), buckets, sum_s)
+            counter.add_metric((protocol, str(code)), total)
+        yield counter
+        yield histogram
+
+    def _model_families(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily("freshet_model_requests", "Predictions answered.", labels=("model",))
+        rows = CounterMetricFamily(
+            "freshet_model_rows", "Candidate rows in those predictions.", labels=("model",)
+        )
+        for model, (request_count, row_count) in sorted(self._predicted.copy().items()):
+            requests.add_metric((model,), request_count)
+            rows.add_metric((model,), row_count)
+        yield from (requests, rows)
+        try:
+            stats = self._lifecycle.processor().stats()
+        except FreshetError:
+            # Loading or closed: the server's own counts are still worth reading.
+            return
+        for snapshot in stats[:1]:
+            for name, text, value in SESSION_COUNTERS:
+                yield CounterMetricFamily(name, text, value(snapshot))
+            yield GaugeMetricFamily(
+                "freshet_queue_rows", "Candidate rows waiting for a session.", snapshot.queue_rows
+            )
+        for kind, table in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
+            for name, text, value in table:
+                family = kind(name, text, labels=("model",))
+                for snapshot in stats:
+                    number = value(snapshot)
+                    if number is not None:
+                        family.add_metric((snapshot.model,), number)
+                yield family

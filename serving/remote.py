@@ -1,0 +1,71 @@
+"""A small client of the admin port for the command line: standard library only, no redirects, no proxies."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from processor.errors import BadInput, FreshetError, NotReady
+
+MAX_REPLY_NBYTES = 16 << 20
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A token must not follow a redirect to somewhere else."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+class Admin:
+    """Calls of one admin port. base: such as http://127.0.0.1:8502; token: "" for none."""
+
+    def __init__(self, base: str, token: str = "", timeout_s: float = 300.0) -> None:
+        if not base.startswith(("http://", "https://")):
+            raise BadInput(f"admin: an http:// or https:// address wanted, got {base[:64]!r}")
+        self._base = base.rstrip("/")
+        self._token = token
+        self._timeout_s = timeout_s
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
+
+    def get(self, path: str) -> Any:
+        return self._call("GET", path, None, "")
+
+    def send_json(self, method: str, path: str, document: Any) -> Any:
+        return self._call(method, path, json.dumps(document).encode(), "application/json")
+
+    def upload(self, path: str, data: bytes) -> Any:
+        return self._call("POST", path, data, "application/octet-stream")
+
+    def _call(self, method: str, path: str, body: bytes | None, content_type: str) -> Any:
+        """The reply's JSON; raises FreshetError with the server's own message, NotReady when nobody
+        answers."""
+        request = urllib.request.Request(self._base + path, data=body, method=method)
+        if content_type:
+            request.add_header("Content-Type", content_type)
+        if self._token:
+            request.add_header("Authorization", f"Bearer {self._token}")
+        try:
+            with self._opener.open(request, timeout=self._timeout_s) as reply:
+                return json.loads(reply.read(MAX_REPLY_NBYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise FreshetError(_message(error)) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", None) or type(error).__name__
+            raise NotReady(f"admin: no answer from {self._base}: {reason}") from None
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.loads(error.read(MAX_REPLY_NBYTES))["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"admin: answered {error.code}"
+
+
+def quoted(name: str) -> str:
+    """A name as one segment of a path."""
+    return urllib.parse.quote(name, safe="")

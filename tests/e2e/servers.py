@@ -1,0 +1,97 @@
+"""Real servers for end-to-end tests: `freshet serve` in its own process, on free loopback ports."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+READY_TIMEOUT_S = 90.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class LiveServer:
+    """One running `freshet serve`; a context manager that ends it in an orderly way."""
+
+    def __init__(self, repository, *options, log):
+        self.http_port, self.admin_port = free_port(), free_port()
+        command = [sys.executable, "-m", "serving", "serve", "--repository", str(repository)]
+        command += ["--http-port", str(self.http_port), "--admin-port", str(self.admin_port), *options]
+        self._log_path = log
+        with open(log, "a") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out)
+
+    def __enter__(self):
+        self.wait_ready()
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def wait_ready(self):
+        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            assert self.process.poll() is None, self._log_path.read_text()
+            with contextlib.suppress(OSError):
+                if self.get("/v2/health/ready")[0] == 200:
+                    return
+            time.sleep(0.02)
+        raise AssertionError("not ready: " + self._log_path.read_text())
+
+    def request(self, method, path, body=None, headers=None, admin=False):
+        """(status, headers, body bytes) of one request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port if admin else self.http_port, timeout=60)
+        try:
+            connection.request(method, path, body, headers or {})
+            reply = connection.getresponse()
+            return reply.status, dict(reply.getheaders()), reply.read()
+        finally:
+            connection.close()
+
+    def get(self, path, admin=False):
+        return self.request("GET", path, admin=admin)
+
+    def predict(self, model, inputs, connection=None):
+        """(scores, generation) by TensorFlow Serving's columnar form."""
+        body = json.dumps({"inputs": inputs}).encode()
+        if connection is None:
+            status, headers, data = self.request("POST", f"/v1/models/{model}:predict", body)
+        else:
+            connection.request("POST", f"/v1/models/{model}:predict", body)
+            reply = connection.getresponse()
+            status, headers, data = reply.status, dict(reply.getheaders()), reply.read()
+        assert status == 200, (status, data)
+        return json.loads(data)["outputs"], {k.lower(): v for k, v in headers.items()}["x-model-generation"]
+
+    def upload(self, model, data):
+        headers = {"content-type": "application/octet-stream"}
+        status, _, reply = self.request("POST", f"/admin/models/{model}/deltas", data, headers, admin=True)
+        return status, json.loads(reply)
+
+    def post_json(self, path, value, method="POST"):
+        headers = {"content-type": "application/json"}
+        status, _, reply = self.request(method, path, json.dumps(value).encode(), headers, admin=True)
+        return status, json.loads(reply)
+
+    def generation(self, model):
+        status, _, body = self.get("/admin/models", admin=True)
+        assert status == 200, body
+        return json.loads(body)["models"][model]["generation"]

@@ -1,0 +1,249 @@
+"""The main job: train, serve, replay the stream through the server, keep it fresh, and be better for it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.servers import LiveServer
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("FRESHET_DATA", ROOT.parent / "shared" / "data"))
+
+
+def replay(run, server, frozen_scores):
+    """Scores each event by the server before it is learned; returns (AUC served, AUC frozen)."""
+    from models.training.metrics import auc
+    from serving.demo import as_json
+
+    name = run.config.model.name
+    labels, served, frozen, generations = [], [], [], []
+
+    def before(batch):
+        scores, generation = server.predict(name, {n: as_json(c) for n, c in batch.columns.items()})
+        labels.append(batch.label)
+        served.append(np.ravel(scores).astype(np.float32))
+        frozen.append(frozen_scores(batch))
+        generations.append(generation)
+
+    for generation in run.stream(before=before):
+        wait_until_served(server, name, str(generation))
+    labels = np.concatenate(labels)
+    assert len(set(generations)) > 5
+    return auc(labels, np.concatenate(served)), auc(labels, np.concatenate(frozen))
+
+
+def wait_until_served(server, name, generation):
+    import threading
+
+    pause = threading.Event()
+    for _ in range(3000):
+        if server.generation(name) == generation:
+            return
+        pause.wait(0.005)
+    raise AssertionError(f"{generation} is not served")
+
+
+def frozen_model(tmp_path, run):
+    """A processor over a copy of version 1 as first published."""
+    import shutil
+
+    from processor.engine import PredictRequest, Processor, ProcessorConfig
+
+    name = run.config.model.name
+    shutil.copytree(run.repository / name / "1", tmp_path / "frozen" / name / "1")
+    processor = Processor.initialize(ProcessorConfig(str(tmp_path / "frozen"), sessions=1))
+    return processor, lambda b: processor.process(PredictRequest(name, b.columns)).outputs["score"].reshape(-1)
+
+
+def beats_frozen(tmp_path, config, source):
+    from models.training.run import Run
+
+    run = Run(config, source)
+    run.full()
+    processor, frozen_scores = frozen_model(tmp_path, run)
+    with processor, LiveServer(run.repository, log=tmp_path / "serve.log") as server:
+        return replay(run, server, frozen_scores)
+
+
+def test_the_refreshed_model_beats_the_frozen_one_on_the_synthetic_stream(tmp_path):
+    from models.config import parse_config
+    from models.data.synthetic import SyntheticSource, default_features
+
+    config = parse_config(
+        {
+            "model": {"name": "ctr", "hidden": [64]},
+            "data": {"path": "synthetic", "label": "label", "format": "parquet"},
+            "features": default_features(),
+            "publish": {"repository": str(tmp_path / "repository"), "full_rows": 100_000, "delta_rows": 2000},
+        }
+    )
+    served, frozen = beats_frozen(tmp_path, config, SyntheticSource(rows=160_000, drift_rows=400_000))
+    print(f"synthetic: AUC served {served:.4f}, frozen {frozen:.4f}")
+    assert served > frozen
+
+
+def test_the_refreshed_model_beats_the_frozen_one_on_a_slice_of_movielens(tmp_path):
+    if not (DATA / "ml-1m").is_dir():
+        pytest.skip("MovieLens is not at hand; set FRESHET_DATA to the folder that holds ml-1m")
+    from models.config import parse_config
+    from models.data import open_source
+
+    raw = {
+        "model": {"name": "ml", "hidden": [64]},
+        "data": {"path": str(DATA / "ml-1m"), "format": "movielens"},
+        "publish": {"repository": str(tmp_path / "repository"), "full_rows": 200_000, "delta_rows": 1000},
+    }
+    config = parse_config(raw)
+    source = Slice(open_source(config.data, config.features), 240_000)
+    served, frozen = beats_frozen(tmp_path, config, source)
+    print(f"MovieLens slice: AUC served {served:.4f}, frozen {frozen:.4f}")
+    assert served > frozen
+
+
+class Slice:
+    """The first rows of a source."""
+
+    def __init__(self, source, rows):
+        self._source, self._rows = source, rows
+        self.schema = source.schema
+
+    def count_rows(self):
+        return self._rows
+
+    def batches(self, rows, start=0):
+        for batch in self._source.batches(rows, start):
+            if batch.start >= self._rows:
+                return
+            yield batch.slice(0, min(len(batch), self._rows - batch.start))
+
+
+def write_table(folder, rows=3000):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    random = np.random.default_rng(0)
+    user, item = random.integers(0, 200, rows), random.integers(0, 50, rows)
+    lengths = random.integers(0, 6, rows)
+    table = {
+        "user": user,
+        "item": item,
+        "city": [["Rome", "Oslo", "", "Zürich"][i % 4] for i in range(rows)],
+        "price": np.where(random.random(rows) < 0.1, np.nan, random.exponential(20, rows)).astype(np.float32),
+        "seen": [random.integers(0, 50, n).tolist() for n in lengths],
+        "tags": [[f"t{t}" for t in random.integers(0, 9, n)] for n in lengths],
+        "ts": np.arange(rows) + 1.7e9,
+        "clicked": ((user + item) % 3 == 0).astype(np.int8),
+        "unused": np.zeros(rows),
+    }
+    pq.write_table(pa.table(table), folder / "clicks.parquet")
+    (folder / "train.toml").write_text(
+        """
+[model]
+name = "shop"
+arch = "dlrm"
+hidden = [32]
+[data]
+path = "clicks.parquet"
+label = "clicked"
+time = "ts"
+[features.user]
+kind = "id"
+dim = 8
+side = "user"
+[features.item]
+kind = "id"
+dim = 8
+side = "item"
+[features.city]
+kind = "string"
+dim = 8
+[features.price]
+kind = "float"
+transform = "log1p"
+[features.seen]
+kind = "ids"
+table = "item"
+dim = 8
+combiner = "mean"
+max_length = 4
+[features.tags]
+kind = "strings"
+dim = 8
+[train]
+batch_rows = 256
+[publish]
+repository = "repository"
+full_rows = 2000
+delta_rows = 250
+"""
+    )
+
+
+def freshet(*arguments, cwd):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "serving", *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_a_users_own_table_is_trained_published_and_served(tmp_path):
+    write_table(tmp_path)
+    result = freshet("train", "--config", "train.toml", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "shop 1.4" in result.stdout
+    assert "held out: AUC" in result.stdout
+    with LiveServer(tmp_path / "repository", log=tmp_path / "serve.log") as server:
+        candidates = {
+            "user": [7],
+            "city": ["Zürich"],
+            "tags": [["t1", "t2", "never seen"]],
+            "seen": [[1, 2, 3, 4, 5, 6]],
+            "item": [1, 2, 3],
+            "price": [1.5, 2.5, float("nan")],
+        }
+        scores, generation = server.predict("shop", candidates)
+        assert generation == "1.4"
+        assert np.shape(scores) == (3, 1)
+        one_by_one = [
+            server.predict("shop", candidates | {"item": [i], "price": [p]})[0][0]
+            for i, p in zip(candidates["item"], candidates["price"])
+        ]
+        np.testing.assert_allclose(scores, one_by_one, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('[features.city]\nkind = "string"', '[features.town]\nkind = "string"'), ["town"]),
+        (('[features.city]\nkind = "string"', '[features.city]\nkind = "id"'), ["city"]),
+        (('label = "clicked"', 'label = "clickd"'), ["clickd"]),
+        (("[train]\n", "[train]\nbatchrows = 3\n"), ["batchrows", "batch_rows"]),
+        (('path = "clicks.parquet"', 'path = "nothing.parquet"'), ["nothing.parquet"]),
+        (('arch = "dlrm"', 'arch = "dlmr"'), ["dlmr"]),
+    ],
+)
+def test_a_mistake_in_the_configuration_is_one_clear_line(tmp_path, change, words):
+    write_table(tmp_path, rows=600)
+    text = (tmp_path / "train.toml").read_text()
+    assert change[0] in text
+    (tmp_path / "train.toml").write_text(text.replace(*change))
+    result = freshet("train", "--config", "train.toml", cwd=tmp_path)
+    assert result.returncode == 2
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert all(word in lines[0] for word in words), lines
+    assert json.dumps(str(tmp_path)) not in lines[0]
+
+
+def test_an_empty_file_is_one_clear_line(tmp_path):
+    write_table(tmp_path, rows=600)
+    (tmp_path / "clicks.parquet").write_bytes(b"")
+    result = freshet("train", "--config", "train.toml", cwd=tmp_path)
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr

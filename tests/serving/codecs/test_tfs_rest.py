@@ -1,0 +1,258 @@
+import base64
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.columns import Ragged, Strings
+from processor.errors import BadInput, FreshetError
+from serving.codecs import tfs_rest
+from tests.serving.fakes import FLAT, PACKED, RAGGED, SINGLE, TWO_OUTPUTS
+
+
+def decode(document, manifest=PACKED, headers=None):
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return tfs_rest.decode(body, headers or {}, manifest)
+
+
+def refusal(document, manifest=PACKED, headers=None):
+    with pytest.raises(BadInput) as caught:
+        decode(document, manifest, headers)
+    return str(caught.value)
+
+
+def test_rows_of_named_inputs_become_one_column_each():
+    inputs, options = decode(
+        {"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}, {"ids": [4, 5, 6], "floats": [2, 3]}]}
+    )
+    assert inputs["ids"].dtype == np.int64
+    assert inputs["ids"].tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert inputs["floats"].dtype == np.float32
+    assert inputs["floats"].tolist() == [[0.5, 1.0], [2.0, 3.0]]
+    assert options == tfs_rest.Options(row=True)
+
+
+def test_columns_are_taken_as_they_are_and_unknown_keys_are_ignored():
+    inputs, options = decode({"inputs": {"ids": [[1, 2, 3]], "floats": [[1, 2], [3, 4]], "other": "x"}})
+    assert inputs.keys() == {"ids", "floats"}
+    assert inputs["ids"].shape == (1, 3)
+    assert not options.row
+
+
+def test_an_input_of_shape_n_also_takes_n_by_1():
+    document = {"inputs": {"user": [[1], [2]], "price": [1.5, 2], "city": [["a"], [{"b64": "gA=="}]]}}
+    inputs, _ = decode(document, FLAT)
+    assert inputs["user"].tolist() == [1, 2]
+    assert inputs["city"].tolist() == [b"a", b"\x80"]
+
+
+def test_ragged_inputs_are_nested_lists():
+    inputs, _ = decode(
+        {"instances": [{"user": 1, "seen": [], "tags": ["a", "bc"]}, {"user": 2, "seen": [7], "tags": []}]},
+        RAGGED,
+    )
+    assert inputs["seen"].values.tolist() == [7]
+    assert inputs["seen"].row_splits.tolist() == [0, 0, 1]
+    assert inputs["tags"].values.tolist() == [b"a", b"bc"]
+    assert isinstance(inputs["tags"], Ragged)
+
+
+def test_a_model_of_one_input_takes_plain_values():
+    rows, _ = decode({"instances": [[1, 2], [3, 4]]}, SINGLE)
+    columns, _ = decode({"inputs": [[1, 2], [3, 4]]}, SINGLE)
+    assert rows["x"].tolist() == columns["x"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_nan_and_infinity_are_numbers():
+    inputs, _ = decode(b'{"instances": [[NaN, -Infinity], [Infinity, 1]]}', SINGLE)
+    assert np.isnan(inputs["x"][0, 0])
+    assert inputs["x"][0, 1] == -np.inf
+    assert inputs["x"][1].tolist() == [np.inf, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (b"", "The document is empty"),
+        (b"{", "JSON Parse error"),
+        (b'{"instances": NaN', "JSON Parse error"),
+        (b"[]", "an object wanted"),
+        ({}, "Missing 'inputs' or 'instances' key"),
+        ({"instances": [], "inputs": []}, "expecting only one of 'inputs' or 'instances'"),
+        ({"instances": []}, "No values in 'instances' array"),
+        ({"instances": 3}, "to be a list/array, got a number"),
+        ({"instances": [1]}, "expecting list of objects"),
+        ({"inputs": [1]}, "expecting an object as multiple"),
+        ({"inputs": {"ids": [[1, 2, 3]]}}, "Missing named input: floats in 'inputs' object."),
+        ({"instances": [{"ids": [1, 2, 3]}]}, "Failed to process element: 0"),
+        ({"instances": [{"ids": [1, 2, 3], "floats": [1, 2], "x": 1}]}, "keys must be equal to: floats,ids"),
+        ({"instances": [{"ids": [1, 2, 3], "floats": [1, 2]}, 5]}, "Expecting object but got list at item 1"),
+        ({"instances": [{"ids": [1, 2], "floats": [1, 2]}]}, "unexpected size: 2 at item 0 expected size: 3"),
+        ({"instances": [{"ids": [1, 2, 3.0], "floats": [1, 2]}]}, "JSON Value: 3.0 (a number, value 2) is not of expected type: DT_INT64"),
+        ({"instances": [{"ids": [1, 2, True], "floats": [1, 2]}]}, "not of expected type: DT_INT64"),
+        ({"instances": [{"ids": [1, 2, 2**63], "floats": [1, 2]}]}, "9223372036854775808 which does not fit"),
+        ({"instances": [{"ids": [1, 2, [3]], "floats": [1, 2]}]}, "(a list, value 2)"),
+        ({"instances": [{"ids": [1, 2, 3], "floats": [1, "2"]}]}, "not of expected type: DT_FLOAT"),
+        ({"instances": [{"ids": [1, 2, 3], "floats": [1, 1e39]}]}, "without loss of precision"),
+        ({"instances": [{"ids": [1, 2, 3], "floats": [1, None]}]}, "null"),
+        ({"instances": [{"ids": 5, "floats": [1, 2]}]}, "a list of shape [n, 3] wanted, got a number at item 0"),
+        ({"inputs": {"ids": 5, "floats": [[1, 2]]}}, "a list of shape [n, 3] wanted, got a number"),
+        ({"signature_name": 3, "inputs": []}, "'signature_name' key must be a string"),
+        ({"signature_name": "other", "inputs": []}, "not found in signature def"),
+    ],
+)  # fmt: skip
+def test_a_malformed_request_is_refused_in_tensorflow_servings_words(document, message):
+    assert message in refusal(document)
+
+
+@pytest.mark.parametrize(
+    ("city", "message"),
+    [
+        (7, "DT_STRING"),
+        ({"b64": "?"}, "Unable to base64 decode"),
+        ({"b64": "gA==", "x": 1}, "not formatted correctly for base64"),
+        ({"b64": 1}, "not formatted correctly for base64"),
+        ([1, 2], "unexpected size"),
+    ],
+)
+def test_a_value_that_is_no_string_is_refused(city, message):
+    assert message in refusal({"inputs": {"user": [1], "price": [1], "city": [city]}}, FLAT)
+
+
+def test_objects_among_plain_values_are_refused():
+    assert "got object at item 1" in refusal({"instances": [[1, 2], {"x": [1, 2]}]}, SINGLE)
+
+
+def test_ragged_rows_must_be_lists():
+    assert "seen: a list of lists wanted, got a number at item 0" in refusal(
+        {"inputs": {"user": [1], "seen": [1], "tags": [[]]}}, RAGGED
+    )
+
+
+def test_a_number_of_thousands_of_digits_is_not_echoed():
+    message = refusal(b'{"instances": [[NaN, ' + b"9" * 4000 + b"]]}", SINGLE)
+    assert len(message) < 200
+
+
+def test_a_lone_surrogate_is_refused():
+    assert "not valid Unicode" in refusal(
+        b'{"inputs": {"user": [1], "price": [NaN], "city": ["\\ud800"]}}', FLAT
+    )
+
+
+def test_the_timeout_header_is_read_in_milliseconds():
+    document = {"instances": [[1, 2]]}
+    assert decode(document, SINGLE, {b"x-request-timeout-ms": b"250"})[1].timeout_s == 0.25
+    for wrong in (b"0", b"-1", b"nan", b"inf", b"soon", b"1" * 40, b""):
+        assert "x-request-timeout-ms" in refusal(document, SINGLE, {b"x-request-timeout-ms": wrong})
+
+
+def test_one_output_is_written_as_bare_values():
+    outputs = {"score": np.array([[0.1], [2.0]], np.float32)}
+    assert tfs_rest.encode(outputs, tfs_rest.Options(True)) == b'{"predictions":[[0.1],[2.0]]}'
+    assert tfs_rest.encode(outputs, tfs_rest.Options(False)) == b'{"outputs":[[0.1],[2.0]]}'
+
+
+def test_several_outputs_are_written_as_objects():
+    outputs = {
+        "click": np.array([[0.5], [0.25]], np.float32),
+        "topic": np.array([[1, 2], [3, 4]], np.float32),
+    }
+    assert json.loads(tfs_rest.encode(outputs, tfs_rest.Options(True))) == {
+        "predictions": [{"click": [0.5], "topic": [1.0, 2.0]}, {"click": [0.25], "topic": [3.0, 4.0]}]
+    }
+    assert json.loads(tfs_rest.encode(outputs, tfs_rest.Options(False))) == {
+        "outputs": {"click": [[0.5], [0.25]], "topic": [[1.0, 2.0], [3.0, 4.0]]}
+    }
+
+
+def test_values_that_are_not_finite_are_written_as_tensorflow_serving_does():
+    outputs = {"score": np.array([[np.nan], [np.inf], [-np.inf], [0.1]], np.float32)}
+    assert (
+        tfs_rest.encode(outputs, tfs_rest.Options(True))
+        == b'{"predictions":[[NaN],[Infinity],[-Infinity],[0.1]]}'
+    )
+
+
+def test_a_column_of_a_wider_matrix_can_be_written():
+    wide = np.arange(6, dtype=np.float32).reshape(3, 2)
+    assert (
+        tfs_rest.encode({"score": wide[:, 1:]}, tfs_rest.Options(True))
+        == b'{"predictions":[[1.0],[3.0],[5.0]]}'
+    )
+
+
+def test_status_writes_the_version_as_a_string():
+    document = json.loads(tfs_rest.encode_status([(3, "AVAILABLE", ""), (4, "END", "broken")]))
+    assert document["model_version_status"] == [
+        {"version": "3", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}},
+        {"version": "4", "state": "END", "status": {"error_code": "UNKNOWN", "error_message": "broken"}},
+    ]
+
+
+def test_metadata_nests_the_signature_twice():
+    document = json.loads(tfs_rest.encode_metadata(RAGGED, "ctr", 3))
+    assert document["model_spec"] == {"name": "ctr", "signature_name": "", "version": "3"}
+    signature = document["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert signature["inputs"]["tags"]["dtype"] == "DT_STRING"
+    assert [d["size"] for d in signature["inputs"]["seen"]["tensor_shape"]["dim"]] == ["-1", "-1"]
+    assert signature["outputs"]["score"]["dtype"] == "DT_FLOAT"
+
+
+INT64S = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.floats(width=32)
+
+
+@given(
+    st.lists(
+        st.tuples(INT64S, FLOATS, st.text(st.characters(codec="utf-8"), max_size=5)), min_size=1, max_size=20
+    )
+)
+def test_what_a_client_writes_is_what_the_model_reads(rows):
+    body = json.dumps({"instances": [{"user": u, "price": p, "city": c} for u, p, c in rows]}).encode()
+    inputs, _ = tfs_rest.decode(body, {}, FLAT)
+    assert inputs["user"].tolist() == [u for u, _, _ in rows]
+    np.testing.assert_array_equal(inputs["price"], np.array([p for _, p, _ in rows], np.float32))
+    assert inputs["city"].tolist() == [c.encode() for _, _, c in rows]
+
+
+@given(st.lists(st.binary(max_size=8), min_size=1, max_size=10))
+def test_any_bytes_travel_as_base64(values):
+    cities = [{"b64": base64.b64encode(v).decode()} for v in values]
+    body = json.dumps({"inputs": {"user": [1], "price": [1], "city": cities}}).encode()
+    inputs, _ = tfs_rest.decode(body, {}, FLAT)
+    assert isinstance(inputs["city"], Strings)
+    assert inputs["city"].tolist() == values
+
+
+@given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=20), st.booleans())
+def test_what_the_model_writes_is_what_a_client_reads(rows, row_form):
+    array = np.array(rows, np.float32)
+    document = json.loads(tfs_rest.encode({"score": array}, tfs_rest.Options(row_form)))
+    np.testing.assert_array_equal(
+        np.array(document["predictions" if row_form else "outputs"], np.float32), array
+    )
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | INT64S | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["ids", "floats", "user", "b64", "x"]), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(["instances", "inputs", "signature_name"]), JSON, max_size=2))
+def test_any_json_is_decoded_or_refused_with_an_error_of_ours(document):
+    for manifest in (PACKED, FLAT, RAGGED, SINGLE, TWO_OUTPUTS):
+        try:
+            decode(document, manifest)
+        except FreshetError as error:
+            assert len(str(error)) < 1000
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(body):
+    with pytest.raises(FreshetError):
+        tfs_rest.decode(body, {}, PACKED)

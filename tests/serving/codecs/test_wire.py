@@ -1,0 +1,66 @@
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.errors import BadInput, FreshetError, TooLarge
+from serving.codecs import wire
+
+
+def test_gzip_and_deflate_bodies_are_inflated():
+    assert wire.inflate(gzip.compress(b"abc"), {b"content-encoding": b"gzip"}) == b"abc"
+    assert wire.inflate(zlib.compress(b"abc"), {b"content-encoding": b"Deflate"}) == b"abc"
+    assert wire.inflate(b"abc", {b"content-encoding": b"identity"}) == b"abc"
+    assert wire.inflate(b"abc", {}) == b"abc"
+
+
+def test_another_content_coding_is_answered_415():
+    with pytest.raises(wire.UnsupportedEncoding, match="gzip or deflate wanted, got 'br'") as caught:
+        wire.inflate(b"abc", {b"content-encoding": b"br"})
+    assert caught.value.http_status == 415
+
+
+def test_a_small_body_that_inflates_to_a_large_one_is_refused():
+    bomb = gzip.compress(b"\0" * 1_000_000)
+    assert len(bomb) < 2000
+    with pytest.raises(TooLarge, match="after inflation"):
+        wire.inflate(bomb, {b"content-encoding": b"gzip"}, 2000)
+    assert wire.inflate(gzip.compress(b"\0" * 2000), {b"content-encoding": b"gzip"}, 2000) == b"\0" * 2000
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_inflated():
+    with pytest.raises(TooLarge, match="at most 2 bytes wanted, got 3"):
+        wire.inflate(b"abc", {}, 2)
+
+
+@pytest.mark.parametrize("body", [b"", b"abc", gzip.compress(b"abc")[:-1], gzip.compress(b"abc") + b"x"])
+def test_a_broken_stream_is_refused(body):
+    with pytest.raises(BadInput, match="gzip stream"):
+        wire.inflate(body, {b"content-encoding": b"gzip"})
+
+
+@given(st.binary(max_size=60), st.sampled_from([b"gzip", b"deflate"]))
+def test_any_bytes_are_inflated_or_refused_with_an_error_of_ours(body, coding):
+    try:
+        wire.inflate(body, {b"content-encoding": coding})
+    except FreshetError:
+        pass
+
+
+def test_json_nested_too_deeply_is_refused():
+    with pytest.raises(BadInput):
+        wire.load_json(b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}")
+    with pytest.raises(BadInput):
+        wire.load_json(b'{"a":[NaN,' + b"[" * 100_000 + b"]" * 100_000 + b"]}")
+
+
+def test_the_slow_parser_is_not_given_a_large_body():
+    with pytest.raises(BadInput, match="JSON Parse error"):
+        wire.load_json(b'{"a": [NaN' + b",1" * wire.MAX_SLOW_JSON_NBYTES + b"]}")
+
+
+def test_only_utf_8_is_read():
+    with pytest.raises(BadInput):
+        wire.load_json('{"a": NaN}'.encode("utf-16"))

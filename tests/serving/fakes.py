@@ -1,0 +1,220 @@
+"""A Processor without tables or sessions, the models it serves, and an in-memory driver for ASGI applications."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from processor.columns import Ragged, Strings
+from processor.engine import Applied, ModelStats, PredictReply, PredictRequest, VersionStatus
+from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
+from processor.generation import Generation
+from processor.package.manifest import Input, Manifest, Output
+
+
+def manifest_of(inputs: list[Input], outputs: list[Output] | None = None) -> Manifest:
+    """A manifest with no more in it than codecs look at."""
+    outputs = outputs or [Output("score", 1)]
+    return Manifest("ctr", 3, "fake", 0.0, inputs, [], [], outputs, 1, {}, {})
+
+
+PACKED = manifest_of([Input("ids", "int64", 3), Input("floats", "float32", 2)])
+FLAT = manifest_of([Input("user", "int64"), Input("price", "float32"), Input("city", "string")])
+RAGGED = manifest_of(
+    [Input("user", "int64"), Input("seen", "int64", ragged=True), Input("tags", "string", ragged=True)]
+)
+SINGLE = manifest_of([Input("x", "float32", 2)])
+TWO_OUTPUTS = manifest_of([Input("user", "int64")], [Output("click", 1), Output("topic", 2)])
+
+
+def rows_of(column: Any, spec: Input) -> int:
+    if isinstance(column, Strings):
+        return len(column) // (spec.columns or 1)
+    return len(column)
+
+
+@dataclass
+class FakeProcessor:
+    """The interface of processor.engine.Processor. A score is the sum of the row's numbers and lengths.
+
+    hold: answers wait until release() is called. refuse: what submit raises. fail: what done is given.
+    """
+
+    manifests: dict[str, Manifest] = field(default_factory=lambda: {"ctr": PACKED})
+    generation: Generation = Generation(3, 17)
+    ready: bool = True
+    hold: bool = False
+    refuse: Exception | None = None
+    fail: FreshetError | None = None
+    closed: bool = False
+    polls: int = 0
+    changes: list[str] = field(default_factory=list)
+    requests: list[PredictRequest] = field(default_factory=list)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    held: list[Callable[[], None]] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=lambda: {"stable": 3})
+    submitted: threading.Event = field(default_factory=threading.Event)
+
+    def manifest(
+        self, model: str, version: int | None = None, label: str | None = None
+    ) -> tuple[Manifest, Generation]:
+        if self.closed:
+            raise NotReady("closed")
+        if model not in self.manifests:
+            raise NotFound(f"model {model[:64]!r} is not in the repository")
+        if label is not None and label not in self.labels:
+            raise NotFound(f"model {model!r} has no label {label[:64]!r}")
+        if version not in (None, self.generation.version):
+            raise NotFound(f"model {model!r} has no version {version}")
+        return self.manifests[model], self.generation
+
+    def submit(self, request: PredictRequest, done: Callable[[PredictReply | FreshetError], None]) -> None:
+        manifest, generation = self.manifest(request.model, request.version, request.label)
+        if self.refuse is not None:
+            raise self.refuse
+        self.requests.append(request)
+        rows = {i.name: rows_of(request.inputs[i.name], i) for i in manifest.inputs}
+        if len(set(rows.values()) - {1}) > 1 or 0 in rows.values():
+            raise BadInput(f"inputs: one number of rows wanted, got {rows}")
+        n = max(rows.values())
+        scores = sum(np.broadcast_to(_sums(request.inputs[i.name], i), (n,)) for i in manifest.inputs)
+        outputs = {
+            o.name: np.repeat(np.float32(scores)[:, None], o.columns, axis=1) for o in manifest.outputs
+        }
+        result = self.fail or PredictReply(outputs, generation, request.model)
+        answer = lambda: done(result)  # noqa: E731
+        if self.hold:
+            self.held.append(answer)
+        else:
+            threading.Thread(target=answer).start()
+        self.submitted.set()
+
+    def release(self) -> None:
+        held, self.held = self.held, []
+        for answer in held:
+            answer()
+
+    def models(self) -> list[str]:
+        return list(self.manifests)
+
+    def status(self, model: str) -> list[VersionStatus]:
+        if model not in self.manifests:
+            raise NotFound(f"Could not find any versions of model {model}")
+        return [VersionStatus(4, "END", "a table does not fit"), VersionStatus(3, "AVAILABLE", "")]
+
+    def info(self) -> dict[str, Any]:
+        return {
+            "ready": self.ready,
+            "sessions": 2,
+            "models": {m: {"generation": str(self.generation)} for m in self.manifests},
+        }
+
+    def apply_delta(self, model: str, data: bytes | None = None, path: str | None = None) -> Applied:
+        self.manifest(model)
+        self.calls.append(
+            ("apply_delta", model, data, path, threading.current_thread() is threading.main_thread())
+        )
+        if data == b"conflict":
+            raise Conflict("delta: continues step 9, the served generation is 3.17")
+        return Applied(model, Generation(3, 18), 5, 1, 2.5)
+
+    def rollback(self, model: str, generation: Generation) -> Generation:
+        self.calls.append(("rollback", model, generation))
+        return generation
+
+    def load(self, model: str, version: int) -> None:
+        self.calls.append(("load", model, version))
+
+    def unload(self, model: str, version: int) -> None:
+        self.calls.append(("unload", model, version))
+
+    def set_label(self, model: str, label: str, version: int) -> None:
+        self.calls.append(("set_label", model, label, version))
+
+    def poll(self) -> list[str]:
+        self.polls += 1
+        changes, self.changes = self.changes, []
+        return changes
+
+    def stats(self) -> list[ModelStats]:
+        return [
+            ModelStats(
+                model=model, generation=self.generation, requests=7, rows=70, failed=1, batches=3, padded_rows=11,
+                queue_rows=2, delta_count=17, delta_rows=340, last_apply_ms=2.5, last_freshness_s=0.2,
+                published_at=1.7e9, event_time=None, lookups=1000, misses=30,
+            )
+            for model in self.manifests
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _sums(column: Any, spec: Input) -> np.ndarray:
+    if isinstance(column, Ragged):
+        return np.diff(column.row_splits).astype(np.float64)
+    if isinstance(column, Strings):
+        return np.diff(column.offsets).reshape(-1, spec.columns or 1).sum(1).astype(np.float64)
+    return np.asarray(column, np.float64).reshape(len(column), -1).sum(1)
+
+
+@dataclass
+class Reply:
+    """What an application sent. headers: by lower-case name."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+async def call(
+    app: Any,
+    method: str,
+    path: str,
+    body: bytes | list[bytes] = b"",
+    headers: dict[str, str] | None = None,
+    disconnect: bool = False,
+) -> Reply | None:
+    """One request through an ASGI application; None when it sent nothing. A list body arrives in chunks."""
+    chunks = list(body) if isinstance(body, list) else [body]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if not chunks:
+            if disconnect:
+                return {"type": "http.disconnect"}
+            await asyncio.Event().wait()
+        chunk = chunks.pop(0)
+        return {"type": "http.request", "body": chunk, "more_body": bool(chunks) or disconnect}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    raw = path.encode()
+    scope = {
+        "type": "http", "method": method, "path": path, "raw_path": raw, "query_string": b"",
+        "headers": [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()],
+    }  # fmt: skip
+    await app(scope, receive, send)
+    if not sent:
+        return None
+    start, content = sent
+    return Reply(start["status"], {k.decode(): v.decode() for k, v in start["headers"]}, content["body"])
+
+
+def send(
+    app: Any, method: str, path: str, body: bytes | list[bytes] = b"", headers: dict[str, str] | None = None
+) -> Reply:
+    """call() on an event loop of its own."""
+    reply = asyncio.run(call(app, method, path, body, headers))
+    assert reply is not None
+    return reply

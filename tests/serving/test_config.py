@@ -1,0 +1,84 @@
+import pytest
+
+from processor.errors import BadInput
+from serving.config import ServeConfig, load_config
+
+
+def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(tmp_path):
+    file = tmp_path / "serve.toml"
+    file.write_text('repository = "file"\nhttp_port = 1\nsessions = 1\ndrain_s = 2\nmodels = ["a"]\n')
+    environ = {"FRESHET_HTTP_PORT": "2", "FRESHET_SESSIONS": "2", "FRESHET_MODELS": "b, c"}
+    config = load_config({"http_port": 3, "sessions": None}, environ, str(file))
+    assert (config.repository, config.http_port, config.sessions, config.admin_port) == ("file", 3, 2, 8502)
+    assert config.drain_s == 2.0
+    assert config.models == ["b", "c"]
+    assert config.given == {"repository", "http_port", "sessions", "drain_s", "models"}
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path):
+    file = tmp_path / "serve.toml"
+    file.write_text('repository = "r"')
+    assert load_config({}, {"FRESHET_CONFIG": str(file)}).repository == "r"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("port = 1", "config: unknown key 'port'"),
+        ('http_port = "1"', "config: http_port: int wanted, got str"),
+        ("http_port = true", "config: http_port: int wanted, got bool"),
+        ("models = [1]", "config: models: list of strings wanted"),
+        ("given = []", "unknown key 'given'"),
+        ("x = ", "not valid TOML"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_clear_line(tmp_path, text, message):
+    file = tmp_path / "serve.toml"
+    file.write_text(text)
+    with pytest.raises(BadInput) as caught:
+        load_config({"repository": "r"}, {}, str(file))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_one_clear_line(tmp_path):
+    with pytest.raises(BadInput, match="No such file"):
+        load_config({"repository": "r"}, {}, str(tmp_path / "none.toml"))
+
+
+def test_a_mistake_in_the_environment_names_the_variable():
+    with pytest.raises(BadInput, match="FRESHET_HTTP_PORT: int wanted, got 'x'"):
+        load_config({"repository": "r"}, {"FRESHET_HTTP_PORT": "x"})
+
+
+def test_a_repository_is_wanted():
+    with pytest.raises(BadInput, match="repository: wanted"):
+        load_config({}, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"http_port": 70000}, "http_port: a port"),
+        ({"workers": 2}, "worker processes are not there yet"),
+        ({"sessions": -1}, "sessions: 0"),
+        ({"drain_s": float("nan")}, "drain_s: 0 to 3600"),
+        ({"log_level": "loud"}, "log_level: one of debug"),
+        ({"admin_host": "0.0.0.0"}, "without an admin_token a loopback address is wanted"),
+        ({"admin_token": "a b"}, "admin_token: printable ASCII"),
+        ({"poll_interval_s": 0.0}, "poll_interval_s"),
+    ],
+)
+def test_an_option_out_of_its_range_is_one_clear_line(options, message):
+    with pytest.raises(BadInput, match=message):
+        load_config({"repository": "r", **options}, {})
+
+
+def test_a_token_opens_the_admin_port_to_other_hosts():
+    assert ServeConfig("r", admin_host="0.0.0.0", admin_token="t").admin_host == "0.0.0.0"
+    for host in ("localhost", "127.0.0.9", "::1"):
+        assert ServeConfig("r", admin_host=host).admin_host == host
+
+
+def test_the_token_is_not_shown():
+    assert "secret" not in repr(ServeConfig("r", admin_token="secret"))
