@@ -7,7 +7,7 @@ BENCH_ARGS ?=
 LOADTEST_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check format bench loadtest kills serving-tree docs clean
+.PHONY: help install demo test check format bench loadtest kills image-steps clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,8 +38,8 @@ loadtest: .venv/.dev ## locust for 60 s with a delta every second; report in loa
 kills: .venv/.dev ## kill -9 of trainer and server at random moments, 40 rounds
 	$(BIN)/python -m pytest -m kills tests/e2e
 
-serving-tree: ## what the Dockerfile does, in a clean folder, where no Docker engine is at hand
-	./docker-steps.sh
+image-steps: .venv/.installed ## the steps of the Dockerfile in a clean folder, where no Docker engine is at hand
+	PYTHON=$(PYTHON) .ci/image-steps
 
 clean:
 	rm -rf .venv build *.egg-info .demo

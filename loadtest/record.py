@@ -74,7 +74,13 @@ class Recorder:
         self._window, self._window_failed, self._window_end_s = histogram(), 0, start_s + WINDOW_S
 
     def request(
-        self, kind: str, end_s: float, latency_s: float, fault: str = "", mixed: bool = False, load: bool = True
+        self,
+        kind: str,
+        end_s: float,
+        latency_s: float,
+        fault: str = "",
+        mixed: bool = False,
+        load: bool = True,
     ) -> None:
         """One finished request. load: it is one of those that the windows show."""
         entry = self.kinds.setdefault(kind, Kind(histogram()))

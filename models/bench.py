@@ -31,7 +31,9 @@ LIMIT = 0.05
 def bench_manifest(rows: int) -> Manifest:
     """The manifest draft of the benchmark's model with `rows` rows a table."""
     ids = [
-        Feature(f"c{i}", "id", "ids", column=i, table=f"c{i}", offset=i * DIM, width=DIM, side="item" if i % 2 else "user")
+        Feature(
+            f"c{i}", "id", "ids", column=i, table=f"c{i}", offset=i * DIM, width=DIM, side="item" if i % 2 else "user"
+        )
         for i in range(TABLES)
     ]
     floats = [Feature(f"i{j}", "float", "floats", column=j, offset=TABLES * DIM + j) for j in range(FLOATS)]

@@ -194,7 +194,11 @@ class Processor:
             if self._root.changed():
                 wanted = self.config.models
                 for name in self._repository.models():
-                    if name not in self._models and (wanted is None or name in wanted) and self._repository.versions(name):
+                    if (
+                        name not in self._models
+                        and (wanted is None or name in wanted)
+                        and self._repository.versions(name)
+                    ):
                         self._models = self._models | {name: self._new_model(name)}
             for model in self._models.values():
                 events += model.poll()

@@ -107,7 +107,9 @@ class ServedVersion:
         self.delta_count = self.delta_rows = 0
         self.last_apply_ms = self.last_freshness_s = 0.0
         self._executables = self._build(self.dense)
-        self.costs = CostTable({b: _measure(e, self.plan.width, self.outputs, clock) for b, e in self._executables.items()})
+        self.costs = CostTable(
+            {b: _measure(e, self.plan.width, self.outputs, clock) for b, e in self._executables.items()}
+        )
         self.state = self._state(flip=1)
 
     @property

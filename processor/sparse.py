@@ -70,7 +70,16 @@ class SparsePlan:
                 seed = tables[f.table][1].hash_seed if self._inputs[f.input].dtype == "string" else 0
             kind = {"float": pool.KIND_FLOAT, "id": pool.KIND_ONE, "string": pool.KIND_ONE}.get(f.kind, pool.KIND_MANY)
             slot = self._slots[f.input, seed]
-            self.plan[row] = (kind, slot, max(f.column, 0), table, COMBINERS[f.combiner], f.max_length, f.offset, f.width)
+            self.plan[row] = (
+                kind,
+                slot,
+                max(f.column, 0),
+                table,
+                COMBINERS[f.combiner],
+                f.max_length,
+                f.offset,
+                f.width,
+            )
             self.scaling[row] = (f.log1p, f.mean, f.scale)
 
     def bind(self, inputs: Mapping[str, Column]) -> Bound:

@@ -131,7 +131,7 @@ class ServedTable:
         return {"rows": self._base.nbytes, "index": self._index.nbytes, "arena": self._bump * (self.spec.dim * 4 + 16)}
 
     def apply(self, delta: TableDelta, epoch: int) -> Versions:
-        """Stages and publishes the delta's rows for readers of `epoch` and later; readers of older ones see no change."""
+        """Stages and publishes the delta's rows; readers of epochs before `epoch` see no change."""
         keys, removed = np.ascontiguousarray(delta.keys), self._present(delta.removed)
         self._make_room(keys)
         slots = self._allocate(len(keys) + len(removed))
@@ -176,7 +176,7 @@ class ServedTable:
         """Every key, ascending, with its row as of an epoch: int64 [n], float32 [n, dim] (copies)."""
         capacity = len(self._index)
         keys, addresses = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
-        count = row_kernels.live(*self.descriptor()[:7], epoch, keys, addresses)
+        count = row_kernels.live(np.array(self.descriptor()), epoch, keys, addresses)
         order = np.argsort(keys[:count])
         rows = np.empty((count, self.spec.dim), np.float32)
         row_kernels.gather(addresses[:count][order], rows)
@@ -228,7 +228,9 @@ class ServedTable:
         recycled = min(count, len(self._free))
         fresh = count - recycled
         if self._bump + fresh > len(self._arena):
-            raise TooLarge(f"table {self.spec.name!r}: the arena of {len(self._arena)} rows is full; publish a new version")
+            raise TooLarge(
+                f"table {self.spec.name!r}: the arena of {len(self._arena)} rows is full; publish a new version"
+            )
         slots = np.concatenate([self._free[:recycled], np.arange(self._bump, self._bump + fresh)])
         self._free = self._free[recycled:]
         self._bump += fresh

@@ -62,7 +62,7 @@ def generation_headers(generation: Generation) -> tuple[tuple[bytes, bytes], tup
 
 
 class DataApp:
-    """ASGI 3 application. One instance serves one event loop."""
+    """ASGI 3 application. One event loop at a time runs it."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class DataApp:
     ) -> PredictReply:
         loop = asyncio.get_running_loop()
         wakeups = self._wakeups
-        if wakeups is None:
+        if wakeups is None or wakeups.loop is not loop:
             wakeups = self._wakeups = Wakeups(loop)
         future: asyncio.Future[PredictReply | FreshetError] = loop.create_future()
         request = PredictRequest(route.model, inputs, route.version, route.label, timeout_s)

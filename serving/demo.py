@@ -42,7 +42,9 @@ DELTA_EVERY_S = 1.0
 def demo(
     data: Annotated[str, typer.Option(help="Folder or file of real data; the synthetic stream when left out.")] = "",
     exit_after: Annotated[float, typer.Option(help="Stop after so many seconds of streaming; 0: on Ctrl-C.")] = 0.0,
-    folder: Annotated[Path, typer.Option(help="Where the demo keeps its repository; emptied at the start.")] = Path(".demo"),
+    folder: Annotated[Path, typer.Option(help="Where the demo keeps its repository; emptied at the start.")] = Path(
+        ".demo"
+    ),
     http_port: Annotated[int, typer.Option(help="Data port; the next free one if taken.")] = 8501,
     admin_port: Annotated[int, typer.Option(help="Admin port; the next free one if taken.")] = 8502,
 ) -> None:
@@ -71,7 +73,11 @@ def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
     publish: dict[str, Any] = {"repository": str(repository), "full_rows": 200_000, "delta_rows": 2000}
     model = {"name": "ctr", "hidden": [256, 128]}
     if not data:
-        raw = {"model": model, "data": {"path": "synthetic", "label": "label", "format": "parquet"}, "publish": publish}
+        raw = {
+            "model": model,
+            "data": {"path": "synthetic", "label": "label", "format": "parquet"},
+            "publish": publish,
+        }
         return parse_config(raw | {"features": synthetic_features()}), SyntheticSource(drift_rows=600_000)
     form = format_of(data)
     if form not in ("movielens", "criteo"):
@@ -122,7 +128,13 @@ class Demo:
     """The three processes of a demo; run() shows them, close() ends them."""
 
     def __init__(
-        self, console: Console, config: TrainConfig, source: Source, folder: Path, http_port: int, admin_port: int
+        self,
+        console: Console,
+        config: TrainConfig,
+        source: Source,
+        folder: Path,
+        http_port: int,
+        admin_port: int,
     ) -> None:
         self._console, self._config, self._source, self._folder = console, config, source, folder
         self._http, self._admin = f"http://127.0.0.1:{http_port}", f"http://127.0.0.1:{admin_port}"
@@ -147,7 +159,10 @@ class Demo:
         self._freeze()
         started_s = time.monotonic()
         self._serve()
-        console.print(f"freshet serve is ready after {time.monotonic() - started_s:.1f} s at {self._http}", highlight=False)
+        console.print(
+            f"freshet serve is ready after {time.monotonic() - started_s:.1f} s at {self._http}",
+            highlight=False,
+        )
         self._print_hints()
         self._start_traffic()
         self._stream(run, exit_after_s)

@@ -15,7 +15,7 @@ class Wakeups:
     """Resolves futures of one event loop from any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._queue: deque[tuple[asyncio.Future[Any], Any]] = deque()
         self._pending = False
 
@@ -25,7 +25,7 @@ class Wakeups:
         if not self._pending:
             self._pending = True
             try:
-                self._loop.call_soon_threadsafe(self._resolve)
+                self.loop.call_soon_threadsafe(self._resolve)
             except RuntimeError:
                 # The loop has closed: nobody waits for the reply any more.
                 self._queue.clear()

@@ -29,7 +29,8 @@ def manifest(version=1, users=0, tags=0, model="small"):
         Feature("tags", "strings", "tags", table="tag", combiner="mean", max_length=3, offset=DIM, width=DIM),
     ]
     features += [
-        Feature(f"f{j}", "float", "floats", column=j, log1p=j == 1, mean=0.5, scale=2.0, offset=2 * DIM + j) for j in range(4)
+        Feature(f"f{j}", "float", "floats", column=j, log1p=j == 1, mean=0.5, scale=2.0, offset=2 * DIM + j)
+        for j in range(4)
     ]
     return Manifest(
         model=model,
@@ -44,7 +45,8 @@ def manifest(version=1, users=0, tags=0, model="small"):
         dense={name: list(shape) for name, shape in SHAPES.items()},
         files={},
         executables=[
-            Executable("onnxruntime", "cpu", b, f"compiled/onnxruntime-cpu/b{b}.onnx", "test", list(SHAPES)) for b in BUCKETS
+            Executable("onnxruntime", "cpu", b, f"compiled/onnxruntime-cpu/b{b}.onnx", "test", list(SHAPES))
+            for b in BUCKETS
         ],
     )
 
@@ -81,7 +83,11 @@ def make_delta(step, users=(), removed=(), tags=(), parent=None, version=1, tag=
     tag = step if tag is None else tag
     tables = {
         "user": TableDelta(np.array(users, np.int64), rows_of(users, tag), np.array(removed, np.int64)),
-        "tag": TableDelta(np.array([tag_id(t) for t in tags], np.int64), rows_of([tag_id(t) for t in tags], tag), np.empty(0, np.int64)),
+        "tag": TableDelta(
+            np.array([tag_id(t) for t in tags], np.int64),
+            rows_of([tag_id(t) for t in tags], tag),
+            np.empty(0, np.int64),
+        ),
     }
     dense = {} if dense_seed is None else make_weights(dense_seed)
     parent = step - 1 if parent is None else parent

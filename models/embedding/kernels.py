@@ -60,7 +60,11 @@ def forget(place, touched):
         place[ref] = -1
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32), cache=True, nogil=True)
+@nb.njit(
+    nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32),
+    cache=True,
+    nogil=True,
+)
 def adagrad(touched, sums, rows, slots, rate):
     """Adagrad as Keras computes it. slots: [_, dim] accumulators."""
     for i in range(len(touched)):
@@ -71,7 +75,11 @@ def adagrad(touched, sums, rows, slots, rate):
             rows[r, j] -= rate * g / np.sqrt(slots[r, j] + np.float32(ADAGRAD_EPSILON))
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32), cache=True, nogil=True)
+@nb.njit(
+    nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32),
+    cache=True,
+    nogil=True,
+)
 def adam(touched, sums, rows, slots, rate):
     """Lazy Adam: Keras' formula with the row's own step count. slots: [_, 2 * dim + 1]: m, v, steps of the row."""
     dim = rows.shape[1]
@@ -87,7 +95,11 @@ def adam(touched, sums, rows, slots, rate):
             rows[r, j] -= slots[r, j] * alpha / (np.sqrt(slots[r, dim + j]) + np.float32(ADAM_EPSILON))
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32), cache=True, nogil=True)
+@nb.njit(
+    nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32),
+    cache=True,
+    nogil=True,
+)
 def ftrl(touched, sums, rows, slots, rate):
     """FTRL-proximal as Keras computes it, without regularisation. slots: [_, 2 * dim]: accumulator, linear."""
     dim = rows.shape[1]
@@ -100,5 +112,3 @@ def ftrl(touched, sums, rows, slots, rate):
             after = np.sqrt(slots[r, j])
             slots[r, dim + j] += g - (after - before) / rate * rows[r, j]
             rows[r, j] = -slots[r, dim + j] * rate / after
-
-

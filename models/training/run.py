@@ -110,7 +110,9 @@ class Run:
         while self.state.epoch < settings.epochs:
             last = self.state.epoch == settings.epochs - 1
             until = stop if last else held_out_from
-            name = "training" if settings.epochs == 1 else f"training, epoch {self.state.epoch + 1} of {settings.epochs}"
+            name = (
+                "training" if settings.epochs == 1 else f"training, epoch {self.state.epoch + 1} of {settings.epochs}"
+            )
             self._report.begin(name, until)
             self._report.advance(self.state.position)
             self._learn(min(until, held_out_from))
@@ -130,7 +132,9 @@ class Run:
         self._publish_version()
         return Generation(self.state.version, 0)
 
-    def stream(self, before: Callable[[Batch], None] | None = None, stop_row: int | None = None) -> Iterator[Generation]:
+    def stream(
+        self, before: Callable[[Batch], None] | None = None, stop_row: int | None = None
+    ) -> Iterator[Generation]:
         """Phase two: yields the generation of each delta once it is published.
 
         before(batch) is called with each piece before it is learned. stop_row: where to end; default: with the data.
@@ -163,7 +167,7 @@ class Run:
         generation = self.full()
         if len(self.held_out):
             self._report.note(_metrics("held out", self.held_out))
-        for generation in self.stream():
+        for generation in self.stream():  # noqa: B007
             pass
         if len(self.streamed):
             self._report.note(_metrics("streamed, scored before learned", self.streamed))

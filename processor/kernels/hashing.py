@@ -23,7 +23,9 @@ def _mix(z):
 
 
 @nb.njit(
-    nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.uint64, nb.float32, nb.float32[:, :]), cache=True, nogil=True
+    nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.uint64, nb.float32, nb.float32[:, :]),
+    cache=True,
+    nogil=True,
 )
 def init_rows(keys, seed, limit, rows):
     """rows[i] = uniform in [-limit, limit), a function of (seed, keys[i], column) and nothing else (splitmix64)."""

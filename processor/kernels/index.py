@@ -73,7 +73,9 @@ def build(address, capacity, keys):
     return -1
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True)
+@nb.njit(
+    nb.void(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True
+)
 def find(address, capacity, keys, refs):
     """refs[i] = ref of keys[i], ABSENT where the key is unknown."""
     for i in range(len(keys)):
@@ -81,7 +83,9 @@ def find(address, capacity, keys, refs):
         refs[i] = load_i64(address + 16 * e + 8) if e >= 0 else ABSENT
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True)
+@nb.njit(
+    nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True
+)
 def claim(address, capacity, keys, entries):
     """entries[i] = entry of keys[i], claimed with ref ABSENT where the key was unknown; returns how many were.
 

@@ -3,7 +3,7 @@
 All state arrives as flat int64 tables of addresses and sizes, so one call serves any number of tables, features and
 requests, runs without the GIL and allocates nothing.
 
-tables   int64 [T, 8]      index, capacity, base, base_rows, arena, meta, row_nbytes, default (processor.table)
+tables   int64 [T, 8]      index, capacity, base, base_rows, arena, meta, row_nbytes, default
 plan     int64 [F, 8]      kind, slot, column, table, combiner, max_length, offset, width
 scaling  float32 [F, 3]    log1p (0 | 1), mean, scale of float features
 inputs   int64 [R, S, 4]   per request and slot: values, rows (1: broadcast to all), stride in values, row_splits (0: none)
@@ -39,7 +39,9 @@ def transform(value, log1p, mean, scale):
     return (value - mean) * scale
 
 
-@nb.njit(nb.int64(nb.int64[:, ::1], nb.int64, nb.int64, nb.int64, nb.int64[:, ::1]), cache=True, nogil=True, inline="always")
+@nb.njit(
+    nb.int64(nb.int64[:, ::1], nb.int64, nb.int64, nb.int64, nb.int64[:, ::1]), cache=True, nogil=True, inline="always"
+)
 def row_address(tables, table, key, epoch, counts):
     """Address of a key's row as of an epoch, of the default row where it has none."""
     t = tables[table]

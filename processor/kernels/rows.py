@@ -51,7 +51,11 @@ def stage(index, entries, slots, meta, epoch, tombstone):
         meta[slots[i], 1] = load_i64(index + 16 * entries[i] + 8)
 
 
-@nb.njit(nb.void(nb.float32[:, ::1], nb.int64[::1], nb.types.Array(nb.float32, 2, "A", readonly=True)), cache=True, nogil=True)
+@nb.njit(
+    nb.void(nb.float32[:, ::1], nb.int64[::1], nb.types.Array(nb.float32, 2, "A", readonly=True)),
+    cache=True,
+    nogil=True,
+)
 def scatter(arena, slots, rows):
     """arena[slots[i]] = rows[i]."""
     for i in range(len(slots)):
@@ -96,21 +100,19 @@ def superseded(index, entries, slots, meta, base_rows, freed):
     return count
 
 
-@nb.njit(
-    nb.int64(
-        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1]
-    ),
-    cache=True,
-    nogil=True,
-)
-def live(index, capacity, base, base_rows, arena, meta, row_nbytes, epoch, keys, addresses):
-    """Every key with a row as of an epoch and where its row is; returns how many. Both outputs hold `capacity`."""
+@nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+def live(table, epoch, keys, addresses):
+    """Every key with a row as of an epoch and where its row is; returns how many.
+
+    table: a row of kernels.pool's tables. Both outputs hold as many as the index has entries.
+    """
+    index, capacity = table[0], table[1]
     count = 0
     for e in range(capacity):
         if load_i64(index + 16 * e + 8) == -1:
             continue
         key = load_i64(index + 16 * e)
-        address = resolve(index, capacity, base, base_rows, arena, meta, row_nbytes, key, epoch)
+        address = resolve(index, capacity, table[2], table[3], table[4], table[5], table[6], key, epoch)
         if address != MISSING:
             keys[count] = key
             addresses[count] = address

@@ -4,9 +4,10 @@ Tensors                          dense/<name>            the dense tensors that 
                                  tables/<table>/keys     int64 [m], ids upserted, distinct
                                  tables/<table>/rows     float32 [m, dim], their rows
                                  tables/<table>/removed  int64 [r], ids removed (tombstones), distinct, not in keys
-Metadata (all strings)           format, model, version, step, parent_step, compacted ("0" | "1"), published_at,
-                                 event_time (JSON [first, last] or []), events, counts (JSON), checksums (JSON: tensor ->
-                                 crc32), checksum (crc32 over all the rest and over every tensor's name, dtype, shape)
+Metadata (all strings)           format, model, version, step, parent_step, compacted ("0" | "1"),
+                                 published_at, event_time (JSON [first, last] or []), events, counts (JSON),
+                                 checksums (JSON: tensor -> crc32), checksum (crc32 over all the rest and over every
+                                 tensor's name, dtype, shape)
 
 Every bit of the file is covered: tensor bytes by their own checksum, everything else by `checksum`. Nothing of a
 delta is used before all of it has been verified. A compacted delta replaces the run parent_step+1 .. step.
@@ -31,6 +32,7 @@ from processor.package.tensors import Tensors, array_crc32, crc32, map_file, par
 FORMAT = "freshet-delta/1"
 SUFFIX = ".safetensors"
 CHECK_ROWS = 1 << 16
+MAX_TIME_S = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ def _parse_verified(tensors: Tensors) -> Delta:
         if parts.keys() != {"keys", "rows", "removed"}:
             raise Corrupt(f"delta: table {name[:64]!r}: keys, rows and removed wanted, got {', '.join(sorted(parts))}")
     times = _json(meta, "event_time", list)
-    if len(times) not in (0, 2) or not all(isinstance(t, (int, float)) for t in times):
+    if len(times) not in (0, 2) or not all(isinstance(t, (int, float)) and abs(t) < MAX_TIME_S for t in times):
         raise Corrupt("delta: event_time: [] or [first, last] wanted")
     delta = Delta(
         model=meta.get("model", ""),
@@ -187,8 +189,6 @@ def _parse_verified(tensors: Tensors) -> Delta:
     if delta.step <= delta.parent_step:
         raise Corrupt(f"delta: a step above its parent {delta.parent_step} wanted, got {delta.step}")
     return delta
-
-
 
 
 def _header_checksum(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:

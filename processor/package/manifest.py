@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 import types
 import typing
 from dataclasses import dataclass, field
@@ -179,7 +180,10 @@ def _build(kind: Any, raw: Any, where: str) -> Any:
         if not isinstance(raw, dict):
             raise BadInput(f"{where}: an object wanted, got {type(raw).__name__}")
         return {str(k): _build(args[1], v, f"{where}[{k!r}]") for k, v in raw.items()}
-    if kind is float and type(raw) is int:
+    if kind is float and type(raw) in (int, float):
+        # JSON's numbers are unbounded, and Python's reader takes NaN and Infinity for numbers too.
+        if not -sys.float_info.max <= raw <= sys.float_info.max:
+            raise BadInput(f"{where}: a finite number wanted, got {str(raw)[:40]}")
         raw = float(raw)
     if isinstance(kind, types.GenericAlias) or type(raw) is not kind:
         raise BadInput(f"{where}: {kind.__name__} wanted, got {type(raw).__name__}")
@@ -193,7 +197,10 @@ def _want(condition: bool, message: str) -> None:
 
 def _unique(names: list[str], where: str) -> None:
     for name in names:
-        _want(NAME.fullmatch(name) is not None, f"{where}: a name of letters, digits, '_', '.', '-' wanted, got {name[:64]!r}")
+        _want(
+            NAME.fullmatch(name) is not None,
+            f"{where}: a name of letters, digits, '_', '.', '-' wanted, got {name[:64]!r}",
+        )
         _want(names.count(name) == 1, f"{where}: {name!r} occurs more than once")
 
 
@@ -215,7 +222,9 @@ def validate(manifest: Manifest) -> None:
         where = f"manifest.inputs[{i.name}]"
         _want(i.dtype in DTYPES, f"{where}.dtype: one of {', '.join(DTYPES)} wanted, got {i.dtype[:40]!r}")
         _want(0 <= i.columns <= 65536, f"{where}.columns: 0 to 65536 wanted, got {i.columns}")
-        _want(not i.ragged or (i.columns == 0 and i.dtype != "float32"), f"{where}: a ragged input holds int64 or string")
+        _want(
+            not i.ragged or (i.columns == 0 and i.dtype != "float32"), f"{where}: a ragged input holds int64 or string"
+        )
     for t in m.tables:
         where = f"manifest.tables[{t.name}]"
         _want(0 < t.dim <= 4096, f"{where}.dim: 1 to 4096 wanted, got {t.dim}")
@@ -225,7 +234,10 @@ def validate(manifest: Manifest) -> None:
         _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: 0 to 2**63-1 wanted, got {t.hash_seed}")
     _validate_features(m)
     for name, shape in m.dense.items():
-        _want(len(shape) <= 8 and all(0 < d <= 1 << 31 for d in shape), f"manifest.dense[{name!r}]: a shape wanted, got {shape}")
+        _want(
+            len(shape) <= 8 and all(0 < d <= 1 << 31 for d in shape),
+            f"manifest.dense[{name!r}]: a shape wanted, got {shape}",
+        )
     for e in m.executables:
         where = f"manifest.executables[{e.backend}-{e.target} b{e.bucket}]"
         _want(NAME.fullmatch(e.backend) is not None, f"{where}.backend: a plain name wanted")
@@ -236,7 +248,9 @@ def validate(manifest: Manifest) -> None:
     for path, file in m.files.items():
         parts = path.split("/")
         safe = all(NAME.fullmatch(p) and p not in (".", "..") for p in parts)
-        _want(safe and len(parts) <= 16, f"manifest.files: a relative path inside the version wanted, got {path[:64]!r}")
+        _want(
+            safe and len(parts) <= 16, f"manifest.files: a relative path inside the version wanted, got {path[:64]!r}"
+        )
         _want(file.nbytes >= 0, f"manifest.files[{path}].nbytes: 0 or more wanted, got {file.nbytes}")
 
 
@@ -245,7 +259,9 @@ def _validate_features(m: Manifest) -> None:
     for f in m.features:
         where = f"manifest.features[{f.name}]"
         _want(f.kind in KINDS, f"{where}.kind: one of {', '.join(KINDS)} wanted, got {f.kind[:40]!r}")
-        _want(f.combiner in COMBINERS, f"{where}.combiner: one of {', '.join(COMBINERS)} wanted, got {f.combiner[:40]!r}")
+        _want(
+            f.combiner in COMBINERS, f"{where}.combiner: one of {', '.join(COMBINERS)} wanted, got {f.combiner[:40]!r}"
+        )
         _want(f.side in SIDES, f"{where}.side: one of {', '.join(SIDES)} wanted, got {f.side[:40]!r}")
         _want(f.input in inputs, f"{where}.input: {f.input[:64]!r} is not among manifest.inputs")
         _want(0 <= f.max_length <= 1 << 20, f"{where}.max_length: 0 to {1 << 20} wanted, got {f.max_length}")
@@ -264,10 +280,14 @@ def _validate_features(m: Manifest) -> None:
         else:
             _want(f.table in tables, f"{where}.table: {f.table[:64]!r} is not among manifest.tables")
             _want(f.width == tables[f.table].dim, f"{where}.width: {tables[f.table].dim} wanted, got {f.width}")
-        _want(0 <= f.offset and f.offset + f.width <= m.width, f"{where}.offset: inside the dense width {m.width} wanted")
+        _want(
+            f.offset >= 0 and f.offset + f.width <= m.width, f"{where}.offset: inside the dense width {m.width} wanted"
+        )
     spans = sorted((f.offset, f.offset + f.width) for f in m.features)
     end = 0
     for start, stop in spans:
-        _want(start == end, f"manifest.features: columns of the dense input overlap or leave a hole at {min(start, end)}")
+        _want(
+            start == end, f"manifest.features: columns of the dense input overlap or leave a hole at {min(start, end)}"
+        )
         end = stop
     _want(end == m.width, f"manifest.width: features fill {end} columns, got {m.width}")

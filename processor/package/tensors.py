@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import Corrupt
+from processor.errors import BadInput, Corrupt
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -38,6 +38,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MAX_HEADER_NBYTES = 100_000_000
 MAX_RANK = 8
+MAX_ELEMENTS = 1 << 48
 ALIGNMENT = 64
 CHUNK_NBYTES = 16 << 20
 
@@ -65,12 +66,20 @@ def array_crc32(array: NDArray[Any]) -> str:
 
 
 def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Streams a safetensors file; tensors are laid out in the order given."""
+    """Streams a safetensors file; tensors are laid out in the order given.
+
+    Raises BadInput, before it writes a byte, for a dtype that DTYPES does not name (big-endian ones too).
+    """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for name, array in arrays.items():
-        dtype = np.dtype(array.dtype).newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype
-        header[name] = {"dtype": NAMES[np.dtype(dtype)], "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
+        if array.dtype not in NAMES:
+            raise BadInput(f"tensor {name[:64]!r}: dtype one of {', '.join(DTYPES)} wanted, got {array.dtype.str}")
+        header[name] = {
+            "dtype": NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [at, at + array.nbytes],
+        }
         at += array.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
@@ -134,8 +143,9 @@ def _view(body: NDArray[np.uint8], entry: Any, where: str) -> tuple[int, int, ND
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise Corrupt(f"{where}: dtype one of {', '.join(DTYPES)} wanted, got {str(dtype)[:16]!r}")
-    if not _naturals(shape) or len(shape) > MAX_RANK:
-        raise Corrupt(f"{where}: a shape of at most {MAX_RANK} dimensions wanted")
+    # A size of 0 makes any other dimension free of bytes: numpy refuses what passes 64 bits, so it is bounded here.
+    if not _naturals(shape) or len(shape) > MAX_RANK or math.prod(d or 1 for d in shape) > MAX_ELEMENTS:
+        raise Corrupt(f"{where}: a shape of at most {MAX_RANK} dimensions and {MAX_ELEMENTS} elements wanted")
     if not _naturals(offsets) or len(offsets) != 2:
         raise Corrupt(f"{where}: two data_offsets wanted")
     start, stop = offsets

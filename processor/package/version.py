@@ -66,11 +66,15 @@ class VersionWriter:
     def __enter__(self) -> VersionWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def tensors(self, relative: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+    def tensors(
+        self, relative: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
+    ) -> None:
         """Writes one safetensors file of the package."""
         path = self.folder / relative
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -71,7 +71,9 @@ def test_every_reply_is_whole_and_of_the_generation_it_names_while_deltas_are_lo
                 assert (status, reply["generation"]) == (200, f"1.{step}"), reply
                 assert reply["rows"] == len(USERS)
             else:
-                write_delta(live.repository / "small/1/deltas" / f"{step}.safetensors", make_delta(step, USERS, dense_seed=step))
+                write_delta(
+                    live.repository / "small/1/deltas" / f"{step}.safetensors", make_delta(step, USERS, dense_seed=step)
+                )
                 wait_for(lambda step=step: live.generation("small") == f"1.{step}")
     finally:
         stop.set()

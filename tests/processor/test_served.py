@@ -52,7 +52,8 @@ user_ids = st.integers(0, 40)
 moves = st.lists(
     st.tuples(
         st.sampled_from(
-            ["apply"] * 6 + ["rollback", "rollback_and_apply_again", "gap", "duplicate", "old", "wrong_parent", "compacted"]
+            ["apply"] * 6
+            + ["rollback", "rollback_and_apply_again", "gap", "duplicate", "old", "wrong_parent", "compacted"]
         ),
         st.lists(user_ids, unique=True, max_size=12),
         st.integers(0, 12),
@@ -76,7 +77,9 @@ def test_any_chain_of_deltas_and_rollbacks_serves_exactly_what_a_full_export_at_
         after = {k: v for k, v in model.items() if k not in removed} | dict.fromkeys(upserts, content)
         if move in ("apply", "compacted"):
             parent = max(0, step - 1) if move == "compacted" else step
-            delta = make_delta(step + 1, upserts, removed, parent=parent, tag=content, dense_seed=seed, compacted=move == "compacted")
+            delta = make_delta(
+                step + 1, upserts, removed, parent=parent, tag=content, dense_seed=seed, compacted=move == "compacted"
+            )
             version.apply(delta)
             history.append((step + 1, after, dense_seed if seed is None else seed, delta))
         elif move.startswith("rollback"):
@@ -178,7 +181,8 @@ def test_readers_never_see_a_mixture_while_deltas_and_rollbacks_run(package):
     tag_model = dict.fromkeys([tag_id(t) for t in "abc"], 0)
     floats = make_inputs(probe)["floats"]
     wanted = {
-        step: reference(dict.fromkeys(USERS, step), tag_model, make_weights(step), probe, tags, floats) for step in range(8)
+        step: reference(dict.fromkeys(USERS, step), tag_model, make_weights(step), probe, tags, floats)
+        for step in range(8)
     }
     stop, mixed, seen = threading.Event(), [], set()
 

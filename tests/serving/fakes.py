@@ -18,6 +18,9 @@ from processor.generation import Generation
 from processor.package.manifest import Input, Manifest, Output
 
 
+GENERATION = Generation(3, 17)
+
+
 def manifest_of(inputs: list[Input], outputs: list[Output] | None = None) -> Manifest:
     """A manifest with no more in it than codecs look at."""
     outputs = outputs or [Output("score", 1)]
@@ -47,7 +50,7 @@ class FakeProcessor:
     """
 
     manifests: dict[str, Manifest] = field(default_factory=lambda: {"ctr": PACKED})
-    generation: Generation = Generation(3, 17)
+    generation: Generation = GENERATION
     ready: bool = True
     hold: bool = False
     refuse: Exception | None = None

@@ -12,7 +12,7 @@ def scraped(metrics):
 
 def served(models=("ctr",)):
     lifecycle = Lifecycle()
-    lifecycle.open(FakeProcessor({m: PACKED for m in models}))
+    lifecycle.open(FakeProcessor(dict.fromkeys(models, PACKED)))
     return Metrics(lifecycle)
 
 

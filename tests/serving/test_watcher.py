@@ -40,7 +40,7 @@ def test_an_error_is_one_line_and_the_next_look_comes_later(caplog):
     stop = Countdown(5)
     Watcher(poll, 0.05, stop=stop).run()
     assert stop.waits == [0.1, 0.2, 0.05, 0.1, 0.05]
-    assert [r.message for r in caplog.records][0] == "OSError: disk gone; next look in 0.10 s"
+    assert caplog.records[0].message == "OSError: disk gone; next look in 0.10 s"
 
 
 def test_waits_between_failing_looks_are_bounded():
@@ -65,4 +65,4 @@ def test_the_thread_stops_promptly():
 
 
 def test_a_watcher_that_never_started_can_be_stopped():
-    Watcher(lambda: [], 1.0).stop()
+    Watcher(list, 1.0).stop()

@@ -50,6 +50,15 @@ def refusal(manifest=PACKED, headers=None, **document):
     return str(caught.value)
 
 
+def outcome(decode):
+    """The message of the FreshetError that decode() raises, or "" when it raises none."""
+    try:
+        decode()
+    except FreshetError as error:
+        return str(error)
+    return ""
+
+
 def test_json_data_may_be_nested_or_flat():
     inputs, options = decode_json(inputs=PACKED_JSON, id="q1")
     np.testing.assert_array_equal(inputs["ids"], IDS)
@@ -331,7 +340,4 @@ TENSORS = st.fixed_dictionaries(
     )
 )
 def test_any_document_is_decoded_or_refused_with_an_error_of_ours(document):
-    try:
-        decode_json(RAGGED, **document)
-    except FreshetError as error:
-        assert len(str(error)) < 1000
+    assert len(outcome(lambda: decode_json(RAGGED, **document))) < 1000

@@ -23,6 +23,15 @@ def refusal(document, manifest=PACKED, headers=None):
     return str(caught.value)
 
 
+def outcome(document, manifest):
+    """The message of the FreshetError that decode() raises, or "" when it raises none."""
+    try:
+        decode(document, manifest)
+    except FreshetError as error:
+        return str(error)
+    return ""
+
+
 def test_rows_of_named_inputs_become_one_column_each():
     inputs, options = decode(
         {"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}, {"ids": [4, 5, 6], "floats": [2, 3]}]}
@@ -90,7 +99,7 @@ def test_nan_and_infinity_are_numbers():
         ({"instances": [{"ids": [1, 2, 3], "floats": [1, 2], "x": 1}]}, "keys must be equal to: floats,ids"),
         ({"instances": [{"ids": [1, 2, 3], "floats": [1, 2]}, 5]}, "Expecting object but got list at item 1"),
         ({"instances": [{"ids": [1, 2], "floats": [1, 2]}]}, "unexpected size: 2 at item 0 expected size: 3"),
-        ({"instances": [{"ids": [1, 2, 3.0], "floats": [1, 2]}]}, "JSON Value: 3.0 (a number, value 2) is not of expected type: DT_INT64"),
+        ({"instances": [{"ids": [1, 2, 3.0], "floats": [1, 2]}]}, "3.0 (a number, value 2) is not of expected type: DT_INT64"),
         ({"instances": [{"ids": [1, 2, True], "floats": [1, 2]}]}, "not of expected type: DT_INT64"),
         ({"instances": [{"ids": [1, 2, 2**63], "floats": [1, 2]}]}, "9223372036854775808 which does not fit"),
         ({"instances": [{"ids": [1, 2, [3]], "floats": [1, 2]}]}, "(a list, value 2)"),
@@ -246,10 +255,7 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(["instances", "inputs", "signature_name"]), JSON, max_size=2))
 def test_any_json_is_decoded_or_refused_with_an_error_of_ours(document):
     for manifest in (PACKED, FLAT, RAGGED, SINGLE, TWO_OUTPUTS):
-        try:
-            decode(document, manifest)
-        except FreshetError as error:
-            assert len(str(error)) < 1000
+        assert len(outcome(document, manifest)) < 1000
 
 
 @given(st.binary(max_size=200))

@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 import zlib
 
@@ -43,10 +44,8 @@ def test_a_broken_stream_is_refused(body):
 
 @given(st.binary(max_size=60), st.sampled_from([b"gzip", b"deflate"]))
 def test_any_bytes_are_inflated_or_refused_with_an_error_of_ours(body, coding):
-    try:
+    with contextlib.suppress(FreshetError):
         wire.inflate(body, {b"content-encoding": coding})
-    except FreshetError:
-        pass
 
 
 def test_json_nested_too_deeply_is_refused():

@@ -1,0 +1,41 @@
+# docker build --target serve -t freshet .          serving, without TensorFlow
+# docker build --target train -t freshet-train .    training and compiling
+# Where no Docker engine is at hand, `make image-steps` runs the same steps in a clean folder.
+
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY serving serving
+COPY processor processor
+COPY compiler compiler
+COPY models models
+COPY loadtest loadtest
+RUN python -m venv /opt/freshet && /opt/freshet/bin/pip install --no-cache-dir .
+# Kernels are compiled for the CPU that builds the image; on another kind they are compiled once more, at the first start.
+ENV NUMBA_CACHE_DIR=/opt/freshet/kernels
+RUN /opt/freshet/bin/python -m processor.kernels
+
+FROM build AS build-train
+RUN /opt/freshet/bin/pip install --no-cache-dir '.[train]'
+
+FROM python:3.11-slim AS runtime
+RUN useradd --create-home --uid 10001 freshet && mkdir /repository && chown freshet /repository
+ENV PATH=/opt/freshet/bin:$PATH NUMBA_CACHE_DIR=/opt/freshet/kernels \
+    FRESHET_REPOSITORY=/repository FRESHET_HOST=0.0.0.0
+WORKDIR /home/freshet
+
+FROM runtime AS train
+COPY --from=build-train --chown=freshet /opt/freshet /opt/freshet
+USER freshet
+ENTRYPOINT ["freshet"]
+CMD ["train", "--help"]
+
+FROM runtime AS serve
+COPY --from=build --chown=freshet /opt/freshet /opt/freshet
+USER freshet
+EXPOSE 8501
+VOLUME /repository
+HEALTHCHECK --interval=5s --timeout=3s --start-period=60s CMD \
+    ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8501/v2/health/ready', timeout=2)"]
+ENTRYPOINT ["freshet"]
+CMD ["serve"]

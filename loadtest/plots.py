@@ -1,0 +1,60 @@
+"""A run's two pictures. matplotlib without a display; imported only when a report is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from loadtest.report import GOAL_MS, WAYS
+
+DPI = 120
+SIZE_IN = (9.0, 4.0)
+BINS = 30
+COLORS = {"admin": "tab:blue", "folder": "tab:orange"}
+
+
+def plot_latency(summary: dict[str, Any], path: Path) -> None:
+    """Percentiles of each second, with a mark at each delta."""
+    figure, axes = _figure()
+    at = [w["at_s"] for w in summary["windows"]]
+    for key, label in (("p50_ms", "p50"), ("p90_ms", "p90"), ("p99_ms", "p99"), ("max_ms", "max")):
+        axes.plot(at, [w[key] for w in summary["windows"]], label=label, linewidth=1.4)
+    for number, moment in enumerate(summary["delta_at_s"]):
+        label = "delta" if number == 0 else None
+        axes.axvline(moment, color="0.8", linewidth=0.7, zorder=0, label=label)
+    axes.set(xlabel="seconds", ylabel="latency, ms", title="Predict latency, second by second")
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="upper right", ncols=5, fontsize="small")
+    _save(figure, path)
+
+
+def plot_freshness(summary: dict[str, Any], path: Path) -> None:
+    """How long deltas took from being published to being served."""
+    figure, axes = _figure()
+    taken = summary["freshness_all_ms"]
+    if taken:
+        axes.hist(
+            list(taken.values()),
+            bins=BINS,
+            label=[WAYS[way] for way in taken],
+            color=[COLORS[way] for way in taken],
+        )
+    axes.axvline(GOAL_MS, color="tab:red", linestyle="--", linewidth=1, label=f"goal for p99: {GOAL_MS:g} ms")
+    axes.set(xlabel="ms from published to served", ylabel="deltas", title="Freshness")
+    axes.set_xlim(left=0)
+    axes.legend(fontsize="small")
+    _save(figure, path)
+
+
+def _figure() -> tuple[Figure, Any]:
+    figure = Figure(figsize=SIZE_IN, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots()
+
+
+def _save(figure: Figure, path: Path) -> None:
+    # No metadata: it would name the software that drew the picture, differently from machine to machine.
+    figure.savefig(path, dpi=DPI, metadata={"Software": None})

@@ -1,0 +1,123 @@
+"""The installed `freshet` command as processes of its own: writing a repository, and serving it on free ports."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HOST = "127.0.0.1"
+READY_TIMEOUT_S = 300.0
+READY_POLL_S = 0.01
+STOP_TIMEOUT_S = 40.0
+TAIL_LINES = 20
+MODEL = "bench"
+
+
+class CommandFailed(Exception):
+    """A command of ours ended badly; the message carries the end of what it said."""
+
+
+def freshet() -> list[str]:
+    """The command beside this interpreter; the package's own entry where it is not installed."""
+    installed = Path(sys.executable).with_name("freshet")
+    return [str(installed)] if installed.exists() else [sys.executable, "-m", "serving"]
+
+
+def run_freshet(*arguments: str) -> None:
+    """Runs one command to its end; raises CommandFailed when it fails."""
+    result = subprocess.run([*freshet(), *arguments], capture_output=True, text=True, errors="replace")
+    if result.returncode:
+        raise CommandFailed(_ended(f"freshet {arguments[0]}", result.returncode, result.stderr))
+
+
+def prepare(repository: Path, deltas: Path, table_rows: int, delta_rows: int, count: int) -> Path:
+    """Writes the benchmark's model and a chain of deltas for it; returns the version's folder."""
+    run_freshet("bench", "model", "--rows", str(table_rows), "--repository", str(repository))
+    deltas.mkdir(parents=True, exist_ok=True)
+    sizes = ["--rows", str(delta_rows), "--count", str(count)]
+    run_freshet("bench", "deltas", *sizes, "--repository", str(repository), "--out", str(deltas))
+    versions = [int(p.name) for p in (repository / MODEL).iterdir() if p.name.isdigit()]
+    return repository / MODEL / str(max(versions))
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A running server. ready_s: from its start to the first 200 of /v2/health/ready."""
+
+    http_port: int
+    admin_port: int
+    ready_s: float
+
+    @property
+    def host(self) -> str:
+        return f"http://{HOST}:{self.http_port}"
+
+    @property
+    def admin(self) -> str:
+        return f"http://{HOST}:{self.admin_port}"
+
+
+@contextlib.contextmanager
+def serving(repository: Path, log: Path, options: list[str]) -> Iterator[Serving]:
+    """`freshet serve` while the block runs; raises CommandFailed when it does not become ready, or ends early."""
+    http_port, grpc_port, admin_port = free_ports(3)
+    ports = ["--http-port", str(http_port), "--grpc-port", str(grpc_port), "--admin-port", str(admin_port)]
+    command = [*freshet(), "serve", "--repository", str(repository), "--host", HOST, *ports, *options]
+    start_s = time.monotonic()
+    with open(log, "wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        while not _ready(http_port):
+            if process.poll() is not None or time.monotonic() - start_s > READY_TIMEOUT_S:
+                raise CommandFailed(_ended("freshet serve: not ready", process.returncode, _read(log)))
+            time.sleep(READY_POLL_S)
+        yield Serving(http_port, admin_port, time.monotonic() - start_s)
+        if process.poll() is not None:
+            raise CommandFailed(_ended("freshet serve", process.returncode, _read(log)))
+    finally:
+        _stop(process)
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that were free a moment ago, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
+        return [s.getsockname()[1] for s in sockets]
+
+
+def _ready(port: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5.0)
+    try:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _read(log: Path) -> str:
+    return log.read_text(errors="replace")
+
+
+def _ended(what: str, code: int | None, said: str) -> str:
+    tail = "\n".join(said.strip().splitlines()[-TAIL_LINES:])
+    return f"{what}: exit code {code}\n{tail}"

@@ -1,0 +1,48 @@
+"""Running two things in turn and comparing them pair by pair."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What is compared with what. a() and b() do `units` of the same work each; the ratio is time of a / time of b."""
+
+    name: str
+    a: Callable[[], object]
+    b: Callable[[], object]
+    units: int
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The outcome: median and quartiles of the ratio, medians of both sides in nanoseconds a unit."""
+
+    name: str
+    median: float
+    low: float
+    high: float
+    a_ns: float
+    b_ns: float
+    unit: str
+
+
+def compare(pair: Pair, rounds: int) -> Ratio:
+    """Runs a and b alternately, `rounds` times each after one warm-up, swapping who goes first."""
+    pair.a(), pair.b()
+    times: dict[str, list[int]] = {"a": [], "b": []}
+    for i in range(rounds):
+        order = (("a", pair.a), ("b", pair.b))
+        for name, run in order if i % 2 else order[::-1]:
+            started = time.perf_counter_ns()
+            run()
+            times[name].append(time.perf_counter_ns() - started)
+    ratios = sorted(a / b for a, b in zip(times["a"], times["b"]))
+    low, _, high = statistics.quantiles(ratios, n=4)
+    a_ns, b_ns = (statistics.median(times[n]) / pair.units for n in "ab")
+    return Ratio(pair.name, statistics.median(ratios), low, high, a_ns, b_ns, pair.unit)

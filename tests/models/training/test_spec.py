@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+
+from models.config import FeatureConfig
+from models.data.source import Batch
+from models.training.spec import draft, measure_scaling
+from processor.errors import BadInput
+from processor.sparse import SparsePlan
+from tests.models.training.streams import FEATURES, MixedSource, make_config
+
+
+class OneBatch:
+    """A stream of one batch of floats."""
+
+    def __init__(self, **columns):
+        self._columns = {name: np.array(values, np.float32) for name, values in columns.items()}
+
+    def batches(self, rows, start=0):
+        n = len(next(iter(self._columns.values())))
+        if n:
+            yield Batch(self._columns, np.zeros(n, np.float32), None, 0)
+
+
+def floats(**transforms):
+    return [FeatureConfig(name, "float", transform=transform) for name, transform in transforms.items()]
+
+
+def test_scaling_is_mean_and_inverse_deviation_of_the_transformed_values():
+    values = np.array([0.0, 1.0, -8.0, 100.0])
+    scaling = measure_scaling(OneBatch(a=values, b=values), floats(a="none", b="log1p"))
+    logs = np.sign(values) * np.log1p(np.abs(values))
+    assert scaling["a"] == pytest.approx((values.mean(), 1 / values.std()), rel=1e-6)
+    assert scaling["b"] == pytest.approx((logs.mean(), 1 / logs.std()), rel=1e-6)
+
+
+def test_scaling_passes_over_nan_and_infinity():
+    scaling = measure_scaling(OneBatch(a=[np.nan, 1, 3, np.inf, -np.inf, np.nan]), floats(a="none"))
+    assert scaling["a"] == (2.0, 1.0)
+
+
+def test_a_constant_column_and_one_of_nan_alone_are_not_blown_up():
+    scaling = measure_scaling(OneBatch(a=[7, 7, 7], b=[np.nan] * 3), floats(a="none", b="log1p"))
+    assert scaling == {"a": (7.0, 1.0), "b": (0.0, 1.0)}
+
+
+def test_scaling_numbers_are_float32_so_that_training_and_serving_round_alike():
+    for pair in measure_scaling(MixedSource(500), FEATURES).values():
+        assert all(float(np.float32(v)) == v for v in pair)
+
+
+def test_a_stream_without_floats_is_not_read():
+    assert measure_scaling(None, FEATURES[:6]) == {}
+
+
+def test_scaling_of_an_empty_stream_is_refused():
+    with pytest.raises(BadInput, match="at least one row wanted"):
+        measure_scaling(OneBatch(a=[]), floats(a="none"))
+
+
+def test_the_draft_lays_the_features_side_by_side_in_their_order(tmp_path):
+    manifest = draft(make_config(tmp_path), {"price": (2.0, 0.5), "age": (40.0, 0.1)})
+    assert [f.name for f in manifest.features] == [f.name for f in FEATURES]
+    assert [(f.offset, f.width) for f in manifest.features] == [
+        (0, 4), (4, 8), (12, 4), (16, 8), (24, 4), (28, 4), (32, 1), (33, 1),
+    ]  # fmt: skip
+    assert manifest.width == 34
+    assert [(i.name, i.dtype, i.ragged) for i in manifest.inputs] == [
+        ("user", "int64", False),
+        ("item", "int64", False),
+        ("city", "string", False),
+        ("history", "int64", True),
+        ("tags", "string", True),
+        ("words", "string", True),
+        ("price", "float32", False),
+        ("age", "float32", False),
+    ]
+    assert [(t.name, t.dim) for t in manifest.tables] == [("user", 4), ("item", 8), ("city", 4), ("tag", 4)]
+
+
+def test_the_draft_carries_whatever_decides_a_feature(tmp_path):
+    features = {f.name: f for f in draft(make_config(tmp_path), {"price": (2.0, 0.5)}).features}
+    assert (features["history"].combiner, features["history"].max_length) == ("sqrtn", 5)
+    assert (features["history"].table, features["item"].table) == ("item", "item")
+    assert (features["price"].log1p, features["price"].mean, features["price"].scale) == (True, 2.0, 0.5)
+    assert (features["age"].log1p, features["age"].mean, features["age"].scale) == (False, 0.0, 1.0)
+    assert [features[n].side for n in ("user", "item", "city")] == ["user", "item", "context"]
+
+
+def test_the_draft_is_a_plan_that_can_read_the_stream(tmp_path):
+    source = MixedSource(20)
+    plan = SparsePlan(draft(make_config(tmp_path), measure_scaling(source, FEATURES)))
+    assert plan.bind(next(source.batches(20)).columns).rows == 20

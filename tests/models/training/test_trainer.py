@@ -1,0 +1,207 @@
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from models.embedding.variable import EmbeddingVariable
+from models.training.metrics import log_loss
+from models.training.spec import draft
+from models.training.trainer import Trainer
+from processor.columns import Ragged, Strings
+from processor.errors import BadInput
+from processor.kernels.hashing import hash_strings
+from tests.models.training.streams import (
+    FEATURES,
+    MixedSource,
+    differing,
+    make_batch,
+    make_config,
+    odd_batch,
+    snapshot,
+)
+from tests.models.training.trainers import Trainers, make_trainer
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory):
+    """A trainer that has seen six batches; tests may go on with it, none may count on where it stands."""
+    trainer = make_trainer(make_config(tmp_path_factory.mktemp("r")), MixedSource(384))
+    for batch in MixedSource(384).batches(64):
+        trainer.learn(batch)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def dlrm(tmp_path_factory):
+    return make_trainer(make_config(tmp_path_factory.mktemp("r"), arch="dlrm", optimizer="adam"), MixedSource(384))
+
+
+def ids_of(column):
+    """(ids, row splits or None) of a column as the model sees them."""
+    splits = column.row_splits if isinstance(column, Ragged) else None
+    values = column.values if isinstance(column, Ragged) else column
+    return (hash_strings(values, 0) if isinstance(values, Strings) else values), splits
+
+
+def tensorflow_loss(trainer, batch, rows):
+    """The loss of a batch and its gradient by table, in nothing but TensorFlow; rows: {table: (sorted keys, rows)}."""
+    variables = {name: tf.Variable(values) for name, (_, values) in rows.items()}
+    with tf.GradientTape() as tape:
+        columns = []
+        for f in trainer.manifest.features:
+            column = batch.columns[f.name]
+            if f.kind == "float":
+                value = tf.constant(column, tf.float64)
+                if f.log1p:
+                    value = tf.sign(value) * tf.math.log1p(tf.abs(value))
+                value = (value - f.mean) * f.scale
+                columns.append(tf.cast(tf.where(tf.math.is_nan(value), tf.zeros_like(value), value), tf.float32)[:, None])
+                continue
+            ids, splits = ids_of(column)
+            places = np.searchsorted(rows[f.table][0], ids)
+            if splits is None:
+                columns.append(tf.gather(variables[f.table], places))
+                continue
+            pooled = []
+            for start, stop in zip(splits, splits[1:]):
+                stop = min(stop, start + f.max_length) if f.max_length else stop
+                total = tf.reduce_sum(tf.gather(variables[f.table], places[start:stop]), axis=0)
+                count = max(1, int(stop - start))
+                pooled.append(total / {"sum": 1.0, "mean": count, "sqrtn": count**0.5}[f.combiner])
+            columns.append(tf.stack(pooled))
+        logits = tf.reshape(trainer.arch.logits(tf.concat(columns, axis=1)), (-1,))
+        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(batch.label, logits))
+    grads = tape.gradient(loss, list(variables.values()))
+    return float(loss), {name: tf.convert_to_tensor(g).numpy() for name, g in zip(variables, grads)}
+
+
+def test_the_gradient_of_every_row_is_that_of_a_pure_tensorflow_model(trainer, monkeypatch):
+    batch, seen = make_batch(48, seed=9), {}
+    for f in trainer.manifest.features:
+        if f.table:
+            trainer.tables[f.table].insert(ids_of(batch.columns[f.name])[0])
+    rows = {name: (e.keys, e.rows) for name, e in ((n, t.export()) for n, t in trainer.tables.items())}
+    loss, wanted = tensorflow_loss(trainer, batch, rows)
+
+    def capture(table, touched, sums, rate, step):
+        places = np.full(len(table.rows), -1)
+        places[table.find(rows[table.name][0])] = np.arange(len(rows[table.name][0]))
+        seen[table.name] = np.zeros_like(wanted[table.name])
+        seen[table.name][places[touched]] = sums
+
+    monkeypatch.setattr(EmbeddingVariable, "update", capture)
+
+    assert trainer.learn(batch) == pytest.approx(loss, rel=1e-5)
+    assert seen.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        assert np.abs(gradient).max() > 0
+        np.testing.assert_allclose(seen[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("arch", ["trainer", "dlrm"])
+def test_the_loss_goes_down_on_data_that_can_be_learned(arch, request):
+    trainer = request.getfixturevalue(arch)
+    source = MixedSource(1024, seed=5)
+    losses = [[trainer.learn(batch) for batch in source.batches(64)] for _ in range(4)]
+    assert np.mean(losses[3]) < 0.8 * np.mean(losses[0])
+    assert np.mean(losses[3]) < 0.5
+
+
+def test_learning_returns_the_loss_before_its_step(trainer):
+    batch = make_batch(64, seed=2)
+    trainer.learn(batch)
+    before = log_loss(batch.label, trainer.score(batch.columns))
+    assert trainer.learn(batch) == pytest.approx(before, rel=1e-5)
+    assert log_loss(batch.label, trainer.score(batch.columns)) < before
+
+
+def test_scoring_changes_nothing_and_gives_unseen_ids_no_row(trainer):
+    before, rows = snapshot(trainer), {name: len(t) for name, t in trainer.tables.items()}
+    for table in trainer.tables.values():
+        table.clear_changed()
+    for batch in (odd_batch(), make_batch(30, seed=77, users=10_000)):
+        scores = trainer.score(batch.columns)
+        assert scores.shape == (len(batch),)
+        assert ((scores >= 0) & (scores <= 1)).all()
+    assert differing(snapshot(trainer), before) == []
+    assert {name: len(t) for name, t in trainer.tables.items()} == rows
+    assert not any(len(t.changes().keys) for t in trainer.tables.values())
+
+
+def test_an_unseen_id_scores_as_zeros_do(trainer):
+    unseen = odd_batch()
+    x = trainer.pool(trainer.plan.bind(unseen.columns))
+    user = next(f for f in trainer.manifest.features if f.name == "user")
+    assert (x[[0, 1, 4, 5], user.offset : user.offset + user.width] == 0).all()
+
+
+def test_a_row_of_a_batch_scores_as_it_does_alone(trainer):
+    batch = make_batch(20, seed=4)
+    together = trainer.score(batch.columns)
+    alone = [trainer.score(batch.slice(i, i + 1).columns)[0] for i in range(20)]
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+def test_only_what_a_batch_touched_moves(trainer):
+    for batch in MixedSource(384).batches(64):
+        trainer.learn(batch)
+    before = {name: table.export() for name, table in trainer.tables.items()}
+    for table in trainer.tables.values():
+        table.clear_changed()
+    batch = make_batch(5, seed=6)
+    trainer.learn(batch)
+    for name, table in trainer.tables.items():
+        touched = set()
+        for f in trainer.manifest.features:
+            if f.table == name:
+                touched |= set(ids_of(batch.columns[f.name])[0].tolist())
+        assert set(table.changes().keys.tolist()) <= touched
+        still = ~np.isin(before[name].keys, list(touched))
+        assert still.any()
+        refs = table.find(before[name].keys[still])
+        assert table.rows[refs].tobytes() == before[name].rows[still].tobytes()
+        assert table.slots[refs].tobytes() == before[name].slots[still].tobytes()
+
+
+def test_two_trainers_of_one_seed_and_stream_are_equal_to_the_bit(tmp_path):
+    source, trainers = MixedSource(256), Trainers()
+    config = make_config(tmp_path, optimizer="ftrl")
+    snapshots = []
+    for _ in range(2):
+        trainer = trainers(draft(config, {}), config.train, config.model.hidden)
+        for batch in source.batches(64):
+            trainer.learn(batch)
+        snapshots.append(snapshot(trainer))
+    assert differing(*snapshots) == []
+    other = make_trainer(make_config(tmp_path, optimizer="ftrl"), source)
+    for batch in source.batches(64):
+        other.learn(batch)
+    assert len(other.tables["user"]) == len(trainer.tables["user"])
+
+
+def test_restored_dense_state_takes_the_rate_from_the_configuration(trainer, tmp_path):
+    config = make_config(tmp_path, dense_learning_rate=0.25)
+    other = make_trainer(config, MixedSource(64))
+    other.restore_dense(trainer.weights(), trainer.optimizer_state())
+    assert float(other.optimizer.learning_rate) == 0.25
+    assert {n: a.tobytes() for n, a in other.weights().items()} == {n: a.tobytes() for n, a in trainer.weights().items()}
+
+
+def test_a_model_of_floats_alone_and_one_of_ids_alone_can_be_trained(tmp_path):
+    for features in (FEATURES[6:], FEATURES[:1]):
+        source = MixedSource(128)
+        trainer = make_trainer(make_config(tmp_path, features=features), source)
+        for batch in source.batches(64):
+            batch = type(batch)({f.name: batch.columns[f.name] for f in features}, batch.label, batch.time, batch.start)
+            assert np.isfinite(trainer.learn(batch))
+        assert trainer.steps == 2
+
+
+def test_an_unknown_architecture_or_optimizer_is_refused(tmp_path):
+    manifest = draft(make_config(tmp_path), {})
+    for settings, change in ((dict(optimizer="sgd"), {}), ({}, dict(arch="no_such"))):
+        config = make_config(tmp_path, **settings)
+        with pytest.raises(BadInput, match="wanted, got"):
+            Trainer(type(manifest)(**{f: getattr(manifest, f) for f in manifest.__slots__} | change), config.train)

@@ -1,0 +1,68 @@
+"""Trainers for tests, made once and put back to their first state: a new one costs a second of tracing."""
+
+from __future__ import annotations
+
+import shutil
+
+from compiler import compile as compiling
+from compiler.dense import DenseGraph
+from models.embedding.variable import EmbeddingVariable
+from models.training.spec import draft, measure_scaling
+from models.training.trainer import Trainer
+
+
+def make_trainer(config, source):
+    return Trainer(draft(config, measure_scaling(source, config.features)), config.train, config.model.hidden)
+
+
+class Trainers:
+    """Stands in for the class Trainer: the same manifest and settings get the same object, as good as new."""
+
+    def __init__(self):
+        self._made = []
+
+    def __call__(self, manifest, settings, hidden=()):
+        for known, trainer, weights, optimizer in self._made:
+            if known == (manifest, settings, hidden):
+                renew(trainer, weights, optimizer)
+                return trainer
+        trainer = Trainer(manifest, settings, hidden)
+        self._made.append(((manifest, settings, hidden), trainer, trainer.weights(), trainer.optimizer_state()))
+        return trainer
+
+
+def renew(trainer, weights, optimizer):
+    """Puts a trainer back to the state in which `weights` and `optimizer` were taken from it, without any row."""
+    trainer.tables = {
+        name: EmbeddingVariable(name, t.dim, t.optimizer, seed=t.seed, init_limit=t.init_limit)
+        for name, t in trainer.tables.items()
+    }
+    trainer.restore_dense(weights, optimizer)
+    trainer.steps = 0
+
+
+class CompiledOnce:
+    """Stands in for compile_graph and DenseGraph.save: what holds no weights is made once and copied after."""
+
+    def __init__(self, cache):
+        self._cache, self._entries = cache, {}
+
+    def _key(self, graph):
+        return str(hash((graph.width, tuple((name, a.shape) for name, a in graph.weights.items()))))
+
+    def compile_graph(self, graph, version_folder, buckets, progress=None):
+        key = self._key(graph)
+        made = self._cache / key / "compiled"
+        if key not in self._entries:
+            self._entries[key] = compiling.compile_graph(graph, made.parent, (16,))
+        shutil.copytree(made, version_folder / "compiled")
+        return self._entries[key]
+
+    def save(self, graph, path):
+        made = self._cache / self._key(graph) / "graph"
+        if not made.exists():
+            _save(graph, made)
+        shutil.copytree(made, path)
+
+
+_save = DenseGraph.save

@@ -1,0 +1,362 @@
+"""The delta file: round trip, its manifest in the header, every refusal, and publication that cannot be seen half."""
+
+import dataclasses
+import io
+import json
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from processor.errors import BadInput, Corrupt, FreshetError
+from processor.package import atomic
+from processor.package import delta as delta_module
+from processor.package.delta import (
+    Delta,
+    TableDelta,
+    _header_checksum,
+    all_finite,
+    parse_delta,
+    read_delta,
+    write_delta,
+)
+from processor.package.tensors import array_crc32, map_file, parse_tensors, write_tensors
+from tests.packages import make_delta, manifest
+
+ids = st.integers(-(2**63), 2**63 - 1)
+finite = st.floats(-1e6, 1e6, width=32)
+
+
+@st.composite
+def table_deltas(draw):
+    chosen = draw(st.lists(ids, unique=True, max_size=12))
+    cut = draw(st.integers(0, len(chosen)))
+    dim = draw(st.integers(1, 4))
+    rows = draw(hnp.arrays(np.float32, (cut, dim), elements=finite))
+    return TableDelta(np.array(chosen[:cut], np.int64), rows, np.array(chosen[cut:], np.int64))
+
+
+names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,10}", fullmatch=True)
+seconds = st.floats(0, 2e9)
+deltas = st.builds(
+    lambda parent, ahead, **parts: Delta(step=parent + ahead, parent_step=parent, **parts),
+    parent=st.integers(0, 10**12),
+    ahead=st.integers(1, 10**6),
+    model=names,
+    version=st.integers(1, 10**17),
+    tables=st.dictionaries(names, table_deltas(), max_size=3),
+    dense=st.dictionaries(
+        st.from_regex(r"[a-z0-9_]{1,6}(/[a-z0-9_]{1,6})?", fullmatch=True),
+        hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=4), elements=finite),
+        max_size=3,
+    ),
+    published_at=seconds,
+    event_time=st.none() | st.tuples(seconds, seconds),
+    events=st.integers(0, 10**9),
+    compacted=st.booleans(),
+)
+
+
+def assert_same(got, wanted):
+    for name in ("model", "version", "step", "parent_step", "published_at", "event_time", "events", "compacted"):
+        assert getattr(got, name) == getattr(wanted, name)
+    assert got.tables.keys() == wanted.tables.keys()
+    for name, table in wanted.tables.items():
+        for part in ("keys", "rows", "removed"):
+            np.testing.assert_array_equal(getattr(got.tables[name], part), getattr(table, part))
+    assert got.dense.keys() == wanted.dense.keys()
+    for name, tensor in wanted.dense.items():
+        np.testing.assert_array_equal(got.dense[name], tensor)
+
+
+@settings(max_examples=60, deadline=None)
+@given(delta=deltas)
+def test_what_is_published_is_what_is_read(tmp_path_factory, delta):
+    path = tmp_path_factory.mktemp("deltas") / f"{delta.step}.safetensors"
+    write_delta(path, delta)
+    assert_same(read_delta(path), delta)
+    assert_same(parse_delta(path.read_bytes()), delta)
+
+
+def test_two_deltas_have_the_same_checksum_only_when_they_are_the_same(tmp_path):
+    plain = dataclasses.replace(make_delta(1, [1, 2], [3], tags=["a"], dense_seed=1), published_at=1.0)
+    other_row = dataclasses.replace(make_delta(1, [1, 2], [3], tags=["a"], dense_seed=1, tag=2), published_at=1.0)
+    later = dataclasses.replace(plain, published_at=2.0)
+    seen = []
+    for number, delta in enumerate([plain, plain, other_row, later]):
+        write_delta(tmp_path / str(number), delta)
+        seen.append(read_delta(tmp_path / str(number)).checksum)
+    assert seen[0] == seen[1]
+    assert len(set(seen)) == 3
+
+
+def test_the_header_is_the_deltas_manifest_as_documented(tmp_path):
+    path = tmp_path / "7.safetensors"
+    delta = make_delta(7, [1, 2], [3], tags=["a"], parent=5, dense_seed=1, compacted=True, events=42)
+    delta = dataclasses.replace(delta, published_at=1700000000.25, event_time=(10.5, 20.0))
+    write_delta(path, delta)
+    tensors = parse_tensors(map_file(path), "delta")
+    meta = tensors.metadata
+    assert meta.keys() == {
+        *("format", "model", "version", "step", "parent_step", "compacted", "published_at", "event_time"),
+        *("events", "counts", "checksums", "checksum"),
+    }
+    assert (meta["format"], meta["model"], meta["version"]) == ("freshet-delta/1", "small", "1")
+    assert (meta["step"], meta["parent_step"], meta["compacted"], meta["events"]) == ("7", "5", "1", "42")
+    assert float(meta["published_at"]) == 1700000000.25
+    assert json.loads(meta["event_time"]) == [10.5, 20.0]
+    assert json.loads(meta["counts"]) == {"rows": 3, "removed": 1, "dense": 3}
+    checksums = json.loads(meta["checksums"])
+    assert checksums == {name: array_crc32(array) for name, array in tensors.arrays.items()}
+    assert {n for n in checksums if n.startswith("tables/user/")} == {
+        "tables/user/keys",
+        "tables/user/rows",
+        "tables/user/removed",
+    }
+    assert all(len(c) == 8 and int(c, 16) >= 0 for c in [*checksums.values(), meta["checksum"]])
+
+
+def test_an_empty_delta_is_a_delta(tmp_path):
+    write_delta(tmp_path / "1", Delta("small", 1, 1, 0, {}))
+    back = read_delta(tmp_path / "1")
+    assert (back.rows, back.removed, back.event_time, back.dense) == (0, 0, None, {})
+
+
+class Broken(Exception):
+    pass
+
+
+def refuse(*_):
+    raise Broken
+
+
+class FullDisk:
+    """A file that takes so many bytes and then fails, as a disk that fills up does."""
+
+    def __init__(self, file, room):
+        self._file, self._room = file, room
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def write(self, data):
+        self._room -= memoryview(data).nbytes
+        if self._room < 0:
+            raise OSError(28, "No space left on device")
+        return self._file.write(data)
+
+
+@pytest.mark.parametrize("room", [0, 8, 100, 2000])
+def test_a_disk_that_fills_up_in_the_middle_leaves_no_file_behind(tmp_path, monkeypatch, room):
+    whole = delta_module.write_tensors
+    monkeypatch.setattr(delta_module, "write_tensors", lambda file, *rest: whole(FullDisk(file, room), *rest))
+    with pytest.raises(OSError, match="No space left"):
+        write_delta(tmp_path / "1.safetensors", make_delta(1, range(100)))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failure_before_the_rename_leaves_no_file_behind(tmp_path, monkeypatch, call):
+    monkeypatch.setattr(atomic.os, call, refuse)
+    with pytest.raises(Broken):
+        write_delta(tmp_path / "1.safetensors", make_delta(1, [1]))
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_failed_publication_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "1.safetensors"
+    write_delta(path, make_delta(1, [1]))
+    before = path.read_bytes()
+    monkeypatch.setattr(atomic.os, "replace", refuse)
+    with pytest.raises(Broken):
+        write_delta(path, make_delta(1, [1, 2]))
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["1.safetensors"]
+
+
+def test_nothing_stands_under_the_name_until_every_byte_is_written_and_synced(tmp_path, monkeypatch):
+    path, seen = tmp_path / "1.safetensors", []
+    synced, renamed = os.fsync, os.replace
+
+    def watch_fsync(fd):
+        seen.append(("fsync", path.exists()))
+        synced(fd)
+
+    def watch_replace(source, target):
+        seen.append(("replace", path.exists()))
+        parse_delta(source.read_bytes())
+        assert source.name.startswith(".")
+        renamed(source, target)
+
+    monkeypatch.setattr(atomic.os, "fsync", watch_fsync)
+    monkeypatch.setattr(atomic.os, "replace", watch_replace)
+    write_delta(path, make_delta(1, [1]))
+    assert seen == [("fsync", False), ("replace", False), ("fsync", True)]
+
+
+# Files that only somebody who can compute checksums could make: each rule behind the checksums has to stand alone.
+
+FULL = {
+    "tables/user/keys": np.array([1], np.int64),
+    "tables/user/removed": np.array([2], np.int64),
+    "tables/user/rows": np.zeros((1, 4), np.float32),
+    "dense/w": np.zeros(3, np.float32),
+}
+META = {
+    "format": "freshet-delta/1",
+    "model": "small",
+    "version": "1",
+    "step": "1",
+    "parent_step": "0",
+    "compacted": "0",
+    "published_at": "1.0",
+    "event_time": "[]",
+    "events": "0",
+    "counts": "{}",
+}
+
+
+def forged(arrays=None, drop=(), **meta):
+    """A delta file with true checksums over whatever it holds."""
+    arrays = {**FULL, **(arrays or {})}
+    arrays = {n: a for n, a in arrays.items() if a is not None}
+    checksums = {name: array_crc32(a) for name, a in arrays.items()}
+    metadata = {**META, "checksums": json.dumps(checksums), **meta}
+    metadata = {k: v for k, v in metadata.items() if k not in drop}
+    metadata["checksum"] = _header_checksum(metadata, arrays)
+    file = io.BytesIO()
+    write_tensors(file, arrays, metadata)
+    return file.getvalue()
+
+
+def test_a_forged_file_that_obeys_every_rule_is_read():
+    assert parse_delta(forged()).step == 1
+
+
+refusals = {
+    "another format": (forged(format="freshet-delta/2"), "format 'freshet-delta/1' wanted"),
+    "no format": (forged(drop=["format"]), "format 'freshet-delta/1' wanted"),
+    "checksums that are no JSON": (forged(checksums="{"), "checksums: JSON dict wanted"),
+    "checksums that are a list": (forged(checksums="[]"), "checksums: JSON dict wanted"),
+    "deep checksums": (forged(checksums="[" * 100_000), "checksums: JSON dict wanted"),
+    "a tensor without a checksum": (forged(checksums="{}"), "a checksum for each tensor"),
+    "a wrong checksum": (
+        forged(checksums=json.dumps(dict.fromkeys(FULL, "00000000"))),
+        "tensor 'tables/user/keys' does not match",
+    ),
+    "keys of int32": (forged({"tables/user/keys": np.array([1], np.int32)}), "int64 of rank 1 wanted, got int32"),
+    "keys of rank 2": (forged({"tables/user/keys": np.array([[1]], np.int64)}), "int64 of rank 1 wanted"),
+    "removed of float32": (forged({"tables/user/removed": np.zeros(1, np.float32)}), "int64 of rank 1 wanted"),
+    "rows of float16": (forged({"tables/user/rows": np.zeros((1, 4), np.float16)}), "float32 of rank 2 wanted"),
+    "rows of rank 1": (forged({"tables/user/rows": np.zeros(4, np.float32)}), "float32 of rank 2 wanted"),
+    "dense of float16": (forged({"dense/w": np.zeros(3, np.float16)}), "float32 wanted, got float16"),
+    "a stray tensor": (forged({"notes": np.zeros(1, np.float32)}), "'notes' is none of dense/"),
+    "a stray part of a table": (forged({"tables/user/ttl": np.zeros(1, np.int64)}), "'tables/user/ttl' is none of"),
+    "a dense tensor without a name": (forged({"dense/": np.zeros(1, np.float32)}), "'dense/' is none of"),
+    "a table without rows": (forged({"tables/user/rows": None}), "keys, rows and removed wanted, got keys, removed"),
+    "a table without keys": (forged({"tables/user/keys": None}), "keys, rows and removed wanted, got removed, rows"),
+    "a table without removed": (forged({"tables/user/removed": None}), "keys, rows and removed wanted, got keys, ro"),
+    "no step": (forged(drop=["step"]), "step: a whole number wanted"),
+    "a negative step": (forged(step="-1"), "step: a whole number wanted, got '-1'"),
+    "a step of 19 digits": (forged(step="1" * 19), "step: a whole number wanted"),
+    "a step in other digits": (forged(step="٣"), "step: a whole number wanted"),
+    "a step that is its parent": (forged(parent_step="1"), "a step above its parent 1 wanted, got 1"),
+    "a step below its parent": (forged(parent_step="9"), "a step above its parent 9 wanted, got 1"),
+    "a version that is a name": (forged(version="v1"), "version: a whole number wanted, got 'v1'"),
+    "a published_at that is no number": (forged(published_at="now"), "published_at: a number wanted, got 'now'"),
+    "a published_at of NaN": (forged(published_at="nan"), "published_at: a number wanted"),
+    "a published_at of infinity": (forged(published_at="1e999"), "published_at: a number wanted"),
+    "an event_time of one": (forged(event_time="[1]"), r"event_time: \[\] or \[first, last\] wanted"),
+    "an event_time of strings": (forged(event_time='["a", "b"]'), "event_time"),
+    "an event_time that is an object": (forged(event_time="{}"), "event_time: JSON list wanted"),
+    "an event_time of NaN": (forged(event_time="[NaN, 1]"), "event_time"),
+    "an event_time of infinity": (forged(event_time="[1, 1e999]"), "event_time"),
+    "an event_time beyond any float": (forged(event_time="[1, 1" + "0" * 400 + "]"), "event_time"),
+    "events that are negative": (forged(events="-5"), "events: a whole number wanted"),
+}
+
+
+@pytest.mark.parametrize(("data", "message"), refusals.values(), ids=refusals.keys())
+def test_a_file_with_true_checksums_still_has_to_obey_the_format(data, message):
+    with pytest.raises(Corrupt, match=message):
+        parse_delta(data)
+
+
+@settings(max_examples=150)
+@given(
+    key=st.sampled_from(sorted({*META, "checksums"})),
+    value=st.text(max_size=20)
+    | st.integers().map(str)
+    | st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=4),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        max_leaves=6,
+    ).map(json.dumps),
+)
+def test_no_value_of_the_header_raises_anything_but_our_errors(key, value):
+    try:
+        parse_delta(forged(**{key: value}))
+    except FreshetError:
+        pass
+
+
+def test_metadata_that_was_edited_does_not_match_the_header_checksum(tmp_path):
+    write_delta(tmp_path / "1", make_delta(1, [1]))
+    data = (tmp_path / "1").read_bytes()
+    assert data.count(b'"step":"1"') == 1
+    with pytest.raises(Corrupt, match="the header does not match its checksum"):
+        parse_delta(data.replace(b'"step":"1"', b'"step":"2"'))
+
+
+def test_a_tensor_that_was_renamed_or_reshaped_does_not_match_the_header_checksum():
+    data = forged()
+    for before, after in [(b'"dense/w"', b'"dense/v"'), (b'"shape":[1,4]', b'"shape":[4,1]')]:
+        assert before in data
+        with pytest.raises(Corrupt, match="header does not match"):
+            parse_delta(data.replace(before, after))
+
+
+small = manifest(users=20, tags=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.tables.update(nobody=d.tables["user"]), "table 'nobody' is not one of the model's"),
+        (lambda d: d.dense.update(nobody=np.zeros(3, np.float32)), "dense tensor 'nobody' is not one of"),
+        (
+            lambda d: d.tables.update(user=dataclasses.replace(d.tables["user"], rows=np.zeros((2, 3), np.float32))),
+            r"table 'user': rows of shape \[2, 4\] wanted, got \[2, 3\]",
+        ),
+        (
+            lambda d: d.tables.update(user=dataclasses.replace(d.tables["user"], rows=np.zeros((1, 4), np.float32))),
+            r"rows of shape \[2, 4\] wanted, got \[1, 4\]",
+        ),
+        (lambda d: d.tables["user"].rows.__setitem__((1, 3), np.inf), "rows hold NaN or infinity"),
+        (lambda d: d.tables["user"].keys.__setitem__(1, 1), "occurs more than once"),
+        (lambda d: d.tables["user"].removed.__setitem__(0, 2), "occurs more than once"),
+        (lambda d: d.dense["mlp_0/bias"].__setitem__(0, -np.inf), "'mlp_0/bias' holds NaN"),
+        (lambda d: d.dense.update({"mlp_0/bias": np.zeros(3, np.float32)}), r"shape \[8\] wanted, got \[3\]"),
+    ],
+)
+def test_a_delta_that_does_not_fit_the_model_is_refused(change, message):
+    delta = make_delta(1, [1, 2], [3], dense_seed=1)
+    delta.check(small)
+    change(delta)
+    with pytest.raises(BadInput, match=message):
+        delta.check(small)
+
+
+def test_a_poisoned_value_is_found_in_every_block(monkeypatch):
+    monkeypatch.setattr(delta_module, "CHECK_ROWS", 4)
+    for at in range(10):
+        array = np.zeros((5, 2), np.float32)
+        assert all_finite(array)
+        array.reshape(-1)[at] = np.nan
+        assert not all_finite(array)
+    assert all_finite(np.empty((0, 2), np.float32))

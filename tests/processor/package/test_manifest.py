@@ -1,0 +1,282 @@
+"""model.json: what goes out comes back, and each rule refuses by name what breaks it."""
+
+import copy
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from processor.errors import BadInput
+from processor.package import manifest as manifest_module
+from processor.package.manifest import Feature, File, Input, Manifest, Output, Table
+from tests.packages import manifest
+
+FILES = {entry.file: File(3, "00000000") for entry in manifest().executables}
+GOOD = dataclasses.replace(manifest(3, 20, 3), files=FILES, event_time=[1.0, 2.5], notes={"by": ["hand", None]})
+
+
+def raw():
+    return json.loads(GOOD.to_json())
+
+
+def parse(value):
+    return Manifest.from_json(json.dumps(value).encode())
+
+
+def test_a_manifest_survives_its_own_file():
+    assert Manifest.from_json(GOOD.to_json()) == GOOD
+
+
+def test_what_is_optional_may_be_left_out():
+    small = raw()
+    for key in ("event_time", "notes", "format", "executables"):
+        del small[key]
+    for feature in small["features"]:
+        for key in ("log1p", "combiner", "max_length", "side"):
+            del feature[key]
+    parsed = parse(small)
+    assert (parsed.event_time, parsed.notes, parsed.format) == ([], {}, "freshet/1")
+    assert parsed.features[1].combiner == "sum"
+
+
+def test_tables_and_inputs_are_found_by_name():
+    assert GOOD.table("tag").hash_seed == 7
+    assert GOOD.input("floats").columns == 4
+
+
+def test_whole_numbers_are_good_where_floats_are_wanted_and_not_the_other_way_round():
+    value = raw()
+    value["created_at"] = 5
+    assert parse(value).created_at == 5.0
+    value["version"] = 3.0
+    with pytest.raises(BadInput, match=r"manifest\.version: int wanted, got float"):
+        parse(value)
+
+
+def at(value, path):
+    for part in path:
+        value = value[part]
+    return value
+
+
+def put(*path_and_value):
+    *path, key, new = path_and_value
+
+    def change(value):
+        at(value, path)[key] = new
+
+    return change
+
+
+def drop(*path):
+    def change(value):
+        del at(value, path[:-1])[path[-1]]
+
+    return change
+
+
+def both(*changes):
+    def change(value):
+        for one in changes:
+            one(value)
+
+    return change
+
+
+def append(*path_and_value):
+    *path, new = path_and_value
+
+    def change(value):
+        at(value, path).append(copy.deepcopy(new))
+
+    return change
+
+
+# small's features: 0 user (id), 1 tags (ragged strings), 2.. f0, f1, f2, f3 (columns of one float input)
+FLOAT = {"name": "g", "kind": "float", "input": "floats", "column": 0, "offset": 12}
+rules = {
+    "another format": (put("format", "freshet/2"), "format: 'freshet/1' wanted|format 'freshet/1' wanted"),
+    "a format that is no string": (put("format", [1]), "format 'freshet/1' wanted"),
+    "an unknown key": (put("colour", "red"), "manifest: unknown key 'colour'"),
+    "an unknown key further down": (put("features", 0, "colour", 1), r"manifest\.features\[0\]: unknown key"),
+    "a missing model": (drop("model"), "manifest: 'model' is missing"),
+    "a missing feature kind": (drop("features", 1, "kind"), r"manifest\.features\[1\]: 'kind' is missing"),
+    "a string for a number": (put("version", "3"), r"manifest\.version: int wanted, got str"),
+    "a truth value for a number": (put("width", True), r"manifest\.width: int wanted, got bool"),
+    "a number for a truth value": (put("inputs", 0, "ragged", 1), "ragged: bool wanted, got int"),
+    "null": (put("arch", None), r"manifest\.arch: str wanted, got NoneType"),
+    "an object for a list": (put("features", {}), r"manifest\.features: a list wanted, got dict"),
+    "a list for an object": (put("files", []), r"manifest\.files: an object wanted, got list"),
+    "a number for an entry": (put("tables", 0, 3), r"manifest\.tables\[0\]: an object wanted, got int"),
+    "a string in a shape": (put("dense", "mlp_0/bias", ["8"]), "int wanted, got str"),
+    "a model with a slash": (put("model", "a/b"), "model: a plain name wanted"),
+    "a model with a dot in front": (put("model", ".a"), "model: a plain name wanted"),
+    "an empty model": (put("model", ""), "model: a plain name wanted"),
+    "a model of 129 letters": (put("model", "a" * 129), "model: a plain name wanted"),
+    "version 0": (put("version", 0), "version: a positive integer wanted, got 0"),
+    "width 0": (put("width", 0), "width: 1 to 1048576 wanted, got 0"),
+    "width beyond the limit": (put("width", 2**20 + 1), "width: 1 to 1048576 wanted"),
+    "an event time of three": (put("event_time", [1, 2, 3]), "event_time: .* wanted"),
+    "no inputs": (both(put("inputs", []), put("features", [])), "inputs: at least one wanted"),
+    "no outputs": (put("outputs", []), "outputs: at least one wanted"),
+    "an input twice": (append("inputs", raw()["inputs"][0]), "inputs: 'user' occurs more than once"),
+    "a feature twice": (append("features", raw()["features"][0]), "features: 'user' occurs more than once"),
+    "a table twice": (append("tables", raw()["tables"][0]), "tables: 'user' occurs more than once"),
+    "an output twice": (append("outputs", {"name": "score"}), "outputs: 'score' occurs more than once"),
+    "a feature with a space": (put("features", 0, "name", "a b"), "features: a name of letters"),
+    "a table that climbs": (put("tables", 0, "name", "../x"), "tables: a name of letters"),
+    "an unknown dtype": (put("inputs", 0, "dtype", "int32"), "dtype: one of int64, float32, string wanted"),
+    "negative columns": (put("inputs", 0, "columns", -1), "columns: 0 to 65536 wanted, got -1"),
+    "too many columns": (put("inputs", 0, "columns", 65537), "columns: 0 to 65536 wanted"),
+    "ragged columns": (put("inputs", 1, "columns", 2), r"inputs\[tags\]: a ragged input holds"),
+    "ragged floats": (put("inputs", 2, "ragged", True), r"inputs\[floats\]: a ragged input holds"),
+    "a table of dim 0": (put("tables", 0, "dim", 0), r"tables\[user\]\.dim: 1 to 4096 wanted"),
+    "a table of dim 4097": (put("tables", 0, "dim", 4097), "dim: 1 to 4096 wanted, got 4097"),
+    "negative rows": (put("tables", 0, "rows", -1), "rows: 0 to"),
+    "2**31 rows": (put("tables", 0, "rows", 2**31), "rows: 0 to"),
+    "a table of bfloat16": (put("tables", 0, "dtype", "bfloat16"), "dtype: 'float32' wanted"),
+    "a default of the wrong size": (put("tables", 0, "default", [0, 1]), r"default: \[\] or 4 numbers wanted, got 2"),
+    "a negative hash seed": (put("tables", 1, "hash_seed", -1), "hash_seed: 0 to"),
+    "a hash seed of 2**63": (put("tables", 1, "hash_seed", 2**63), "hash_seed: 0 to"),
+    "an unknown kind": (put("features", 0, "kind", "image"), "kind: one of id, string, float"),
+    "an unknown combiner": (put("features", 1, "combiner", "max"), "combiner: one of sum, mean, sqrtn"),
+    "an unknown side": (put("features", 0, "side", "left"), "side: one of user, item, context"),
+    "an unknown input": (put("features", 0, "input", "who"), "input: 'who' is not among"),
+    "an unknown table": (put("features", 0, "table", "who"), "table: 'who' is not among"),
+    "a negative max_length": (put("features", 1, "max_length", -1), "max_length: 0 to"),
+    "an id from floats": (put("features", 0, "input", "floats"), r"features\[user\]\.input: int64 wanted, got float32"),
+    "a float from ids": (put("features", 2, "input", "user"), r"features\[f0\]\.input: float32 wanted, got int64"),
+    "strings from ids": (put("features", 1, "input", "user"), r"features\[tags\]\.input: string wanted, got int64"),
+    "a column of a ragged input": (put("features", 1, "column", 0), "column: -1 wanted for kind strings"),
+    "a column of a plain input": (put("features", 0, "column", 0), "column: -1 wanted for an input of shape"),
+    "no column of a packed input": (put("features", 2, "column", -1), "column: 0 to 3 wanted, got -1"),
+    "a column beyond the input": (put("features", 2, "column", 4), "column: 0 to 3 wanted, got 4"),
+    "one value of a ragged input": (put("features", 1, "kind", "string"), "wants one value a row, the input is ragged"),
+    "a float with a table": (put("features", 2, "table", "user"), "kind float has no table and width 1"),
+    "a wide float": (put("features", 2, "width", 2), "kind float has no table and width 1"),
+    "a width that is not the table's": (put("features", 0, "width", 3), r"features\[user\]\.width: 4 wanted, got 3"),
+    "an offset beyond the width": (put("features", 5, "offset", 12), "offset: inside the dense width 12 wanted"),
+    "a negative offset": (put("features", 0, "offset", -1), "offset: inside the dense width"),
+    "an overlap": (put("features", 1, "offset", 3), "overlap or leave a hole at 3"),
+    "a hole": (drop("features", 3), "overlap or leave a hole at 9"),
+    "a width that is too large": (put("width", 13), "width: features fill 12 columns, got 13"),
+    "a dense size of 0": (put("dense", "w", [0]), r"dense\['w'\]: a shape wanted"),
+    "a dense rank of 9": (put("dense", "w", [1] * 9), r"dense\['w'\]: a shape wanted"),
+    "a backend with a slash": (put("executables", 0, "backend", "../x"), "backend: a plain name wanted"),
+    "bucket 0": (put("executables", 0, "bucket", 0), "bucket: 1 to 1048576 wanted"),
+    "a huge bucket": (put("executables", 0, "bucket", 2**20 + 1), "bucket: 1 to 1048576 wanted"),
+    "an executable without its file": (put("executables", 0, "file", "x"), "file: not among manifest.files"),
+    "an unknown weight": (put("executables", 0, "weights", ["w"]), "weights: 'w' is not among manifest.dense"),
+    "a file of negative size": (put("files", "a", {"nbytes": -1, "crc32": ""}), "nbytes: 0 or more wanted, got -1"),
+    "a number beyond any float": (put("created_at", 10**400), r"manifest\.created_at: a finite number wanted"),
+    "infinity": (put("features", 2, "scale", float("inf")), r"features\[2\]\.scale: a finite number wanted"),
+    "NaN in a default row": (put("tables", 0, "default", [0, 0, 0, float("nan")]), "default.*finite number wanted"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), rules.values(), ids=rules.keys())
+def test_what_breaks_a_rule_is_refused_by_name(change, message):
+    value = raw()
+    change(value)
+    with pytest.raises(BadInput, match=message):
+        parse(value)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../x", "a/../b", "/etc/passwd", "a//b", "", ".", "..", "./a", "a/", ".hidden", "a/.hidden", "a\\b", "a\0b", "a b"]
+    + ["/".join("a" * 17), "ä", "a" * 129, "~", "-x", "a\n"],
+)
+def test_a_file_outside_the_version_or_hidden_in_it_is_refused(path):
+    value = raw()
+    value["files"][path] = {"nbytes": 0, "crc32": "00000000"}
+    with pytest.raises(BadInput, match=r"files: a relative path inside the version wanted"):
+        parse(value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"nul", b"\xff", b"[" * 100_000, b'{"a": 1' + b"0" * 5000 + b"}", b'{"a": "\xc3"}'],
+)
+def test_what_is_no_json_is_refused(data):
+    with pytest.raises(BadInput, match="not valid JSON"):
+        Manifest.from_json(data)
+
+
+@pytest.mark.parametrize("data", [b"3", b"[]", b"null", b'"x"', b"NaN"])
+def test_what_is_no_object_is_refused(data):
+    with pytest.raises(BadInput, match="an object wanted"):
+        Manifest.from_json(data)
+
+
+def test_a_manifest_beyond_the_limit_is_refused_before_it_is_parsed(monkeypatch):
+    monkeypatch.setattr(manifest_module, "MAX_MANIFEST_NBYTES", 10)
+    with pytest.raises(BadInput, match="at most 10 bytes wanted, got 11"):
+        Manifest.from_json(b"{" * 11)
+
+
+def test_a_manifest_that_contradicts_itself_is_not_written():
+    with pytest.raises(BadInput, match=r"manifest\.width"):
+        dataclasses.replace(GOOD, width=13).to_json()
+
+
+def test_messages_carry_a_bounded_piece_of_what_came():
+    value = raw()
+    value["x" * 100_000] = 1
+    with pytest.raises(BadInput) as refused:
+        parse(value)
+    assert len(str(refused.value)) < 300
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=100)
+@given(value=json_values)
+def test_no_json_raises_anything_but_bad_input(value):
+    with pytest.raises(BadInput):
+        parse(value)
+
+
+def paths(value, here=()):
+    yield here
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from paths(inner, (*here, key))
+
+
+@settings(max_examples=150)
+@given(path=st.sampled_from(sorted((p for p in paths(raw()) if p), key=repr)), value=json_values)
+def test_no_value_anywhere_in_a_manifest_raises_anything_but_bad_input(path, value):
+    whole = raw()
+    put(*path, value)(whole)
+    try:
+        parsed = parse(whole)
+    except BadInput:
+        return
+    assert Manifest.from_json(parsed.to_json()) == parsed
+
+
+@given(dims=st.lists(st.integers(1, 64), min_size=1, max_size=8), order=st.randoms(use_true_random=False))
+def test_features_may_stand_in_any_order_as_long_as_they_tile_the_dense_input(dims, order):
+    offsets = [sum(dims[:n]) for n in range(len(dims))]
+    features = [
+        Feature(f"f{n}", "id", "x", column=n, table=f"t{n}", offset=offset, width=dim)
+        for n, (offset, dim) in enumerate(zip(offsets, dims))
+    ]
+    order.shuffle(features)
+    built = dataclasses.replace(
+        GOOD,
+        inputs=[Input("x", "int64", columns=len(dims))],
+        features=features,
+        tables=[Table(f"t{n}", dim, 0) for n, dim in enumerate(dims)],
+        outputs=[Output("score"), Output("other", 3)],
+        width=sum(dims),
+    )
+    assert Manifest.from_json(built.to_json()) == built
