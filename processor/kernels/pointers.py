@@ -8,7 +8,10 @@ every offset has been bounded before. Publication between threads goes through s
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
+
+FLOATS_8 = ir.VectorType(ir.FloatType(), 8)
 
 
 @intrinsic
@@ -65,3 +68,55 @@ def load_f32(typingctx, address):
         return builder.load(pointer)
 
     return types.float32(types.int64), codegen
+
+
+@intrinsic
+def prefetch(typingctx, address):
+    """Asks for the cache line at an address; any address is allowed."""
+
+    def codegen(context, builder, signature, args):
+        pointer = ir.IntType(8).as_pointer()
+        int32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, int32, int32, int32])
+        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, keep, data = (ir.Constant(int32, n) for n in (0, 3, 1))
+        builder.call(call, [builder.inttoptr(args[0], pointer), read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def copy_f32x8(typingctx, target, source):
+    """Copies 8 float32, unaligned."""
+
+    def codegen(context, builder, signature, args):
+        target, source = (builder.inttoptr(a, FLOATS_8.as_pointer()) for a in args)
+        builder.store(builder.load(source, align=4), target, align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def add_f32x8(typingctx, target, source):
+    """Adds 8 float32 to 8 others, unaligned, each as a scalar addition would."""
+
+    def codegen(context, builder, signature, args):
+        target, source = (builder.inttoptr(a, FLOATS_8.as_pointer()) for a in args)
+        total = builder.fadd(builder.load(target, align=4), builder.load(source, align=4))
+        builder.store(total, target, align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def store_f32(typingctx, address, value):
+    """Stores a float32 at an address."""
+
+    def codegen(context, builder, signature, args):
+        builder.store(args[1], builder.inttoptr(args[0], ir.FloatType().as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32), codegen
