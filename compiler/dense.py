@@ -50,14 +50,10 @@ class DenseGraph:
         for variable in (*trainable, *other):
             if variable.dtype == "float32":
                 if variable.path in weights:
-                    raise BadInput(
-                        f"dense graph: two weights are called {variable.path[:80]!r}: name the layers"
-                    )
+                    raise BadInput(f"dense graph: two weights are called {variable.path[:80]!r}: name the layers")
                 weights[variable.path] = _array(variable)
             elif variable.trainable or "float" in variable.dtype:
-                raise BadInput(
-                    f"dense graph: weight {variable.path[:80]!r}: float32 wanted, got {variable.dtype}"
-                )
+                raise BadInput(f"dense graph: weight {variable.path[:80]!r}: float32 wanted, got {variable.dtype}")
             else:
                 frozen[variable.path] = variable.numpy()
 
@@ -85,9 +81,7 @@ class DenseGraph:
         for name in shapes.keys() | weights.keys():
             got = weights[name].shape if name in weights else "none"
             if got != shapes.get(name):
-                raise BadInput(
-                    f"graph: weight {name[:80]!r}: shape {shapes.get(name, 'none')} wanted, got {got}"
-                )
+                raise BadInput(f"graph: weight {name[:80]!r}: shape {shapes.get(name, 'none')} wanted, got {got}")
         return cls(function, width, _outputs(function), dict(weights))
 
     def save(self, path: Path) -> None:
@@ -127,9 +121,7 @@ def _outputs(function: Any) -> list[Output]:
     outputs = []
     for name, spec in sorted(structured.items()):
         if spec.dtype != tf.float32 or spec.shape.rank != 2 or spec.shape[1] is None:
-            raise BadInput(
-                f"dense graph: output {name[:80]!r}: float32 [n, columns] wanted, got {spec.shape}"
-            )
+            raise BadInput(f"dense graph: output {name[:80]!r}: float32 [n, columns] wanted, got {spec.shape}")
         if NAME.fullmatch(name) is None or name == "x":
             raise BadInput(f"dense graph: output {name[:80]!r}: a plain name other than 'x' wanted")
         outputs.append(Output(name, int(spec.shape[1])))

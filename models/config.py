@@ -140,9 +140,7 @@ def parse_config(raw: dict[str, Any]) -> TrainConfig:
     sections = [f.name for f in dataclasses.fields(TrainConfig)]
     for section, value in raw.items():
         if section not in sections:
-            raise BadInput(
-                f"{section}: a section out of {', '.join(sections)} wanted{nearest(section, sections)}"
-            )
+            raise BadInput(f"{section}: a section out of {', '.join(sections)} wanted{nearest(section, sections)}")
         if not isinstance(value, dict):
             raise BadInput(f"{section}: a section [{section}] wanted, got {_type_name(value)}")
     for section in ("model", "data"):
@@ -345,6 +343,4 @@ def _check_publish(publish: PublishConfig) -> None:
         raise BadInput(f"publish.delta_seconds: 0 or more wanted, got {publish.delta_seconds}")
     if publish.full_rows == 0 and (publish.delta_rows or publish.delta_seconds):
         key = "delta_rows" if publish.delta_rows else "delta_seconds"
-        raise BadInput(
-            f"publish.{key}: 0 wanted while publish.full_rows is 0 (all rows), got {getattr(publish, key)}"
-        )
+        raise BadInput(f"publish.{key}: 0 wanted while publish.full_rows is 0 (all rows), got {getattr(publish, key)}")

@@ -28,5 +28,5 @@ class CostTable:
 
     def cover(self, rows: int) -> list[int]:
         """Buckets, largest first, whose sum is at least `rows`; only the last may be padded."""
-        whole, rest = divmod(rows, self.max_rows)
-        return [self.max_rows] * whole + list(self._cover[rest])
+        whole = max(0, rows - 1) // self.max_rows
+        return [self.max_rows] * whole + list(self._cover[rows - whole * self.max_rows])

@@ -204,7 +204,7 @@ class Processor:
                 events += model.poll()
             return events
 
-    def apply_delta(self, model: str, data: bytes | None = None, path: str | None = None) -> Applied:
+    def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> Applied:
         """Serves a delta given as bytes, or as a path inside the repository; raises why it was refused."""
         served = self._model(model)
         if (data is None) == (path is None):

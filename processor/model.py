@@ -143,7 +143,7 @@ class ServedModel:
             self._repository.keep_labels(self.name, labels)
             self._labels = labels
 
-    def apply_bytes(self, data: bytes) -> Applied:
+    def apply_bytes(self, data: bytes | bytearray) -> Applied:
         """Verifies an uploaded delta, commits it to the version's folder, serves it."""
         delta = parse_delta(data)
         with self._lock:
@@ -273,7 +273,7 @@ class ServedModel:
         version.check(delta)
         return version
 
-    def _apply(self, version: ServedVersion, delta: Delta, data: bytes | None) -> Applied:
+    def _apply(self, version: ServedVersion, delta: Delta, data: bytes | bytearray | None) -> Applied:
         """Applies a delta, committing its bytes to the chain once verified; takes them out again if that fails."""
 
         def keep() -> None:

@@ -95,11 +95,11 @@ class Repository:
             raise NotFound("path: a file inside the repository wanted")
         relative = os.path.relpath(path, self.root) if os.path.isabs(path) else path
         found = inside(self.root, relative)
-        if not found.is_file():
+        if not os.path.isfile(found):  # not Path.is_file(), which raises for a name that is too long
             raise NotFound("path: a file inside the repository wanted")
         return found
 
-    def keep_delta(self, delta: Delta, data: bytes) -> None:
+    def keep_delta(self, delta: Delta, data: bytes | bytearray) -> None:
         """Commits an uploaded delta's bytes to its place in the version's folder."""
         path = self.delta_path(delta.model, delta.version, delta.step)
         try:
@@ -116,17 +116,21 @@ class Repository:
         path = self.delta_path(model, version, step)
         if not path.exists():
             return
-        aside = path.parent / ROLLED_BACK
-        aside.mkdir(exist_ok=True)
-        number = 1 + sum(1 for e in _entries(aside) if e.name.startswith(f"{step}."))
-        os.replace(path, aside / f"{step}.{number}{SUFFIX}")
-        fsync_folder(path.parent)
+        aside, number = path.parent / ROLLED_BACK, 1
+        while (aside / f"{step}.{number}{SUFFIX}").exists():
+            number += 1
+        try:
+            aside.mkdir(exist_ok=True)
+            os.replace(path, aside / f"{step}.{number}{SUFFIX}")
+            fsync_folder(path.parent)
+        except OSError:
+            raise NotReady(f"delta {step}: the repository cannot be written, so it could not be set aside") from None
 
     def labels(self, model: str) -> dict[str, int]:
         """Labels as last set; none when the file is missing or not ours."""
         try:
             raw = json.loads((self.root / model / LABELS).read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         good = isinstance(raw, dict) and all(type(v) is int for v in raw.values())
         return dict(raw) if good else {}

@@ -83,18 +83,19 @@ class SessionGroup:
             self._ready.notify()
 
     def next_batch(self) -> list[Work] | None:
-        """Blocks a session until there is work; None when the group has closed and the queue is empty."""
-        while True:
-            with self._ready:
-                while not self._batcher and not self._closing:
-                    self._ready.wait()
-                if not self._batcher:
-                    return None
-                taken = self._batcher.take(self._clock.now_s())
-            for ticket in taken.expired:
-                answer(ticket.payload, Expired("the request's deadline passed while it was queued"))
-            if taken.batch:
-                return [ticket.payload for ticket in taken.batch]
+        """Blocks a session until there is work; None when the group has closed and the queue is empty.
+
+        The batch is empty when everything that was taken had expired.
+        """
+        with self._ready:
+            while not self._batcher and not self._closing:
+                self._ready.wait()
+            if not self._batcher:
+                return None
+            taken = self._batcher.take(self._clock.now_s())
+        for ticket in taken.expired:
+            answer(ticket.payload, Expired("the request's deadline passed while it was queued"))
+        return [ticket.payload for ticket in taken.batch]
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -157,7 +158,10 @@ class Session(threading.Thread):
 
     def run(self) -> None:
         while (batch := self._group.next_batch()) is not None:
-            self._run_batch(batch)
+            if batch:
+                self._run_batch(batch)
+            # A session that waits must not hold the version of its last batch: it may be served no more.
+            del batch
 
     def _run_batch(self, batch: Sequence[Work]) -> None:
         version = batch[0].version

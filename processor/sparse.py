@@ -127,8 +127,10 @@ def _read(spec: Input, column: Column, seed: int) -> Slot:
         if not isinstance(column, Ragged):
             raise BadInput(f"{where}: ragged rows wanted, got {_describe(column)}")
         values = _ids(spec, column.values, seed, where)
-        splits = np.ascontiguousarray(column.row_splits, np.int64)
-        if len(splits) < 2 or splits[0] != 0 or splits[-1] != len(values) or (np.diff(splits) < 0).any():
+        whole = column.row_splits.dtype.kind in "iu" and column.row_splits.ndim == 1
+        splits = np.ascontiguousarray(column.row_splits, np.int64) if whole else np.empty(0, np.int64)
+        # Neighbours are compared, not subtracted: a difference can wrap around to a positive one.
+        if len(splits) < 2 or splits[0] != 0 or splits[-1] != len(values) or (splits[1:] < splits[:-1]).any():
             raise BadInput(f"{where}: row_splits ascending from 0 to {len(values)} wanted, for at least one row")
         return Slot(values, len(splits) - 1, 1, splits)
     if isinstance(column, Ragged):

@@ -106,6 +106,11 @@ class DataApp:
         except Disconnected:
             self._metrics.observe(protocol, CLIENT_CLOSED, time.perf_counter() - start_s)
             return
+        except asyncio.CancelledError:
+            # The drain has run out of time; while the connection is there, its client may as well know.
+            if not self._lifecycle.draining:
+                raise
+            status, body, headers = error_reply(NotReady("server: draining"))
         except Exception:
             log.exception("a request failed for a reason that is not its own")
             status, body, headers = 500, error_body("internal error"), [JSON_TYPE]
@@ -115,9 +120,7 @@ class DataApp:
     async def _predict(self, route: Route, headers: dict[bytes, bytes], receive: Receive) -> Answer:
         """Both protocols' hot path."""
         processor = self._lifecycle.processor()
-        body = inflate(
-            await read_body(receive, headers, self._max_body_nbytes), headers, self._max_body_nbytes
-        )
+        body = inflate(await read_body(receive, headers, self._max_body_nbytes), headers, self._max_body_nbytes)
         manifest, _ = processor.manifest(route.model, route.version, route.label)
         if route.action == "predict":
             inputs, options = tfs_rest.decode(body, headers, manifest)
@@ -132,9 +135,7 @@ class DataApp:
         content, kinds = kserve.encode(result.outputs, infer, result.model, result.generation.version)
         return 200, content, [*kinds, *generation_headers(result.generation)]
 
-    async def _submit(
-        self, processor: Processor, route: Route, inputs: Any, timeout_s: float | None
-    ) -> PredictReply:
+    async def _submit(self, processor: Processor, route: Route, inputs: Any, timeout_s: float | None) -> PredictReply:
         loop = asyncio.get_running_loop()
         wakeups = self._wakeups
         if wakeups is None or wakeups.loop is not loop:
@@ -153,9 +154,7 @@ class DataApp:
 
     async def _ready(self, route: Route) -> Answer:
         if not self._lifecycle.ready:
-            raise NotReady(
-                "server: draining" if self._lifecycle.draining else "server: not every model is ready"
-            )
+            raise NotReady("server: draining" if self._lifecycle.draining else "server: not every model is ready")
         return 200, dump_json({"ready": True}), [JSON_TYPE]
 
     async def _server(self, route: Route) -> Answer:
@@ -175,11 +174,7 @@ class DataApp:
         wanted = route.version
         if route.label is not None:
             wanted = processor.manifest(route.model, label=route.label)[1].version
-        versions = [
-            (s.version, s.state, s.error)
-            for s in processor.status(route.model)
-            if wanted in (None, s.version)
-        ]
+        versions = [(s.version, s.state, s.error) for s in processor.status(route.model) if wanted in (None, s.version)]
         if not versions:
             raise NotFound(f"Could not find version {wanted} of model {route.model[:64]}")
         return 200, tfs_rest.encode_status(versions), [JSON_TYPE]
@@ -209,6 +204,4 @@ class DataApp:
 def _check_method(method: str, route: Route) -> None:
     allowed = ("GET", "HEAD") if route.method == "GET" else ("POST",)
     if method not in allowed:
-        raise MethodNotAllowed(
-            f"method: {' or '.join(allowed)} wanted, got {method[:16]}", ", ".join(allowed)
-        )
+        raise MethodNotAllowed(f"method: {' or '.join(allowed)} wanted, got {method[:16]}", ", ".join(allowed))

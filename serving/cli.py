@@ -34,9 +34,7 @@ app.command()(demo)
 AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
 TokenOption = Annotated[
     str,
-    typer.Option(
-        "--admin-token", envvar="FRESHET_ADMIN_TOKEN", help="Bearer token; better set in the environment."
-    ),
+    typer.Option("--admin-token", envvar="FRESHET_ADMIN_TOKEN", help="Bearer token; better set in the environment."),
 ]
 DEFAULT_ADMIN = "http://127.0.0.1:8502"
 
@@ -62,14 +60,10 @@ def package_version() -> str:
 
 @app.command()
 def serve(
-    repository: Annotated[
-        str | None, typer.Option(help="Folder of models: <repository>/<model>/<version>/.")
-    ] = None,
+    repository: Annotated[str | None, typer.Option(help="Folder of models: <repository>/<model>/<version>/.")] = None,
     host: Annotated[str | None, typer.Option(help="Address of the data port. [127.0.0.1]")] = None,
     http_port: Annotated[int | None, typer.Option(help="Data port; 0 takes a free one. [8501]")] = None,
-    grpc_port: Annotated[
-        int | None, typer.Option(help="Accepted for later: gRPC is not served yet. [8500]")
-    ] = None,
+    grpc_port: Annotated[int | None, typer.Option(help="Accepted for later: gRPC is not served yet. [8500]")] = None,
     admin_host: Annotated[
         str | None, typer.Option(help="Address of the admin port; loopback unless a token is set.")
     ] = None,
@@ -93,9 +87,7 @@ def serve(
         float | None, typer.Option(help="Seconds between looks at the repository. [0.05]")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")] = None,
-    undo_depth: Annotated[
-        int | None, typer.Option(help="Deltas that can be rolled back in memory. [16]")
-    ] = None,
+    undo_depth: Annotated[int | None, typer.Option(help="Deltas that can be rolled back in memory. [16]")] = None,
     max_queue_rows: Annotated[
         int | None, typer.Option(help="Candidate rows that may wait before shedding. [65536]")
     ] = None,
@@ -135,9 +127,7 @@ def _log_to_stderr(level: str) -> None:
 @app.command()
 def inspect(
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
-    model: Annotated[
-        str | None, typer.Argument(help="A model of the repository; all of them when left out.")
-    ] = None,
+    model: Annotated[str | None, typer.Argument(help="A model of the repository; all of them when left out.")] = None,
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
     verify: Annotated[bool, typer.Option(help="Also check size and checksum of every file.")] = False,
 ) -> None:

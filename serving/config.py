@@ -88,9 +88,7 @@ class ServeConfig:
         )
 
 
-def load_config(
-    options: Mapping[str, Any], environ: Mapping[str, str], file: str | None = None
-) -> ServeConfig:
+def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: str | None = None) -> ServeConfig:
     """The configuration from all four sources; raises BadInput with one line that names the source and the
     key.
 
@@ -155,6 +153,4 @@ _KINDS: dict[str, type] = {
     for f in fields(ServeConfig)
     if f.name != "given"
 }
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    key: split_names if kind is list else kind for key, kind in _KINDS.items()
-}
+_PARSERS: dict[str, Callable[[str], Any]] = {key: split_names if kind is list else kind for key, kind in _KINDS.items()}

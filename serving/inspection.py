@@ -66,9 +66,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
     nbytes = sum(f.nbytes for f in manifest.files.values())
     deltas = repository.deltas(model, number)
     console = Console()
-    console.print(
-        f"[bold]{model}[/bold] version {number} of {', '.join(map(str, repository.versions(model)))}"
-    )
+    console.print(f"[bold]{model}[/bold] version {number} of {', '.join(map(str, repository.versions(model)))}")
     console.print(
         f"  {escape(manifest.arch)}, created {_when(manifest.created_at)}, "
         f"{nbytes:,} bytes in {len(manifest.files)} files"

@@ -44,12 +44,12 @@ GAUGES: tuple[tuple[str, str, Value], ...] = (
     (
         "freshet_model_delta_apply_seconds",
         "How long the newest delta took to apply.",
-        lambda s: s.last_apply_ms / 1000.0,
+        lambda s: s.last_apply_ms / 1000.0 if s.delta_count else None,
     ),
     (
         "freshet_model_delta_freshness_seconds",
         "From the newest delta's publication until it answered requests.",
-        lambda s: s.last_freshness_s,
+        lambda s: s.last_freshness_s if s.delta_count else None,
     ),
     (
         "freshet_model_event_timestamp_seconds",
@@ -153,9 +153,7 @@ class Metrics(Collector):
 
     def _model_families(self) -> Iterator[Metric]:
         requests = CounterMetricFamily("freshet_model_requests", "Predictions answered.", labels=("model",))
-        rows = CounterMetricFamily(
-            "freshet_model_rows", "Candidate rows in those predictions.", labels=("model",)
-        )
+        rows = CounterMetricFamily("freshet_model_rows", "Candidate rows in those predictions.", labels=("model",))
         for model, (request_count, row_count) in sorted(self._predicted.copy().items()):
             requests.add_metric((model,), request_count)
             rows.add_metric((model,), row_count)
@@ -168,9 +166,7 @@ class Metrics(Collector):
         for snapshot in stats[:1]:
             for name, text, value in SESSION_COUNTERS:
                 yield CounterMetricFamily(name, text, value(snapshot))
-            yield GaugeMetricFamily(
-                "freshet_queue_rows", "Candidate rows waiting for a session.", snapshot.queue_rows
-            )
+            yield GaugeMetricFamily("freshet_queue_rows", "Candidate rows waiting for a session.", snapshot.queue_rows)
         for kind, table in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
             for name, text, value in table:
                 family = kind(name, text, labels=("model",))

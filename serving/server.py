@@ -126,9 +126,7 @@ class Server:
         data, admin = _listen(config.host, config.http_port), _listen(config.admin_host, config.admin_port)
         self.http_address, self.admin_address = data.getsockname()[:2], admin.getsockname()[:2]
         app = DataApp(self._lifecycle, self._metrics, version=version, max_body_nbytes=config.max_body_bytes)
-        guarded = create_admin(
-            self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host
-        )
+        guarded = create_admin(self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host)
         self._data_port = Port(app, data, config.shutdown_timeout_s)
         self._admin_port = Port(guarded, admin, ADMIN_STOP_S)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
@@ -243,9 +241,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 def _listen(host: str, port: int) -> socket.socket:
     """A bound, listening socket; raises BadInput with one line when the address cannot be had."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
         raise BadInput(f"{host}:{port}: cannot listen there: {error.strerror or error}") from None

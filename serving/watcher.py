@@ -65,9 +65,7 @@ class Watcher:
                 self._changed(lines)
         except Exception as error:
             self._failures += 1
-            delay_s = min(
-                self._interval_s * 2.0 ** min(self._failures, 32), max(MAX_BACKOFF_S, self._interval_s)
-            )
+            delay_s = min(self._interval_s * 2.0 ** min(self._failures, 32), max(MAX_BACKOFF_S, self._interval_s))
             message = " ".join(str(error).split()) or "no message"
             log.error("%s: %s; next look in %.2f s", type(error).__name__, message, delay_s)
             return delay_s

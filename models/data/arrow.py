@@ -91,9 +91,7 @@ def check_type(t: pa.DataType, kind: str, name: str) -> None:
         raise BadInput(f"data.{kind}: a column of {_WANTS[kind]} wanted, got {name!r} of type {t}")
     other = next((k for k in ("id", "string", "float", "ids", "strings") if _fits(t, k)), "")
     hint = f" (kind = {other!r} fits)" if other else ""
-    raise BadInput(
-        f"features.{name}: {_WANTS[kind]} wanted for kind {kind!r}, got a column of type {t}{hint}"
-    )
+    raise BadInput(f"features.{name}: {_WANTS[kind]} wanted for kind {kind!r}, got a column of type {t}{hint}")
 
 
 def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
@@ -116,9 +114,7 @@ def _refuse(bad: np.ndarray, array: pa.Array, wanted: str, name: str, where: Whe
     """Raises BadInput for the first row where `bad` is true."""
     if bad.any():
         row = int(bad.argmax())
-        raise BadInput(
-            f"column {name!r}: {wanted} wanted, got {str(array[row].as_py())[:40]} at {where(row)}"
-        )
+        raise BadInput(f"column {name!r}: {wanted} wanted, got {str(array[row].as_py())[:40]} at {where(row)}")
 
 
 def _refuse_nulls(array: pa.Array, wanted: str, name: str, where: Where) -> None:
@@ -193,9 +189,7 @@ def split_text(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
                 _split(array.slice(row, 1)).cast(ids)
             except pa.ArrowInvalid:
                 bad = array[row].as_py()[:40]
-                raise BadInput(
-                    f"column {name!r}: integers between '|' wanted, got {bad!r} at {where(row)}"
-                ) from None
+                raise BadInput(f"column {name!r}: integers between '|' wanted, got {bad!r} at {where(row)}") from None
         raise
 
 

@@ -59,8 +59,7 @@ def is_recoded(path: Path) -> bool:
         return False
     hint = " (the test set has no label: train on the training set)" if fields == 39 else ""
     raise BadInput(
-        f"{path.name}: 40 fields between TABs, or a CSV header Id,Label,I1,..., wanted,"
-        f" got {fields} field(s){hint}"
+        f"{path.name}: 40 fields between TABs, or a CSV header Id,Label,I1,..., wanted, got {fields} field(s){hint}"
     )
 
 

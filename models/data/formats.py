@@ -23,7 +23,5 @@ def format_of(path: str) -> str:
     suffixes = {"parquet": PARQUET_SUFFIXES, "csv": CSV_SUFFIXES}
     found = {form for form, ends in suffixes.items() if any(n.lower().endswith(ends) for n in names)}
     if len(found) != 1:
-        raise BadInput(
-            f"data.format: one of {', '.join(FORMATS)} wanted; the path {path!r} does not tell which"
-        )
+        raise BadInput(f"data.format: one of {', '.join(FORMATS)} wanted; the path {path!r} does not tell which")
     return found.pop()

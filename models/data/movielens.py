@@ -50,17 +50,11 @@ class MovieLensSource:
         folder = Path(path)
         events = next((folder / name for name in MOVIELENS_EVENTS if (folder / name).is_file()), None)
         if events is None:
-            raise BadInput(
-                f"data.path: a folder with one of {', '.join(MOVIELENS_EVENTS)} wanted, got {path!r}"
-            )
+            raise BadInput(f"data.path: a folder with one of {', '.join(MOVIELENS_EVENTS)} wanted, got {path!r}")
         self._user, self._movie, self._label, self._time = _read_events(events)
         wanted = set(self.schema.names)
-        self._users = (
-            _Side(folder / "users.dat", _USER_FIELDS, _user) if wanted & _names(_USER_FIELDS) else None
-        )
-        self._movies = (
-            _Side(folder / "movies.dat", _MOVIE_FIELDS, _movie) if wanted & _names(_MOVIE_FIELDS) else None
-        )
+        self._users = _Side(folder / "users.dat", _USER_FIELDS, _user) if wanted & _names(_USER_FIELDS) else None
+        self._movies = _Side(folder / "movies.dat", _MOVIE_FIELDS, _movie) if wanted & _names(_MOVIE_FIELDS) else None
 
     def count_rows(self) -> int:
         return len(self._label)
@@ -81,9 +75,7 @@ class MovieLensSource:
 class _Side:
     """What is known of users or movies: canonical arrays whose last row stands for any unknown id."""
 
-    def __init__(
-        self, path: Path, fields: Sequence[Field], parse: Callable[[list[str]], tuple[Any, ...]]
-    ) -> None:
+    def __init__(self, path: Path, fields: Sequence[Field], parse: Callable[[list[str]], tuple[Any, ...]]) -> None:
         """parse: the parts of a line -> (id, a value for each of `fields`). Raises BadInput."""
         self._fields = fields
         rows = {}
@@ -91,9 +83,7 @@ class _Side:
             try:
                 key, *values = parse(line.split("::"))
             except (ValueError, IndexError):
-                raise BadInput(
-                    f"{path.name}: fields between '::' wanted, got {line[:80]!r} at row {i}"
-                ) from None
+                raise BadInput(f"{path.name}: fields between '::' wanted, got {line[:80]!r} at row {i}") from None
             rows[key] = values
         if not rows:
             raise BadInput(f"{path.name}: rows wanted, got an empty file")
@@ -133,9 +123,7 @@ def _text(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise BadInput(
-            f"{path.name}: wanted beside the events, could not read it: {error.strerror}"
-        ) from None
+        raise BadInput(f"{path.name}: wanted beside the events, could not read it: {error.strerror}") from None
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -180,9 +168,7 @@ def _open_ratings(path: Path) -> CsvFile:
 def _liked(rating: np.ndarray, path: Path) -> np.ndarray:
     missing = np.isnan(rating)
     if missing.any():
-        raise BadInput(
-            f"column 'rating': a rating wanted, got a null at row {int(missing.argmax())} of {path.name}"
-        )
+        raise BadInput(f"column 'rating': a rating wanted, got a null at row {int(missing.argmax())} of {path.name}")
     return (rating >= _LIKED).astype(np.float32)
 
 
@@ -190,8 +176,6 @@ def default_features() -> dict[str, dict[str, Any]]:
     """Sections [features.*] for a MovieLens folder: all of FIELDS."""
     sides = {f.name: "user" for f in _USER_FIELDS} | {f.name: "item" for f in _MOVIE_FIELDS}
     sides |= {"user_id": "user", "movie_id": "item"}
-    sections: dict[str, dict[str, Any]] = {
-        f.name: {"kind": f.kind, "side": sides[f.name], "dim": 16} for f in FIELDS
-    }
+    sections: dict[str, dict[str, Any]] = {f.name: {"kind": f.kind, "side": sides[f.name], "dim": 16} for f in FIELDS}
     sections["genres"]["combiner"] = "mean"
     return sections

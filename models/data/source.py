@@ -48,9 +48,7 @@ class Schema:
         for f in self.fields:
             if f.name in (self.label, self.time):
                 role = "label" if f.name == self.label else "time"
-                raise BadInput(
-                    f"features.{f.name}: a column other than data.{role} wanted, got the {role} itself"
-                )
+                raise BadInput(f"features.{f.name}: a column other than data.{role} wanted, got the {role} itself")
 
     @property
     def names(self) -> list[str]:
@@ -149,7 +147,5 @@ def choose(available: Sequence[Field], features: Sequence[Wanted]) -> tuple[Fiel
             raise BadInput(f"features.{feature.name}: a column of the data wanted: {names}{hint}")
         if feature.kind != kinds[feature.name]:
             kind = kinds[feature.name]
-            raise BadInput(
-                f"features.{feature.name}.kind: {kind!r} wanted for this column, got {feature.kind!r}"
-            )
+            raise BadInput(f"features.{feature.name}.kind: {kind!r} wanted for this column, got {feature.kind!r}")
     return tuple(Field(f.name, f.kind) for f in features)

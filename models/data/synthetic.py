@@ -151,9 +151,9 @@ class SyntheticSource:
         count = 1 + (self._uniform(_ITEM, item, 23) * _MAX_TAGS).astype(np.int64)
         first = self._uniform(_ITEM, item, 24) * self._tags
         # Equal strides from a random first tag: they differ from each other where there are 28 tags or more.
-        every = (
-            first[:, None].astype(np.uint64) + np.arange(_MAX_TAGS, dtype=np.uint64) * np.uint64(7)
-        ) % np.uint64(self._tags)
+        every = (first[:, None].astype(np.uint64) + np.arange(_MAX_TAGS, dtype=np.uint64) * np.uint64(7)) % np.uint64(
+            self._tags
+        )
         splits = np.zeros(len(item) + 1, np.int64)
         np.cumsum(count, out=splits[1:])
         return every[np.arange(_MAX_TAGS) < count[:, None]], splits

@@ -185,6 +185,7 @@ class Run:
             self._learn_batch(batch)
             if time.monotonic() - saved_s >= CHECKPOINT_SECONDS:
                 self._checkpoints.save(self.trainer, self.state)
+                self._checkpoints.compact(self.trainer, self.state)
                 saved_s = time.monotonic()
 
     def _learn_batch(self, batch: Batch) -> None:

@@ -36,9 +36,7 @@ class Arch:
             raise BadInput(f"arch: the builder is to return a keras.Model, got {type(built).__name__}")
         ends = [getattr(tensor, "shape", ()) for tensor in (*built.inputs, *built.outputs)]
         if len(ends) != 2 or any(len(shape) != 2 for shape in ends) or ends[1][1] != 1:
-            raise BadInput(
-                "arch: a functional keras.Model from one input [n, width] to one logit [n, 1] wanted"
-            )
+            raise BadInput("arch: a functional keras.Model from one input [n, width] to one logit [n, 1] wanted")
         score = keras.layers.Activation("sigmoid", name="score")(built.outputs[0])
         return cls(built, keras.Model(built.inputs[0], {"score": score}, name=f"{built.name}_scores"))
 

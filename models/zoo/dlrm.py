@@ -10,9 +10,7 @@ from models.zoo.layers import Weighted, columns, embedding_columns, pairwise_dot
 from models.zoo.layout import Layout
 
 
-def build(
-    layout: Layout, hidden: Sequence[int] = (256, 128, 64), seed: int = 0, bottom: Sequence[int] = (64,)
-) -> Arch:
+def build(layout: Layout, hidden: Sequence[int] = (256, 128, 64), seed: int = 0, bottom: Sequence[int] = (64,)) -> Arch:
     """The network over x [n, layout.width]; `hidden` is the top MLP, `bottom` the hidden layers of the bottom
     one.
 

@@ -22,9 +22,7 @@ class Weighted:
     def __init__(self, seed: int) -> None:
         self._seeds = count(seed * 1_000_003)
 
-    def dense(
-        self, x: Tensor, units: int, name: str, activation: str | None = None, bias: bool = True
-    ) -> Tensor:
+    def dense(self, x: Tensor, units: int, name: str, activation: str | None = None, bias: bool = True) -> Tensor:
         """x [n, m] -> [n, units]."""
         initial = keras.initializers.GlorotUniform(seed=next(self._seeds))
         layer = keras.layers.Dense(units, activation, use_bias=bias, kernel_initializer=initial, name=name)

@@ -91,9 +91,7 @@ def check_buffers(
     wanted = {"x": (bucket, width), **{name: (bucket, n) for name, n in columns.items()}}
     for name, array in {"x": x, **outputs}.items():
         if array.dtype != np.float32 or array.shape != wanted[name] or not array.flags.c_contiguous:
-            raise ValueError(
-                f"{name}: contiguous float32 {wanted[name]} wanted, got {array.dtype} {array.shape}"
-            )
+            raise ValueError(f"{name}: contiguous float32 {wanted[name]} wanted, got {array.dtype} {array.shape}")
     for name, array in outputs.items():
         if not array.flags.writeable:
             raise ValueError(f"{name}: a writeable buffer wanted")

@@ -81,9 +81,7 @@ class OnnxRuntime:
         wanted = {WEIGHT_PREFIX + name for name in artefact.weights}
         if shapes.keys() != wanted:
             stray = sorted(shapes.keys() ^ wanted)[0].removeprefix(WEIGHT_PREFIX)
-            raise BadInput(
-                f"executable: its weights are not those that the manifest lists, as {stray[:64]!r} shows"
-            )
+            raise BadInput(f"executable: its weights are not those that the manifest lists, as {stray[:64]!r} shows")
         check_weights(weights, {name: shapes[WEIGHT_PREFIX + name] for name in artefact.weights})
         library = self._library
         options = library.SessionOptions()
@@ -102,9 +100,7 @@ class OnnxRuntime:
         try:
             return library.InferenceSession(artefact.data, options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            raise Corrupt(
-                f"executable b{artefact.bucket}: refused by onnxruntime {library.__version__}"
-            ) from error
+            raise Corrupt(f"executable b{artefact.bucket}: refused by onnxruntime {library.__version__}") from error
 
 
 def _check_signature(session: Any, bucket: int, width: int, columns: Mapping[str, int]) -> None:

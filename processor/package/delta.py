@@ -134,9 +134,9 @@ def read_delta(path: Path) -> Delta:
     return parse_delta(map_file(path))
 
 
-def parse_delta(data: bytes | NDArray[np.uint8]) -> Delta:
+def parse_delta(data: bytes | bytearray | NDArray[np.uint8]) -> Delta:
     """Verifies a delta file's bytes; raises Corrupt for anything that is not exactly what a trainer wrote."""
-    buffer = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+    buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     tensors = parse_tensors(buffer, "delta")
     meta = tensors.metadata
     if meta.get("format") != FORMAT:

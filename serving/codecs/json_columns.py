@@ -59,8 +59,7 @@ def _flatten(spec: Input, rows: list[Any]) -> list[Any]:
     if set(map(len, rows)) != {width}:
         at = next(i for i, row in enumerate(rows) if len(row) != width)
         raise BadInput(
-            f"{spec.name}: Encountered list at unexpected size: {len(rows[at])} at item {at} "
-            f"expected size: {width}"
+            f"{spec.name}: Encountered list at unexpected size: {len(rows[at])} at item {at} expected size: {width}"
         )
     return list(chain.from_iterable(rows))
 
@@ -133,12 +132,7 @@ def _digits(value: int) -> str:
 
 def _type_error(spec: Input, flat: list[Any], wanted: tuple[type, ...]) -> BadInput:
     at, value = next((i, v) for i, v in enumerate(flat) if type(v) not in wanted)
-    shown = (
-        ""
-        if type(value) in (list, dict)
-        else f" {_digits(value) if type(value) is int else repr(value)[:64]}"
-    )
+    shown = "" if type(value) in (list, dict) else f" {_digits(value) if type(value) is int else repr(value)[:64]}"
     return BadInput(
-        f"{spec.name}: JSON Value:{shown} ({kind(value)}, value {at}) is not of expected type: "
-        f"{DT_NAMES[spec.dtype]}"
+        f"{spec.name}: JSON Value:{shown} ({kind(value)}, value {at}) is not of expected type: {DT_NAMES[spec.dtype]}"
     )

@@ -55,15 +55,11 @@ def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str,
     if nbytes is None:
         document, at = load_json(body), len(body)
     elif nbytes == 0:
-        raise BadInput(
-            "Inference-Header-Content-Length: a JSON header wanted, got 0: raw binary is not served"
-        )
+        raise BadInput("Inference-Header-Content-Length: a JSON header wanted, got 0: raw binary is not served")
     else:
         document, at = load_json(memoryview(body)[:nbytes]), nbytes
     parameters = _parameters(document, "parameters")
-    options = Options(
-        _outputs(document, parameters, manifest), _id(document), _timeout_s(parameters, headers)
-    )
+    options = Options(_outputs(document, parameters, manifest), _id(document), _timeout_s(parameters, headers))
     return _inputs(document, body, at, manifest), options
 
 
@@ -100,9 +96,7 @@ def _timeout_s(parameters: dict[str, Any], headers: Headers) -> float | None:
     return timeout_s if by_header is None else min(timeout_s, by_header)
 
 
-def _outputs(
-    document: dict[str, Any], parameters: dict[str, Any], manifest: Manifest
-) -> tuple[tuple[str, bool], ...]:
+def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Manifest) -> tuple[tuple[str, bool], ...]:
     default = parameters.get("binary_data_output", False)
     if type(default) is not bool:
         raise BadInput(f"parameters.binary_data_output: a boolean wanted, got {kind(default)}")
@@ -135,9 +129,7 @@ def _inputs(document: dict[str, Any], body: bytes, at: int, manifest: Manifest) 
     tensors = document.get("inputs")
     if type(tensors) is not list or len(tensors) > len(specs) + len(splits):
         wanted = f"a list of at most {len(specs) + len(splits)} tensors"
-        raise BadInput(
-            f"inputs: {wanted} wanted, got {len(tensors) if type(tensors) is list else kind(tensors)}"
-        )
+        raise BadInput(f"inputs: {wanted} wanted, got {len(tensors) if type(tensors) is list else kind(tensors)}")
     values: dict[str, Any] = {}
     for index, tensor in enumerate(tensors):
         if type(tensor) is not dict or type(tensor.get("name")) is not str:
@@ -153,8 +145,7 @@ def _inputs(document: dict[str, Any], body: bytes, at: int, manifest: Manifest) 
         if name not in values:
             raise BadInput(f"inputs: {name} is missing")
     return {
-        name: Ragged(values[name], _row_splits(name, values)) if i.ragged else values[name]
-        for name, i in specs.items()
+        name: Ragged(values[name], _row_splits(name, values)) if i.ragged else values[name] for name, i in specs.items()
     }
 
 
@@ -172,9 +163,7 @@ def _tensor(tensor: dict[str, Any], spec: Input, body: bytes, at: int) -> tuple[
     datatype = DATATYPES[spec.dtype]
     if tensor.get("datatype") != datatype:
         got = tensor.get("datatype")
-        raise BadInput(
-            f"{where}.datatype: {datatype} wanted, got {show(got) if type(got) is str else kind(got)}"
-        )
+        raise BadInput(f"{where}.datatype: {datatype} wanted, got {show(got) if type(got) is str else kind(got)}")
     count = _count(tensor.get("shape"), spec, where)
     parameters = _parameters(tensor, f"{where}.parameters")
     nbytes = parameters.get("binary_data_size")
@@ -187,9 +176,7 @@ def _tensor(tensor: dict[str, Any], spec: Input, body: bytes, at: int) -> tuple[
         if "data" in tensor:
             raise BadInput(f"{where}: data or binary_data_size wanted, got both")
         if type(nbytes) is not int or not 0 <= nbytes <= len(body) - at:
-            raise BadInput(
-                f"{where}.parameters.binary_data_size: 0 to {len(body) - at} wanted, as is left of the body"
-            )
+            raise BadInput(f"{where}.parameters.binary_data_size: 0 to {len(body) - at} wanted, as is left of the body")
         values = _binary(spec, body, at, nbytes, count, where)
         at += nbytes
     return values.reshape(-1, spec.columns) if spec.columns and datatype != "BYTES" else values, at
@@ -199,11 +186,8 @@ def _count(shape: Any, spec: Input, where: str) -> int:
     """Elements of a shape that fits the input. Python's integers do not overflow; the body's length bounds
     them."""
     wanted = f"[n, {spec.columns}]" if spec.columns else "[n]"
-    if (
-        type(shape) is not list
-        or len(shape) > MAX_RANK
-        or any(type(d) is not int or not 0 <= d < 2**31 for d in shape)
-    ):
+    whole = type(shape) is list and 0 < len(shape) <= MAX_RANK and set(map(type, shape)) == {int}
+    if not whole or min(shape) < 0 or max(shape) >= 2**31:
         raise BadInput(f"{where}.shape: {wanted} wanted, as a list of whole numbers")
     if spec.columns:
         fits = len(shape) == 2 and shape[1] == spec.columns
@@ -265,9 +249,7 @@ def encode_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> 
     """The model metadata reply; a ragged input is listed as its two tensors."""
     inputs: list[dict[str, Any]] = []
     for i in manifest.inputs:
-        inputs.append(
-            {"name": i.name, "datatype": DATATYPES[i.dtype], "shape": [-1, i.columns] if i.columns else [-1]}
-        )
+        inputs.append({"name": i.name, "datatype": DATATYPES[i.dtype], "shape": [-1, i.columns] if i.columns else [-1]})
         if i.ragged:
             inputs.append({"name": i.name + ROW_SPLITS, "datatype": "INT64", "shape": [-1]})
     outputs = [{"name": o.name, "datatype": "FP32", "shape": [-1, o.columns]} for o in manifest.outputs]

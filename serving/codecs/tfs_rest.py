@@ -36,9 +36,7 @@ def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str,
     timeout_s = header_timeout_s(headers)
     if "instances" in document:
         if "inputs" in document:
-            raise BadInput(
-                "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist"
-            )
+            raise BadInput("Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
         return _rows(document["instances"], manifest.inputs), Options(True, timeout_s)
     if "inputs" not in document:
         raise BadInput("Missing 'inputs' or 'instances' key")
@@ -50,9 +48,7 @@ def _check_signature(document: dict[str, Any]) -> None:
     if type(name) is not str:
         raise BadInput("Not formatted correctly. 'signature_name' key must be a string value.")
     if name not in (SIGNATURE, ""):
-        raise BadInput(
-            f"Serving signature name: {show(name)} not found in signature def, wanted {SIGNATURE!r}"
-        )
+        raise BadInput(f"Serving signature name: {show(name)} not found in signature def, wanted {SIGNATURE!r}")
 
 
 def _rows(instances: Any, inputs: list[Input]) -> dict[str, Column]:

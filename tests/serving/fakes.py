@@ -1,4 +1,4 @@
-"""A Processor without tables or sessions, the models it serves, and an in-memory driver for ASGI applications."""
+"""A Processor without tables or sessions, the models it serves, and an in-memory driver for ASGI apps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from processor.engine import Applied, ModelStats, PredictReply, PredictRequest, 
 from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
 from processor.generation import Generation
 from processor.package.manifest import Input, Manifest, Output
-
 
 GENERATION = Generation(3, 17)
 
@@ -62,11 +61,8 @@ class FakeProcessor:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     held: list[Callable[[], None]] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=lambda: {"stable": 3})
-    submitted: threading.Event = field(default_factory=threading.Event)
 
-    def manifest(
-        self, model: str, version: int | None = None, label: str | None = None
-    ) -> tuple[Manifest, Generation]:
+    def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:
         if self.closed:
             raise NotReady("closed")
         if model not in self.manifests:
@@ -87,16 +83,13 @@ class FakeProcessor:
             raise BadInput(f"inputs: one number of rows wanted, got {rows}")
         n = max(rows.values())
         scores = sum(np.broadcast_to(_sums(request.inputs[i.name], i), (n,)) for i in manifest.inputs)
-        outputs = {
-            o.name: np.repeat(np.float32(scores)[:, None], o.columns, axis=1) for o in manifest.outputs
-        }
+        outputs = {o.name: np.repeat(np.float32(scores)[:, None], o.columns, axis=1) for o in manifest.outputs}
         result = self.fail or PredictReply(outputs, generation, request.model)
         answer = lambda: done(result)  # noqa: E731
         if self.hold:
             self.held.append(answer)
         else:
             threading.Thread(target=answer).start()
-        self.submitted.set()
 
     def release(self) -> None:
         held, self.held = self.held, []
@@ -120,9 +113,7 @@ class FakeProcessor:
 
     def apply_delta(self, model: str, data: bytes | None = None, path: str | None = None) -> Applied:
         self.manifest(model)
-        self.calls.append(
-            ("apply_delta", model, data, path, threading.current_thread() is threading.main_thread())
-        )
+        self.calls.append(("apply_delta", model, data, path, threading.current_thread() is threading.main_thread()))
         if data == b"conflict":
             raise Conflict("delta: continues step 9, the served generation is 3.17")
         return Applied(model, Generation(3, 18), 5, 1, 2.5)

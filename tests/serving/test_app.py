@@ -189,9 +189,7 @@ def test_a_body_that_is_too_large_is_refused_before_all_of_it_is_read():
     assert (declared.status, declared.headers["connection"]) == (413, "close")
     assert send(app, "POST", "/v1/models/ctr:predict", [b"x" * 60] * 9).status == 413
     assert (
-        send(
-            app, "POST", "/v1/models/ctr:predict", gzip.compress(b"x" * 101), {"content-encoding": "gzip"}
-        ).status
+        send(app, "POST", "/v1/models/ctr:predict", gzip.compress(b"x" * 101), {"content-encoding": "gzip"}).status
         == 413
     )
     assert send(app, "POST", "/v1/models/ctr:predict", BODY, {"content-length": "x"}).status == 400

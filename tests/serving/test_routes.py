@@ -43,9 +43,9 @@ def test_a_path_names_an_action_and_its_model(path, route):
     "path",
     [
         "/v1", "/v1/models", "/v1/models/", "/v1/models/:predict", "/v1/models/m:Predict", "/v1/models/m:",
-        "/v1/models/m/versions", "/v1/models/m/versions/0", "/v1/models/m/versions/x:predict", "/v1/models/%ff",
-        "/v1/models/m/versions/1/labels/a", "/v1/models/m/labels/", "/v1/models/m/versions/99999999999999999999",
-        "/v1/models/m:classify", "/v1/models/m/metadata:predict",
+        "/v1/models/m/versions", "/v1/models/m/versions/0", "/v1/models/m/versions/x:predict",
+        "/v1/models/m/versions/1/labels/a", "/v1/models/m/labels/", "/v1/models/m/versions/" + "9" * 30,
+        "/v1/models/%ff", "/v1/models/m:classify", "/v1/models/m/metadata:predict",
     ],
 )  # fmt: skip
 def test_another_path_below_v1_is_a_malformed_request(path):

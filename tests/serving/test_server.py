@@ -1,0 +1,254 @@
+import io
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+
+from processor.errors import BadInput
+from serving.config import ServeConfig
+from serving.server import Server
+from tests.serving.fakes import FakeProcessor
+
+pytestmark = pytest.mark.e2e
+
+BODY = json.dumps({"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}]}).encode()
+FREE = {"http_port": 0, "admin_port": 0, "shutdown_timeout_s": 10.0}
+WAIT_S = 30
+
+
+def fetch(address, path, body=None, headers=None):
+    """(status, JSON) of one request to (host, port)."""
+    request = urllib.request.Request(f"http://{address[0]}:{address[1]}{path}", data=body, headers=headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
+            return reply.status, json.loads(reply.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def until(condition):
+    """Waits for something that another thread or process is about to do."""
+    end_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end_s, "waited too long"
+        time.sleep(0.005)
+
+
+@contextmanager
+def running(open_processor, **options):
+    """A server in a thread: (server, what it printed, exit codes). Stopped at the end."""
+    out, codes = io.StringIO(), []
+    server = Server(ServeConfig("fake", **{**FREE, **options}), version="9", open_processor=open_processor, out=out)
+    thread = threading.Thread(target=lambda: codes.append(server.run()))
+    thread.start()
+    try:
+        yield server, out, codes
+    finally:
+        server.stop()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+        assert not [t.name for t in threading.enumerate() if t.name.startswith("freshet")]
+
+
+def test_the_ports_answer_503_while_models_load_and_then_predict():
+    gate, processor = threading.Event(), FakeProcessor()
+
+    def load(config):
+        assert gate.wait(WAIT_S)
+        return processor
+
+    with running(load) as (server, out, codes):
+        until(lambda: fetch(server.http_address, "/healthz") == (200, {"live": True, "ready": False}))
+        assert fetch(server.http_address, "/v1/models/ctr:predict", BODY)[0] == 503
+        assert fetch(server.http_address, "/v2/health/ready")[0] == 503
+        gate.set()
+        until(lambda: fetch(server.http_address, "/v2/health/ready")[0] == 200)
+        assert fetch(server.http_address, "/v1/models/ctr:predict", BODY) == (200, {"predictions": [[7.5]]})
+        assert fetch(server.admin_address, "/admin/models")[1]["models"]["ctr"]["requests"] == 1
+        until(lambda: out.getvalue().endswith("\n"))
+        http, admin = (f"127.0.0.1:{a[1]}" for a in (server.http_address, server.admin_address))
+        assert re.fullmatch(
+            rf"freshet: ready in \d+\.\d\d s http={http} admin={admin} models=ctr@3\.17\n", out.getvalue()
+        )
+        polls = processor.polls
+        until(lambda: processor.polls > polls + 2)
+    assert codes == [0]
+    assert processor.closed
+
+
+def test_a_processor_that_cannot_be_opened_ends_the_server_with_code_1(caplog):
+    def fail(config):
+        raise BadInput("repository: not a folder")
+
+    with running(fail) as (_, out, codes):
+        until(lambda: codes)
+    assert codes == [1]
+    assert "the repository cannot be served: repository: not a folder" in caplog.text
+    assert out.getvalue() == ""
+
+
+def test_a_stop_while_models_load_still_closes_them():
+    gate, processor = threading.Event(), FakeProcessor()
+    with running(lambda config: gate.wait(WAIT_S) and processor) as (server, _, codes):
+        until(lambda: fetch(server.http_address, "/healthz")[0] == 200)
+        server.stop()
+        gate.set()
+        until(lambda: codes)
+    assert codes == [0]
+    assert processor.closed
+
+
+def test_a_port_that_is_taken_is_one_clear_line():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BadInput, match=f"127.0.0.1:{port}: cannot listen there"):
+            Server(ServeConfig("fake", http_port=port, admin_port=0))
+
+
+def test_a_first_delta_that_makes_the_model_ready_is_announced():
+    processor = FakeProcessor(ready=False)
+    with running(lambda config: processor) as (_, out, _):
+        until(lambda: processor.polls > 1)
+        assert out.getvalue() == ""
+        processor.ready, processor.changes = True, ["ctr: version 3 serves"]
+        until(lambda: "freshet: ready in" in out.getvalue())
+
+
+def test_clients_that_break_off_do_not_break_the_server():
+    processor = FakeProcessor()
+    with running(lambda config: processor) as (server, _, _):
+        until(lambda: fetch(server.http_address, "/v2/health/ready")[0] == 200)
+        head = b"POST /v1/models/ctr:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+        processor.hold = True
+        for part in (head[:20], head, head + BODY[:9], head + BODY, b"\x16\x03\x01nonsense\r\n\r\n"):
+            for _ in range(5):
+                with socket.create_connection(server.http_address) as client:
+                    client.sendall(part)
+        processor.hold = False
+        processor.release()
+        assert fetch(server.http_address, "/v1/models/ctr:predict", BODY)[0] == 200
+        processor.release()
+
+
+def test_tritonclient_predicts_with_binary_tensors():
+    with (
+        running(lambda config: FakeProcessor()) as (server, _, _),
+        triton.InferenceServerClient(f"127.0.0.1:{server.http_address[1]}") as client,
+    ):
+        until(client.is_server_ready)
+        assert client.is_server_live()
+        assert client.is_model_ready("ctr")
+        assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+        assert client.get_model_metadata("ctr")["inputs"][0] == {
+            "name": "ids",
+            "datatype": "INT64",
+            "shape": [-1, 3],
+        }
+        inputs = [triton.InferInput("ids", [1, 3], "INT64"), triton.InferInput("floats", [2, 2], "FP32")]
+        inputs[0].set_data_from_numpy(np.array([[1, 2, 3]]))
+        inputs[1].set_data_from_numpy(np.array([[0, 0], [0, 1]], np.float32))
+        for outputs in (None, [triton.InferRequestedOutput("score", binary_data=False)]):
+            for coding in (None, "gzip", "deflate"):
+                result = client.infer("ctr", inputs, outputs=outputs, request_compression_algorithm=coding)
+                assert result.as_numpy("score").ravel().tolist() == [6.0, 7.0]
+        with pytest.raises(triton.InferenceServerException, match="not in the repository"):
+            client.infer("other", inputs)
+
+
+class Process:
+    """A server process over a fake processor, once it has said that it is ready."""
+
+    def __init__(self, **options):
+        command = [sys.executable, "-m", "tests.serving.server_process", "http_port=0", "admin_port=0"]
+        command += [f"{key}={value}" for key, value in options.items()]
+        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        found = re.search(r"http=(\S+):(\d+) ", self.read())
+        self.address = found[1], int(found[2])
+        self.pool = ThreadPoolExecutor(2)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.popen.kill()
+        self.popen.communicate()
+        self.pool.shutdown()
+
+    def read(self):
+        return self.popen.stdout.readline()
+
+    def predict(self):
+        """A request that has reached the processor and waits there."""
+        future = self.pool.submit(fetch, self.address, "/v1/models/ctr:predict", BODY)
+        assert self.read() == "submitted\n"
+        return future
+
+    def answer(self):
+        self.popen.stdin.write("\n")
+        self.popen.stdin.flush()
+
+    def refuses(self):
+        try:
+            socket.create_connection(self.address, timeout=1).close()
+        except OSError:
+            return True
+        return False
+
+    def end(self):
+        """The exit code and the last line."""
+        return self.popen.wait(WAIT_S), self.read()
+
+
+ENDED = (0, "closed=True left=[]\n")
+
+
+def test_sigterm_turns_readiness_off_first_and_serves_on():
+    with Process(drain_s="600") as process:
+        process.popen.send_signal(signal.SIGTERM)
+        until(lambda: fetch(process.address, "/v2/health/ready") == (503, {"error": "server: draining"}))
+        late = process.predict()
+        process.answer()
+        assert late.result(WAIT_S)[0] == 200
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.end() == ENDED
+
+
+def test_what_is_in_flight_is_answered_after_the_port_has_closed():
+    with Process() as process:
+        late = process.predict()
+        process.popen.send_signal(signal.SIGINT)
+        until(process.refuses)
+        process.answer()
+        assert late.result(WAIT_S) == (200, {"predictions": [[7.5]]})
+        assert process.end() == ENDED
+
+
+def test_a_request_that_never_ends_does_not_keep_the_process():
+    with Process(shutdown_timeout_s="0.2") as process:
+        stuck = process.predict()
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.end() == ENDED
+        assert stuck.exception(WAIT_S) is not None or stuck.result()[0] == 503
+
+
+def test_a_second_signal_cuts_short_what_is_in_flight():
+    with Process(shutdown_timeout_s="600") as process:
+        stuck = process.predict()
+        process.popen.send_signal(signal.SIGTERM)
+        until(process.refuses)
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.end() == ENDED
+        assert stuck.exception(WAIT_S) is not None or stuck.result()[0] == 503
