@@ -8,18 +8,16 @@ import sys
 from pathlib import Path
 
 from loadtest.report import freshness_lines, passed
-from loadtest.run import Settings, run, write_report
+from loadtest.run import PUBLISH, Settings, run, write_report
 from loadtest.server import CommandFailed
-
-WAYS = ("admin", "folder", "both")
 
 
 def arguments() -> argparse.ArgumentParser:
     d = Settings()
     parser = argparse.ArgumentParser(
         prog="python -m loadtest",
-        description="Serves the benchmark's model on loopback, sends predict requests from many users while deltas "
-        "arrive, checks every score against the generation that its reply names, and writes a report.",
+        description="Serves the benchmark's model on loopback, sends predict requests from many users while "
+        "deltas arrive, checks every score against the generation that its reply names, and writes a report.",
     )
     add = parser.add_argument
     add("--seconds", type=int, default=d.seconds, help=f"how long the load lasts [{d.seconds}]")
@@ -28,7 +26,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--table-rows", type=int, default=d.table_rows, help=f"rows of each table [{d.table_rows}]")
     add("--delta-rows", type=int, default=d.delta_rows, help=f"changed rows a delta [{d.delta_rows}]")
     add("--delta-every-s", type=float, default=d.delta_every_s, help=f"pace of deltas [{d.delta_every_s:g}]")
-    add("--publish", choices=WAYS, default=d.publish, help="admin API, folder, or half and half [both]")
+    add("--publish", choices=PUBLISH, default=d.publish, help="admin API, folder, or half and half [both]")
     add("--json-share", type=float, default=d.json_share, help=f"TFS JSON's share [{d.json_share:g}]")
     add("--rate", type=float, default=d.rate, help="requests/s of all users; 0: as fast as replies come [0]")
     add("--serve", default="", metavar="OPTIONS", help='more options for freshet serve, as "--sessions 4"')
@@ -38,7 +36,8 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Returns 0; 1 when requests failed, replies were mixed or deltas were lost; 2 when the test did not run."""
+    """Returns 0; 1 when requests failed, replies were mixed or deltas were lost; 2 when the test could not
+    run."""
     options = vars(arguments().parse_args())
     out, name = options.pop("out"), options.pop("name")
     options["serve"] = tuple(shlex.split(options["serve"]))
@@ -53,9 +52,7 @@ def main() -> int:
         f"{summary['requests']} requests, {summary['requests_per_s']:g}/s, {summary['failed']} failed, "
         f"{summary['mixed']} mixed; p50 {latency['p50']:.2f} ms, p99 {latency['p99']:.2f} ms"
     )
-    print(
-        *freshness_lines(summary["freshness_ms"], summary["deltas_never_served"]), f"report: {page}", sep="\n"
-    )
+    print(*freshness_lines(summary["freshness_ms"], summary["deltas_never_served"]), f"report: {page}", sep="\n")
     return 0 if passed(summary) else 1
 
 

@@ -2,13 +2,14 @@
 
     locust -f loadtest/locustfile.py --host http://127.0.0.1:8501
 
-Give it --deltas FOLDER to have deltas published while the load runs. With --plan, written by `python -m loadtest`,
-users send the plan's requests and check every score; without it they draw requests for any model from its
-metadata. docs/loadtest.md explains the options and the figures.
+Give it --deltas FOLDER to have deltas published while the load runs. With --plan, written by
+`python -m loadtest`, users send the plan's requests and check every score; without it they draw requests for
+any model from its metadata. docs/loadtest.md explains the options and the figures.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import random
@@ -16,7 +17,6 @@ import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,7 @@ def add_options(parser: Any) -> None:
     add("--model", env_var="LOADTEST_MODEL", default="bench", help="The model to ask. [bench]")
     add("--rows", env_var="LOADTEST_ROWS", type=int, default=64, help="Candidates per request. [64]")
     add("--ids", env_var="LOADTEST_IDS", type=int, default=100_000, help="Ids are 0 .. N-1. [100000]")
-    add(
-        "--json-share", env_var="LOADTEST_JSON_SHARE", type=float, default=0.25, help="TFS JSON share. [0.25]"
-    )
+    add("--json-share", env_var="LOADTEST_JSON_SHARE", type=float, default=0.25, help="TFS JSON share. [0.25]")
     add(
         "--rate",
         env_var="LOADTEST_RATE",
@@ -79,17 +77,16 @@ def add_options(parser: Any) -> None:
 class Run:
     """What the users of one test share. environment.freshet holds it from test_start on."""
 
-    def __init__(self, options: Any, host: str, say: Callable[[str], object]) -> None:
+    def __init__(self, options: Any, host: str | None) -> None:
         self.options = options
         self.plan = Plan.load(Path(options.plan)) if options.plan else None
         self.signature, self.generation = self._look_up(host)
         self.pool = self._requests()
         self.recorder = Recorder(time.monotonic())
-        self._say = say
 
-    def _look_up(self, host: str) -> tuple[Signature, str]:
+    def _look_up(self, host: str | None) -> tuple[Signature, str]:
         name = urllib.parse.quote(self.options.model, safe="")
-        url = f"{host.rstrip('/')}/v2/models/{name}"
+        url = f"{(host or '').rstrip('/')}/v2/models/{name}"
         with urllib.request.urlopen(url, timeout=LOOKUP_TIMEOUT_S) as reply:
             return parse_metadata(json.load(reply)), reply.headers.get(GENERATION) or ""
 
@@ -110,9 +107,7 @@ class Run:
     def check(self, request: Request, response: Any) -> None:
         """Raises WrongReply unless the reply answers the request."""
         try:
-            scores = decode(
-                request, response.content, response.headers.get(HEADER_LENGTH), self.signature.outputs[0]
-            )
+            scores = decode(request, response.content, response.headers.get(HEADER_LENGTH), self.signature.outputs[0])
         except ValueError as error:
             raise WrongReply(str(error)) from None
         if self.plan is not None:
@@ -121,24 +116,31 @@ class Run:
             raise WrongReply(f"{request.rows} scores wanted, got {len(scores)}")
 
     def show_progress(self) -> None:
-        """One line a second, until killed."""
+        """One line a second, until killed; on a terminal always the same one."""
+        before, after = ("\r", "\x1b[K") if sys.stderr.isatty() else ("", "\n")
         while True:
             gevent.sleep(WINDOW_S)
             count, failed, mixed = self.recorder.totals()
             if not self.recorder.windows:
                 continue
             w = self.recorder.windows[-1]
-            self._say(
+            line = (
                 f"{time.monotonic() - self.recorder.start_s:5.0f} s  {count} requests, {w.requests}/s, "
                 f"p50 {w.p50_ms:.1f} ms, p99 {w.p99_ms:.1f} ms, {len(self.recorder.deltas)} deltas, "
                 f"{failed} failed, {mixed} mixed"
             )
+            print(before, line, after, sep="", end="", file=sys.stderr, flush=True)
 
 
 @events.init.add_listener
-def leave_out_deltas(environment: Any, **_: Any) -> None:
-    """Without --deltas there is nothing for the delta user to do."""
+def prepare(environment: Any, **_: Any) -> None:
+    """Before anything runs. Without --deltas there is nothing for the delta user to do."""
     options = environment.parsed_options
+    # Locust inspects its own stack when it stops a test. The first time takes 50 ms and more, with replies
+    # waiting to be read: have it behind us.
+    inspect.stack()
+    # gevent's clock stood still during the imports; the run time, set next, would begin that much too early.
+    gevent.get_hub().loop.update_now()
     if options is not None and not options.deltas:
         environment.user_classes[:] = [c for c in environment.user_classes if c is not DeltaUser]
 
@@ -146,14 +148,11 @@ def leave_out_deltas(environment: Any, **_: Any) -> None:
 @events.test_start.add_listener
 def start(environment: Any, **_: Any) -> None:
     options = environment.parsed_options
-    in_place = sys.stderr.isatty()
-
-    def say(line: str) -> None:
-        print(
-            f"\r{line}\x1b[K" if in_place else line, end="" if in_place else "\n", file=sys.stderr, flush=True
-        )
-
-    environment.freshet = Run(options, environment.host, say)
+    try:
+        environment.freshet = Run(options, environment.host)
+    except (OSError, ValueError, KeyError) as error:
+        # Locust goes on after an Exception of a listener, with users that have nothing to send.
+        raise SystemExit(f"loadtest: model {options.model!r} cannot be asked: {error}") from error
     if options.headless:
         environment.freshet_progress = gevent.spawn(environment.freshet.show_progress)
 
@@ -163,7 +162,8 @@ def stop(environment: Any, **_: Any) -> None:
     run, options = environment.freshet, environment.parsed_options
     if options.headless:
         environment.freshet_progress.kill()
-        print(file=sys.stderr)
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
     document = run.recorder.document()
     if options.record:
         Path(options.record).write_text(json.dumps(document))
@@ -200,9 +200,7 @@ class PredictUser(FastHttpUser):
     def on_start(self) -> None:
         self.run_state: Run = self.environment.freshet
         self.sent = random.randrange(100)
-        rate = self.run_state.options.rate / max(
-            1, (self.environment.runner.target_user_count or 1) - self._others()
-        )
+        rate = self.run_state.options.rate / max(1, (self.environment.runner.target_user_count or 1) - self._others())
         self.pace = constant_throughput(rate) if rate else constant(0)
         if rate:
             # Users start together: without this they would send in bursts for the rest of the run.
@@ -265,9 +263,7 @@ class DeltaUser(FastHttpUser):
             self.by_folder_after = found[(len(found) - 1) // 2].step
         if options.publish != "admin" and not Path(options.publish_folder or "-").is_dir():
             raise ValueError("--publish-folder: the version's deltas folder wanted")
-        self.url = (
-            f"{options.admin.rstrip('/')}/admin/models/{urllib.parse.quote(options.model, safe='')}/deltas"
-        )
+        self.url = f"{options.admin.rstrip('/')}/admin/models/{urllib.parse.quote(options.model, safe='')}/deltas"
         self.headers = {"Content-Type": "application/octet-stream"}
         token = os.environ.get("FRESHET_ADMIN_TOKEN")
         if token:
@@ -282,7 +278,7 @@ class DeltaUser(FastHttpUser):
         options = self.environment.freshet.options
         self.due_s = max(self.due_s + options.delta_every_s, time.monotonic())
         gevent.sleep(self.due_s - time.monotonic())
-        # Files are read and written in gevent's threads: a disk that takes its time must not hold up the users.
+        # Files are read and written in gevent's threads: a slow disk must not hold up the users.
         threads = gevent.get_hub().threadpool
         waiting = threads.apply(pending, (self.folder, self.last_step))
         if not waiting:
@@ -298,9 +294,7 @@ class DeltaUser(FastHttpUser):
             self.last_step = delta.step
             return
         published_s = time.monotonic()
-        with self.client.post(
-            self.url, data=data, headers=self.headers, name="delta", catch_response=True
-        ) as response:
+        with self.client.post(self.url, data=data, headers=self.headers, name="delta", catch_response=True) as response:
             wrong = fault(response)
             if wrong is not None:
                 response.failure(wrong)

@@ -1,8 +1,8 @@
 """The plan of a checked run: a few fixed requests, and the scores that each generation must give them.
 
-Whether a reply mixes generations can be told from outside only when every delta moves the scores. So part of the
-ids of every request are ids that some delta changes, each delta having its share of them, and build() refuses a
-plan in which a delta moves nothing: there the check could not fail.
+Whether a reply mixes generations can be told from outside only when every delta moves the scores. So part of
+the ids of every request are ids that some delta changes, each delta having its share of them, and build()
+refuses a plan in which a delta moves nothing: there the check could not fail.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,8 @@ class Mixed(WrongReply):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """inputs: name -> [requests, rows] or [requests, rows, columns]. expected: float32 [generations, requests,
-    rows], of generations version.first_step, version.first_step + 1, ..."""
+    """inputs: name -> [requests, rows] or [requests, rows, columns].
+    expected: float32 [generations, requests, rows], of version.first_step, version.first_step + 1, ..."""
 
     model: str
     version: int
@@ -77,9 +78,7 @@ class Plan:
     def save(self, path: Path) -> None:
         tensors = {f"inputs/{name}": np.ascontiguousarray(values) for name, values in self.inputs.items()}
         about = {"model": self.model, "version": self.version, "first_step": self.first_step}
-        save_file(
-            {**tensors, "expected": np.ascontiguousarray(self.expected)}, path, {"plan": json.dumps(about)}
-        )
+        save_file({**tensors, "expected": np.ascontiguousarray(self.expected)}, path, {"plan": json.dumps(about)})
 
     @classmethod
     def load(cls, path: Path) -> Plan:
@@ -96,9 +95,7 @@ class Plan:
 def signature_of(manifest: dict[str, Any]) -> Signature:
     """A package's model.json as its clients will see the model."""
     datatypes = {"int64": "INT64", "float32": "FP32", "string": "BYTES"}
-    inputs = tuple(
-        Tensor(i["name"], datatypes[i["dtype"]], i["columns"], i["ragged"]) for i in manifest["inputs"]
-    )
+    inputs = tuple(Tensor(i["name"], datatypes[i["dtype"]], i["columns"], i["ragged"]) for i in manifest["inputs"])
     return Signature(manifest["model"], inputs, tuple(o["name"] for o in manifest["outputs"]))
 
 
@@ -152,12 +149,13 @@ def _aim(
     share = max(1, min(slots // 2 // max(1, len(changed)), len(embedded)))
     turn = 0
     for request in range(requests):
-        free = iter(random.permutation(slots).tolist())
+        free = random.permutation(slots).tolist()
         for _ in range(min(len(changed), max(1, slots // 2))):
             keys, turn = changed[turn % len(changed)], turn + 1
-            for slot in (s for s, _ in zip(free, range(share))):
+            fitting = (slot for slot in free if len(keys.get(embedded[slot % len(embedded)]["table"], ())))
+            taken = set(islice(fitting, share))
+            free = [slot for slot in free if slot not in taken]
+            for slot in taken:
                 row, feature = request * rows + slot // len(embedded), embedded[slot % len(embedded)]
-                choice = keys.get(feature["table"], ())
-                if len(choice):
-                    at = (row, feature["column"]) if feature["column"] >= 0 else row
-                    inputs[feature["input"]][at] = choice[random.integers(len(choice))]
+                at = (row, feature["column"]) if feature["column"] >= 0 else row
+                inputs[feature["input"]][at] = random.choice(keys[feature["table"]])

@@ -1,7 +1,7 @@
 """Sees when a generation is first served: one small predict request after another over one connection.
 
-It lives in a process of its own, apart from the load generator: a generator that is busy would see replies late.
-Every reply's score is checked against the generation that it names, as the load's are.
+It lives apart from the load generator's process: a generator that is busy would see replies late. Every reply's
+score is checked against the generation that it names, as the load's are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loadtest.plan import Mixed, Plan, WrongReply
 from loadtest.record import Recorder
 from loadtest.wire import GENERATION, HEADER_LENGTH, Signature, decode, encode_kserve
 
-INTERVAL_S = 0.002
+INTERVAL_S = 0.004
 RECONNECT_S = 0.05
 TIMEOUT_S = 30.0
 
@@ -60,20 +60,18 @@ class Prober:
     def _poll(self) -> None:
         while not self._stop.wait(INTERVAL_S):
             start_s = time.monotonic()
-            fault: Exception | None = None
+            fault, mixed = "", False
             try:
                 self._ask()
             except WrongReply as error:
-                fault = error
+                fault, mixed = str(error), isinstance(error, Mixed)
             except (OSError, http.client.HTTPException) as error:
-                fault = error
+                fault = f"no reply: {type(error).__name__}"
+            end_s = time.monotonic()
+            self.recorder.request("probe", end_s, end_s - start_s, fault, mixed, load=False)
+            if fault and not mixed:
                 self._connection.close()
                 self._stop.wait(RECONNECT_S)
-            end_s = time.monotonic()
-            text = str(fault) if isinstance(fault, WrongReply) else f"no reply: {type(fault).__name__}"
-            self.recorder.request(
-                "probe", end_s, end_s - start_s, text if fault else "", isinstance(fault, Mixed), load=False
-            )
 
     def _ask(self) -> None:
         request = self._request

@@ -1,5 +1,5 @@
-"""What a run is made of, as it happens: latencies in HDR histograms, faults by their text, generations by the moment
-they were first seen, deltas by the moment they were published.
+"""What a run is made of, as it happens: latencies in HDR histograms, faults by their text, generations by the
+moment they were first seen, deltas by the moment they were published.
 
 All moments are time.monotonic() seconds: on one machine that clock is the same in every process.
 """
@@ -29,7 +29,7 @@ def microseconds(seconds: float) -> int:
 
 @dataclass(slots=True)
 class Kind:
-    """Counts of one kind of request. failed counts whatever was not answered right, mixed replies included."""
+    """Counts of one kind of request. failed: whatever was not answered right, mixed replies included."""
 
     latency: HdrHistogram
     requests: int = 0
@@ -52,7 +52,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One delta. way: admin | folder. answered_s: when the admin API said that it is served; None by folder."""
+    """One delta. way: admin | folder. answered_s: when the admin API said that it is served; by folder None."""
 
     generation: str
     way: str
@@ -156,8 +156,8 @@ def freshness(
 ) -> tuple[dict[str, list[float]], list[str]]:
     """(way -> seconds from publication to the first reply that carries the delta, generations never seen).
 
-    deltas: as in document(). first_seen: generation -> moment, from any number of observers. A reply of a later
-    step of the same version carries the delta as well.
+    deltas: as in document(). first_seen: generation -> moment, from any number of observers. A reply of a
+    later step of the same version carries the delta as well.
     """
     seen: dict[tuple[int, int], float] = {}
     for observer in first_seen:

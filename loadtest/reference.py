@@ -1,8 +1,8 @@
 """The scores that a package must give for some rows, computed anew in numpy from its files.
 
 Written against the files alone, so that a mistake of the engine cannot repeat itself here: model.json for the
-layout, tables/<table>.safetensors and dense.safetensors for the weights, deltas one after another. It knows the
-DeepFM network and features of one id or one float; that is what `freshet bench model` writes.
+layout, tables/<table>.safetensors and dense.safetensors for the weights, deltas one after another. It knows
+the DeepFM network and features of one id or one float; that is what `freshet bench model` writes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Reference:
         return touched
 
     def _score(self, x: Matrix) -> Matrix:
-        """x [n, width] -> [n]: linear + inner products of all pairs of embeddings + MLP, through a sigmoid."""
+        """x [n, width] -> [n]: sigmoid of linear + inner products of all pairs of embeddings + MLP."""
         w = self._dense
         logit = x @ w["linear/kernel"] + w["linear/bias"]
         hidden, layer = x, 0

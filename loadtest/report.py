@@ -1,4 +1,4 @@
-"""The figures of a run, and the page that shows them. Names neither hosts nor paths: reports are to be shared."""
+"""The figures of a run, and the page that shows them; without hosts and paths, as reports are to be shared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ WAYS = {"admin": "POST to the admin API", "folder": "file renamed into the versi
 
 
 def machine() -> dict[str, Any]:
-    """What the run ran on: cores that this process may use, the CPU's name, memory, system, Python."""
+    """What the run runs on: cores that this process may use, the CPU's name, memory, system, Python; and the
+    load average, which before a run tells whether the machine is its own."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     return {
@@ -30,6 +31,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(memory / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
+        "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
 
 
@@ -43,9 +45,10 @@ def _cpu_name() -> str:
 
 
 def summarize(
-    record: dict[str, Any], probes: dict[str, Any], ready_s: float, settings: dict[str, Any]
+    record: dict[str, Any], probes: dict[str, Any], ready_s: float, settings: dict[str, Any], facts: dict[str, Any]
 ) -> dict[str, Any]:
-    """All figures of a run. record: what the load generator wrote; probes: loadtest.prober.summary()."""
+    """All figures of a run. record: what the load generator wrote; probes: loadtest.prober.summary(); facts:
+    machine(), taken before the run."""
     kinds = record["kinds"] | probes["kinds"]
     predicts = {name: kinds[name] for name in PROTOCOLS if name in kinds}
     seconds = max(record["end_s"] - record["start_s"], 1e-9)
@@ -55,7 +58,7 @@ def summarize(
     for text, times in probes["faults"].items():
         faults[text] = faults.get(text, 0) + times
     return {
-        "machine": machine(),
+        "machine": facts,
         "settings": settings,
         "seconds": round(seconds, 2),
         "ready_s": round(ready_s, 2),
@@ -63,9 +66,7 @@ def summarize(
         "requests_per_s": round(count / seconds, 1),
         "failed": sum(k["failed"] - k["mixed"] for k in kinds.values()),
         "mixed": sum(k["mixed"] for k in kinds.values()),
-        "checked": sum(
-            k["requests"] - k["failed"] + k["mixed"] for k in (*predicts.values(), kinds["probe"])
-        ),
+        "checked": sum(k["requests"] - k["failed"] + k["mixed"] for name, k in kinds.items() if name != "delta"),
         "faults": faults,
         "latency_ms": {
             "all": latency_ms(k["latency"] for k in predicts.values()),
@@ -83,9 +84,9 @@ def summarize(
 
 
 def passed(summary: dict[str, Any]) -> bool:
-    """Whether requests came, none failed, none was mixed, and every delta was served."""
+    """Whether there were requests and deltas, no request failed, none was mixed, and every delta was served."""
     wrong = summary["failed"] + summary["mixed"] + len(summary["deltas_never_served"])
-    return summary["requests"] > 0 and not wrong
+    return summary["requests"] > 0 and summary["deltas"] > 0 and not wrong
 
 
 def latency_ms(encoded: Iterable[str]) -> dict[str, float]:
@@ -134,7 +135,8 @@ def markdown(summary: dict[str, Any], name: str) -> str:
             ["", ""],
             [
                 ["machine", f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB, {m['system']}"],
-                ["", f"Python {m['python']}; server, load generator and prober share the cores"],
+                ["", f"Python {m['python']}; load average before the run {m['load_average']}"],
+                ["", "server, load generator and prober share the cores"],
                 ["model", f"`bench`, DeepFM, 26 tables of {s['table_rows']} rows of 16 floats"],
                 ["users", f"{s['users']}, {paced}; {s['rows']} candidates a request"],
                 ["protocols", f"{1 - s['json_share']:.0%} KServe v2 binary, {s['json_share']:.0%} TFS JSON"],
@@ -155,9 +157,9 @@ def markdown(summary: dict[str, Any], name: str) -> str:
         f"![freshness]({name}-freshness.png)",
         "## Correctness",
         f"{summary['checked']} replies were checked, every score against what the generation named by the "
-        f"reply's header must give, within {s['tolerance']:g}; {summary['mixed']} did not match. A delta moves "
-        f"{s['moved_share']:.0%} of the requests by more than {s['clear']:g}, so a reply of the wrong "
-        "generation, or of two, shows.",
+        f"reply's header must give, within {s['tolerance']:g}; {summary['mixed']} did not match. "
+        f"A delta moves {s['moved_share']:.0%} of the requests by more than {s['clear']:g}, so a reply of the "
+        "wrong generation, or of two, shows.",
     ]
     if summary["faults"]:
         faults = [[text.replace("|", "\\|"), count] for text, count in summary["faults"].items()]
@@ -165,9 +167,7 @@ def markdown(summary: dict[str, Any], name: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _figures(
-    values: dict[str, Any], names: Iterable[str] = ("p50", "p90", "p99", "p99.9", "max")
-) -> list[str]:
+def _figures(values: dict[str, Any], names: Iterable[str] = ("p50", "p90", "p99", "p99.9", "max")) -> list[str]:
     return [str(values[n]) if n == "deltas" else f"{values[n]:.2f}" for n in names]
 
 

@@ -18,16 +18,16 @@ from loadtest import plan as plans
 from loadtest.deltas import pending
 from loadtest.prober import Prober
 from loadtest.prober import summary as prober_summary
-from loadtest.report import markdown, summarize
+from loadtest.report import machine, markdown, summarize
 from loadtest.server import HOST, CommandFailed, Serving, prepare, serving
 
 ROOT = Path(__file__).parents[1]
+PUBLISH = ("admin", "folder", "both")
 REQUESTS = 32
 SETTLE_S = 10.0
 STOP_TIMEOUT_S = 15
 # Locust imports for seconds and its users wait for their last replies: past this something hangs.
 GRACE_S = 120.0
-# With less there is no telling percentiles, and no delta may fall into the run.
 MIN_SECONDS = 2
 
 
@@ -50,7 +50,11 @@ class Settings:
         _want(self.seconds >= MIN_SECONDS, f"seconds: {MIN_SECONDS} or more wanted, got {self.seconds}")
         for name in ("users", "rows", "table_rows", "delta_rows"):
             _want(getattr(self, name) >= 1, f"{name}: 1 or more wanted, got {getattr(self, name)}")
-        _want(self.delta_every_s >= 0.01, f"delta_every_s: 0.01 or more wanted, got {self.delta_every_s}")
+        _want(
+            0.01 <= self.delta_every_s <= self.seconds,
+            f"delta_every_s: 0.01 to {self.seconds} wanted, got {self.delta_every_s}",
+        )
+        _want(self.publish in PUBLISH, f"publish: one of {', '.join(PUBLISH)} wanted, got {self.publish!r}")
         _want(0.0 <= self.json_share <= 1.0, f"json_share: 0 to 1 wanted, got {self.json_share}")
         _want(self.rate >= 0.0, f"rate: 0 or more wanted, got {self.rate}")
 
@@ -61,7 +65,8 @@ def _want(condition: bool, message: str) -> None:
 
 
 def run(settings: Settings, say: Callable[[str], object]) -> dict[str, Any]:
-    """Runs the test in a temporary folder; returns the summary. Raises CommandFailed when a part does not run."""
+    """Runs the test in a temporary folder; returns the summary. Raises CommandFailed, ValueError."""
+    facts = machine()
     with tempfile.TemporaryDirectory(prefix="freshet-loadtest-") as folder:
         root = Path(folder)
         repository, deltas = root / "repository", root / "deltas"
@@ -90,7 +95,7 @@ def run(settings: Settings, say: Callable[[str], object]) -> dict[str, Any]:
         "clear": plans.CLEAR,
         "moved_share": round(float(plans.moved(plan).mean()), 4),
     }
-    return summarize(record, prober_summary(prober), server.ready_s, about)
+    return summarize(record, prober_summary(prober), server.ready_s, about, facts)
 
 
 def _locust(settings: Settings, server: Serving, root: Path, publish_folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The installed `freshet` command as processes of its own: writing a repository, and serving it on free ports."""
+"""The installed `freshet` command in processes of its own: writing a repository, serving it on free ports."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(repository: Path, log: Path, options: list[str]) -> Iterator[Serving]:
-    """`freshet serve` while the block runs; raises CommandFailed when it does not become ready, or ends early."""
+    """`freshet serve` while the block runs; raises CommandFailed when it is never ready, or ends early."""
     http_port, grpc_port, admin_port = free_ports(3)
     ports = ["--http-port", str(http_port), "--grpc-port", str(grpc_port), "--admin-port", str(admin_port)]
     command = [*freshet(), "serve", "--repository", str(repository), "--host", HOST, *ports, *options]

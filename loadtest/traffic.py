@@ -1,4 +1,4 @@
-"""What users ask: a model's inputs filled with values, ids by a Zipf law as visitors and items come in life."""
+"""What users ask: a model's inputs filled with values, ids by a Zipf law as they come in life."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from loadtest.wire import Column, Request, Signature, Tensor, encode_kserve, enc
 EXPONENT = 1.05
 MEAN_LENGTH = 5.0
 MAX_IDS = 1 << 31
-# A prime above every allowed number of ids: multiplying by it permutes them, so that popular ids lie scattered
-# over the table as they do in life, and not in its first rows.
+# A prime above every allowed number of ids: multiplying by it permutes them, so that popular ids lie
+# scattered over the table as they do in life, and not in its first rows.
 SCATTER = 2654435761
 COLUMN_SHIFT = 7919
 
@@ -39,8 +39,8 @@ def zipf_ids(
 
 
 def draw(signature: Signature, rows: int, ids: int, random: np.random.Generator) -> dict[str, Column]:
-    """Values for every input: Zipf ids, strings of Zipf ids, standard normal floats; ragged rows of 0 and more
-    values, 5 on average."""
+    """Values for every input: Zipf ids, strings of Zipf ids, standard normal floats; ragged rows of 5 values
+    on average."""
     return {t.name: _column(t, rows, ids, random, at) for at, t in enumerate(signature.inputs)}
 
 

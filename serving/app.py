@@ -1,8 +1,8 @@
 """The data port: TensorFlow Serving REST, KServe v2, health and metrics as one raw ASGI application.
 
-Life of a predict request: path -> manifest -> codec -> Processor.submit -> one future -> codec -> reply.
-Everything but the prediction runs on the event loop; the prediction runs on a session's thread, which hands
-the reply back through Wakeups. A client that leaves costs its own prediction and nothing else: sends to it
+Life of a predict request: path -> manifest -> codec -> Processor.submit -> codec -> reply. Everything but the
+prediction runs on the event loop; the prediction runs on a session's thread, which hands the reply back through
+Wakeups. A client that leaves costs its own prediction and nothing else: sends to it
 are dropped below ASGI.
 """
 
@@ -32,14 +32,14 @@ from serving.asgi import (
     reply,
 )
 from serving.codecs import kserve, tfs_rest
-from serving.codecs.wire import MAX_BODY_NBYTES, dump_json, inflate
+from serving.codecs.wire import MAX_BODY_NBYTES, Headers, dump_json, inflate
 from serving.lifecycle import Lifecycle
 from serving.metrics import CONTENT_TYPE, Metrics
 from serving.routes import Route, parse
 from serving.wakeups import Wakeups
 
 if TYPE_CHECKING:
-    from processor.engine import Processor
+    pass
 
 log = logging.getLogger("freshet.http")
 
@@ -48,6 +48,20 @@ SERVER_NAME = "freshet"
 EXTENSIONS = ["binary_tensor_data"]
 CLIENT_CLOSED = 499
 PROTOCOLS = {"predict": "tfs_rest", "infer": "kserve"}
+
+
+def _encode_tfs(result: PredictReply, options: Any) -> tuple[bytes, RawHeaders]:
+    return tfs_rest.encode(result.outputs, options), [JSON_TYPE]
+
+
+def _encode_kserve(result: PredictReply, options: Any) -> tuple[bytes, RawHeaders]:
+    return kserve.encode(result.outputs, options, result.model, result.generation.version)
+
+
+CODECS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[bytes, RawHeaders]]]] = {
+    "predict": (tfs_rest.decode, _encode_tfs),
+    "infer": (kserve.decode, _encode_kserve),
+}
 
 Answer = tuple[int, bytes, RawHeaders]
 
@@ -73,9 +87,9 @@ class DataApp:
         max_body_nbytes: int = MAX_BODY_NBYTES,
     ):
         self._lifecycle = lifecycle
-        self._metrics = metrics
+        self.metrics = metrics
         self._version = version
-        self._max_body_nbytes = max_body_nbytes
+        self.max_body_nbytes = max_body_nbytes
         self._wakeups: Wakeups | None = None
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
             "live": self._live,
@@ -104,7 +118,7 @@ class DataApp:
         except FreshetError as error:
             status, body, headers = error_reply(error)
         except Disconnected:
-            self._metrics.observe(protocol, CLIENT_CLOSED, time.perf_counter() - start_s)
+            self.metrics.observe(protocol, CLIENT_CLOSED, time.perf_counter() - start_s)
             return
         except asyncio.CancelledError:
             # The drain has run out of time; while the connection is there, its client may as well know.
@@ -114,40 +128,43 @@ class DataApp:
         except Exception:
             log.exception("a request failed for a reason that is not its own")
             status, body, headers = 500, error_body("internal error"), [JSON_TYPE]
-        self._metrics.observe(protocol, status, time.perf_counter() - start_s)
+        self.metrics.observe(protocol, status, time.perf_counter() - start_s)
         await reply(send, status, body, headers)
 
-    async def _predict(self, route: Route, headers: dict[bytes, bytes], receive: Receive) -> Answer:
-        """Both protocols' hot path."""
-        processor = self._lifecycle.processor()
-        body = inflate(await read_body(receive, headers, self._max_body_nbytes), headers, self._max_body_nbytes)
-        manifest, _ = processor.manifest(route.model, route.version, route.label)
-        if route.action == "predict":
-            inputs, options = tfs_rest.decode(body, headers, manifest)
-            result = await self._submit(processor, route, inputs, options.timeout_s)
-            return (
-                200,
-                tfs_rest.encode(result.outputs, options),
-                [JSON_TYPE, *generation_headers(result.generation)],
-            )
-        inputs, infer = kserve.decode(body, headers, manifest)
-        result = await self._submit(processor, route, inputs, infer.timeout_s)
-        content, kinds = kserve.encode(result.outputs, infer, result.model, result.generation.version)
-        return 200, content, [*kinds, *generation_headers(result.generation)]
+    def start(self, route: Route, headers: Headers, body: bytes, answered: Callable[[Answer], None]) -> None:
+        """Decodes and submits one predict request; `answered` is called once, later, on the running event loop.
 
-    async def _submit(self, processor: Processor, route: Route, inputs: Any, timeout_s: float | None) -> PredictReply:
+        body: whole, as sent. Raises FreshetError when the request cannot be submitted. Both the ASGI route and the
+        protocol below ASGI (serving.protocol) go through here.
+        """
         loop = asyncio.get_running_loop()
         wakeups = self._wakeups
         if wakeups is None or wakeups.loop is not loop:
             wakeups = self._wakeups = Wakeups(loop)
-        future: asyncio.Future[PredictReply | FreshetError] = loop.create_future()
-        request = PredictRequest(route.model, inputs, route.version, route.label, timeout_s)
-        processor.submit(request, lambda result: wakeups.post(future, result))
-        result = await future
-        if isinstance(result, FreshetError):
-            raise result
-        self._metrics.predicted(result.model, len(next(iter(result.outputs.values()))))
-        return result
+        processor = self._lifecycle.processor()
+        body = inflate(body, headers, self.max_body_nbytes)
+        manifest, _ = processor.manifest(route.model, route.version, route.label)
+        decode, encode = CODECS[route.action]
+        inputs, options = decode(body, headers, manifest)
+
+        def finish(result: PredictReply | FreshetError) -> None:
+            if isinstance(result, FreshetError):
+                answered(error_reply(result))
+                return
+            self.metrics.predicted(result.model, len(next(iter(result.outputs.values()))))
+            content, kinds = encode(result, options)
+            answered((200, content, [*kinds, *generation_headers(result.generation)]))
+
+        request = PredictRequest(route.model, inputs, route.version, route.label, options.timeout_s)
+        processor.submit(request, lambda result: wakeups.post(finish, result))
+
+    async def _predict(self, route: Route, headers: Headers, receive: Receive) -> Answer:
+        """The predict routes where the protocol below ASGI does not take them."""
+        self._lifecycle.processor()
+        body = await read_body(receive, headers, self.max_body_nbytes)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.start(route, headers, body, lambda answer: future.done() or future.set_result(answer))
+        return await future
 
     async def _live(self, route: Route) -> Answer:
         return 200, dump_json({"live": True, "ready": self._lifecycle.ready}), [JSON_TYPE]
@@ -166,7 +183,7 @@ class DataApp:
 
     async def _scrape(self, route: Route) -> Answer:
         # In a thread of its own: formatting a few hundred series must not stand between two predictions.
-        text = await asyncio.to_thread(self._metrics.scrape)
+        text = await asyncio.to_thread(self.metrics.scrape)
         return 200, text, [(b"content-type", CONTENT_TYPE.encode())]
 
     async def _status(self, route: Route) -> Answer:

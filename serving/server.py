@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import signal
@@ -31,6 +32,7 @@ from serving.app import DataApp
 from serving.config import ServeConfig
 from serving.lifecycle import Lifecycle
 from serving.metrics import Metrics
+from serving.protocol import PredictProtocol
 from serving.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -62,11 +64,13 @@ def open_processor(config: ServeConfig) -> Processor:
 class Port(uvicorn.Server):
     """A uvicorn server that leaves signals to its owner."""
 
-    def __init__(self, app: object, listener: socket.socket, shutdown_timeout_s: float) -> None:
+    def __init__(
+        self, app: object, listener: socket.socket, shutdown_timeout_s: float, http: object = "httptools"
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,  # type: ignore[arg-type]
-                http="httptools",
+                http=http,  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -127,7 +131,8 @@ class Server:
         self.http_address, self.admin_address = data.getsockname()[:2], admin.getsockname()[:2]
         app = DataApp(self._lifecycle, self._metrics, version=version, max_body_nbytes=config.max_body_bytes)
         guarded = create_admin(self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host)
-        self._data_port = Port(app, data, config.shutdown_timeout_s)
+        protocol = functools.partial(PredictProtocol, data_app=app)
+        self._data_port = Port(app, data, config.shutdown_timeout_s, protocol)
         self._admin_port = Port(guarded, admin, ADMIN_STOP_S)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)

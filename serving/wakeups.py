@@ -7,33 +7,39 @@ before it empties the queue. So a reply is never left behind, and at worst a wak
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any
+
+log = logging.getLogger("freshet.http")
 
 
 class Wakeups:
-    """Resolves futures of one event loop from any thread."""
+    """Calls functions with results on one event loop, from any thread, in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._queue: deque[tuple[asyncio.Future[Any], Any]] = deque()
+        self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._pending = False
 
-    def post(self, future: asyncio.Future[Any], result: Any) -> None:
-        """Gives `future` its result on the loop, soon. Never blocks, never raises."""
-        self._queue.append((future, result))
+    def post(self, finish: Callable[[Any], None], result: Any) -> None:
+        """Has `finish(result)` called on the loop, soon. Never blocks, never raises."""
+        self._queue.append((finish, result))
         if not self._pending:
             self._pending = True
             try:
-                self.loop.call_soon_threadsafe(self._resolve)
+                self.loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:
                 # The loop has closed: nobody waits for the reply any more.
                 self._queue.clear()
 
-    def _resolve(self) -> None:
+    def _deliver(self) -> None:
         self._pending = False
         queue = self._queue
         while queue:
-            future, result = queue.popleft()
-            if not future.done():
-                future.set_result(result)
+            finish, result = queue.popleft()
+            try:
+                finish(result)
+            except Exception:
+                log.exception("a reply could not be handed over")

@@ -1,0 +1,141 @@
+"""Predict requests below ASGI: no task, no scope and no queue of events for the route that is nearly all traffic.
+
+A subclass of uvicorn's httptools protocol. A request that is a plain POST to a predict route, the only one in flight
+on its connection, is collected, decoded, submitted and answered by parser callbacks and one transport.write.
+Whatever else it is (another route, HTTP/1.0, Expect: 100-continue, pipelined behind another request) takes uvicorn's
+own way to the ASGI application, which serves every route, these included.
+
+Invariants: one request in flight on a connection, whichever way it takes: while a Flight is unanswered it stands in
+uvicorn's `cycle`, so that a pipelined request queues behind it and a shutdown waits for it. A reply is written at most
+once and only to a connection that is still there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from processor.errors import FreshetError, TooLarge
+from serving.app import PROTOCOLS, Answer, DataApp
+from serving.asgi import JSON_TYPE, error_body, error_reply
+from serving.routes import Route, parse
+
+log = logging.getLogger("freshet.http")
+
+PREDICT_SUFFIXES = (b":predict", b"/infer")
+
+
+class _Deaf:
+    """uvicorn sets its cycle's event when a connection ends; nobody waits for a Flight's."""
+
+    def set(self) -> None:
+        pass
+
+
+class Flight:
+    """A predict request between its headers and its reply, with the attributes that uvicorn expects of a cycle."""
+
+    __slots__ = ("chunks", "disconnected", "headers", "keep_alive", "nbytes", "response_complete", "route", "start_s")
+
+    message_event = _Deaf()
+
+    def __init__(self, route: Route, headers: dict[bytes, bytes], keep_alive: bool) -> None:
+        self.route, self.headers, self.keep_alive = route, headers, keep_alive
+        self.start_s = time.perf_counter()
+        self.chunks: list[bytes] = []
+        self.nbytes = 0
+        self.response_complete = self.disconnected = False
+
+
+class PredictProtocol(HttpToolsProtocol):
+    """One connection of the data port."""
+
+    def __init__(self, *args: Any, data_app: DataApp, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._app = data_app
+        self._receiving: Flight | None = None
+
+    def on_message_begin(self) -> None:
+        # The scope is built only for requests that go on to ASGI.
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+
+    def on_headers_complete(self) -> None:
+        route = self._predict_route()
+        if route is not None:
+            flight = Flight(route, dict(self.headers), self.parser.should_keep_alive())
+            self.cycle = flight  # type: ignore[assignment]
+            self._receiving = flight
+            return
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers.extend(headers)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        flight = self._receiving
+        if flight is None:
+            super().on_body(body)
+        elif not flight.response_complete:
+            flight.nbytes += len(body)
+            limit = self._app.max_body_nbytes
+            if flight.nbytes <= limit:
+                flight.chunks.append(body)
+            else:
+                flight.chunks.clear()
+                flight.keep_alive = False
+                self._answer(flight, error_reply(TooLarge(f"body: at most {limit} bytes wanted, got more")))
+
+    def on_message_complete(self) -> None:
+        flight, self._receiving = self._receiving, None
+        if flight is None:
+            super().on_message_complete()
+        elif not flight.response_complete:
+            body = flight.chunks[0] if len(flight.chunks) == 1 else b"".join(flight.chunks)
+            flight.chunks.clear()
+            try:
+                self._app.start(flight.route, flight.headers, body, lambda answer: self._answer(flight, answer))
+            except FreshetError as error:
+                self._answer(flight, error_reply(error))
+            except Exception:
+                log.exception("a request failed for a reason that is not its own")
+                self._answer(flight, (500, error_body("internal error"), [JSON_TYPE]))
+
+    def _predict_route(self) -> Route | None:
+        """The route, if this request can be answered here."""
+        if not self.url.endswith(PREDICT_SUFFIXES) or self.parser.get_method() != b"POST":
+            return None
+        free = self.cycle is None or self.cycle.response_complete
+        if not free or self.pipeline or self.expect_100_continue or self.parser.get_http_version() != "1.1":
+            return None
+        if self.limit_concurrency is not None or self.parser.should_upgrade():
+            return None
+        try:
+            route = parse(self.url)
+        except FreshetError:
+            return None
+        return route if route.action in PROTOCOLS else None
+
+    def _answer(self, flight: Flight, answer: Answer) -> None:
+        status, body, headers = answer
+        flight.response_complete = True
+        self._app.metrics.observe(PROTOCOLS[flight.route.action], status, time.perf_counter() - flight.start_s)
+        if flight.disconnected or self.transport.is_closing():
+            return
+        parts = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, *headers):
+            parts += (name, b": ", value, b"\r\n")
+            if name == b"connection" and value == b"close":
+                flight.keep_alive = False
+        if not flight.keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts += (b"content-length: %d\r\n\r\n" % len(body), body)
+        self.transport.write(b"".join(parts))
+        if not flight.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
