@@ -107,6 +107,8 @@ class Processor:
         self._group = SessionGroup(sessions, MAX_BATCH_ROWS, config.max_queue_rows, self._clock)
         self._root = FolderWatch(self._repository.root)
         self._models: dict[str, ServedModel] = {}
+        # Folders without a version yet: the first one to come changes such a folder, not the root.
+        self._empty: list[str] = []
         self._changing = threading.Lock()
         self._closed = False
 
@@ -193,13 +195,11 @@ class Processor:
             events = []
             if self._root.changed():
                 wanted = self.config.models
-                for name in self._repository.models():
-                    if (
-                        name not in self._models
-                        and (wanted is None or name in wanted)
-                        and self._repository.versions(name)
-                    ):
-                        self._models = self._models | {name: self._new_model(name)}
+                self._empty = [n for n in self._repository.models() if wanted is None or n in wanted]
+            self._empty = [n for n in self._empty if n not in self._models]
+            for name in self._empty:
+                if self._repository.versions(name):
+                    self._models = self._models | {name: self._new_model(name)}
             for model in self._models.values():
                 events += model.poll()
             return events

@@ -28,6 +28,9 @@ log = logging.getLogger("freshet.model")
 LOADING, AVAILABLE, END = "LOADING", "AVAILABLE", "END"
 ANY_STEP = -1
 
+Identity = tuple[int, int, int]
+"""Modification time, size and inode: another file, or another content, has another."""
+
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
@@ -63,7 +66,8 @@ class ServedModel:
         self._status: dict[int, VersionStatus] = {}
         self._by_hand: set[int] = set()
         self._unloaded: set[int] = set()
-        self._refused: dict[Path, tuple[int, int, int]] = {}
+        # Path -> what the file was, and the chain's step (or ANY_STEP) at which it was refused.
+        self._refused: dict[Path, tuple[Identity, int]] = {}
         self._folder = FolderWatch(repository.root / name)
         self._deltas: dict[int, FolderWatch] = {}
 
@@ -114,12 +118,11 @@ class ServedModel:
     def load(self, number: int, by_hand: bool = True) -> None:
         """Loads a version beside those served; raises NotFound or why it cannot be served."""
         with self._lock:
-            if number in self._served:
-                return
-            if number not in self._repository.versions(self.name):
-                raise NotFound(f"version {number} of model {self.name!r} is not in the repository")
-            self._admit(number)
-            self._unloaded.discard(number)
+            if number not in self._served:
+                if number not in self._repository.versions(self.name):
+                    raise NotFound(f"version {number} of model {self.name!r} is not in the repository")
+                self._admit(number)
+                self._unloaded.discard(number)
             if by_hand:
                 self._by_hand.add(number)
 
@@ -177,13 +180,18 @@ class ServedModel:
             reachable = {0, here.step, *(f.step for f in files)}
             if generation.step not in reachable and not version.can_undo(generation.step):
                 raise NotFound(f"rollback: {generation} is not a generation of model {self.name!r}")
+            rebuilt = None
+            if not version.can_undo(generation.step):
+                rebuilt = self._rebuild(generation.version, generation.step)
+                if rebuilt.generation != generation:
+                    raise Conflict(f"rollback: the deltas on disk lead to {rebuilt.generation}, not to {generation}")
             for file in reversed(files):
                 if file.step > generation.step:
                     self._repository.set_aside(self.name, generation.version, file.step)
-            if version.can_undo(generation.step):
+            if rebuilt is None:
                 version.rollback(generation.step)
             else:
-                self._admit(generation.version)
+                self._served = self._served | {generation.version: rebuilt}
             return self._served[generation.version].generation
 
     def _poll_versions(self) -> list[str]:
@@ -193,13 +201,13 @@ class ServedModel:
         newest = max(loadable, default=None)
         events = []
         for number in sorted(wanted | ({newest} if newest is not None else set())):
-            manifest = self._repository.folder(self.name, number) / MANIFEST
-            if number in self._served or not self._fresh(manifest):
+            manifest = self._repository.root / self.name / str(number) / MANIFEST
+            if number in self._served or (seen := self._fresh(manifest)) is None:
                 continue
             try:
                 self._admit(number)
             except FreshetError as error:
-                self._refuse(manifest)
+                self._refused[manifest] = (seen, ANY_STEP)
                 events.append(f"{self.name} version {number} refused: {error}")
                 continue
             events.append(f"{self.name} {self._served[number].generation} loaded")
@@ -213,9 +221,7 @@ class ServedModel:
         """Loads a version, replays its deltas, then offers it to requests."""
         self._status[number] = VersionStatus(number, LOADING)
         try:
-            version = self._load(VersionReader(self._repository.folder(self.name, number)))
-            if self._catch_up(version, serve=False):
-                version.refresh()
+            version = self._rebuild(number)
         except Exception as error:
             if not isinstance(error, FreshetError):
                 log.exception("version %d of %s could not be loaded", number, self.name)
@@ -225,13 +231,20 @@ class ServedModel:
         self._served = self._served | {number: version}
         self._status[number] = VersionStatus(number, AVAILABLE)
 
+    def _rebuild(self, number: int, until: int | None = None) -> ServedVersion:
+        """A version as its folder has it, the deltas up to step `until` replayed."""
+        version = self._load(VersionReader(self._repository.folder(self.name, number)))
+        if self._catch_up(version, serve=False, until=until):
+            version.refresh()
+        return version
+
     def _drop(self, number: int) -> None:
         self._served = {v: s for v, s in self._served.items() if v != number}
         self._by_hand.discard(number)
         self._deltas.pop(number, None)
         self._status[number] = VersionStatus(number, END)
 
-    def _catch_up(self, version: ServedVersion, serve: bool = True) -> list[str]:
+    def _catch_up(self, version: ServedVersion, serve: bool = True, until: int | None = None) -> list[str]:
         """Applies whatever in the version's folder continues its chain, in one pass by ascending step.
 
         A file that does not fit is passed over: a compacted delta may lie behind it. serve=False: for a version that
@@ -239,7 +252,10 @@ class ServedModel:
         """
         events = []
         for file in self._repository.deltas(self.name, version.manifest.version):
-            if file.step <= version.chain.step or not self._fresh(file.path, version.chain.step):
+            if file.step <= version.chain.step or (until is not None and file.step > until):
+                continue
+            seen = self._fresh(file.path, version.chain.step)
+            if seen is None:
                 continue
             try:
                 delta = read_delta(file.path)
@@ -248,23 +264,21 @@ class ServedModel:
                 version.apply(delta, serve=serve)
                 events.append(f"{self.name} {Generation(delta.version, delta.step)} served")
             except Conflict as error:
-                self._refuse(file.path, version.chain.step)
+                self._refused[file.path] = (seen, version.chain.step)
                 events.append(f"{self.name} delta {file.step} waits: {error}")
             except FreshetError as error:
-                self._refuse(file.path)
+                self._refused[file.path] = (seen, ANY_STEP)
                 events.append(f"{self.name} delta {file.step} refused: {error}")
         return events
 
-    def _fresh(self, path: Path, step: int = ANY_STEP) -> bool:
-        """Whether a file is worth a try: not refused before as it is now (at this step of the chain)."""
-        seen = _identity(path)
-        return seen is not None and self._refused.get(path) not in ((*seen, step), (*seen, ANY_STEP))
+    def _fresh(self, path: Path, step: int = ANY_STEP) -> Identity | None:
+        """What a file is now if that is worth a try: there, and not refused before (at this step of the chain).
 
-    def _refuse(self, path: Path, step: int = ANY_STEP) -> None:
-        """Remembers that a file was refused, until it changes or the chain moves on from `step`."""
+        A refusal is noted under what the file was before it was read: it may have been replaced since.
+        """
         seen = _identity(path)
-        if seen is not None:
-            self._refused[path] = (*seen, step)
+        refused = self._refused.get(path)
+        return None if seen is None or refused in ((seen, step), (seen, ANY_STEP)) else seen
 
     def _target(self, delta: Delta) -> ServedVersion:
         if delta.version in self._served:
@@ -288,9 +302,9 @@ class ServedModel:
         return Applied(self.name, version.generation, delta.rows, delta.removed, apply_ms)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> Identity | None:
     try:
         stat = path.stat()
     except OSError:
         return None
-    return stat.st_mtime_ns, stat.st_size
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

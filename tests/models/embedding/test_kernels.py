@@ -35,7 +35,9 @@ def run(features, seed):
 def make_gradients(features, seed):
     """One float32 [n, DIM] a feature, each a slice of a wider matrix as the trainer's are."""
     random = np.random.default_rng(seed)
-    return [random.standard_normal((len(rows), DIM + 4)).astype(np.float32)[:, 2 : 2 + DIM] for _, rows, _, _ in features]
+    return [
+        random.standard_normal((len(rows), DIM + 4)).astype(np.float32)[:, 2 : 2 + DIM] for _, rows, _, _ in features
+    ]
 
 
 def by_hand(features, seed):

@@ -30,7 +30,9 @@ def test_rows_that_every_step_touches_move_as_keras_moves_a_dense_variable(name,
 
     optimizer, rows = row_optimizer(name), make_rows()
     slots = make_slots(optimizer)
-    theirs = {"adagrad": keras.optimizers.Adagrad, "adam": keras.optimizers.Adam, "ftrl": keras.optimizers.Ftrl}[name](rate)
+    theirs = {"adagrad": keras.optimizers.Adagrad, "adam": keras.optimizers.Adam, "ftrl": keras.optimizers.Ftrl}[name](
+        rate
+    )
     dense = keras.Variable(rows)
     theirs.build([dense])
     order, path = np.random.default_rng(2), np.abs(rows)

@@ -7,6 +7,7 @@ label follows from user, item and price, so that it can be learned.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -32,7 +33,9 @@ CITIES = ["", "Zürich", "東京", "Oslo", "La Paz", "x" * 40]
 def make_config(repository, features=FEATURES, arch="deepfm", full_rows=256, delta_rows=96, **settings):
     settings = {"batch_rows": 64, "learning_rate": 0.1, "dense_learning_rate": 0.01, "seed": 3} | settings
     publish = PublishConfig(str(repository), full_rows, delta_rows)
-    return TrainConfig(ModelConfig("mixed", arch, (8,)), DataConfig("x", "csv"), features, TrainSettings(**settings), publish)
+    return TrainConfig(
+        ModelConfig("mixed", arch, (8,)), DataConfig("x", "csv"), features, TrainSettings(**settings), publish
+    )
 
 
 def spread(numbers):
@@ -70,13 +73,16 @@ def make_batch(rows, seed=0, users=60, items=40, start=0):
     return Batch(columns, label, 1_700_000_000.0 + start + np.arange(rows) / 2, start)
 
 
+_made = functools.lru_cache(make_batch)
+
+
 class MixedSource:
     """The mixed stream, made once and cut as asked; `started` notes where each reading began."""
 
     schema = Schema(tuple(Field(f.name, f.kind) for f in FEATURES), "label", "time")
 
-    def __init__(self, rows, seed=0):
-        self._all, self.started = make_batch(rows, seed), []
+    def __init__(self, rows, seed=0, users=60, items=40):
+        self._all, self.started = _made(rows, seed, users, items), []
 
     def count_rows(self):
         return len(self._all)
@@ -96,8 +102,12 @@ def odd_batch():
         "user": extreme,
         "item": np.array([*extreme[:3], *known[:3]], np.int64),
         "city": Strings.of(["nowhere", "", "Oslo", "oslo", "\x00", "東京"]),
-        "history": ragged([[], known, extreme, [extreme[0]], known[:6], [5, *known[:2]]], lambda v: np.array(v, np.int64)),
-        "tags": ragged([[], ["tag 1"] * 50, ["new", "tag 2"], [""], ["tag 3", "tag 4", "tag 5", "tag 6"], []], Strings.of),
+        "history": ragged(
+            [[], known, extreme, [extreme[0]], known[:6], [5, *known[:2]]], lambda v: np.array(v, np.int64)
+        ),
+        "tags": ragged(
+            [[], ["tag 1"] * 50, ["new", "tag 2"], [""], ["tag 3", "tag 4", "tag 5", "tag 6"], []], Strings.of
+        ),
         "words": ragged([[]] * 6, Strings.of),
         "price": np.array([np.nan, 0, -5, 1e30, -1e-30, 7], np.float32),
         "age": np.array([np.nan, np.nan, 0, -1e10, 40, 1e-38], np.float32),

@@ -1,5 +1,6 @@
 """The delta file: round trip, its manifest in the header, every refusal, and publication that cannot be seen half."""
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -61,7 +62,16 @@ deltas = st.builds(
 
 
 def assert_same(got, wanted):
-    for name in ("model", "version", "step", "parent_step", "published_at", "event_time", "events", "compacted"):
+    for name in (
+        "model",
+        "version",
+        "step",
+        "parent_step",
+        "published_at",
+        "event_time",
+        "events",
+        "compacted",
+    ):
         assert getattr(got, name) == getattr(wanted, name)
     assert got.tables.keys() == wanted.tables.keys()
     for name, table in wanted.tables.items():
@@ -72,7 +82,7 @@ def assert_same(got, wanted):
         np.testing.assert_array_equal(got.dense[name], tensor)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(delta=deltas)
 def test_what_is_published_is_what_is_read(tmp_path_factory, delta):
     path = tmp_path_factory.mktemp("deltas") / f"{delta.step}.safetensors"
@@ -249,18 +259,39 @@ refusals = {
         forged(checksums=json.dumps(dict.fromkeys(FULL, "00000000"))),
         "tensor 'tables/user/keys' does not match",
     ),
-    "keys of int32": (forged({"tables/user/keys": np.array([1], np.int32)}), "int64 of rank 1 wanted, got int32"),
+    "keys of int32": (
+        forged({"tables/user/keys": np.array([1], np.int32)}),
+        "int64 of rank 1 wanted, got int32",
+    ),
     "keys of rank 2": (forged({"tables/user/keys": np.array([[1]], np.int64)}), "int64 of rank 1 wanted"),
-    "removed of float32": (forged({"tables/user/removed": np.zeros(1, np.float32)}), "int64 of rank 1 wanted"),
-    "rows of float16": (forged({"tables/user/rows": np.zeros((1, 4), np.float16)}), "float32 of rank 2 wanted"),
+    "removed of float32": (
+        forged({"tables/user/removed": np.zeros(1, np.float32)}),
+        "int64 of rank 1 wanted",
+    ),
+    "rows of float16": (
+        forged({"tables/user/rows": np.zeros((1, 4), np.float16)}),
+        "float32 of rank 2 wanted",
+    ),
     "rows of rank 1": (forged({"tables/user/rows": np.zeros(4, np.float32)}), "float32 of rank 2 wanted"),
     "dense of float16": (forged({"dense/w": np.zeros(3, np.float16)}), "float32 wanted, got float16"),
     "a stray tensor": (forged({"notes": np.zeros(1, np.float32)}), "'notes' is none of dense/"),
-    "a stray part of a table": (forged({"tables/user/ttl": np.zeros(1, np.int64)}), "'tables/user/ttl' is none of"),
+    "a stray part of a table": (
+        forged({"tables/user/ttl": np.zeros(1, np.int64)}),
+        "'tables/user/ttl' is none of",
+    ),
     "a dense tensor without a name": (forged({"dense/": np.zeros(1, np.float32)}), "'dense/' is none of"),
-    "a table without rows": (forged({"tables/user/rows": None}), "keys, rows and removed wanted, got keys, removed"),
-    "a table without keys": (forged({"tables/user/keys": None}), "keys, rows and removed wanted, got removed, rows"),
-    "a table without removed": (forged({"tables/user/removed": None}), "keys, rows and removed wanted, got keys, ro"),
+    "a table without rows": (
+        forged({"tables/user/rows": None}),
+        "keys, rows and removed wanted, got keys, removed",
+    ),
+    "a table without keys": (
+        forged({"tables/user/keys": None}),
+        "keys, rows and removed wanted, got removed, rows",
+    ),
+    "a table without removed": (
+        forged({"tables/user/removed": None}),
+        "keys, rows and removed wanted, got keys, ro",
+    ),
     "no step": (forged(drop=["step"]), "step: a whole number wanted"),
     "a negative step": (forged(step="-1"), "step: a whole number wanted, got '-1'"),
     "a step of 19 digits": (forged(step="1" * 19), "step: a whole number wanted"),
@@ -268,7 +299,10 @@ refusals = {
     "a step that is its parent": (forged(parent_step="1"), "a step above its parent 1 wanted, got 1"),
     "a step below its parent": (forged(parent_step="9"), "a step above its parent 9 wanted, got 1"),
     "a version that is a name": (forged(version="v1"), "version: a whole number wanted, got 'v1'"),
-    "a published_at that is no number": (forged(published_at="now"), "published_at: a number wanted, got 'now'"),
+    "a published_at that is no number": (
+        forged(published_at="now"),
+        "published_at: a number wanted, got 'now'",
+    ),
     "a published_at of NaN": (forged(published_at="nan"), "published_at: a number wanted"),
     "a published_at of infinity": (forged(published_at="1e999"), "published_at: a number wanted"),
     "an event_time of one": (forged(event_time="[1]"), r"event_time: \[\] or \[first, last\] wanted"),
@@ -299,10 +333,8 @@ def test_a_file_with_true_checksums_still_has_to_obey_the_format(data, message):
     ).map(json.dumps),
 )
 def test_no_value_of_the_header_raises_anything_but_our_errors(key, value):
-    try:
+    with contextlib.suppress(FreshetError):
         parse_delta(forged(**{key: value}))
-    except FreshetError:
-        pass
 
 
 def test_metadata_that_was_edited_does_not_match_the_header_checksum(tmp_path):

@@ -137,7 +137,10 @@ rules = {
     "negative rows": (put("tables", 0, "rows", -1), "rows: 0 to"),
     "2**31 rows": (put("tables", 0, "rows", 2**31), "rows: 0 to"),
     "a table of bfloat16": (put("tables", 0, "dtype", "bfloat16"), "dtype: 'float32' wanted"),
-    "a default of the wrong size": (put("tables", 0, "default", [0, 1]), r"default: \[\] or 4 numbers wanted, got 2"),
+    "a default of the wrong size": (
+        put("tables", 0, "default", [0, 1]),
+        r"default: \[\] or 4 numbers wanted, got 2",
+    ),
     "a negative hash seed": (put("tables", 1, "hash_seed", -1), "hash_seed: 0 to"),
     "a hash seed of 2**63": (put("tables", 1, "hash_seed", 2**63), "hash_seed: 0 to"),
     "an unknown kind": (put("features", 0, "kind", "image"), "kind: one of id, string, float"),
@@ -146,18 +149,36 @@ rules = {
     "an unknown input": (put("features", 0, "input", "who"), "input: 'who' is not among"),
     "an unknown table": (put("features", 0, "table", "who"), "table: 'who' is not among"),
     "a negative max_length": (put("features", 1, "max_length", -1), "max_length: 0 to"),
-    "an id from floats": (put("features", 0, "input", "floats"), r"features\[user\]\.input: int64 wanted, got float32"),
-    "a float from ids": (put("features", 2, "input", "user"), r"features\[f0\]\.input: float32 wanted, got int64"),
-    "strings from ids": (put("features", 1, "input", "user"), r"features\[tags\]\.input: string wanted, got int64"),
+    "an id from floats": (
+        put("features", 0, "input", "floats"),
+        r"features\[user\]\.input: int64 wanted, got float32",
+    ),
+    "a float from ids": (
+        put("features", 2, "input", "user"),
+        r"features\[f0\]\.input: float32 wanted, got int64",
+    ),
+    "strings from ids": (
+        put("features", 1, "input", "user"),
+        r"features\[tags\]\.input: string wanted, got int64",
+    ),
     "a column of a ragged input": (put("features", 1, "column", 0), "column: -1 wanted for kind strings"),
     "a column of a plain input": (put("features", 0, "column", 0), "column: -1 wanted for an input of shape"),
     "no column of a packed input": (put("features", 2, "column", -1), "column: 0 to 3 wanted, got -1"),
     "a column beyond the input": (put("features", 2, "column", 4), "column: 0 to 3 wanted, got 4"),
-    "one value of a ragged input": (put("features", 1, "kind", "string"), "wants one value a row, the input is ragged"),
+    "one value of a ragged input": (
+        put("features", 1, "kind", "string"),
+        "wants one value a row, the input is ragged",
+    ),
     "a float with a table": (put("features", 2, "table", "user"), "kind float has no table and width 1"),
     "a wide float": (put("features", 2, "width", 2), "kind float has no table and width 1"),
-    "a width that is not the table's": (put("features", 0, "width", 3), r"features\[user\]\.width: 4 wanted, got 3"),
-    "an offset beyond the width": (put("features", 5, "offset", 12), "offset: inside the dense width 12 wanted"),
+    "a width that is not the table's": (
+        put("features", 0, "width", 3),
+        r"features\[user\]\.width: 4 wanted, got 3",
+    ),
+    "an offset beyond the width": (
+        put("features", 5, "offset", 12),
+        "offset: inside the dense width 12 wanted",
+    ),
     "a negative offset": (put("features", 0, "offset", -1), "offset: inside the dense width"),
     "an overlap": (put("features", 1, "offset", 3), "overlap or leave a hole at 3"),
     "a hole": (drop("features", 3), "overlap or leave a hole at 9"),
@@ -168,11 +189,23 @@ rules = {
     "bucket 0": (put("executables", 0, "bucket", 0), "bucket: 1 to 1048576 wanted"),
     "a huge bucket": (put("executables", 0, "bucket", 2**20 + 1), "bucket: 1 to 1048576 wanted"),
     "an executable without its file": (put("executables", 0, "file", "x"), "file: not among manifest.files"),
-    "an unknown weight": (put("executables", 0, "weights", ["w"]), "weights: 'w' is not among manifest.dense"),
-    "a file of negative size": (put("files", "a", {"nbytes": -1, "crc32": ""}), "nbytes: 0 or more wanted, got -1"),
-    "a number beyond any float": (put("created_at", 10**400), r"manifest\.created_at: a finite number wanted"),
+    "an unknown weight": (
+        put("executables", 0, "weights", ["w"]),
+        "weights: 'w' is not among manifest.dense",
+    ),
+    "a file of negative size": (
+        put("files", "a", {"nbytes": -1, "crc32": ""}),
+        "nbytes: 0 or more wanted, got -1",
+    ),
+    "a number beyond any float": (
+        put("created_at", 10**400),
+        r"manifest\.created_at: a finite number wanted",
+    ),
     "infinity": (put("features", 2, "scale", float("inf")), r"features\[2\]\.scale: a finite number wanted"),
-    "NaN in a default row": (put("tables", 0, "default", [0, 0, 0, float("nan")]), "default.*finite number wanted"),
+    "NaN in a default row": (
+        put("tables", 0, "default", [0, 0, 0, float("nan")]),
+        "default.*finite number wanted",
+    ),
 }
 
 
@@ -186,8 +219,28 @@ def test_what_breaks_a_rule_is_refused_by_name(change, message):
 
 @pytest.mark.parametrize(
     "path",
-    ["../x", "a/../b", "/etc/passwd", "a//b", "", ".", "..", "./a", "a/", ".hidden", "a/.hidden", "a\\b", "a\0b", "a b"]
-    + ["/".join("a" * 17), "ä", "a" * 129, "~", "-x", "a\n"],
+    [
+        "../x",
+        "a/../b",
+        "/etc/passwd",
+        "a//b",
+        "",
+        ".",
+        "..",
+        "./a",
+        "a/",
+        ".hidden",
+        "a/.hidden",
+        "a\\b",
+        "a\0b",
+        "a b",
+        "/".join("a" * 17),
+        "ä",
+        "a" * 129,
+        "~",
+        "-x",
+        "a\n",
+    ],
 )
 def test_a_file_outside_the_version_or_hidden_in_it_is_refused(path):
     value = raw()

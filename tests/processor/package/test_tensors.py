@@ -32,7 +32,9 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1
     lambda name: name != "__metadata__"
 )
 files = st.dictionaries(names, arrays, max_size=5)
-metadata = st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), st.text(max_size=8), max_size=3)
+metadata = st.dictionaries(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=8), st.text(max_size=8), max_size=3
+)
 
 
 def written(arrays, metadata=None):
@@ -196,21 +198,39 @@ malformed = {
     "metadata that is not all strings": (with_header({"__metadata__": {"step": 3}}), "object of strings"),
     "metadata that is null": (with_header({"__metadata__": None}), "object of strings"),
     "an entry that is no object": (with_header({"a": 3}), "dtype, shape and data_offsets wanted"),
-    "an entry without a shape": (with_header({"a": {"dtype": "F32"}}), "dtype, shape and data_offsets wanted"),
-    "an entry with a stray key": (with_header({"a": entry() | {"x": 1}}, b"\0" * 4), "dtype, shape and data_off"),
-    "an unknown dtype": (with_header({"a": entry("C64", (1,), (0, 8))}, b"\0" * 8), "dtype one of .* got 'C64'"),
+    "an entry without a shape": (
+        with_header({"a": {"dtype": "F32"}}),
+        "dtype, shape and data_offsets wanted",
+    ),
+    "an entry with a stray key": (
+        with_header({"a": entry() | {"x": 1}}, b"\0" * 4),
+        "dtype, shape and data_off",
+    ),
+    "an unknown dtype": (
+        with_header({"a": entry("C64", (1,), (0, 8))}, b"\0" * 8),
+        "dtype one of .* got 'C64'",
+    ),
     "a dtype that is no string": (with_header({"a": entry(["F32"])}, b"\0" * 4), "dtype one of"),
     "a shape that is no list": (with_header({"a": entry() | {"shape": 1}}, b"\0" * 4), "a shape of at most"),
     "a negative size": (with_header({"a": entry(shape=(-1,))}, b"\0" * 4), "a shape of at most"),
     "a size that is a float": (with_header({"a": entry(shape=(1.0,))}, b"\0" * 4), "a shape of at most"),
-    "a size that is a truth value": (with_header({"a": entry(shape=(True,))}, b"\0" * 4), "a shape of at most"),
+    "a size that is a truth value": (
+        with_header({"a": entry(shape=(True,))}, b"\0" * 4),
+        "a shape of at most",
+    ),
     "nine dimensions": (with_header({"a": entry(shape=[1] * 9)}, b"\0" * 4), "a shape of at most 8"),
     "one offset": (with_header({"a": entry(offsets=(0,))}, b"\0" * 4), "two data_offsets"),
     "negative offsets": (with_header({"a": entry(offsets=(-4, 0))}, b"\0" * 4), "two data_offsets"),
     "offsets backwards": (with_header({"a": entry(offsets=(4, 0))}, b"\0" * 4), "outside the file"),
     "bytes beyond the file": (with_header({"a": entry(offsets=(0, 4))}, b"\0" * 3), "outside the file"),
-    "offsets of 2**61": (with_header({"a": entry(offsets=(2**61, 2**61 + 4))}, b"\0" * 4), "outside the file"),
-    "a shape too large for its bytes": (with_header({"a": entry(shape=(2,))}, b"\0" * 4), "wants 8 bytes, got 4"),
+    "offsets of 2**61": (
+        with_header({"a": entry(offsets=(2**61, 2**61 + 4))}, b"\0" * 4),
+        "outside the file",
+    ),
+    "a shape too large for its bytes": (
+        with_header({"a": entry(shape=(2,))}, b"\0" * 4),
+        "wants 8 bytes, got 4",
+    ),
     "a shape whose product passes 64 bits": (
         with_header({"a": entry(shape=(2**61, 2**61))}, b"\0" * 4),
         "a shape of at most 8 dimensions and",
@@ -224,8 +244,14 @@ malformed = {
         with_header({"a": entry(), "b": entry(offsets=(8, 12))}, b"\0" * 12),
         "overlap or leave a hole at byte 4",
     ),
-    "a hole in front": (with_header({"a": entry(offsets=(4, 8))}, b"\0" * 8), "overlap or leave a hole at byte 0"),
-    "bytes behind the last tensor": (with_header({"a": entry()}, b"\0" * 5), "fill 4 bytes, the file holds 5"),
+    "a hole in front": (
+        with_header({"a": entry(offsets=(4, 8))}, b"\0" * 8),
+        "overlap or leave a hole at byte 0",
+    ),
+    "bytes behind the last tensor": (
+        with_header({"a": entry()}, b"\0" * 5),
+        "fill 4 bytes, the file holds 5",
+    ),
 }
 
 

@@ -1,0 +1,127 @@
+"""What test_kills kills: a trainer that publishes all the time, and a server that takes deltas all the time.
+
+    python -m tests.e2e.killing train REPOSITORY
+    python -m tests.e2e.killing serve REPOSITORY SCRATCH SEED
+
+Each says on stdout what it is about to do and what it has done, one line each and at once, so that a reader of the
+lines can pick any moment to kill it: "committing" and "committed" around every rename, and for whoever counts on it
+"published 1.3", "rolling back 1.2", "serves 1.3".
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+from pathlib import Path
+
+MODEL = "killed"
+FULL_ROWS, DELTA_ROWS, BATCH_ROWS = 192, 48, 32
+
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def announced(real):
+    def commit(*args):
+        say("committing")
+        real(*args)
+        say("committed")
+
+    return commit
+
+
+def announce_commits():
+    """A line before and after every rename of this process."""
+    os.replace, os.rename = announced(os.replace), announced(os.rename)
+
+
+def make_run(repository):
+    """The training run that both the child and its uninterrupted twin make: an endless stream."""
+    from models.config import DataConfig, FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
+    from models.data.synthetic import SyntheticSource, default_features
+    from models.training import run
+
+    # A checkpoint after every batch of the first phase: more to be killed in.
+    run.CHECKPOINT_SECONDS = 0.0
+    features = []
+    for name, options in default_features().items():
+        table = {} if options["kind"] == "float" else {"table": name, "dim": 4}
+        features.append(FeatureConfig(name, **(options | table)))
+    config = TrainConfig(
+        ModelConfig(MODEL, "deepfm", (8,)),
+        DataConfig("stream", "csv"),
+        features,
+        TrainSettings(batch_rows=BATCH_ROWS),
+        PublishConfig(str(repository), FULL_ROWS, DELTA_ROWS),
+    )
+    return run.Run(config, SyntheticSource(users=80, items=60, item_rows=20))
+
+
+def train(repository):
+    run = make_run(repository)
+    say("published", run.full())
+    for generation in run.stream(before=lambda batch: say("learning", batch.start)):
+        say("published", generation)
+
+
+def change(step):
+    """What delta number `step` does to table "user" of tests.packages -> (ids upserted, ids removed)."""
+    draw = random.Random(step)
+    ids = draw.sample(range(60), 12)
+    return ids[:9], ids[9:]
+
+
+def contents(step, users=range(20)):
+    """{id: content number} of table "user" after delta `step`."""
+    model = dict.fromkeys(users, 0)
+    for n in range(1, step + 1):
+        upserts, removed = change(n)
+        model |= dict.fromkeys(upserts, n)
+        for key in removed:
+            model.pop(key, None)
+    return model
+
+
+def serve(repository, scratch, seed):
+    """Takes deltas, half by upload and half by finding them in the folder, and rolls back now and then."""
+    from processor.engine import Processor, ProcessorConfig
+    from processor.generation import Generation
+    from processor.package.delta import write_delta
+    from processor.repository import Repository
+    from tests.packages import make_delta
+
+    draw = random.Random(seed)
+    store = Repository(repository)
+    processor = Processor.initialize(ProcessorConfig(str(repository), sessions=1, undo_depth=2))
+    announce_commits()
+    while True:
+        generation = processor.manifest("small")[1]
+        say("serves", generation)
+        if generation.step > 3 and draw.random() < 0.2:
+            back = Generation(generation.version, generation.step - draw.randint(1, 3))
+            say("rolling", "back", back)
+            processor.rollback("small", back)
+            continue
+        step = generation.step + 1
+        upserts, removed = change(step)
+        path = scratch / "delta.safetensors"
+        write_delta(path, make_delta(step, upserts, removed, dense_seed=step if step % 3 == 0 else None))
+        if draw.random() < 0.5:
+            processor.apply_delta("small", data=path.read_bytes())
+            continue
+        target = store.delta_path("small", generation.version, step)
+        aside = target.with_name(".arriving.tmp")
+        shutil.copyfile(path, aside)
+        os.replace(aside, target)
+        processor.poll()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "train":
+        announce_commits()
+        train(Path(sys.argv[2]))
+    else:
+        serve(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

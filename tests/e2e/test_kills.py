@@ -1,0 +1,152 @@
+"""kill -9 at random moments: a trainer in the middle of publishing, a server in the middle of applying.
+
+FRESHET_KILL_ROUNDS kills of each (3 if not set), at moments drawn by FRESHET_KILL_SEED. A moment is a number of lines
+that the child has said; the kill then meets it wherever it has got to.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.generation import Generation
+from processor.package.delta import read_delta
+from processor.package.version import VersionReader
+from processor.repository import Repository
+from tests.e2e import killing
+from tests.packages import make_inputs, row_of, write_package
+
+pytestmark = pytest.mark.kills
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = int(os.environ.get("FRESHET_KILL_ROUNDS", "3"))
+SEED = os.environ.get("FRESHET_KILL_SEED", "freshet")
+HANGS_AFTER_S = 120.0
+
+
+def kill_after(lines, log, *arguments):
+    """Starts the child, kills it once it has said `lines` lines; returns all that it said."""
+    with open(log, "w") as errors:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.killing", *map(str, arguments)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    watchdog = threading.Timer(HANGS_AFTER_S, child.kill)
+    watchdog.start()
+    try:
+        said = [child.stdout.readline() for _ in range(lines)]
+        child.send_signal(signal.SIGKILL)
+        said += child.stdout.readlines()
+        assert child.wait() == -signal.SIGKILL, log.read_text()
+        assert said[lines - 1], f"hung or died after {said!r}: {log.read_text()}"
+    finally:
+        watchdog.cancel()
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    # A line cut off by the kill was not said.
+    said = [line.split() for line in said if line.endswith("\n")]
+    print(f"killed after {len(said)} lines:", *(" ".join(line) for line in said[-3:]), sep="; ")
+    return said
+
+
+def open_processor(repository):
+    return Processor.initialize(ProcessorConfig(str(repository), sessions=1))
+
+
+def assert_whole_chain(repository, model):
+    """Every file of the newest version and of its deltas is sound and in its place; returns the newest generation."""
+    store = Repository(repository)
+    number = store.versions(model)[-1]
+    VersionReader(store.folder(model, number)).verify()
+    files = store.deltas(model, number)
+    deltas = [read_delta(file.path) for file in files]
+    assert [(d.step, d.parent_step) for d in deltas] == [(n, n - 1) for n in range(1, len(files) + 1)]
+    assert [file.step for file in files] == [d.step for d in deltas]
+    return Generation(number, len(files))
+
+
+def bytes_of(processor, model):
+    tables, dense = processor._models[model].pick().export()
+    parts = {f"{name}/{part}": a.tobytes() for name, pair in tables.items() for part, a in zip(("keys", "rows"), pair)}
+    return parts | {name: a.tobytes() for name, a in dense.items()}
+
+
+@pytest.mark.tensorflow
+def test_a_killed_trainer_leaves_a_whole_chain_and_goes_on_with_it(tmp_path):
+    pytest.importorskip("tensorflow", reason="training needs the train extra")
+    draw = random.Random(f"trainer {SEED}")
+    repository = tmp_path / "repository"
+    follower, newest = None, None
+    try:
+        for life in range(ROUNDS):
+            said = kill_after(draw.randint(1, 90), tmp_path / "trainer.log", "train", repository)
+
+            if not Repository(repository).versions(killing.MODEL):
+                continue
+            generation = assert_whole_chain(repository, killing.MODEL)
+            published = [Generation.parse(line[1]) for line in said if line[0] == "published"]
+            assert generation >= max(published, default=generation), (life, said)
+            assert generation >= (newest or generation), (life, said)
+            newest = generation
+            with open_processor(repository) as restarted:
+                assert restarted.manifest(killing.MODEL)[1] == generation
+                follower = follower or open_processor(repository)
+                follower.poll()
+                assert follower.manifest(killing.MODEL)[1] == generation
+                assert bytes_of(restarted, killing.MODEL) == bytes_of(follower, killing.MODEL)
+
+        run = killing.make_run(repository)
+        run.full()
+        follower = follower or open_processor(repository)
+        stream = run.stream()
+        for _ in range(2):
+            generation = next(stream)
+            follower.poll()
+            assert follower.manifest(killing.MODEL)[1] == generation
+        assert generation > (newest or Generation(0, 0))
+        twin = killing.make_run(tmp_path / "twin")
+        twin.full()
+        assert [str(g) for g in twin.stream(stop_row=run.state.position)][-1] == str(generation)
+        with open_processor(tmp_path / "twin") as uninterrupted:
+            assert bytes_of(uninterrupted, killing.MODEL) == bytes_of(follower, killing.MODEL)
+    finally:
+        if follower is not None:
+            follower.close()
+
+
+def test_a_killed_server_serves_what_it_acknowledged_or_later(tmp_path):
+    draw = random.Random(f"server {SEED}")
+    repository, scratch = tmp_path / "repository", tmp_path / "scratch"
+    scratch.mkdir()
+    write_package(repository)
+    for life in range(ROUNDS):
+        said = kill_after(
+            draw.randint(1, 150), tmp_path / "server.log", "serve", repository, scratch, draw.getrandbits(32)
+        )
+
+        floor = Generation(1, 0)
+        for line in said:
+            if line[0] in ("serves", "rolling"):
+                floor = Generation.parse(line[-1])
+        generation = assert_whole_chain(repository, "small")
+        assert generation >= floor, (life, said[-12:])
+        with open_processor(repository) as restarted:
+            assert restarted.manifest("small")[1] == generation
+            tables, _ = restarted._models["small"].pick().export()
+            wanted = killing.contents(generation.step)
+            assert tables["user"][0].tolist() == sorted(wanted)
+            assert all(np.array_equal(row, row_of(k, wanted[k])) for k, row in zip(*tables["user"]))
+            reply = restarted.process(PredictRequest("small", make_inputs(range(30))))
+            assert reply.generation == generation
+            assert np.isfinite(reply.outputs["score"]).all()

@@ -1,0 +1,253 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from models.training.checkpoint import Checkpoints, RunState
+from models.training.spec import draft
+from processor.errors import BadInput, Corrupt
+from tests.models.training.streams import PARTS, MixedSource, differing, make_batch, make_config, snapshot
+from tests.models.training.trainers import Trainers
+
+pytestmark = pytest.mark.tensorflow
+
+STATE = RunState(
+    "finger", {"price": (0.1, 1 / 3)}, 1, 512, 3, 17, 1_700_000_000.123456, (1_699_999_999.5, 1_700_000_000.25), 96
+)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Two trainers of one configuration, made once."""
+    return [(Trainers(), make_config(tmp_path_factory.mktemp("r"), optimizer="adam")) for _ in range(2)]
+
+
+@pytest.fixture
+def trainer(pair):
+    return fresh(pair[0])
+
+
+@pytest.fixture
+def other(pair):
+    return fresh(pair[1])
+
+
+def fresh(made):
+    trainers, config = made
+    return trainers(draft(config, {}), config.train, config.model.hidden)
+
+
+def learn(trainer, *numbers, rows=32, users=60):
+    for number in numbers:
+        trainer.learn(make_batch(rows, seed=number, users=users))
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_checkpoint_gives_back_every_bit(trainer, other, tmp_path):
+    learn(trainer, 1, 2, 3)
+    Checkpoints(tmp_path).save(trainer, STATE)
+    restored = Checkpoints(tmp_path).restore(other, "finger")
+    assert differing(snapshot(other), snapshot(trainer)) == []
+    assert restored.state == STATE
+    assert restored.changes is None
+    learn(trainer, 4, 5)
+    learn(other, 4, 5)
+    assert differing(snapshot(other), snapshot(trainer)) == []
+
+
+def test_increments_give_back_every_bit_removals_included(trainer, other, tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    learn(trainer, 1, 2)
+    checkpoints.save(trainer, STATE)
+    returned = {}
+    for n in range(3, 9):
+        learn(trainer, n, users=20 * n)
+        if n % 2:
+            trainer.tables["item"].evict(trainer.steps - 1)
+        trainer.tables["user"].remove(make_batch(4, seed=n).columns["user"])
+        returned = checkpoints.save(trainer, replace(STATE, step=n))
+        restored = Checkpoints(tmp_path).restore(other, "finger")
+        assert differing(snapshot(other), snapshot(trainer)) == []
+        assert restored.state.step == n
+    assert len(returned["user"].removed)
+    for name, changes in restored.changes.items():
+        for part in PARTS:
+            assert getattr(changes, part).tobytes() == getattr(returned[name], part).tobytes()
+
+
+def test_what_a_checkpoint_has_taken_no_longer_counts_as_changed(trainer, tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    learn(trainer, 1)
+    assert len(checkpoints.save(trainer, STATE)["user"].keys)
+    assert not len(checkpoints.save(trainer, STATE)["user"].keys)
+
+
+def test_an_increment_costs_what_changed_and_not_what_there_is(trainer, tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    trainer.tables["user"].insert(np.arange(20_000))
+    learn(trainer, 1)
+    checkpoints.save(trainer, STATE)
+    learn(trainer, 2)
+    checkpoints.save(trainer, STATE)
+    full, increment = sorted(tmp_path.iterdir())
+    assert increment.stat().st_size < full.stat().st_size / 10
+
+
+def test_compaction_waits_until_increments_outweigh_the_full_one_then_loses_nothing(trainer, other, tmp_path):
+    checkpoints, kinds = Checkpoints(tmp_path), []
+    learn(trainer, 1)
+    checkpoints.save(trainer, STATE)
+    for n in range(2, 12):
+        learn(trainer, n)
+        checkpoints.save(trainer, replace(STATE, step=n))
+        sizes = [path.stat().st_size for path in sorted(tmp_path.iterdir())]
+        checkpoints.compact(trainer, replace(STATE, step=n))
+        kinds.append([name.split(".")[1] for name in names(tmp_path)])
+        assert (kinds[-1] == ["full"]) == (sum(sizes[1:]) > sizes[0])
+        restored = Checkpoints(tmp_path).restore(other, "finger")
+        assert restored.state.step == n
+        assert differing(snapshot(other), snapshot(trainer)) == []
+    assert ["full"] in kinds
+    assert ["full", "inc"] in kinds
+
+
+def test_compaction_counts_the_increments_of_earlier_processes_too(trainer, tmp_path):
+    learn(trainer, 1)
+    Checkpoints(tmp_path).save(trainer, STATE)
+    for n in range(2, 40):
+        learn(trainer, n)
+        checkpoints = Checkpoints(tmp_path)
+        checkpoints.save(trainer, STATE)
+        checkpoints.compact(trainer, STATE)
+        if len(names(tmp_path)) == 1:
+            return
+    pytest.fail("forty increments were never compacted")
+
+
+def test_a_kill_between_a_full_checkpoint_and_the_removal_of_the_old_ones_is_harmless(trainer, other, tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for n in range(3):
+        learn(trainer, n)
+        checkpoints.save(trainer, replace(STATE, step=n))
+    old = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    learn(trainer, 9)
+    checkpoints.save_full(trainer, replace(STATE, step=9))
+    for path, data in old.items():
+        path.write_bytes(data)
+    again = Checkpoints(tmp_path)
+    assert again.restore(other, "finger").state.step == 9
+    assert differing(snapshot(other), snapshot(trainer)) == []
+    again.save_full(other, STATE)
+    assert names(tmp_path) == ["00000005.full.safetensors"]
+
+
+def test_a_checkpoint_of_another_configuration_is_refused_and_changes_nothing(trainer, other, tmp_path):
+    learn(trainer, 1)
+    Checkpoints(tmp_path).save(trainer, STATE)
+    before = snapshot(other)
+    with pytest.raises(BadInput, match="another configuration"):
+        Checkpoints(tmp_path).restore(other, "another")
+    assert differing(snapshot(other), before) == []
+
+
+@pytest.fixture(scope="module")
+def sound(pair, tmp_path_factory):
+    """A full checkpoint and an increment of a small model, as bytes by name."""
+    folder, trainer = tmp_path_factory.mktemp("sound"), fresh(pair[0])
+    checkpoints = Checkpoints(folder)
+    for n in range(2):
+        learn(trainer, n, rows=3)
+        checkpoints.save(trainer, STATE)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_truncated_or_bit_flipped_file_is_refused_in_one_line(sound, pair, tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("broken")
+    chosen = data.draw(st.sampled_from(sorted(sound)))
+    raw = bytearray(sound[chosen])
+    if data.draw(st.booleans()):
+        raw = raw[: data.draw(st.integers(0, len(raw) - 1))]
+    else:
+        # Half of the flips in the header, which is a small part of the file.
+        (length,) = np.frombuffer(raw[:8], np.int64)
+        bit = data.draw(st.one_of(st.integers(0, (8 + int(length)) * 8 - 1), st.integers(0, len(raw) * 8 - 1)))
+        raw[bit // 8] ^= 1 << bit % 8
+    for name, whole in sound.items():
+        (folder / name).write_bytes(raw if name == chosen else whole)
+    with pytest.raises(Corrupt) as refused:
+        Checkpoints(folder).restore(pair[1][0](draft(pair[1][1], {}), pair[1][1].train, (8,)), "finger")
+    assert "\n" not in str(refused.value)
+    assert str(folder) not in str(refused.value)
+
+
+def test_a_missing_increment_is_refused(trainer, other, tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for n in range(4):
+        learn(trainer, n)
+        checkpoints.save(trainer, STATE)
+    (tmp_path / "00000003.inc.safetensors").unlink()
+    with pytest.raises(Corrupt, match="number 3 is missing"):
+        Checkpoints(tmp_path).restore(other, "finger")
+
+
+def test_leftovers_of_an_interrupted_write_and_foreign_files_are_passed_over(trainer, other, tmp_path):
+    learn(trainer, 1)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(trainer, STATE)
+    for name in (".00000002.inc.safetensors.ab12cd34.tmp", "notes.txt", "00000009.inc.safetensors.bak"):
+        (tmp_path / name).write_bytes(b"half a file")
+    assert Checkpoints(tmp_path).restore(other, "finger").state == STATE
+    learn(trainer, 2)
+    checkpoints.save(trainer, STATE)
+    assert Checkpoints(tmp_path).read_scaling() == STATE.scaling
+
+
+def test_a_write_that_fails_leaves_the_checkpoint_before_it_and_can_be_repeated(trainer, other, tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    learn(trainer, 1)
+    checkpoints.save(trainer, STATE)
+
+    def full_disk(path):
+        raise OSError(28, "No space left on device")
+
+    learn(trainer, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("models.training.checkpoint.atomic_file", full_disk)
+        with pytest.raises(OSError, match="No space"):
+            checkpoints.save(trainer, STATE)
+    checkpoints.save(trainer, STATE)
+    Checkpoints(tmp_path).restore(other, "finger")
+    assert differing(snapshot(other), snapshot(trainer)) == []
+
+
+def test_an_empty_folder_has_nothing_to_restore(trainer, tmp_path):
+    checkpoints = Checkpoints(tmp_path / "new")
+    assert checkpoints.restore(trainer, "finger") is None
+    assert checkpoints.read_scaling() is None
+
+
+def test_scaling_comes_back_without_a_trainer(trainer, tmp_path):
+    Checkpoints(tmp_path).save(trainer, STATE)
+    assert Checkpoints(tmp_path).read_scaling() == {"price": (0.1, 1 / 3)}
+
+
+@pytest.mark.parametrize("cut", [64, 192, 256])
+def test_a_trainer_restored_in_the_middle_of_a_stream_ends_at_the_same_bits(trainer, other, tmp_path, cut):
+    source, checkpoints = MixedSource(320), Checkpoints(tmp_path)
+    for batch in source.batches(64):
+        if batch.start == cut:
+            Checkpoints(tmp_path).restore(other, "finger")
+            for later in source.batches(64, cut):
+                other.learn(later)
+        trainer.learn(batch)
+        checkpoints.save(trainer, replace(STATE, position=batch.end))
+    assert differing(snapshot(other), snapshot(trainer)) == []

@@ -1,0 +1,193 @@
+"""Training and serving are one function: the same dense input to the bit, and the same scores, at every generation.
+
+A run publishes a version and deltas while rows are removed and evicted under it. A processor that follows by polling,
+one that starts late, and one that rolls back and comes forward again all have to hold what the trainer held.
+"""
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from compiler.dense import DenseGraph
+from models.training.publish import publish_version
+from models.training.run import Run
+from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.errors import Conflict
+from processor.generation import Generation
+from processor.package.delta import read_delta
+from processor.repository import Repository
+from tests.models.training.streams import (
+    MixedSource,
+    exported,
+    make_batch,
+    make_config,
+    odd_batch,
+    served_as_bytes,
+    spread,
+)
+
+pytestmark = pytest.mark.tensorflow
+
+ROWS = 700
+SCORE_TOLERANCE = 1e-5
+PROBES = {
+    "seen": make_batch(ROWS, seed=0, users=300, items=900).slice(0, 50).columns,
+    "coming": make_batch(ROWS, seed=0, users=300, items=900).slice(500, 600).columns,
+    "half unseen": make_batch(40, seed=8, users=600, items=1800).columns,
+    "odd": odd_batch().columns,
+    "one row": make_batch(1, seed=3).columns,
+    "more than a bucket": make_batch(300, seed=4).columns,
+}
+
+
+def pooled_by(processor, columns):
+    """The dense input [n, width] that a session would hand to the network now."""
+    version = processor._models["mixed"].pick()
+    with version.pinned(0) as state:
+        bound = version.plan.bind(columns)
+        x = np.full((bound.rows, version.plan.width), np.nan, np.float32)
+        counts = np.zeros((len(version.tables), 2), np.int64)
+        version.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
+        return x
+
+
+@dataclass
+class Held:
+    """What the trainer held when it published a generation: dense inputs and scores of the probes, the whole export."""
+
+    pooled: dict
+    scores: dict
+    export: dict = field(repr=False)
+
+    @classmethod
+    def by(cls, trainer):
+        return cls(
+            {name: trainer.pool(trainer.plan.bind(columns)) for name, columns in PROBES.items()},
+            {name: trainer.score(columns) for name, columns in PROBES.items()},
+            served_as_bytes(exported(trainer)),
+        )
+
+    def assert_served_by(self, processor):
+        """Returns the largest difference of any score."""
+        worst = 0.0
+        for name, columns in PROBES.items():
+            x = pooled_by(processor, columns)
+            assert x.tobytes() == self.pooled[name].tobytes(), name
+            reply = processor.process(PredictRequest("mixed", columns))
+            worst = max(worst, float(np.abs(reply.outputs["score"][:, 0] - self.scores[name]).max()))
+        assert worst <= SCORE_TOLERANCE
+        assert served_as_bytes(processor._models["mixed"].pick().export()) == self.export
+        return worst
+
+
+def open_processor(repository, **options):
+    return Processor.initialize(ProcessorConfig(str(repository), sessions=1, **options))
+
+
+@dataclass
+class Story:
+    """A run that removed and evicted rows on its way: its repository, what each generation held, its trainer."""
+
+    repository: Path
+    held: dict
+    run: Run
+    worst: float
+
+
+@pytest.fixture(scope="module", params=["deepfm-adagrad", "dlrm-ftrl"])
+def story(request, tmp_path_factory):
+    """Every generation is compared with a polling processor as it comes."""
+    arch, optimizer = request.param.split("-")
+    repository = tmp_path_factory.mktemp("story")
+    config = make_config(repository, arch=arch, optimizer=optimizer, full_rows=256, delta_rows=64)
+    run, held, worst = Run(config, MixedSource(ROWS, users=300, items=900)), {}, 0.0
+    generations = itertools.chain([run.full()], run.stream())
+    first = next(generations)
+    held[first] = Held.by(run.trainer)
+    with open_processor(repository) as processor:
+        worst = max(worst, held[first].assert_served_by(processor))
+        for generation in generations:
+            held[generation] = Held.by(run.trainer)
+            processor.poll()
+            assert processor.manifest("mixed")[1] == generation
+            worst = max(worst, held[generation].assert_served_by(processor))
+            if generation.step == 2:
+                assert run.trainer.tables["user"].remove(spread(np.arange(0, 300, 3)))
+            if generation.step == 4:
+                # Trained later in the next chunk or not at all: some come back as new rows, some stay away.
+                assert run.trainer.tables["item"].evict(run.trainer.steps + 1)
+            if generation.step == 5:
+                assert run.trainer.tables["user"].evict(run.trainer.steps)
+    return Story(repository, held, run, worst)
+
+
+def test_every_generation_is_served_as_it_was_trained(story, record_property):
+    record_property("worst_score_difference", story.worst)
+    assert [str(g) for g in story.held] == [f"1.{n}" for n in range(8)]
+    removed = [sum(len(t.removed) for t in delta.tables.values()) for delta in deltas(story)]
+    assert sum(n > 0 for n in removed) >= 3
+    assert story.worst <= SCORE_TOLERANCE
+
+
+def test_the_probes_look_up_known_and_unknown_ids_alike(story):
+    """Guards the tests here: probes of which nothing is found, or everything, would prove little."""
+    with open_processor(story.repository) as processor:
+        for name, columns in PROBES.items():
+            processor.process(PredictRequest("mixed", columns))
+            if name == "seen":
+                (stats,) = processor.stats()
+                assert stats.misses < stats.lookups / 2
+        (stats,) = processor.stats()
+        assert 0 < stats.misses < stats.lookups
+
+
+def deltas(story):
+    return [read_delta(file.path) for file in Repository(story.repository).deltas("mixed", 1)]
+
+
+def test_a_processor_that_starts_late_replays_the_chain_to_the_same_bits(story):
+    with open_processor(story.repository) as processor:
+        newest = processor.manifest("mixed")[1]
+        assert newest == Generation(1, 7)
+        story.held[newest].assert_served_by(processor)
+
+
+@pytest.mark.parametrize("undo_depth", [16, 2], ids=["from memory", "beyond the undo log"])
+def test_rolled_back_and_brought_forward_again_every_generation_is_the_same(story, tmp_path, undo_depth):
+    import shutil
+
+    repository = tmp_path / "repository"
+    shutil.copytree(story.repository, repository)
+    files = {f.step: f.path.read_bytes() for f in Repository(repository).deltas("mixed", 1)}
+    with open_processor(repository, undo_depth=undo_depth) as processor:
+        for back in (5, 3, 0):
+            assert processor.rollback("mixed", Generation(1, back)) == Generation(1, back)
+            story.held[Generation(1, back)].assert_served_by(processor)
+        for step in range(1, 8):
+            assert processor.apply_delta("mixed", data=files[step]).generation == Generation(1, step)
+            story.held[Generation(1, step)].assert_served_by(processor)
+        with pytest.raises(Conflict):
+            processor.apply_delta("mixed", data=files[7])
+    with open_processor(repository) as processor:
+        story.held[Generation(1, 7)].assert_served_by(processor)
+
+
+def test_a_version_and_its_deltas_are_the_version_published_whole(story, tmp_path):
+    trainer = story.run.trainer
+    tables, _ = exported(trainer)
+    graph = DenseGraph.from_keras(trainer.arch.scores)
+    publish_version(tmp_path, trainer.manifest, 2, tables, graph, created_at=1.0)
+    with open_processor(tmp_path) as whole, open_processor(story.repository) as chain:
+        by_version = served_as_bytes(whole._models["mixed"].pick().export())
+        by_deltas = served_as_bytes(chain._models["mixed"].pick().export())
+        assert by_version == by_deltas
+        assert whole.manifest("mixed")[1] == Generation(2, 0)
+        story.held[Generation(1, 7)].assert_served_by(whole)
+        for columns in PROBES.values():
+            replies = [p.process(PredictRequest("mixed", columns)).outputs["score"] for p in (whole, chain)]
+            assert replies[0].tobytes() == replies[1].tobytes()

@@ -1,0 +1,64 @@
+"""Strings and Ragged: what goes in comes out, slices too."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.columns import Ragged, Strings
+
+texts = st.lists(st.text(max_size=8) | st.binary(max_size=8), max_size=10)
+
+
+def encoded(strings):
+    return [s.encode() if isinstance(s, str) else s for s in strings]
+
+
+@given(strings=texts)
+def test_strings_come_back_as_their_utf8_bytes(strings):
+    built = Strings.of(strings)
+    assert built.tolist() == encoded(strings)
+    assert len(built) == len(strings)
+    assert built.data.dtype == np.uint8
+    assert built.offsets.dtype == np.int64
+    assert built.offsets[0] == 0
+
+
+@given(strings=texts, data=st.data())
+def test_a_slice_shares_the_buffer_and_holds_its_own_strings(strings, data):
+    whole = Strings.of(strings)
+    start = data.draw(st.integers(0, len(strings)))
+    stop = data.draw(st.integers(start, len(strings)))
+    part = Strings(whole.data, whole.offsets[start : stop + 1])
+    assert part.tolist() == encoded(strings[start:stop])
+    assert len(part) == stop - start
+
+
+def test_strings_are_built_from_any_iterable():
+    assert Strings.of(str(n) for n in range(3)).tolist() == [b"0", b"1", b"2"]
+
+
+@given(rows=st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), max_size=6))
+def test_ragged_ints_are_values_end_to_end_and_where_rows_start(rows):
+    built = Ragged.of(rows)
+    assert built.values.dtype == built.row_splits.dtype == np.int64
+    assert len(built) == len(rows)
+    splits = built.row_splits.tolist()
+    assert [built.values[a:b].tolist() for a, b in zip(splits, splits[1:])] == rows
+
+
+@given(rows=st.lists(st.lists(st.text(max_size=5), max_size=5), max_size=6))
+def test_ragged_strings_are_strings_end_to_end(rows):
+    built = Ragged.of(rows)
+    flat = [s for row in rows for s in row]
+    assert built.row_splits.tolist() == np.cumsum([0, *map(len, rows)]).tolist()
+    if flat:
+        assert isinstance(built.values, Strings)
+        assert built.values.tolist() == encoded(flat)
+    else:
+        assert built.values.tolist() == []
+
+
+def test_an_id_beyond_64_bits_is_not_taken():
+    with pytest.raises(OverflowError):
+        Ragged.of([[2**63]])

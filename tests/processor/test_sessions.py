@@ -1,0 +1,359 @@
+"""Sessions, with versions made of nothing but their seams: batches, padding, splits, and errors that stay apart."""
+
+import logging
+import queue
+import threading
+import weakref
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from processor.clock import FakeClock, SystemClock
+from processor.cost import CostTable
+from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
+from processor.generation import Generation
+from processor.sessions import Answer, SessionGroup, Work, _cut
+
+TIMEOUT_S = 5
+
+
+class Request:
+    """A bound request: its rows are the values [rows]."""
+
+    def __init__(self, values):
+        self.values = np.asarray(values, np.float32)
+        self.rows = len(self.values)
+
+
+class Version:
+    """The seams of ServedVersion that sessions use. The dense graph is y = 2 * x, z = (x, -x)."""
+
+    def __init__(self, costs=None, hold=None):
+        self.costs = CostTable(costs or {1: 1.0, 4: 1.5})
+        self.plan = SimpleNamespace(width=1, fill=self.fill)
+        self.outputs = {"y": 1, "z": 2}
+        self.tables = {"t": None}
+        self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold
+        self.step, self.pins = 1, {}
+        # Apart, because what is bound to buffers may not refer to the version: buffers live as long as it does.
+        self.log = SimpleNamespace(runs=[], binds=0, filled=0)
+
+    @contextmanager
+    def pinned(self, session):
+        assert self.pins.get(session) is None, "a session holds one pin"
+        self.pins[session] = self.step
+        executables = {b: SimpleNamespace(bind=self.binder(b)) for b in self.costs.cost}
+        try:
+            yield SimpleNamespace(
+                generation=Generation(1, self.step), tables=None, epoch=self.step, executables=executables
+            )
+        finally:
+            self.pins[session] = None
+
+    def fill(self, tables, epoch, bound, spans, out, counts):
+        self.entered.release()
+        if self.hold is not None:
+            assert self.hold.wait(TIMEOUT_S)
+        at = 0
+        for request, (first, rows) in zip(bound, spans.tolist(), strict=True):
+            out[at : at + rows, 0] = request.values[first : first + rows]
+            at += rows
+        counts[0] += at, 1
+        for value, error in self.broken.items():
+            if value in out[:at]:
+                raise error
+        self.log.filled = at
+
+    @property
+    def runs(self):
+        return self.log.runs
+
+    def binder(self, bucket):
+        log = self.log
+
+        def bind(x, outputs):
+            log.binds += 1
+            assert x.shape == (bucket, 1)
+
+            def run():
+                log.runs.append((bucket, log.filled))
+                outputs["y"][:] = 2 * x
+                outputs["z"][:] = np.concatenate([x, -x], axis=1)
+
+            return run
+
+        return bind
+
+
+class Answers:
+    """Collects what done() is called with, in order of the requests."""
+
+    def __init__(self):
+        self.calls = queue.Queue()
+
+    def work(self, version, number, values):
+        return Work(version, Request(values), lambda answer: self.calls.put((number, answer)))
+
+    def wait(self, count):
+        return dict(self.calls.get(timeout=TIMEOUT_S) for _ in range(count))
+
+
+@contextmanager
+def group(sessions=1, max_batch_rows=8, max_queue_rows=100, clock=None):
+    made = SessionGroup(sessions, max_batch_rows, max_queue_rows, clock or SystemClock())
+    try:
+        yield made
+    finally:
+        made.close()
+    assert not any(s.is_alive() for s in made._sessions)
+
+
+@contextmanager
+def held(version, group, answers, number=-1):
+    """One session is inside a batch for the length of the block, so what is submitted meanwhile queues up."""
+    gate = Version(hold=threading.Event())
+    group.submit(answers.work(gate, number, [0]), None)
+    assert gate.entered.acquire(timeout=TIMEOUT_S)
+    try:
+        yield
+    finally:
+        gate.hold.set()
+
+
+def assert_answers(answer, values):
+    assert isinstance(answer, Answer)
+    x = np.asarray(values, np.float32).reshape(-1, 1)
+    np.testing.assert_array_equal(answer.outputs["y"], 2 * x)
+    np.testing.assert_array_equal(answer.outputs["z"], np.concatenate([x, -x], axis=1))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 9, 100])
+def test_a_request_of_any_size_gets_its_own_rows_back(rows):
+    version, answers = Version(), Answers()
+    with group() as sessions:
+        sessions.submit(answers.work(version, 0, range(1, rows + 1)), None)
+        assert_answers(answers.wait(1)[0], range(1, rows + 1))
+    assert [b for b, _ in version.runs] == version.costs.cover(rows)
+    assert sum(filled for _, filled in version.runs) == rows
+
+
+def test_requests_that_queue_up_share_a_batch_and_each_gets_its_own_rows():
+    version, answers = Version(), Answers()
+    wanted = {0: [1, 2, 3], 1: [4], 2: [5, 6, 7]}
+    with group() as sessions:
+        with held(version, sessions, answers):
+            for number, values in wanted.items():
+                sessions.submit(answers.work(version, number, values), None)
+            assert sessions.queue_rows == 7
+        got = answers.wait(4)
+        for number, values in wanted.items():
+            assert_answers(got[number], values)
+        assert sessions.queue_rows == 0
+    assert version.runs == [(4, 4), (4, 3)], "rows of one request lie on both sides of the cut"
+
+
+def test_statistics_count_batches_requests_rows_and_padding():
+    version, answers = Version({4: 1.0}), Answers()
+    with group() as sessions:
+        for number in range(3):
+            sessions.submit(answers.work(version, number, [1, 2, 3, 4, 5]), None)
+            answers.wait(1)
+    (stats,) = sessions.statistics()
+    assert (stats.batches, stats.requests, stats.rows, stats.padded_rows, stats.failed) == (3, 3, 15, 9, 0)
+    np.testing.assert_array_equal(sessions.counts(version), [[15, 6]])
+
+
+def test_what_one_batch_left_in_the_buffers_is_not_in_the_next():
+    version, answers = Version({4: 1.0}), Answers()
+    with group() as sessions:
+        for number, values in enumerate([[9, 9, 9, 9], [1], [2, 3]]):
+            sessions.submit(answers.work(version, number, values), None)
+            assert_answers(answers.wait(1)[number], values)
+
+
+def test_replies_do_not_change_when_later_batches_use_the_same_buffers():
+    version, answers = Version({4: 1.0}), Answers()
+    with group() as sessions:
+        sessions.submit(answers.work(version, 0, [1, 2]), None)
+        first = answers.wait(1)[0]
+        sessions.submit(answers.work(version, 1, [8, 9]), None)
+        answers.wait(1)
+    assert_answers(first, [1, 2])
+
+
+def test_every_reply_names_the_generation_that_was_pinned():
+    version, answers = Version(), Answers()
+    with group() as sessions:
+        for step in (1, 2, 3):
+            version.step = step
+            sessions.submit(answers.work(version, step, [step]), None)
+            assert answers.wait(1)[step].generation == Generation(1, step)
+    assert set(version.pins.values()) == {None}
+
+
+def test_an_error_in_one_batch_ends_neither_the_session_nor_touches_other_batches(caplog):
+    version, other, answers = Version(), Version(), Answers()
+    version.broken = {13: ZeroDivisionError("/secret/path")}
+    with group() as sessions:
+        with caplog.at_level(logging.CRITICAL, logger="freshet.sessions"), held(version, sessions, answers):
+            sessions.submit(answers.work(other, 0, [1]), None)
+            sessions.submit(answers.work(version, 1, [13, 2]), None)
+            sessions.submit(answers.work(version, 2, [3]), None)
+            sessions.submit(answers.work(other, 3, [4]), None)
+        got = answers.wait(5)
+        assert_answers(got[0], [1])
+        assert_answers(got[3], [4])
+        for number in (1, 2):
+            assert type(got[number]) is FreshetError
+            assert str(got[number]) == "the model could not be run on this request"
+        sessions.submit(answers.work(version, 4, [5]), None)
+        assert_answers(answers.wait(1)[4], [5])
+    (stats,) = sessions.statistics()
+    assert stats.failed == 2
+    assert set(version.pins.values()) == {None}
+
+
+def test_an_error_of_ours_is_answered_as_it_is():
+    version, answers = Version(), Answers()
+    version.broken = {13: BadInput("ids: too many")}
+    with group() as sessions:
+        sessions.submit(answers.work(version, 0, [13]), None)
+        got = answers.wait(1)[0]
+    assert type(got) is BadInput
+    assert str(got) == "ids: too many"
+
+
+def test_a_version_that_cannot_be_pinned_is_an_error_of_its_requests_alone():
+    version, answers = Version(), Answers()
+    version.pinned = lambda session: (_ for _ in ()).throw(RuntimeError("no"))
+    with group() as sessions:
+        sessions.submit(answers.work(version, 0, [1]), None)
+        assert isinstance(answers.wait(1)[0], FreshetError)
+        sessions.submit(answers.work(Version(), 1, [2]), None)
+        assert_answers(answers.wait(1)[1], [2])
+
+
+def test_a_callback_that_raises_ends_neither_the_session_nor_its_neighbours_replies(caplog):
+    version, answers = Version(), Answers()
+    caplog.set_level(logging.CRITICAL, logger="freshet.sessions")
+    with group() as sessions:
+        with held(version, sessions, answers):
+            sessions.submit(Work(version, Request([1]), lambda answer: 1 / 0), None)
+            sessions.submit(answers.work(version, 1, [2]), None)
+        assert_answers(answers.wait(2)[1], [2])
+        sessions.submit(answers.work(version, 2, [3]), None)
+        assert_answers(answers.wait(1)[2], [3])
+
+
+def test_an_expired_request_is_answered_and_never_computed():
+    clock, version, answers = FakeClock(), Version(), Answers()
+    with group(clock=clock) as sessions:
+        with held(version, sessions, answers):
+            sessions.submit(answers.work(version, 0, [1]), clock.now_s() + 1)
+            sessions.submit(answers.work(version, 1, [2]), clock.now_s() + 10)
+            sessions.submit(answers.work(version, 2, [3]), None)
+            clock.advance(5)
+        got = answers.wait(4)
+        assert isinstance(got[0], Expired)
+        assert_answers(got[1], [2])
+        assert_answers(got[2], [3])
+    assert version.runs == [(4, 2)]
+
+
+def test_a_queue_of_nothing_but_expired_requests_leaves_the_session_waiting_for_work():
+    clock, version, answers = FakeClock(now_s=10.0), Version(), Answers()
+    with group(clock=clock) as sessions:
+        for number in range(3):
+            sessions.submit(answers.work(version, number, [1]), 5.0)
+        assert all(isinstance(a, Expired) for a in answers.wait(3).values())
+        sessions.submit(answers.work(version, 3, [2]), None)
+        assert_answers(answers.wait(1)[3], [2])
+
+
+def test_a_full_queue_sheds_and_what_it_holds_is_answered():
+    version, answers = Version(), Answers()
+    with group(max_queue_rows=4) as sessions:
+        with held(version, sessions, answers):
+            sessions.submit(answers.work(version, 0, [1, 2]), None)
+            sessions.submit(answers.work(version, 1, [3, 4]), None)
+            with pytest.raises(Overloaded):
+                sessions.submit(answers.work(version, 2, [5]), None)
+        assert answers.wait(3).keys() == {-1, 0, 1}
+
+
+def test_closing_answers_what_is_queued_and_takes_nothing_more():
+    version, answers = Version(), Answers()
+    with group() as sessions:
+        gate = Version(hold=threading.Event())
+        sessions.submit(answers.work(gate, -1, [0]), None)
+        assert gate.entered.acquire(timeout=TIMEOUT_S)
+        for number in range(5):
+            sessions.submit(answers.work(version, number, [number] * 3), None)
+        closer = threading.Thread(target=sessions.close)
+        closer.start()
+        with sessions._ready:
+            assert sessions._ready.wait_for(lambda: sessions._closing, TIMEOUT_S) or sessions._closing
+        with pytest.raises(NotReady, match="closed"):
+            sessions.submit(answers.work(version, 9, [1]), None)
+        gate.hold.set()
+        closer.join(TIMEOUT_S)
+        got = answers.wait(6)
+        for number in range(5):
+            assert_answers(got[number], [number] * 3)
+    sessions.close()
+
+
+def test_sessions_work_at_the_same_time():
+    barrier = threading.Barrier(3)
+
+    class Meeting(Version):
+        def fill(self, *args):
+            barrier.wait(TIMEOUT_S)
+            super().fill(*args)
+
+    answers = Answers()
+    with group(sessions=3) as sessions:
+        for number in range(3):
+            sessions.submit(answers.work(Meeting(), number, [number]), None)
+        got = answers.wait(3)
+    for number in range(3):
+        assert_answers(got[number], [number])
+
+
+def test_runs_are_bound_again_only_when_the_executable_changes():
+    version, answers = Version({4: 1.0}), Answers()
+    executable = SimpleNamespace(bind=version.binder(4))
+    state = SimpleNamespace(generation=Generation(1, 1), tables=None, epoch=1, executables={4: executable})
+    version.pinned = contextmanager(lambda session: iter([state]))
+    with group() as sessions:
+        for number in range(3):
+            sessions.submit(answers.work(version, number, [1]), None)
+            answers.wait(1)
+        assert version.log.binds == 1
+        state.executables = {4: SimpleNamespace(bind=version.binder(4))}
+        sessions.submit(answers.work(version, 4, [7]), None)
+        assert_answers(answers.wait(1)[4], [7])
+        assert version.log.binds == 2
+
+
+def test_an_idle_session_does_not_keep_a_version_that_nobody_serves():
+    version, answers, gone = Version(), Answers(), threading.Event()
+    with group() as sessions:
+        sessions.submit(answers.work(version, 0, [1, 2]), None)
+        answers.wait(1)
+        weakref.finalize(version, gone.set)
+        version.plan = None
+        del version
+        assert gone.wait(TIMEOUT_S)
+
+
+def test_a_cut_through_a_batch_names_each_requests_first_row_and_rows():
+    requests = [Request([0] * n) for n in (3, 1, 5)]
+    part, spans = _cut(requests, 2, 6)
+    assert part == requests
+    assert spans.tolist() == [[2, 1], [0, 1], [0, 2]]
+    part, spans = _cut(requests, 6, 9)
+    assert part == requests[2:]
+    assert spans.tolist() == [[2, 3]]

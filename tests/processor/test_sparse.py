@@ -1,0 +1,264 @@
+"""What bind() accepts, what it refuses and how it says so; the kernel itself is tested in kernels/test_pool.py."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from processor.columns import Ragged, Strings
+from processor.errors import BadInput
+from processor.kernels.hashing import hash_strings
+from processor.package.manifest import Feature, Input, Table
+from processor.sparse import SparsePlan
+from tests.packages import make_inputs, manifest
+
+SMALL = manifest()
+PLAN = SparsePlan(SMALL)
+I64, F32 = np.int64, np.float32
+
+
+def with_features(inputs, features, tables=()):
+    """SMALL with other inputs and features; offsets and widths as they fall."""
+    dims = {t.name: t.dim for t in tables}
+    placed, offset = [], 0
+    for f in features:
+        width = dims.get(f.table, 1)
+        placed.append(dataclasses.replace(f, offset=offset, width=width))
+        offset += width
+    return dataclasses.replace(
+        SMALL,
+        inputs=list(inputs),
+        features=placed,
+        tables=list(tables),
+        width=offset,
+        dense={},
+        executables=[],
+    )
+
+
+def splits(*at):
+    return np.array(at, I64)
+
+
+def test_a_request_has_as_many_rows_as_its_inputs():
+    assert PLAN.bind(make_inputs([1])).rows == 1
+    assert PLAN.bind(make_inputs(range(7))).rows == 7
+
+
+@pytest.mark.parametrize("name", ["user", "tags", "floats"])
+def test_any_input_of_one_row_is_broadcast_to_the_rows_of_the_others(name):
+    inputs = make_inputs(range(5)) | {name: make_inputs([1])[name]}
+    assert PLAN.bind(inputs).rows == 5
+
+
+def test_the_order_of_the_inputs_does_not_matter():
+    inputs = make_inputs(range(3)) | {"user": np.array([1])}
+    backwards = dict(reversed(inputs.items()))
+    assert PLAN.bind(inputs).rows == PLAN.bind(backwards).rows == 3
+
+
+def test_a_plain_input_may_come_as_a_column():
+    assert PLAN.bind(make_inputs(range(3)) | {"user": np.arange(3).reshape(3, 1)}).rows == 3
+
+
+def test_strided_and_transposed_arrays_are_bound_as_the_values_they_show():
+    inputs = make_inputs(range(4))
+    wide = np.arange(8, dtype=I64)
+    bound = PLAN.bind(inputs | {"user": wide[::2], "floats": np.asfortranarray(inputs["floats"])})
+    user, _, floats = bound.keep
+    assert user.values.tolist() == [0, 2, 4, 6]
+    assert floats.values.flags.c_contiguous
+    np.testing.assert_array_equal(floats.values, inputs["floats"])
+
+
+def test_the_addresses_that_are_bound_are_kept_alive():
+    bound = PLAN.bind(make_inputs(range(4)))
+    for slot, (values, rows, stride, at) in zip(bound.keep, bound.inputs.tolist()):
+        assert (slot.values.ctypes.data, slot.rows, slot.stride) == (values, rows, stride)
+        assert at == (0 if slot.splits is None else slot.splits.ctypes.data)
+
+
+refused = {
+    "a stray input": (
+        {"colour": np.array([1])},
+        "input 'colour' is not one of the model's: user, tags, floats",
+    ),
+    "floats for ids": ({"user": F32([1, 2, 3])}, "input 'user': int64 wanted, got float32"),
+    "int32 for ids": ({"user": np.array([1, 2, 3], np.int32)}, "input 'user': int64 wanted, got int32"),
+    "unsigned ids": ({"user": np.array([1, 2, 3], np.uint64)}, "input 'user': int64 wanted, got uint64"),
+    "truth values for ids": ({"user": np.array([True] * 3)}, "input 'user': int64 wanted, got bool"),
+    "objects for ids": ({"user": np.array([1, None, "x"], object)}, "input 'user': int64 wanted, got object"),
+    "strings for ids": ({"user": Strings.of(["1", "2", "3"])}, "input 'user': int64 wanted, got strings"),
+    "ragged ids where one is wanted": (
+        {"user": Ragged.of([[1], [2], [3]])},
+        "'user': one value a row wanted",
+    ),
+    "doubles": ({"floats": np.zeros((3, 4))}, "input 'floats': float32 wanted, got float64"),
+    "too few columns": ({"floats": np.zeros((3, 3), F32)}, r"'floats': shape \[n, 4\] wanted, got \[3, 3\]"),
+    "too many columns": ({"floats": np.zeros((3, 5), F32)}, r"'floats': shape \[n, 4\] wanted, got \[3, 5\]"),
+    "no columns": ({"floats": np.zeros(12, F32)}, r"'floats': shape \[n, 4\] wanted, got \[12\]"),
+    "a third dimension": ({"floats": np.zeros((3, 4, 1), F32)}, r"shape \[n, 4\] wanted, got \[3, 4, 1\]"),
+    "a scalar": ({"user": np.array(1, I64)}, r"'user': shape \[n, 1\] wanted, got \[\]"),
+    "two columns of a plain input": (
+        {"user": np.zeros((3, 2), I64)},
+        r"'user': shape \[n, 1\] wanted, got \[3, 2\]",
+    ),
+    "no rows": ({"user": np.empty(0, I64)}, r"'user': shape \[n, 1\] wanted, got \[0\]"),
+    "other rows": ({"floats": np.zeros((2, 4), F32)}, r"'floats': 3 rows \(or 1\) wanted, got 2"),
+    "other ragged rows": (
+        {"tags": Ragged(Strings.of([]), splits(0, 0, 0))},
+        r"'tags': 3 rows \(or 1\) wanted, got 2",
+    ),
+    "an array for ragged": (
+        {"tags": np.zeros(3, I64)},
+        r"'tags': ragged rows wanted, got int64 of shape \[3\]",
+    ),
+    "strings for ragged": ({"tags": Strings.of(["a"] * 3)}, "'tags': ragged rows wanted, got strings"),
+    "ragged ids for strings": ({"tags": Ragged.of([[1], [], [2]])}, "'tags': strings wanted, got int64"),
+    "no row_splits": (
+        {"tags": Ragged(Strings.of([]), splits())},
+        "'tags': row_splits ascending from 0 to 0 wanted",
+    ),
+    "row_splits of no row": ({"tags": Ragged(Strings.of([]), splits(0))}, "for at least one row"),
+    "row_splits that start late": (
+        {"tags": Ragged(Strings.of(["a"]), splits(1, 1, 1, 1))},
+        "row_splits ascending",
+    ),
+    "row_splits that go back": (
+        {"tags": Ragged(Strings.of(["a", "b"]), splits(0, 2, 1, 2))},
+        "row_splits ascending",
+    ),
+    "negative row_splits": ({"tags": Ragged(Strings.of(["a"]), splits(0, -1, 0, 1))}, "row_splits ascending"),
+    "row_splits beyond the values": (
+        {"tags": Ragged(Strings.of(["a"]), splits(0, 0, 0, 2))},
+        "from 0 to 1 wanted",
+    ),
+    "row_splits short of the values": (
+        {"tags": Ragged(Strings.of(["a"] * 9), splits(0, 0, 0, 2))},
+        "from 0 to 9",
+    ),
+    "row_splits that overflow": (
+        {"tags": Ragged(Strings.of(["a"]), splits(0, 2**63 - 1, -(2**63), 1))},
+        "row_splits ascending",
+    ),
+    "row_splits whose differences wrap around": (
+        {"tags": Ragged(Strings.of(["a"]), splits(0, 2**63 - 1, -2, 1))},
+        "row_splits ascending",
+    ),
+    "row_splits of rank 2": (
+        {"tags": Ragged(Strings.of(["a"]), splits(0, 0, 0, 1).reshape(4, 1))},
+        "row_splits asc",
+    ),
+    "row_splits of two columns": (
+        {"tags": Ragged(Strings.of(["a"]), np.zeros((4, 2), I64))},
+        "row_splits ascending",
+    ),
+    "row_splits that are a number": (
+        {"tags": Ragged(Strings.of(["a"]), np.array(3))},
+        "row_splits ascending",
+    ),
+    "row_splits of floats": (
+        {"tags": Ragged(Strings.of(["a"]), np.array([0, 0, 0.5, 1]))},
+        "row_splits ascending",
+    ),
+    "row_splits of NaN": (
+        {"tags": Ragged(Strings.of(["a"]), np.array([0, np.nan, 0, 1]))},
+        "row_splits ascending",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), refused.values(), ids=refused.keys())
+def test_an_input_that_does_not_fit_is_refused_by_name(change, message):
+    with pytest.raises(BadInput, match=message):
+        PLAN.bind(make_inputs(range(3)) | change)
+
+
+@pytest.mark.parametrize("name", ["user", "tags", "floats"])
+def test_a_missing_input_is_refused_by_name(name):
+    inputs = make_inputs(range(3))
+    del inputs[name]
+    with pytest.raises(BadInput, match=f"input {name!r} is missing"):
+        PLAN.bind(inputs)
+
+
+ragged = SparsePlan(
+    with_features(
+        [Input("ids", "int64", ragged=True)],
+        [Feature("ids", "ids", "ids", table="t")],
+        [Table("t", 2, 0)],
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros(3, np.int32), r"int64 values wanted, got int32 of shape \[3\]"),
+        (np.zeros((3, 1), I64), r"int64 values wanted, got int64 of shape \[3, 1\]"),
+        (np.array(3, I64), r"int64 values wanted, got int64 of shape \[\]"),
+        (Strings.of(["a", "b", "c"]), "int64 wanted, got strings"),
+    ],
+)
+def test_values_of_a_ragged_input_have_their_dtype_and_rank(values, message):
+    with pytest.raises(BadInput, match=message):
+        ragged.bind({"ids": Ragged(values, splits(0, 3))})
+
+
+def test_all_empty_rows_of_strings_may_come_as_no_values_of_ints():
+    assert PLAN.bind(make_inputs(range(3)) | {"tags": Ragged.of([[], [], []])}).rows == 3
+
+
+def test_packed_strings_arrive_row_by_row():
+    plan = SparsePlan(
+        with_features(
+            [Input("pair", "string", columns=2)],
+            [
+                Feature("a", "string", "pair", column=0, table="t"),
+                Feature("b", "string", "pair", column=1, table="t"),
+            ],
+            [Table("t", 2, 0, hash_seed=3)],
+        )
+    )
+    assert plan.bind({"pair": Strings.of(["a", "b", "c", "d"])}).rows == 2
+    for count in (0, 3):
+        with pytest.raises(BadInput, match=f"a multiple of 2 strings wanted, got {count}"):
+            plan.bind({"pair": Strings.of(["a"] * count)})
+    with pytest.raises(BadInput, match="strings wanted, got int64"):
+        plan.bind({"pair": np.zeros((2, 2), I64)})
+
+
+def test_a_string_input_of_two_tables_is_hashed_by_the_seed_of_each():
+    plan = SparsePlan(
+        with_features(
+            [Input("word", "string")],
+            [Feature(f"f{n}", "string", "word", table=f"t{n}") for n in range(3)],
+            [Table(f"t{n}", 2, 0, hash_seed=seed) for n, seed in enumerate([5, 9, 5])],
+        )
+    )
+    words = Strings.of(["a", "b"])
+    bound = plan.bind({"word": words})
+    assert len(bound.inputs) == 2, "tables with the same seed share the hashed values"
+    slots = plan.plan[:, 1]
+    for feature, seed in enumerate([5, 9, 5]):
+        assert bound.keep[slots[feature]].values.tolist() == hash_strings(words, seed).tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    column=hnp.arrays(
+        st.sampled_from([np.int64, np.float32, np.int32, np.float64, np.bool_, "U2", ">i8"]),
+        hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+    ),
+    name=st.sampled_from(["user", "tags", "floats", "stray"]),
+)
+def test_no_array_raises_anything_but_bad_input(column, name):
+    try:
+        bound = PLAN.bind(make_inputs([1]) | {name: column})
+    except BadInput:
+        return
+    assert column.dtype in (np.int64, np.float32)
+    assert bound.rows == len(column)
