@@ -36,7 +36,7 @@ loadtest: .venv/.dev ## locust for 60 s with a delta every second; report in loa
 	$(BIN)/python -m loadtest $(LOADTEST_ARGS)
 
 kills: .venv/.dev ## kill -9 of trainer and server at random moments, 40 rounds
-	$(BIN)/python -m pytest -m kills tests/e2e
+	FRESHET_KILL_ROUNDS=40 $(BIN)/python -m pytest -m kills tests/e2e
 
 image-steps: .venv/.installed ## the steps of the Dockerfile in a clean folder, where no Docker engine is at hand
 	PYTHON=$(PYTHON) .ci/image-steps

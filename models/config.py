@@ -332,7 +332,7 @@ def _check_train(train: TrainSettings) -> None:
     _want_above_0(train.learning_rate, "train.learning_rate")
     _want_above_0(train.dense_learning_rate, "train.dense_learning_rate")
     _want_between(train.holdout, 0, 0.9, "train.holdout")
-    _want_between(train.seed, 0, 2**63 - 1, "train.seed")
+    _want_between(train.seed, 0, 2**32 - 1, "train.seed")
 
 
 def _check_publish(publish: PublishConfig) -> None:

@@ -108,7 +108,7 @@ class Processor:
         self._root = FolderWatch(self._repository.root)
         self._models: dict[str, ServedModel] = {}
         # Folders without a version yet: the first one to come changes such a folder, not the root.
-        self._empty: list[str] = []
+        self._empty: dict[str, FolderWatch] = {}
         self._changing = threading.Lock()
         self._closed = False
 
@@ -192,14 +192,18 @@ class Processor:
     def poll(self) -> list[str]:
         """One look at the repository: loads new versions, applies new deltas; cheap when nothing changed."""
         with self._changing:
-            events = []
+            events: list[str] = []
+            if self._closed:
+                return events
             if self._root.changed():
                 wanted = self.config.models
-                self._empty = [n for n in self._repository.models() if wanted is None or n in wanted]
-            self._empty = [n for n in self._empty if n not in self._models]
-            for name in self._empty:
-                if self._repository.versions(name):
+                for name in self._repository.models():
+                    if name not in self._models and (wanted is None or name in wanted):
+                        self._empty.setdefault(name, FolderWatch(self._repository.root / name))
+            for name, folder in list(self._empty.items()):
+                if folder.changed() and self._repository.versions(name):
                     self._models = self._models | {name: self._new_model(name)}
+                    del self._empty[name]
             for model in self._models.values():
                 events += model.poll()
             return events

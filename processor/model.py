@@ -158,14 +158,15 @@ class ServedModel:
 
         A delta that is already the served generation, bit for bit, answers as if just applied.
         """
-        delta = read_delta(path)
+        data = path.read_bytes()
+        delta = parse_delta(data)
         with self._lock:
             version = self._target(delta)
             here = version.generation
             if here == Generation(delta.version, delta.step) and version.checksum == delta.checksum:
                 return Applied(self.name, here, delta.rows, delta.removed, 0.0)
             in_place = path == self._repository.delta_path(self.name, delta.version, delta.step)
-            return self._apply(version, delta, None if in_place else path.read_bytes())
+            return self._apply(version, delta, None if in_place else data)
 
     def rollback(self, generation: Generation) -> Generation:
         """Serves an earlier generation of a loaded version; later deltas leave the chain, on disk too."""
@@ -197,25 +198,32 @@ class ServedModel:
     def _poll_versions(self) -> list[str]:
         known = self._repository.versions(self.name)
         wanted = {v for v in self._labels.values() if v in known} | (self._by_hand & set(known))
-        loadable = [v for v in known if v not in self._unloaded]
-        newest = max(loadable, default=None)
+        newest = max(known, default=0)
         events = []
-        for number in sorted(wanted | ({newest} if newest is not None else set())):
-            manifest = self._repository.root / self.name / str(number) / MANIFEST
-            if number in self._served or (seen := self._fresh(manifest)) is None:
-                continue
-            try:
-                self._admit(number)
-            except FreshetError as error:
-                self._refused[manifest] = (seen, ANY_STEP)
-                events.append(f"{self.name} version {number} refused: {error}")
-                continue
-            events.append(f"{self.name} {self._served[number].generation} loaded")
+        for number in sorted(wanted | {newest} - {0} - self._unloaded):
+            events += self._try(number)
+        # Nothing to fall back on in memory, as at a start: the newest version that loads is the last good one.
+        for number in sorted(set(known) - self._unloaded, reverse=True):
+            if self._served or newest in self._unloaded:
+                break
+            events += self._try(number)
         if newest in self._served:
             for number in [v for v in self._served if v != newest and v not in wanted]:
                 self._drop(number)
                 events.append(f"{self.name} version {number} unloaded")
         return events
+
+    def _try(self, number: int) -> list[str]:
+        """Loads a version unless it is served or was refused as it is; returns what happened."""
+        manifest = self._repository.root / self.name / str(number) / MANIFEST
+        if number in self._served or (seen := self._fresh(manifest)) is None:
+            return []
+        try:
+            self._admit(number)
+        except FreshetError as error:
+            self._refused[manifest] = (seen, ANY_STEP)
+            return [f"{self.name} version {number} refused: {error}"]
+        return [f"{self.name} {self._served[number].generation} loaded"]
 
     def _admit(self, number: int) -> None:
         """Loads a version, replays its deltas, then offers it to requests."""

@@ -82,7 +82,8 @@ class Repository:
         files = []
         for entry in _entries(self.folder(model, version) / DELTAS):
             stem = entry.name.removesuffix(SUFFIX)
-            if entry.name.endswith(SUFFIX) and VERSION.fullmatch(stem):
+            whole = entry.name.endswith(SUFFIX) and VERSION.fullmatch(stem)
+            if whole and entry.is_file(follow_symlinks=False):
                 files.append(DeltaFile(int(stem), Path(entry.path)))
         return sorted(files, key=lambda f: f.step)
 

@@ -211,7 +211,8 @@ class ServedTable:
         unknown = int(np.count_nonzero(refs == hash_index.ABSENT))
         if self._fits(unknown):
             return
-        most = self._used + unknown
+        # Entries that are ABSENT for good are left behind: ids that come and go must not grow the index for ever.
+        most = int(np.count_nonzero(self._index[:, 1] >= 0)) + unknown
         capacity = hash_index.capacity_for(most + most // 4)
         if most >= capacity:
             raise TooLarge(f"table {self.spec.name!r}: more ids than an index can hold; publish a new version")

@@ -66,6 +66,8 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in folder.glob(".*.tmp"):
+            unfinished.unlink()
         files = self._files()
         self._number = files[-1][0] if files else 0
         full = next((i for i in reversed(range(len(files))) if files[i][1] == "full"), 0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -83,6 +84,8 @@ class Run:
         self.config = config
         self.repository = Path(config.publish.repository)
         self.repository.mkdir(parents=True, exist_ok=True)
+        for unfinished in (self.repository / config.model.name).glob(".*.tmp"):
+            shutil.rmtree(unfinished)
         self.source = source or open_source(config.data, config.features)
         self._report = reporter or Quiet()
         self._unix_s = unix_s

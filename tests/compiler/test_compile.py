@@ -146,9 +146,7 @@ def test_an_operator_that_the_backend_lacks_is_named(tmp_path):
             return tf.math.igamma(tf.abs(inputs) + 1.0, tf.abs(inputs))
 
     graph = DenseGraph.from_keras(keras.Model(x, Odd()(x)))
-    with pytest.raises(
-        BadInput, match="dense graph: operator Igamma has no counterpart in backend onnxruntime"
-    ):
+    with pytest.raises(BadInput, match="dense graph: operator Igamma has no counterpart in backend onnxruntime"):
         compile_graph(graph, tmp_path)
 
 

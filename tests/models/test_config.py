@@ -105,9 +105,7 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
 
     assert (genres.kind, genres.side, genres.combiner, genres.table) == ("strings", "item", "mean", "genres")
     (tmp_path / "train.txt").write_text("\t".join(["1"] * 40) + "\n")
-    raw = config(
-        features=None, data__format="criteo", data__label=None, data__path=str(tmp_path / "train.txt")
-    )
+    raw = config(features=None, data__format="criteo", data__label=None, data__path=str(tmp_path / "train.txt"))
     read = parse_config(raw)
     assert len(read.features) == 39
     assert read.features[0] == FeatureConfig("I1", "float", transform="log1p")
@@ -214,9 +212,7 @@ def test_a_mistake_is_told_in_one_line(changes, message):
 
 
 def test_features_that_share_a_table_agree():
-    with pytest.raises(
-        BadInput, match=r"features\.b\.dim: 16 wanted, as features\.user has in table 'user', got 8"
-    ):
+    with pytest.raises(BadInput, match=r"features\.b\.dim: 16 wanted, as features\.user has in table 'user', got 8"):
         parse_config(config(features__b={"kind": "ids", "table": "user", "dim": 8}))
     with pytest.raises(
         BadInput,

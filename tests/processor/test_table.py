@@ -108,6 +108,18 @@ def test_a_reader_of_an_old_epoch_sees_old_rows_while_the_index_grows():
     assert row_kernels.resolve(*table.descriptor()[:7], 4000, 1) != row_kernels.MISSING
 
 
+def test_ids_that_come_and_go_do_not_grow_the_index_for_ever():
+    table = served(range(100))
+    previous = []
+    for tag in range(1, 120):
+        table.reclaim(tag)
+        wave = list(range(1000 * tag, 1000 * tag + 50))
+        versions = table.apply(delta(wave, previous, tag), tag)
+        table.retire(versions, tag + 1)
+        previous = wave
+    assert table.nbytes["index"] < 16 * 1000
+
+
 @pytest.mark.parametrize(
     "break_it",
     [

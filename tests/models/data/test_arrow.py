@@ -25,9 +25,7 @@ def test_every_integer_type_serves_as_id(t):
 
 def test_ids_of_64_unsigned_bits_are_refused_beyond_63():
     assert convert(pa.array([2**63 - 1], pa.uint64()), "id") == [2**63 - 1]
-    with pytest.raises(
-        BadInput, match=r"column 'c': an id below 2\*\*63 wanted, got 9223372036854775808 at row 1"
-    ):
+    with pytest.raises(BadInput, match=r"column 'c': an id below 2\*\*63 wanted, got 9223372036854775808 at row 1"):
         convert(pa.array([1, 2**63], pa.uint64()), "id")
 
 
@@ -64,9 +62,7 @@ def test_large_integers_round_to_float32():
 
 
 def test_numbers_beyond_float32_are_refused():
-    with pytest.raises(
-        BadInput, match=r"column 'c': a number within float32 wanted, got 1e\+300 at row 1 of x"
-    ):
+    with pytest.raises(BadInput, match=r"column 'c': a number within float32 wanted, got 1e\+300 at row 1 of x"):
         convert(pa.array([1.0, 1e300]), "float")
 
 

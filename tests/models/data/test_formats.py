@@ -44,9 +44,7 @@ def test_sources_open_by_format_or_suffix(tmp_path):
     user = [Field("user", "id")]
 
     assert isinstance(open_source(DataConfig(str(tmp_path / "a.csv"), label="click"), user), TableSource)
-    assert isinstance(
-        open_source(DataConfig(str(tmp_path), "movielens"), [Field("movie_id", "id")]), MovieLensSource
-    )
+    assert isinstance(open_source(DataConfig(str(tmp_path), "movielens"), [Field("movie_id", "id")]), MovieLensSource)
     (tmp_path / "day.txt").write_text("\t".join(["1"] * 40) + "\n")
     assert len(open_source(DataConfig(str(tmp_path / "day.txt"), "criteo"), []).schema.fields) == 39
 

@@ -80,9 +80,7 @@ def test_side_files_are_needed_only_by_their_own_columns(folder):
     (batch,) = MovieLensSource(str(folder), wanted).batches(9)
 
     assert list(batch.columns) == ["year", "user_id"]
-    with pytest.raises(
-        BadInput, match=r"users\.dat: wanted beside the events, could not read it: No such file"
-    ):
+    with pytest.raises(BadInput, match=r"users\.dat: wanted beside the events, could not read it: No such file"):
         MovieLensSource(str(folder), [Field("zip", "string")])
 
 

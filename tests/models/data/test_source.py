@@ -62,9 +62,7 @@ def test_all_fields_are_chosen_where_no_feature_is_named():
 
 
 def test_an_unknown_feature_is_refused_with_the_nearest_name():
-    with pytest.raises(
-        BadInput, match=r"features\.gender: .*wanted: gendre, age \(did you mean 'gendre'\?\)"
-    ):
+    with pytest.raises(BadInput, match=r"features\.gender: .*wanted: gendre, age \(did you mean 'gendre'\?\)"):
         choose([Field("gendre", "string"), Field("age", "id")], [Field("gender", "string")])
 
 

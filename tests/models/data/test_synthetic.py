@@ -14,9 +14,7 @@ def auc(label: np.ndarray, score: np.ndarray) -> float:
     """The chance that a positive row scores above a negative one; the few ties count by place."""
     rank = np.argsort(np.argsort(score)) + 1
     positives = label.sum()
-    return float(
-        (rank[label > 0].sum() - positives * (positives + 1) / 2) / (positives * (len(label) - positives))
-    )
+    return float((rank[label > 0].sum() - positives * (positives + 1) / 2) / (positives * (len(label) - positives)))
 
 
 def test_a_resumed_reader_yields_the_batches_that_are_left():

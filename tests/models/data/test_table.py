@@ -161,9 +161,7 @@ def test_dictionary_and_large_columns_of_parquet_arrive(tmp_path):
     city = pa.array(["a", "bb", None, "a"]).dictionary_encode()
     tags = pa.array([["x"], None, [], ["y", "zz"]], pa.large_list(pa.large_string()))
     pq.write_table(pa.table({"city": city, "tags": tags, "click": [0, 1, 0, 1]}), path)
-    source = open_table(
-        str(path), "parquet", "click", "", [Field("city", "string"), Field("tags", "strings")]
-    )
+    source = open_table(str(path), "parquet", "click", "", [Field("city", "string"), Field("tags", "strings")])
 
     (batch,) = source.batches(10)
     assert plain(batch.columns["city"]) == [b"a", b"bb", b"", b"a"]
@@ -276,9 +274,7 @@ def test_a_column_that_occurs_twice_is_refused(tmp_path):
 
 def test_a_column_of_a_wrong_type_is_refused_before_any_batch(tmp_path):
     form = save(tmp_path / "c.parquet", clicks(3))
-    with pytest.raises(
-        BadInput, match=r"features\.city: integers wanted for kind 'id', got a column of type string"
-    ):
+    with pytest.raises(BadInput, match=r"features\.city: integers wanted for kind 'id', got a column of type string"):
         open_table(str(tmp_path / "c.parquet"), form, "click", "", [Field("city", "id")])
 
 
@@ -290,9 +286,7 @@ def test_a_null_id_is_refused_by_its_row_in_its_file(tmp_path):
 
 
 def test_rows_are_counted_from_the_start_of_the_file_after_a_resume_too(tmp_path):
-    pq.write_table(
-        pa.table({"user": [1, 2, 3, 4, None], "click": [0] * 5}), tmp_path / "c.parquet", row_group_size=2
-    )
+    pq.write_table(pa.table({"user": [1, 2, 3, 4, None], "click": [0] * 5}), tmp_path / "c.parquet", row_group_size=2)
     source = open_table(str(tmp_path / "c.parquet"), "parquet", "click", "", FIELDS[:1])
     with pytest.raises(BadInput, match=r"a null at row 4 of c\.parquet"):
         list(source.batches(2, 4))
@@ -343,9 +337,7 @@ def test_a_truncated_gzip_is_refused(tmp_path):
 def test_a_file_that_is_not_parquet_is_refused(tmp_path):
     (tmp_path / "c.parquet").write_bytes(b"user,click\n")
 
-    assert refusal(tmp_path / "c.parquet", "parquet").startswith(
-        "c.parquet: a Parquet file wanted, could not read it"
-    )
+    assert refusal(tmp_path / "c.parquet", "parquet").startswith("c.parquet: a Parquet file wanted, could not read it")
 
 
 def test_an_empty_parquet_table_is_refused(tmp_path):
@@ -366,8 +358,7 @@ def test_rows_out_of_order_are_refused_with_the_column_to_sort_by(tmp_path):
     pq.write_table(pa.table({"user": [1, 2, 3], "click": [0] * 3, "ts": [1, 3, 2]}), tmp_path / "c.parquet")
 
     assert refusal(tmp_path / "c.parquet", "parquet", time="ts") == (
-        "column 'ts': rows in order of time wanted, got an earlier time at row 2 of c.parquet;"
-        " sort the data by 'ts'"
+        "column 'ts': rows in order of time wanted, got an earlier time at row 2 of c.parquet; sort the data by 'ts'"
     )
 
 

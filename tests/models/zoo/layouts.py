@@ -9,9 +9,7 @@ def make_layout(*widths: int) -> Layout:
     features, offset = [], 0
     for i, width in enumerate(widths):
         kind, table = ("id", f"f{i}") if width else ("float", "")
-        features.append(
-            Feature(name=f"f{i}", kind=kind, input=f"f{i}", table=table, offset=offset, width=width or 1)
-        )
+        features.append(Feature(name=f"f{i}", kind=kind, input=f"f{i}", table=table, offset=offset, width=width or 1))
         offset += width or 1
     return Layout.from_features(features)
 

@@ -50,8 +50,7 @@ def test_weights_have_stable_readable_names():
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
     one, same, other = (
-        {v.path: v.numpy() for v in build(make_layout(4, 4, 0), (6,), seed=seed).logits.variables}
-        for seed in (1, 1, 2)
+        {v.path: v.numpy() for v in build(make_layout(4, 4, 0), (6,), seed=seed).logits.variables} for seed in (1, 1, 2)
     )
 
     assert all(np.array_equal(one[name], same[name]) for name in one)

@@ -166,16 +166,12 @@ def test_a_graph_that_the_library_refuses_is_one_clear_line():
 
 
 @pytest.mark.parametrize("location", ["/etc/hostname", "../weights", "weights"])
-def test_weights_come_from_memory_and_never_from_a_file_that_the_artefact_names(
-    location, tmp_path, monkeypatch
-):
+def test_weights_come_from_memory_and_never_from_a_file_that_the_artefact_names(location, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weights").write_bytes(bytes(4096))
     x = rows(4)
 
-    np.testing.assert_allclose(
-        score(load(make_artefact(location=location)), x), expected(x, make_weights()), atol=1e-6
-    )
+    np.testing.assert_allclose(score(load(make_artefact(location=location)), x), expected(x, make_weights()), atol=1e-6)
     with pytest.raises(BadInput, match="not those that the manifest lists, as 'mlp_0/bias' shows"):
         load(make_artefact(location=location), names=[n for n in NAMES if n != "mlp_0/bias"])
 
