@@ -54,14 +54,10 @@ def packed(keys: Int64s, rows: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
 
 @dataclass(slots=True)
 class Versions:
-    """What one delta did to one table: entries of the index it was published through, and the slots it filled.
-
-    keys int64 [m] and slots int64 [m]: the first `upserts` carry rows, the rest are tombstones.
-    """
+    """What one delta did to one table: int64 [m] keys, and the slots that hold their new versions or tombstones."""
 
     keys: Int64s
     slots: Int64s
-    upserts: int
 
 
 class ServedTable:
@@ -132,23 +128,21 @@ class ServedTable:
 
     def apply(self, delta: TableDelta, epoch: int) -> Versions:
         """Stages and publishes the delta's rows; readers of epochs before `epoch` see no change."""
-        keys, removed = np.ascontiguousarray(delta.keys), self._present(delta.removed)
-        self._make_room(keys)
-        slots = self._allocate(len(keys) + len(removed))
-        upserts, tombstones = slots[: len(keys)], slots[len(keys) :]
-        entries = np.empty(len(keys), np.int64)
-        address, capacity = self._index.ctypes.data, len(self._index)
-        self._used += hash_index.claim(address, capacity, keys, entries)
-        known = self._count_rows(keys)
-        row_kernels.scatter(self._arena, upserts, delta.rows)
-        row_kernels.stage(address, entries, upserts, self._meta, epoch, 0)
-        buried = np.empty(len(removed), np.int64)
-        hash_index.claim(address, capacity, removed, buried)
-        row_kernels.stage(address, buried, tombstones, self._meta, epoch, 1)
-        row_kernels.publish(address, entries, upserts, self.spec.rows)
-        row_kernels.publish(address, buried, tombstones, self.spec.rows)
-        self._rows += len(keys) - known - len(removed)
-        return Versions(np.concatenate([keys, removed]), slots, len(keys))
+        removed = self._present(delta.removed) if len(delta.removed) else delta.removed
+        self._make_room(delta.keys)
+        slots = self._allocate(len(delta.keys) + len(removed))
+        upserts, tombstones = slots[: len(delta.keys)], slots[len(delta.keys) :]
+        address, capacity, base_rows = self._index.ctypes.data, len(self._index), self.spec.rows
+        tally = np.empty(2, np.int64)
+        row_kernels.upsert(
+            address, capacity, delta.keys, delta.rows, upserts, self._arena, self._meta, base_rows, epoch, tally
+        )
+        if len(removed):
+            row_kernels.bury(address, capacity, removed, tombstones, self._meta, base_rows, epoch)
+        claimed, known = tally.tolist()
+        self._used += claimed
+        self._rows += len(delta.keys) - known - len(removed)
+        return Versions(np.concatenate([delta.keys, removed]), slots)
 
     def undo(self, versions: Versions, safe_flip: int) -> None:
         """Takes the newest delta's versions back. No reader may be pinned to an epoch that sees them."""

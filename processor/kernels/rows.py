@@ -4,16 +4,17 @@ ref < base_rows        a row of the loaded version's file, there in every epoch
 ref >= base_rows       slot ref - base_rows of the arena
 meta int64 [slots, 2]  (epoch * 2 + tombstone, ref of what it replaced: a row, or ABSENT)
 
-A reader of epoch g walks from the head to the first version that is not newer than g. The writer stages rows and
-meta where no reader looks, then publishes each head with one release store; so a reader meets whole rows or none.
+A reader of epoch g walks from the head to the first version that is not newer than g. The writer fills a slot that no
+head points at, then publishes the head with one release store; so a reader meets whole rows or none.
 """
 
 # mypy: ignore-errors
 
 import numba as nb
+import numpy as np
 
 from processor.kernels.index import ABSENT, probe
-from processor.kernels.pointers import load_acquire, load_f32, load_i64, store_release
+from processor.kernels.pointers import load_acquire, load_f32, load_i64, store_i64, store_release
 
 MISSING = 0
 
@@ -43,31 +44,61 @@ def resolve(index, capacity, base, base_rows, arena, meta, row_nbytes, key, epoc
     return base + ref * row_nbytes
 
 
-@nb.njit(nb.void(nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[:, ::1], nb.int64, nb.int64), cache=True, nogil=True)
-def stage(index, entries, slots, meta, epoch, tombstone):
-    """Writes the meta of new versions; their heads still point at what they will replace."""
-    for i in range(len(entries)):
-        meta[slots[i], 0] = epoch * 2 + tombstone
-        meta[slots[i], 1] = load_i64(index + 16 * entries[i] + 8)
-
-
 @nb.njit(
-    nb.void(nb.float32[:, ::1], nb.int64[::1], nb.types.Array(nb.float32, 2, "A", readonly=True)),
+    nb.void(
+        nb.int64,
+        nb.int64,
+        nb.types.Array(nb.int64, 1, "A", readonly=True),
+        nb.types.Array(nb.float32, 2, "A", readonly=True),
+        nb.int64[::1],
+        nb.float32[:, ::1],
+        nb.int64[:, ::1],
+        nb.int64,
+        nb.int64,
+        nb.int64[::1],
+    ),
     cache=True,
     nogil=True,
 )
-def scatter(arena, slots, rows):
-    """arena[slots[i]] = rows[i]."""
-    for i in range(len(slots)):
+def upsert(index, capacity, keys, rows, slots, arena, meta, base_rows, epoch, tally):
+    """Writes row i to slots[i] as the newest version of keys[i], of an epoch that no reader sees yet.
+
+    One call a table and not one a step: every call gives up the GIL and has to win it back from busy sessions.
+    tally int64 [2]: entries claimed for new ids, and keys that had a row already.
+    """
+    tally[:] = 0
+    for i in range(len(keys)):
+        e = probe(index, capacity, keys[i])
+        before = np.int64(ABSENT)
+        if e < 0:
+            e = -1 - e
+            store_i64(index + 16 * e, keys[i])
+            store_release(index + 16 * e + 8, ABSENT)
+            tally[0] += 1
+        else:
+            before = load_i64(index + 16 * e + 8)
+            if before >= 0 and (before < base_rows or meta[before - base_rows, 0] & 1 == 0):
+                tally[1] += 1
+        slot = slots[i]
         for j in range(rows.shape[1]):
-            arena[slots[i], j] = rows[i, j]
+            arena[slot, j] = rows[i, j]
+        meta[slot, 0] = epoch * 2
+        meta[slot, 1] = before
+        store_release(index + 16 * e + 8, base_rows + slot)
 
 
-@nb.njit(nb.void(nb.int64, nb.int64[::1], nb.int64[::1], nb.int64), cache=True, nogil=True)
-def publish(index, entries, slots, base_rows):
-    """Points each head at its new version; readers of older epochs walk on to the one before."""
-    for i in range(len(entries)):
-        store_release(index + 16 * entries[i] + 8, base_rows + slots[i])
+@nb.njit(
+    nb.void(nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[:, ::1], nb.int64, nb.int64),
+    cache=True,
+    nogil=True,
+)
+def bury(index, capacity, keys, slots, meta, base_rows, epoch):
+    """Makes slots[i] a tombstone, the newest version of keys[i], which has a row."""
+    for i in range(len(keys)):
+        e = probe(index, capacity, keys[i])
+        meta[slots[i], 0] = epoch * 2 + 1
+        meta[slots[i], 1] = load_i64(index + 16 * e + 8)
+        store_release(index + 16 * e + 8, base_rows + slots[i])
 
 
 @nb.njit(nb.void(nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[:, ::1]), cache=True, nogil=True)
