@@ -7,12 +7,17 @@ import numpy as np
 import xxhash
 
 from processor.columns import Strings
+from processor.kernels.xxh3 import SECRET_ADDRESS, hash_column
 
 
 def hash_strings(strings: Strings, seed: int) -> np.ndarray:
     """int64 [n]: xxh3_64 of each string's UTF-8 bytes with the table's seed, as two's complement."""
-    digest = xxhash.xxh3_64_intdigest
-    return np.array([digest(s, seed) for s in strings.tolist()], np.uint64).view(np.int64)
+    hashes, longer = np.empty(len(strings), np.uint64), np.empty(len(strings), np.int64)
+    data, offsets = strings.data, strings.offsets
+    left = hash_column(data.ctypes.data, offsets, SECRET_ADDRESS, np.uint64(seed), hashes, longer)
+    for i in longer[:left].tolist():
+        hashes[i] = xxhash.xxh3_64_intdigest(data[offsets[i] : offsets[i + 1]].tobytes(), seed)
+    return hashes.view(np.int64)
 
 
 @nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")
