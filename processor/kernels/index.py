@@ -46,10 +46,13 @@ def home(key, capacity):
     return np.int64(((z >> np.uint64(32)) * np.uint64(capacity)) >> np.uint64(32))
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
-def probe(address, capacity, key):
-    """The entry that holds the key, or -1 - e where e is the empty entry at which the probe ended."""
-    e = home(key, capacity)
+@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def probe_from(address, capacity, key, start):
+    """The entry that holds the key, or -1 - e where e is the empty entry at which the probe ended.
+
+    start: the key's home; a caller that has prefetched it knows it already.
+    """
+    e = start
     while True:
         ref = load_acquire(address + 16 * e + 8)
         if ref == EMPTY:
@@ -59,6 +62,12 @@ def probe(address, capacity, key):
         e += 1
         if e == capacity:
             e = 0
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def probe(address, capacity, key):
+    """probe_from the key's home."""
+    return probe_from(address, capacity, key, home(key, capacity))
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True)), cache=True, nogil=True)

@@ -19,6 +19,17 @@ from processor.kernels.pointers import load_acquire, load_f32, load_i64, store_i
 MISSING = 0
 
 
+@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def visible(ref, base_rows, meta, epoch):
+    """From a head, the ref of the row as of an epoch, or ABSENT."""
+    while ref >= base_rows:
+        stamp = load_i64(meta + 16 * (ref - base_rows))
+        if stamp >> 1 <= epoch:
+            return ABSENT if stamp & 1 else ref
+        ref = load_i64(meta + 16 * (ref - base_rows) + 8)
+    return ref
+
+
 @nb.njit(
     nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64),
     cache=True,
@@ -30,18 +41,10 @@ def resolve(index, capacity, base, base_rows, arena, meta, row_nbytes, key, epoc
     e = probe(index, capacity, key)
     if e < 0:
         return MISSING
-    ref = load_acquire(index + 16 * e + 8)
-    while ref >= base_rows:
-        slot = ref - base_rows
-        stamp = load_i64(meta + 16 * slot)
-        if stamp >> 1 <= epoch:
-            if stamp & 1:
-                return MISSING
-            return arena + slot * row_nbytes
-        ref = load_i64(meta + 16 * slot + 8)
+    ref = visible(load_acquire(index + 16 * e + 8), base_rows, meta, epoch)
     if ref < 0:
         return MISSING
-    return base + ref * row_nbytes
+    return base + ref * row_nbytes if ref < base_rows else arena + (ref - base_rows) * row_nbytes
 
 
 @nb.njit(
