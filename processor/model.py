@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from processor.clock import Clock
-from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady, TooLarge
+from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
 from processor.generation import Generation
 from processor.package.delta import Delta, parse_delta, read_delta
 from processor.package.version import MANIFEST, VersionReader
@@ -298,14 +298,20 @@ class ServedModel:
     def _apply(self, version: ServedVersion, delta: Delta, data: bytes | bytearray | None) -> Applied:
         """Applies a delta, committing its bytes to the chain once verified; takes them out again if that fails."""
 
+        verified = False
+
         def keep() -> None:
+            nonlocal verified
+            verified = True
             if data is not None:
                 self._repository.keep_delta(delta, data)
 
         try:
             apply_ms = version.apply(delta, keep=keep)
-        except TooLarge:
-            self._repository.set_aside(self.name, delta.version, delta.step)
+        except Exception:
+            # Refused before it was verified, it was never put in the chain; after, it must not stay there.
+            if verified and version.chain.step != delta.step:
+                self._repository.set_aside(self.name, delta.version, delta.step)
             raise
         return Applied(self.name, version.generation, delta.rows, delta.removed, apply_ms)
 

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from models.training.metrics import Scored
 from processor.columns import Ragged, Strings
 from processor.errors import BadInput, NotReady
 
@@ -99,29 +100,9 @@ class Figures:
     failed: int = 0
     generation: str = ""
     freshness_ms: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
-    served: Scores = field(default_factory=lambda: Scores())
-    frozen: Scores = field(default_factory=lambda: Scores())
+    served: Scored = field(default_factory=Scored)
+    frozen: Scored = field(default_factory=Scored)
     events: int = 0
-
-
-class Scores:
-    """Labels and scores of a model: AUC over everything, and over the newest WINDOW_EVENTS."""
-
-    def __init__(self) -> None:
-        self.labels: list[np.ndarray] = []
-        self.scores: list[np.ndarray] = []
-
-    def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
-        self.labels.append(labels)
-        self.scores.append(scores)
-
-    def auc(self, newest: int | None = None) -> float:
-        from models.training.metrics import auc
-
-        if not self.labels:
-            return float("nan")
-        labels, scores = np.concatenate(self.labels), np.concatenate(self.scores)
-        return auc(labels[-newest:], scores[-newest:]) if newest else auc(labels, scores)
 
 
 class Demo:
@@ -287,13 +268,13 @@ class Demo:
             "freshness: step finished to served, last / p99": f"{fresh[-1]:.0f} / {np.percentile(fresh, 99):.0f} ms",
             "events scored, then learned": str(figures.events),
             "AUC served / frozen version 1, newest 20,000": self._aucs(WINDOW_EVENTS),
-            "AUC served / frozen version 1, all": self._aucs(None),
+            "AUC served / frozen version 1, all": self._aucs(),
         }
         for what, now in rows.items():
             table.add_row(what, now)
         return table
 
-    def _aucs(self, newest: int | None) -> str:
+    def _aucs(self, newest: int = 0) -> str:
         return f"{self.figures.served.auc(newest):.4f} / {self.figures.frozen.auc(newest):.4f}"
 
     def _print_hints(self) -> None:

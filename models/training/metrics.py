@@ -43,8 +43,11 @@ class Scored:
     def __len__(self) -> int:
         return sum(len(part) for part in self.labels)
 
-    def auc(self) -> float:
-        return auc(np.concatenate(self.labels), np.concatenate(self.scores)) if self.labels else float("nan")
+    def auc(self, newest: int = 0) -> float:
+        """AUC over all rows, or over the newest so many."""
+        if not self.labels:
+            return float("nan")
+        return auc(np.concatenate(self.labels)[-newest:], np.concatenate(self.scores)[-newest:])
 
     def log_loss(self) -> float:
         return log_loss(np.concatenate(self.labels), np.concatenate(self.scores)) if self.labels else float("nan")
