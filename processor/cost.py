@@ -26,6 +26,10 @@ class CostTable:
             bucket = choice[rows]
             self._cover.append(tuple(sorted((bucket, *self._cover[max(0, rows - bucket)]), reverse=True)))
 
+    def total(self, rows: int) -> float:
+        """Cost of that many rows in full batches of the bucket that is cheapest a row."""
+        return rows * min(cost / bucket for bucket, cost in self.cost.items())
+
     def cover(self, rows: int) -> list[int]:
         """Buckets, largest first, whose sum is at least `rows`; only the last may be padded."""
         whole = max(0, rows - 1) // self.max_rows

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from processor.backends.base import Executable
 from processor.batcher import Batcher, Ticket
 from processor.clock import Clock
-from processor.errors import Expired, FreshetError, NotReady
+from processor.errors import Expired, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
 from processor.served import ServedVersion, State
 from processor.sparse import Bound
@@ -74,12 +74,17 @@ class SessionGroup:
             session.start()
 
     def submit(self, work: Work, deadline_s: float | None) -> None:
-        """Queues work; raises Overloaded or NotReady. deadline_s is on the group's clock."""
+        """Queues work; raises NotReady, or Overloaded with the time that the queue takes to drain. deadline_s is on the
+        group's clock."""
         ticket = Ticket(work.version, work.bound.rows, work, deadline_s)
         with self._ready:
             if self._closing:
                 raise NotReady("the processor is closed")
-            self._batcher.put(ticket)
+            try:
+                self._batcher.put(ticket)
+            except Overloaded as error:
+                wait_s = work.version.costs.total(self._batcher.queue_rows) / len(self._sessions)
+                raise Overloaded(str(error), retry_after_s=wait_s) from None
             self._ready.notify()
 
     def next_batch(self) -> list[Work] | None:

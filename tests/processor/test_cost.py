@@ -72,6 +72,12 @@ def test_where_padding_is_cheaper_than_another_run_it_pads():
     assert CostTable({1: 50, 64: 100, 256: 120}).cover(65) == [256]
 
 
+def test_a_queue_is_priced_by_the_bucket_that_is_cheapest_a_row():
+    table = CostTable({1: 10.0, 64: 100.0, 256: 600.0})
+    assert table.total(640) == pytest.approx(1000.0)
+    assert table.total(0) == 0.0
+
+
 def test_no_rows_need_no_bucket():
     assert CostTable({4: 1.0}).cover(0) == []
 

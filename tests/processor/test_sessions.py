@@ -278,8 +278,10 @@ def test_a_full_queue_sheds_and_what_it_holds_is_answered():
         with held(version, sessions, answers):
             sessions.submit(answers.work(version, 0, [1, 2]), None)
             sessions.submit(answers.work(version, 1, [3, 4]), None)
-            with pytest.raises(Overloaded):
+            with pytest.raises(Overloaded) as shed:
                 sessions.submit(answers.work(version, 2, [5]), None)
+            # Four rows wait; the cheapest batch does four rows for 1.5.
+            assert shed.value.retry_after_s == pytest.approx(1.5 / len(sessions))
         assert answers.wait(3).keys() == {-1, 0, 1}
 
 
