@@ -12,33 +12,33 @@ TEST_ARGS ?=
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-install: .venv/.installed ## training and serving, as .venv/bin/freshet
+install: .venv/.kernels ## training and serving, as .venv/bin/freshet
 
-demo: .venv/.installed ## the whole job in one command; DATA=folder for real data, DEMO_ARGS="--exit-after 30"
+demo: .venv/.kernels ## the whole job in one command; DATA=folder for real data, DEMO_ARGS="--exit-after 30"
 	$(BIN)/freshet demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
 
-test: .venv/.dev ## the tests
+test: .venv/.dev .venv/.kernels ## the tests
 	$(BIN)/python -m pytest $(TEST_ARGS)
 
-check: .venv/.dev ## lint, format, types
+check: .venv/.dev .venv/.kernels ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: .venv/.dev
+format: .venv/.dev .venv/.kernels
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/.dev ## paired micro-benchmarks, as ratios
+bench: .venv/.dev .venv/.kernels ## paired micro-benchmarks, as ratios
 	$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
-loadtest: .venv/.dev ## locust for 60 s with a delta every second; report in loadtest/results/
+loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second; report in loadtest/results/
 	$(BIN)/python -m loadtest $(LOADTEST_ARGS)
 
-kills: .venv/.dev ## kill -9 of trainer and server at random moments, 40 rounds
+kills: .venv/.dev .venv/.kernels ## kill -9 of trainer and server at random moments, 40 rounds
 	FRESHET_KILL_ROUNDS=40 $(BIN)/python -m pytest -m kills tests/e2e
 
-image-steps: .venv/.installed ## the steps of the Dockerfile in a clean folder, where no Docker engine is at hand
+image-steps: .venv/.kernels ## the steps of the Dockerfile in a clean folder, where no Docker engine is at hand
 	PYTHON=$(PYTHON) .ci/image-steps
 
 clean:
@@ -50,9 +50,12 @@ clean:
 
 .venv/.installed: .venv/bin/pip pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[train]'
+	@touch $@
+
+.venv/.kernels: .venv/.installed $(wildcard processor/kernels/*.py)
 	$(BIN)/python -m processor.kernels
 	@touch $@
 
-.venv/.dev: .venv/.installed
+.venv/.dev: .venv/.installed pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[train,loadtest,dev]'
 	@touch $@
