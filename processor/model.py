@@ -297,7 +297,6 @@ class ServedModel:
 
     def _apply(self, version: ServedVersion, delta: Delta, data: bytes | bytearray | None) -> Applied:
         """Applies a delta, committing its bytes to the chain once verified; takes them out again if that fails."""
-
         verified = False
 
         def keep() -> None:

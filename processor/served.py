@@ -12,7 +12,7 @@ What may never be seen
 - An unverified byte: chain, checksums, shapes and finiteness are checked, and new executables built, before any
   change. What can still fail after that (a full arena) leaves the state as it was.
 
-What it costs. A flip is O(delta) for rows. New dense weights cost one re-pack per bucket in the writer's thread, off
+What it costs. A flip is O(delta) for rows. New dense weights cost one re-pack in the writer's thread, off
 the GIL, before the flip. Rollback costs O(rows of the deltas undone), plus a re-pack where dense tensors change back.
 The undo log keeps keys and slots of the last `undo_depth` deltas, and the dense tensors that they replaced.
 

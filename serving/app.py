@@ -75,6 +75,12 @@ def generation_headers(generation: Generation) -> tuple[tuple[bytes, bytes], tup
     )
 
 
+def internal_error() -> Answer:
+    """The reply to a request that failed for a reason that is not its own; logs the exception being handled."""
+    log.exception("a request failed for a reason that is not its own")
+    return 500, error_body("internal error"), [JSON_TYPE]
+
+
 class DataApp:
     """ASGI 3 application. One event loop at a time runs it."""
 
@@ -126,8 +132,7 @@ class DataApp:
                 raise
             status, body, headers = error_reply(NotReady("server: draining"))
         except Exception:
-            log.exception("a request failed for a reason that is not its own")
-            status, body, headers = 500, error_body("internal error"), [JSON_TYPE]
+            status, body, headers = internal_error()
         self.metrics.observe(protocol, status, time.perf_counter() - start_s)
         await reply(send, status, body, headers)
 
@@ -152,8 +157,12 @@ class DataApp:
                 answered(error_reply(result))
                 return
             self.metrics.predicted(result.model, len(next(iter(result.outputs.values()))))
-            content, kinds = encode(result, options)
-            answered((200, content, [*kinds, *generation_headers(result.generation)]))
+            try:
+                content, kinds = encode(result, options)
+            except Exception:
+                answered(internal_error())
+            else:
+                answered((200, content, [*kinds, *generation_headers(result.generation)]))
 
         request = PredictRequest(route.model, inputs, route.version, route.label, options.timeout_s)
         processor.submit(request, lambda result: wakeups.post(finish, result))

@@ -182,10 +182,8 @@ class Demo:
         from processor.engine import PredictRequest
 
         body = json.dumps({"inputs": {name: as_json(c) for name, c in batch.columns.items()}}).encode()
-        request = urllib.request.Request(f"{self._http}/v1/models/{self._config.model.name}:predict", body)
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            self.figures.generation = reply.headers["x-model-generation"]
-            served = np.array(json.load(reply)["outputs"], np.float32).reshape(-1)
+        self.figures.generation, outputs = self._predict(body)
+        served = np.array(outputs, np.float32).reshape(-1)
         frozen = self._frozen.process(PredictRequest(self._config.model.name, batch.columns)).outputs["score"]
         self.figures.served.add(batch.label, served)
         self.figures.frozen.add(batch.label, frozen.reshape(-1).copy())
@@ -193,14 +191,18 @@ class Demo:
 
     def _wait_served(self, generation: str, finished_at: float) -> float:
         """Milliseconds from the end of the training step to the first reply of its generation."""
-        url = f"{self._http}/v1/models/{self._config.model.name}:predict"
         deadline_s = time.monotonic() + 30
         while time.monotonic() < deadline_s:
-            with urllib.request.urlopen(urllib.request.Request(url, self._probe), timeout=30) as reply:
-                if reply.headers["x-model-generation"] == generation:
-                    return (time.time() - finished_at) * 1e3
+            if self._predict(self._probe)[0] == generation:
+                return (time.time() - finished_at) * 1e3
             time.sleep(0.002)
         raise NotReady(f"generation {generation} is not served after 30 s")
+
+    def _predict(self, body: bytes) -> tuple[str, list[Any]]:
+        """The server's (generation, outputs) for a predict request."""
+        request = urllib.request.Request(f"{self._http}/v1/models/{self._config.model.name}:predict", body)
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return reply.headers["x-model-generation"], json.load(reply)["outputs"]
 
     def _freeze(self) -> None:
         """A processor over a copy of the version without deltas: the model that stays as it is."""

@@ -12,18 +12,15 @@ once and only to a connection that is still there.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from processor.errors import FreshetError, TooLarge
-from serving.app import PROTOCOLS, Answer, DataApp
-from serving.asgi import JSON_TYPE, error_body, error_reply
+from serving.app import PROTOCOLS, Answer, DataApp, internal_error
+from serving.asgi import error_reply
 from serving.routes import Route, parse
-
-log = logging.getLogger("freshet.http")
 
 PREDICT_SUFFIXES = (b":predict", b"/infer")
 
@@ -103,8 +100,7 @@ class PredictProtocol(HttpToolsProtocol):
             except FreshetError as error:
                 self._answer(flight, error_reply(error))
             except Exception:
-                log.exception("a request failed for a reason that is not its own")
-                self._answer(flight, (500, error_body("internal error"), [JSON_TYPE]))
+                self._answer(flight, internal_error())
 
     def _predict_route(self) -> Route | None:
         """The route, if this request can be answered here."""

@@ -28,7 +28,6 @@ from processor.package.tensors import crc32, map_file, parse_tensors, write_tens
 
 MANIFEST = "model.json"
 DENSE = "dense.safetensors"
-WARMUP = "warmup.safetensors"
 DELTAS = "deltas"
 GRAPH = "graph"
 

@@ -149,6 +149,16 @@ def test_a_client_that_leaves_while_it_waits_breaks_nothing(address, processor):
     assert request(address, post())[0][2] == SCORED
 
 
+def test_a_reply_that_cannot_be_written_is_a_500_and_not_a_silence(address, monkeypatch):
+    from serving.codecs import tfs_rest
+
+    with monkeypatch.context() as broken:
+        broken.setattr(tfs_rest, "encode", lambda *_: 1 / 0)
+        ((status, _, reply),) = request(address, post())
+        assert (status, reply) == (500, {"error": "internal error"})
+    assert request(address, post())[0][2] == SCORED
+
+
 def test_bytes_that_are_not_http_are_refused_and_the_server_goes_on(address):
     with socket.create_connection(address, timeout=30) as connection:
         connection.sendall(b"\x00\x01nonsense\r\n\r\n")
