@@ -50,26 +50,6 @@ class ProcessorConfig:
     undo_depth: int = 16
 
 
-@dataclass(slots=True)
-class PredictRequest:
-    """inputs: by the manifest's names; rows of 1 are broadcast. version or label: which version, else the newest."""
-
-    model: str
-    inputs: Mapping[str, Column]
-    version: int | None = None
-    label: str | None = None
-    timeout_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PredictReply:
-    """outputs: float32 [rows, columns] by name, all of one generation."""
-
-    outputs: dict[str, NDArray[np.float32]]
-    generation: Generation
-    model: str
-
-
 @dataclass(frozen=True, slots=True)
 class ModelStats:
     """A snapshot of one model. requests to padded_rows are the SessionGroup's, over all models. published_at and
@@ -93,18 +73,18 @@ class ModelStats:
     misses: int
 
 
-class Processor:
+class Processor(Predictor):
     """Serves every model of a repository."""
 
     def __init__(self, config: ProcessorConfig, clock: Clock | None = None) -> None:
         """Opens the repository and starts the sessions; poll() loads the models. See initialize()."""
         self.config = config
-        self._clock = clock or SystemClock()
+        clock = clock or SystemClock()
         self._repository = Repository(config.repository)
         if config.sessions < 0 or config.sessions > 1024:
             raise BadInput(f"sessions: 0 to 1024 wanted, got {config.sessions}")
         sessions = config.sessions or available_cores()
-        self._group = SessionGroup(sessions, MAX_BATCH_ROWS, config.max_queue_rows, self._clock)
+        super().__init__(SessionGroup(sessions, MAX_BATCH_ROWS, config.max_queue_rows, clock), clock)
         self._root = FolderWatch(self._repository.root)
         self._models: dict[str, ServedModel] = {}
         # Folders without a version yet: the first one to come changes such a folder, not the root.
@@ -133,49 +113,9 @@ class Processor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, request: PredictRequest, done: Callable[[PredictReply | FreshetError], None]) -> None:
-        """Validates and queues; done() is called once, on a session thread, and must not block."""
-        version = self._model(request.model).pick(request.version, request.label)
-        bound = version.plan.bind(request.inputs)
-        deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
-        name = request.model
-
-        def reply(answer: Answer | FreshetError) -> None:
-            done(PredictReply(answer.outputs, answer.generation, name) if isinstance(answer, Answer) else answer)
-
-        self._group.submit(Work(version, bound, reply), deadline_s)
-
-    def process(self, request: PredictRequest) -> PredictReply:
-        """Scores one request, waiting for it; raises FreshetError."""
-        (reply,) = self.batch_process([request])
-        if isinstance(reply, FreshetError):
-            raise reply
-        return reply
-
-    def batch_process(self, requests: Sequence[PredictRequest]) -> list[PredictReply | FreshetError]:
-        """Scores requests together; each gets its own reply or its own error, in order."""
-        replies: list[PredictReply | FreshetError | None] = [None] * len(requests)
-        pending = threading.Semaphore(0)
-        queued = 0
-        for i, request in enumerate(requests):
-
-            def done(reply: PredictReply | FreshetError, i: int = i) -> None:
-                replies[i] = reply
-                pending.release()
-
-            try:
-                self.submit(request, done)
-                queued += 1
-            except FreshetError as error:
-                replies[i] = error
-        for _ in range(queued):
-            pending.acquire()
-        return [r for r in replies if r is not None]
-
-    def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:
-        """What a request would be answered by; raises NotFound or NotReady."""
-        served = self._model(model).pick(version, label)
-        return served.manifest, served.generation
+    def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
+        """See Predictor.replica."""
+        return self._model(model).pick(version, label)
 
     def models(self) -> list[str]:
         return sorted(self._models)
@@ -239,7 +179,7 @@ class Processor:
             if not model.ready:
                 continue
             version = model.pick()
-            lookups, misses = self._group.counts(version).sum(axis=0).tolist()
+            lookups, misses = self._group.counts(version.readers).sum(axis=0).tolist()
             snapshots.append(
                 ModelStats(
                     model=name,
@@ -284,12 +224,13 @@ class Processor:
         return model
 
     def _new_model(self, name: str) -> ServedModel:
-        return ServedModel(name, self._repository, self._load_version, self._clock)
+        return ServedModel(name, self._repository, self._load_version, self._connect, self._clock)
 
     def _load_version(self, reader: VersionReader) -> ServedVersion:
-        return ServedVersion(
-            reader, len(self._group), self.config.threads_per_session, self.config.undo_depth, self._clock
-        )
+        return ServedVersion(reader, self.config.undo_depth, self._clock)
+
+    def _connect(self, version: ServedVersion) -> Replica:
+        return Replica(version.reader, version.control, 0, self.config.threads_per_session, self._clock)
 
     def _model_info(self, model: ServedModel) -> dict[str, Any]:
         now = self._clock.unix_s()
@@ -306,7 +247,7 @@ class Processor:
                 "delta_rows": version.delta_rows,
                 "memory": version.memory(),
                 "tables": {name: {"rows": t.rows, "dim": t.spec.dim} for name, t in version.tables.items()},
-                "buckets": {str(b): round(s * 1e6, 1) for b, s in version.costs.cost.items()},
+                "buckets": {str(b): round(s * 1e6, 1) for b, s in version.readers.costs.cost.items()},
             }
         generation = str(model.pick().generation) if model.ready else None
         return {
