@@ -258,7 +258,7 @@ class ServedVersion:
         tables = np.array([t.descriptor() for t in self.tables.values()], np.int64).reshape(len(self.tables), -1)
         if not self.tables:
             tables = np.zeros((1, 8), np.int64)
-        keep = tuple(buffer for t in self.tables.values() for buffer in t.buffers)
+        keep = tuple(buffer for t in self.tables.values() for buffer in t.arrays.values())
         generation = Generation(self.manifest.version, self.chain.step)
         return State(flip, self._epoch, generation, tables, self._executables, keep)
 
