@@ -73,6 +73,10 @@ class Readers(Protocol):
     def close(self) -> None:
         """The version is served no more."""
 
+    @property
+    def cost(self) -> Mapping[int, float]:
+        """Seconds of one run, per bucket."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
@@ -118,6 +122,10 @@ class Replica:
         for entry in chosen(self.manifest):
             artefact = Artefact(entry.bucket, reader.file(entry.file), entry.weights)
             self._artefacts.setdefault(entry.backend, []).append(artefact)
+
+    @property
+    def cost(self) -> Mapping[int, float]:
+        return self.costs.cost
 
     @property
     def generation(self) -> Generation:

@@ -131,9 +131,7 @@ class ServedVersion:
                 self._take_back(versions)
                 raise
             replaced = {name: self.dense[name] for name in delta.dense}
-            self._undo.append(
-                Undo(self._epoch, versions, replaced, self.published_at, self.event_time, self.checksum)
-            )
+            self._undo.append(Undo(self._epoch, versions, replaced, self.published_at, self.event_time, self.checksum))
             self._epoch, self.dense = change.epoch, dense
             self.published_at, self.checksum = delta.published_at, delta.checksum
             self.event_time = delta.event_time or self.event_time

@@ -20,6 +20,7 @@ each read) and rows updated in place (no atomicity, no rollback).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,23 @@ def packed(keys: Int64s, rows: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
     return {"index": index, "rows": rows, "keys": keys}
 
 
+def descriptor(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
+    """A table as readers' kernels take it: addresses, bounds and sizes (see kernels.pool).
+
+    arrays: those of ServedTable.arrays, or mappings of the same bytes in another process; they must outlive its use.
+    """
+    return [
+        arrays["index"].ctypes.data,
+        len(arrays["index"]),
+        arrays["base"].ctypes.data,
+        spec.rows,
+        arrays["arena"].ctypes.data,
+        arrays["meta"].ctypes.data,
+        spec.dim * 4,
+        arrays["default"].ctypes.data,
+    ]
+
+
 @dataclass(slots=True)
 class Versions:
     """What one delta did to one table: int64 [m] keys, and the slots that hold their new versions or tombstones."""
@@ -73,7 +91,8 @@ class ServedTable:
         self._arena = reserve(slots * spec.dim * 4, f"arena-{spec.name}").view(np.float32)
         self._arena = self._arena[: slots * spec.dim].reshape(slots, spec.dim)
         self._meta = reserve(slots * 16, f"meta-{spec.name}").view(np.int64)[: slots * 2].reshape(slots, 2)
-        self._default = np.asarray(spec.default or np.zeros(spec.dim), np.float32)
+        self._default = reserve(spec.dim * 4, f"default-{spec.name}").view(np.float32)[: spec.dim]
+        self._default[:] = spec.default or 0.0
         self._bump = 0
         self._free = np.empty(0, np.int64)
         self._limbo: deque[tuple[int, Int64s]] = deque()
@@ -98,23 +117,24 @@ class ServedTable:
             raise Corrupt(f"{where}: the index does not hold one entry a row")
         return rows
 
-    def descriptor(self) -> list[int]:
-        """The table as readers' kernels take it: addresses, bounds and sizes (see kernels.pool)."""
-        return [
-            self._index.ctypes.data,
-            len(self._index),
-            self._base.ctypes.data,
-            self.spec.rows,
-            self._arena.ctypes.data,
-            self._meta.ctypes.data,
-            self.spec.dim * 4,
-            self._default.ctypes.data,
-        ]
-
     @property
-    def buffers(self) -> tuple[NDArray[Any], ...]:
-        """What the descriptor points into; a state keeps these referenced."""
-        return (self._index, self._base, self._arena, self._meta, self._default)
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Every buffer that readers use, by name; a state keeps these referenced. All but base are reserved memory.
+
+        index int64 [capacity, 2], base [rows, dim] (the file's rows), arena [slots, dim], meta int64 [slots, 2],
+        default float32 [dim]. The index is another array after it has grown.
+        """
+        return {
+            "index": self._index,
+            "base": self._base,
+            "arena": self._arena,
+            "meta": self._meta,
+            "default": self._default,
+        }
+
+    def descriptor(self) -> list[int]:
+        """The table as it is now, for readers of this process."""
+        return descriptor(self.spec, self.arrays)
 
     @property
     def rows(self) -> int:

@@ -10,7 +10,7 @@ from processor.kernels import index as hash_index
 from processor.kernels import rows as row_kernels
 from processor.package.delta import TableDelta
 from processor.package.manifest import Table
-from processor.table import ServedTable
+from processor.table import ServedTable, descriptor
 
 DIM = 4
 
@@ -97,7 +97,7 @@ def test_slots_of_superseded_rows_are_used_again_once_their_readers_are_gone():
 
 def test_a_reader_of_an_old_epoch_sees_old_rows_while_the_index_grows():
     table = served(range(10))
-    before, _kept = table.descriptor(), table.buffers
+    before, _kept = table.descriptor(), table.arrays
     table.apply(delta(list(range(5, 5000)), [0], 1), 1)
     address = row_kernels.resolve(*before[:7], 7, 0)
     assert address != row_kernels.MISSING
@@ -106,6 +106,22 @@ def test_a_reader_of_an_old_epoch_sees_old_rows_while_the_index_grows():
     np.testing.assert_array_equal(rows[0], row_of(7, 0))
     assert row_kernels.resolve(*before[:7], 4000, 0) == row_kernels.MISSING
     assert row_kernels.resolve(*table.descriptor()[:7], 4000, 1) != row_kernels.MISSING
+
+
+def test_the_spec_and_the_arrays_are_all_that_a_reader_elsewhere_needs():
+    table = served(range(10))
+    table.apply(delta([3, 50], [4], 1), 1)
+    elsewhere = {name: array.copy() for name, array in table.arrays.items() if name not in ("arena", "meta")}
+    elsewhere |= {name: table.arrays[name][:8].copy() for name in ("arena", "meta")}
+    table_row = np.array(descriptor(table.spec, elsewhere))
+    assert not set(table_row[[0, 2, 4, 5, 7]].tolist()) & set(table.descriptor())
+    keys, addresses = np.empty(table_row[1], np.int64), np.empty(table_row[1], np.int64)
+    count = row_kernels.live(table_row, 1, keys, addresses)
+    rows = np.empty((count, DIM), np.float32)
+    row_kernels.gather(addresses[:count], rows)
+    found = {int(k): tuple(r) for k, r in zip(keys[:count], rows)}
+    assert found == exported(table, 1)
+    assert len(found) == 10
 
 
 def test_ids_that_come_and_go_do_not_grow_the_index_for_ever():
