@@ -38,6 +38,7 @@ from processor.clock import Clock
 from processor.cost import CostTable
 from processor.errors import Corrupt, NotReady
 from processor.generation import Chain, Generation
+from processor.kernels.rows import TABLE_FIELDS
 from processor.package.delta import Delta
 from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
@@ -55,7 +56,7 @@ Dense = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """Everything a batch reads, as of one generation. tables: int64 [T, 8] (kernels.pool)."""
+    """Everything a batch reads, as of one generation. tables: int64 [T, TABLE_FIELDS] (kernels.rows)."""
 
     flip: int
     epoch: int
@@ -257,7 +258,7 @@ class ServedVersion:
     def _state(self, flip: int) -> State:
         tables = np.array([t.descriptor() for t in self.tables.values()], np.int64).reshape(len(self.tables), -1)
         if not self.tables:
-            tables = np.zeros((1, 8), np.int64)
+            tables = np.zeros((1, TABLE_FIELDS), np.int64)
         keep = tuple(buffer for t in self.tables.values() for buffer in t.arrays.values())
         generation = Generation(self.manifest.version, self.chain.step)
         return State(flip, self._epoch, generation, tables, self._executables, keep)
