@@ -7,7 +7,9 @@ trusts what bind() returns.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from ctypes import c_int64
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -127,9 +129,19 @@ class SparsePlan:
 
 
 def address(array: NDArray[Any]) -> int:
-    """Where an array's first element is; several times as fast as array.ctypes.data."""
-    at: int = array.__array_interface__["data"][0]
+    """Where an array's first element is: array.ctypes.data at an eighth of its time, which each tensor of each request
+    would pay. PyArrayObject begins with the object's head, then the data pointer (numpy's stable ABI)."""
+    at: int = _read_word(id(array) + object.__basicsize__).value
     return at
+
+
+_read_word = c_int64.from_address
+if sys.implementation.name != "cpython" or address(_PROBE := np.empty(1)) != _PROBE.ctypes.data:
+
+    def address(array: NDArray[Any]) -> int:
+        """Where an array's first element is."""
+        at: int = array.ctypes.data
+        return at
 
 
 class _Read:
