@@ -18,7 +18,7 @@ from processor.package.version import VersionReader
 from processor.replica import Readers
 from processor.repository import FolderWatch, Repository
 from processor.served import ServedVersion
-from processor.sessions import SessionStats
+from processor.session import SessionStats
 
 
 @dataclass(frozen=True, slots=True)

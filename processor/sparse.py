@@ -38,10 +38,11 @@ class Slot(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """A checked request. rows: candidates. words: int64 [slots, 4] as bytes (kernels.pool's inputs), addresses into
-    `keep`, which must outlive it."""
+    """A checked request. rows: candidates. ids: what there is to look up, before rows of 1 are broadcast. words: int64
+    [slots, 4] as bytes (kernels.pool's inputs), addresses into `keep`, which must outlive it."""
 
     rows: int
+    ids: int
     words: bytes
     keep: list[Slot]
 
@@ -60,7 +61,8 @@ class SparsePlan:
                 self._slots[name, seed] = len(self._slots)
         # In the order of their slots' numbers.
         self._reads = [
-            (_Read(spec), [seed for owner, seed in self._slots if owner == name]) for name, spec in self._inputs.items()
+            (_Read(spec), [seed for owner, seed in self._slots if owner == name], spec.dtype != "float32")
+            for name, spec in self._inputs.items()
         ]
         self._pack = Struct(f"={len(self._slots) * pool.INPUT_FIELDS}q").pack
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
@@ -93,8 +95,8 @@ class SparsePlan:
             self._refuse_names(inputs)
         words: list[int] = []
         keep: list[Slot] = []
-        rows = 1
-        for read, seeds in self._reads:
+        rows, ids = 1, 0
+        for read, seeds, looked_up in self._reads:
             for seed in seeds:
                 slot = read(inputs[read.name], seed)
                 values, count, stride, splits = slot
@@ -104,7 +106,9 @@ class SparsePlan:
                     if rows != 1:
                         raise BadInput(f"input {read.name!r}: {rows} rows (or 1) wanted, got {count}")
                     rows = count
-        return Bound(rows, self._pack(*words), keep)
+                if looked_up:
+                    ids += values.size
+        return Bound(rows, ids, self._pack(*words), keep)
 
     def _refuse_names(self, inputs: Mapping[str, Column]) -> None:
         for name in inputs:

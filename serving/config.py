@@ -17,6 +17,7 @@ from serving.guard import is_loopback
 
 ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
+COMPUTES = ("auto", "inline", "threads")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -33,6 +34,7 @@ class ServeConfig:
     admin_token: str = field(default="", repr=False)
     sessions: int = 0
     workers: int = 1
+    compute: str = "auto"
     models: list[str] = field(default_factory=list)
     max_body_bytes: int = 64 << 20
     drain_s: float = 0.0
@@ -55,6 +57,10 @@ class ServeConfig:
         _want(
             self.workers == 1,
             f"workers: 1 wanted, got {self.workers}: worker processes are not there yet",
+        )
+        _want(
+            self.compute in COMPUTES,
+            f"compute: one of {', '.join(COMPUTES)} wanted, got {self.compute[:40]!r}",
         )
         _want(
             1 <= self.max_body_bytes <= 1 << 32,

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 import uvicorn
 
@@ -50,6 +50,15 @@ ADMIN_STOP_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+def computing(config: ServeConfig) -> Literal["inline", "threads"]:
+    """What compute = "auto" means: inline where another thread would only share the core with the event loop."""
+    from processor.cores import available
+
+    if config.compute == "auto":
+        return "inline" if config.workers > 1 or len(available()) == 1 else "threads"
+    return "inline" if config.compute == "inline" else "threads"
+
+
 def open_processor(config: ServeConfig) -> Processor:
     """The processor that the options describe, its models loaded."""
     from processor.engine import Processor, ProcessorConfig
@@ -58,6 +67,7 @@ def open_processor(config: ServeConfig) -> Processor:
         ProcessorConfig(
             repository=config.repository,
             sessions=config.sessions,
+            compute=computing(config),
             max_queue_rows=config.max_queue_rows,
             models=config.models or None,
             undo_depth=config.undo_depth,
