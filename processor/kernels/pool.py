@@ -31,7 +31,9 @@ from processor.kernels.index import ABSENT, home, probe_from
 from processor.kernels.pointers import (
     load_acquire,
     load_f32,
+    load_f32_anywhere,
     load_i64,
+    load_i64_anywhere,
     prefetch,
     store_f32,
     store_i64,
@@ -198,10 +200,10 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
             here = target
             for i in range(first, first + computed):
                 if kind == KIND_FLOAT:
-                    value = load_f32(values + 4 * (i * stride + column))
+                    value = load_f32_anywhere(values + 4 * (i * stride + column))
                     store_f32(here, transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2]))
                 elif kind == KIND_ONE:
-                    key = load_i64(values + 8 * (i * stride + column))
+                    key = load_i64_anywhere(values + 8 * (i * stride + column))
                     count = push(COPY, table, key, here, width, count, block, state, epoch, tally)
                 else:
                     start, stop = load_i64(splits + 8 * i), load_i64(splits + 8 * (i + 1))
@@ -212,7 +214,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                     op = COPY
                     for v in range(start, stop):
                         count = push(
-                            op, table, load_i64(values + 8 * v), here, width, count, block, state, epoch, tally
+                            op, table, load_i64_anywhere(values + 8 * v), here, width, count, block, state, epoch, tally
                         )
                         op = ADD
                     if combiner != SUM and stop - start > 1:
