@@ -20,7 +20,7 @@ from processor.kernels import pool
 from processor.kernels.hashing import hash_strings
 from processor.package.manifest import Input, Manifest
 
-COMBINERS = {"sum": pool.SUM, "mean": pool.MEAN, "sqrtn": pool.SQRTN}
+COMBINERS = {"sum": pool.SUM, "mean": pool.MEAN, "sqrtn": pool.SQRTN, "none": pool.NONE}
 
 
 @dataclass(frozen=True, slots=True)
