@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from processor.clock import SystemClock
 from processor.columns import Ragged, Strings
 from processor.kernels.hashing import hash_strings
 from processor.package.delta import Delta, TableDelta
 from processor.package.manifest import Executable, Feature, Input, Manifest, Output, Table
-from processor.package.version import DENSE, VersionWriter, table_file
+from processor.package.version import DENSE, VersionReader, VersionWriter, table_file
+from processor.replica import Replica
+from processor.served import ServedVersion
 from processor.table import packed
 from tests.processor.backends.artefacts import SHAPES, WIDTH, expected, make_artefact, make_weights
 
@@ -121,3 +124,15 @@ def reference(model_users, model_tags, weights, users, tags, floats):
         values[1] = np.sign(values[1]) * np.log1p(abs(values[1]))
         x[i, 2 * DIM :] = np.where(np.isnan(values), 0, (values - np.float32(0.5)) * np.float32(2.0))
     return expected(x, weights).reshape(-1)
+
+
+def connect(version):
+    """This process as the only reader of a version."""
+    return Replica(version.reader, version.control, 0, 1, SystemClock())
+
+
+def open_version(folder, undo_depth=4):
+    """A version as its folder has it, without deltas, read by this process."""
+    version = ServedVersion(VersionReader(folder), undo_depth, SystemClock())
+    version.open(connect(version))
+    return version
