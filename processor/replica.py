@@ -34,6 +34,7 @@ from processor.cost import CostTable
 from processor.errors import Corrupt
 from processor.generation import Generation
 from processor.kernels.fences import exchange
+from processor.kernels.rows import TABLE_FIELDS
 from processor.memory import reserve
 from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
@@ -89,7 +90,7 @@ class Readers(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """Everything a batch reads, as of one generation. tables: int64 [T, fields] (kernels.pool)."""
+    """Everything a batch reads, as of one generation. tables: int64 [T, TABLE_FIELDS] (kernels.rows)."""
 
     flip: int
     epoch: int
@@ -158,7 +159,7 @@ class Replica:
             self._dense, self._executables = change.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, change.arrays)]
         keep = tuple(array for arrays in change.arrays for array in arrays.values())
-        matrix = np.array(tables, np.int64) if tables else np.zeros((1, 8), np.int64)
+        matrix = np.array(tables, np.int64) if tables else np.zeros((1, TABLE_FIELDS), np.int64)
         state = State(change.flip, change.epoch, change.generation, matrix, self._executables, keep)
         self._states = self._states | {change.flip: state}
 

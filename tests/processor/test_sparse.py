@@ -76,7 +76,8 @@ def test_strided_and_transposed_arrays_are_bound_as_the_values_they_show():
 
 def test_the_addresses_that_are_bound_are_kept_alive():
     bound = PLAN.bind(make_inputs(range(4)))
-    for slot, (values, rows, stride, at) in zip(bound.keep, bound.inputs.tolist()):
+    words = np.frombuffer(bound.words, I64).reshape(-1, 4).tolist()
+    for slot, (values, rows, stride, at) in zip(bound.keep, words, strict=True):
         assert (slot.values.ctypes.data, slot.rows, slot.stride) == (values, rows, stride)
         assert at == (0 if slot.splits is None else slot.splits.ctypes.data)
 
@@ -241,7 +242,7 @@ def test_a_string_input_of_two_tables_is_hashed_by_the_seed_of_each():
     )
     words = Strings.of(["a", "b"])
     bound = plan.bind({"word": words})
-    assert len(bound.inputs) == 2, "tables with the same seed share the hashed values"
+    assert len(bound.keep) == 2, "tables with the same seed share the hashed values"
     slots = plan.plan[:, 1]
     for feature, seed in enumerate([5, 9, 5]):
         assert bound.keep[slots[feature]].values.tolist() == hash_strings(words, seed).tolist()
