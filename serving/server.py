@@ -21,10 +21,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
-
-import uvicorn
 
 from processor.errors import BadInput, FreshetError
 from serving.admin import create_admin
@@ -32,6 +30,7 @@ from serving.app import DataApp
 from serving.config import ServeConfig
 from serving.lifecycle import Lifecycle
 from serving.metrics import Metrics
+from serving.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop
 from serving.protocol import PredictProtocol
 from serving.watcher import Watcher
 
@@ -40,12 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("freshet.server")
 
-BACKLOG = 2048
-# The event loop, the sessions and the writer hand the GIL to each other all the time; with Python's 5 ms a thread that
-# only needs it for microseconds waits behind one that does not. Measured under locust at saturation, a delta a second,
-# alternating runs: 1.17 to 1.25 times the requests, p99 0.7 to 0.8 of it, freshness 0.75; no better at 0.1 ms.
-SWITCH_INTERVAL_S = 0.0005
-KEEP_ALIVE_S = 75
 ADMIN_STOP_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -63,48 +56,6 @@ def open_processor(config: ServeConfig) -> Processor:
             undo_depth=config.undo_depth,
         )
     )
-
-
-class Port(uvicorn.Server):
-    """A uvicorn server that leaves signals to its owner."""
-
-    def __init__(
-        self, app: object, listener: socket.socket, shutdown_timeout_s: float, http: object = "httptools"
-    ) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,  # type: ignore[arg-type]
-                http=http,  # type: ignore[arg-type]
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=shutdown_timeout_s,  # type: ignore[arg-type]
-                backlog=BACKLOG,
-            )
-        )
-        self._listener = listener
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def listen(self) -> None:
-        """Serves until end() is called, then closes the listener."""
-        await self.serve([self._listener])
-
-    def end(self) -> None:
-        """Stops accepting and finishes what is in flight."""
-        self.should_exit = True
-
-    def abort(self) -> None:
-        """Stops without waiting for what is in flight."""
-        self.should_exit = self.force_exit = True
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
 
 
 class Server:
@@ -145,7 +96,7 @@ class Server:
         """Serves until stopped; returns the process's exit code: 0, or 1 when the processor could not be
         opened."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        with asyncio.Runner(loop_factory=_new_loop) as runner:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(self._main())
         self._finish()
         return int(self._failed)
@@ -225,7 +176,7 @@ class Server:
 
     def _run_admin(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        with asyncio.Runner(loop_factory=_new_loop) as runner:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(self._admin_port.listen())
 
     def _finish(self) -> None:
@@ -241,12 +192,6 @@ class Server:
         if processor is not None:
             processor.close()
         log.info("stopped")
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    import uvloop
-
-    return uvloop.new_event_loop()
 
 
 def _listen(host: str, port: int) -> socket.socket:
