@@ -73,6 +73,10 @@ class ModelHost(ABC):
     def lookups(self, version: ServedVersion) -> tuple[int, int]:
         """Embedding lookups by a version, and those of them that got the default row."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Ends what answers; later calls raise NotReady."""
+
     def rerouted(self) -> None:  # noqa: B027
         """Called when what answers a model's requests has changed, and in whose words."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import resource
 import socket
 from collections.abc import Iterator
 
@@ -41,6 +42,7 @@ class Port(uvicorn.Server):
             )
         )
         self._listener = listener
+        self.open = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -49,6 +51,10 @@ class Port(uvicorn.Server):
     async def listen(self) -> None:
         """Serves until end() is called, then closes the listener."""
         await self.serve([self._listener] if self._listener is not None else [])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.open.set()
 
     async def drain(self) -> None:
         """The server has become unready; the application asks the same Lifecycle, so there is nothing to tell."""
@@ -72,6 +78,12 @@ class Port(uvicorn.Server):
         self.should_exit = self.force_exit = True
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+
+def raise_descriptor_limit() -> None:
+    """As many open files as this process may have: a connection is one, and every mapped buffer."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

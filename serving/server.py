@@ -1,5 +1,8 @@
 """The server process: two ports, the watcher, readiness, and an orderly end.
 
+With one worker, this process answers the data port itself. With several it is their supervisor (serving.workers): it
+owns the repository, the admin port and the one writer, hands out connections, and answers no prediction.
+
 Threads: the main thread runs the data port's event loop; `freshet-admin` runs the admin port's;
 `freshet-loader` opens the processor and ends; `freshet-watcher` polls the repository. Session threads belong
 to the processor.
@@ -22,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from processor.errors import BadInput, FreshetError
 from serving.admin import create_admin
@@ -30,12 +33,13 @@ from serving.app import DataApp
 from serving.config import ServeConfig
 from serving.lifecycle import Lifecycle
 from serving.metrics import Metrics
-from serving.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop
+from serving.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit
 from serving.protocol import PredictProtocol
 from serving.watcher import Watcher
 
 if TYPE_CHECKING:
     from processor.engine import Processor
+    from processor.host import ModelHost
 
 log = logging.getLogger("freshet.server")
 
@@ -58,6 +62,22 @@ def open_processor(config: ServeConfig) -> Processor:
     )
 
 
+class Front(Protocol):
+    """The data port, whoever answers it."""
+
+    async def listen(self) -> None:
+        """Serves until end() is called and what was in flight is answered."""
+
+    async def drain(self) -> None:
+        """The server is unready from now on; it serves on."""
+
+    def end(self) -> None:
+        """Stops accepting and finishes what is in flight."""
+
+    def abort(self) -> None:
+        """Stops without waiting for what is in flight."""
+
+
 class Server:
     """One `freshet serve`. run() blocks; stop() and stop again mean what a first and a second signal mean."""
 
@@ -69,12 +89,14 @@ class Server:
         open_processor: Callable[[ServeConfig], Processor] = open_processor,
         out: TextIO | None = None,
     ) -> None:
+        """open_processor: what one process serves with."""
+        from processor.engine import available_cores
+
         self._config = config
-        self._open_processor = open_processor
+        self._workers = config.workers or available_cores()
         self._out = out or sys.stdout
         self._start_s = time.monotonic()
-        self._lifecycle = Lifecycle()
-        self._metrics = Metrics(self._lifecycle)
+        self._lifecycle: Lifecycle[ModelHost] = Lifecycle()
         self._watcher: Watcher | None = None
         self._failed = False
         self._announced = False
@@ -84,18 +106,61 @@ class Server:
         self._hurried = asyncio.Event()
         data, admin = _listen(config.host, config.http_port), _listen(config.admin_host, config.admin_port)
         self.http_address, self.admin_address = data.getsockname()[:2], admin.getsockname()[:2]
-        app = DataApp(self._lifecycle, self._metrics, version=version, max_body_nbytes=config.max_body_bytes)
+        self._metrics: Metrics
+        self._front: Front
+        self._open: Callable[[], ModelHost]
+        if self._workers == 1:
+            self._serve_alone(data, open_processor, version)
+        else:
+            self._supervise(data, version)
         guarded = create_admin(self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host)
-        protocol = functools.partial(PredictProtocol, data_app=app)
-        self._data_port = Port(app, data, config.shutdown_timeout_s, protocol)
         self._admin_port = Port(guarded, admin, ADMIN_STOP_S)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
+
+    def _serve_alone(
+        self, data: socket.socket, open_processor: Callable[[ServeConfig], Processor], version: str
+    ) -> None:
+        """This process answers."""
+        config = self._config
+        self._metrics = Metrics(self._lifecycle)
+        app = DataApp(self._lifecycle, self._metrics, version=version, max_body_nbytes=config.max_body_bytes)
+        protocol = functools.partial(PredictProtocol, data_app=app)
+        self._front = Port(app, data, config.shutdown_timeout_s, protocol)
+        self._open = lambda: open_processor(config)
+
+    def _supervise(self, data: socket.socket, version: str) -> None:
+        """Worker processes answer."""
+        from serving.workers.door import Door
+        from serving.workers.fleet import Fleet, WorkerSettings
+        from serving.workers.host import FleetHost
+        from serving.workers.metrics import FleetMetrics
+
+        config = self._config
+        settings = WorkerSettings(
+            sessions=config.sessions or 1,
+            max_queue_rows=config.max_queue_rows,
+            max_body_nbytes=config.max_body_bytes,
+            shutdown_timeout_s=config.shutdown_timeout_s,
+            log_level=config.log_level,
+            version=version,
+        )
+        fleet = Fleet(self._workers, settings)
+        self._front = door = Door(data, fleet)
+        self._metrics = metrics = FleetMetrics(self._lifecycle, lambda: door.host)
+
+        def open_host() -> FleetHost:
+            door.host = host = FleetHost(config, fleet, metrics.scrape)
+            host.load_all()
+            return host
+
+        self._open = open_host
 
     def run(self) -> int:
         """Serves until stopped; returns the process's exit code: 0, or 1 when the processor could not be
         opened."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        raise_descriptor_limit()
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(self._main())
         self._finish()
@@ -119,27 +184,28 @@ class Server:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 self._loop.add_signal_handler(number, self._on_stop)
-        serving = asyncio.create_task(self._data_port.listen())
+        serving = asyncio.create_task(self._front.listen())
         self._admin.start()
         self._loader.start()
         log.info("listening on %s, admin on %s", _text(self.http_address), _text(self.admin_address))
         await self._stopping.wait()
         self._lifecycle.drain()
+        await self._front.drain()
         log.info("draining: unready, serving for %g s more", self._config.drain_s)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hurried.wait(), self._config.drain_s)
-        self._data_port.end()
+        self._front.end()
         hurry = asyncio.create_task(self._hurry())
         await serving
         hurry.cancel()
 
     async def _hurry(self) -> None:
         await self._hurried.wait()
-        self._data_port.abort()
+        self._front.abort()
 
     def _load(self) -> None:
         try:
-            processor = self._open_processor(self._config)
+            processor = self._open()
         except Exception as error:
             if isinstance(error, FreshetError):
                 log.error("the repository cannot be served: %s", error)
@@ -164,14 +230,14 @@ class Server:
         if not self._announced:
             log.warning("no model is ready yet; waiting for the repository")
 
-    def _announce(self, processor: Processor) -> None:
+    def _announce(self, processor: ModelHost) -> None:
         """Prints the ready line, the first time that every model is ready."""
         if not processor.ready or self._announced:
             return
         self._announced = True
         models = ",".join(f"{s.model}@{s.generation}" for s in processor.stats())
         took_s = time.monotonic() - self._start_s
-        ports = f"http={_text(self.http_address)} admin={_text(self.admin_address)}"
+        ports = f"http={_text(self.http_address)} admin={_text(self.admin_address)} workers={self._workers}"
         print(f"freshet: ready in {took_s:.2f} s {ports} models={models}", file=self._out, flush=True)
 
     def _run_admin(self) -> None:

@@ -1,6 +1,7 @@
-"""Messages with file descriptors between the supervisor and one worker, over a SOCK_SEQPACKET pair that nobody else has.
+"""Messages with file descriptors between the supervisor and one worker, over a pair of sockets that nobody else has.
 
-A message is a JSON object and any number of descriptors. The kernel keeps the packets of a pair apart and in order:
+A message is a JSON object and any number of descriptors. The kernel keeps the packets of SOCK_SEQPACKET apart and in
+order:
 
     +    descriptors only, at most 253; more packets of this message follow
     J    JSON, and the last of the descriptors
@@ -16,6 +17,7 @@ connections (pickle).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -113,10 +115,8 @@ class Channel:
 
     def close(self) -> None:
         """Ends the channel for both ends; wakes who waits in receive()."""
-        try:
+        with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._sock.close()
 
     def _send(self, data: bytes, fds: Sequence[int]) -> None:
