@@ -42,7 +42,7 @@ class Port(uvicorn.Server):
             )
         )
         self._listener = listener
-        self.open = asyncio.Event()
+        self.listening = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -54,10 +54,13 @@ class Port(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.open.set()
+        self.listening.set()
+
+    def opened(self) -> None:
+        """See serving.server.Front. The application asks the same Lifecycle, so there is nothing to tell it."""
 
     async def drain(self) -> None:
-        """The server has become unready; the application asks the same Lifecycle, so there is nothing to tell."""
+        """See serving.server.Front, and opened()."""
 
     async def adopt(self, connection: socket.socket) -> None:
         """Serves a connection that was accepted elsewhere."""

@@ -68,6 +68,9 @@ class Front(Protocol):
     async def listen(self) -> None:
         """Serves until end() is called and what was in flight is answered."""
 
+    def opened(self) -> None:
+        """Models are loaded: requests are answered from now on. Called on any thread, once."""
+
     async def drain(self) -> None:
         """The server is unready from now on; it serves on."""
 
@@ -222,6 +225,7 @@ class Server:
                 processor.close()
                 return
             self._lifecycle.open(processor)
+            self._front.opened()
             self._watcher = Watcher(
                 processor.poll, self._config.poll_interval_s, lambda lines: self._announce(processor)
             )

@@ -44,6 +44,11 @@ class Door:
         self._fleet.end()
         await asyncio.to_thread(self._fleet.join)
 
+    def opened(self) -> None:
+        """See serving.server.Front: the workers answer predictions from now on."""
+        assert self.host is not None, "models are loaded by it"
+        self.host.opened()
+
     async def drain(self) -> None:
         """Has the workers say that the server is unready."""
         if self.host is not None:

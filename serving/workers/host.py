@@ -104,9 +104,12 @@ class FleetHost(ModelHost):
         return super().ready and self._fleet.complete and bool(self._fleet.offered())
 
     def load_all(self) -> None:
-        """See ModelHost.load_all; then workers answer."""
+        """See ModelHost.load_all; every worker is up when it returns."""
         super().load_all()
         self._fleet.wait_complete()
+
+    def opened(self) -> None:
+        """Has the workers answer predictions."""
         self._loaded = True
         self.rerouted()
 

@@ -132,7 +132,7 @@ class Worker:
         """Serves until the supervisor says end."""
         loop = self._loop = asyncio.get_running_loop()
         serving = asyncio.create_task(self._port.listen())
-        await self._port.open.wait()
+        await self._port.listening.wait()
         loop.add_reader(self._channel.fileno(), self._read)
         self._channel.send({"op": "hello"})
         reporting = asyncio.create_task(self._report_regularly())
