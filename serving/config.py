@@ -6,6 +6,7 @@ fields.
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -52,10 +53,8 @@ class ServeConfig:
         _want(bool(self.repository), "repository: a folder wanted, got nothing")
         _want(bool(self.host) and bool(self.admin_host), "host, admin_host: an address wanted, got nothing")
         _want(0 <= self.sessions <= 1024, f"sessions: 0 (one per core) to 1024 wanted, got {self.sessions}")
-        _want(
-            self.workers == 1,
-            f"workers: 1 wanted, got {self.workers}: worker processes are not there yet",
-        )
+        _want(0 <= self.workers <= 256, f"workers: 0 (one per core) to 256 wanted, got {self.workers}")
+        _want(self.workers == 1 or sys.platform == "linux", f"workers: 1 wanted on this system, got {self.workers}")
         _want(
             1 <= self.max_body_bytes <= 1 << 32,
             f"max_body_bytes: 1 to {1 << 32} wanted, got {self.max_body_bytes}",
