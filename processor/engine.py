@@ -15,33 +15,33 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from processor.clock import Clock, SystemClock
-from processor.cores import available
-from processor.errors import BadInput
+from processor.groups import GroupConfig, Groups, SessionConfig
 from processor.host import ModelHost, ModelStats
-from processor.model import Applied, VersionStatus
+from processor.model import Applied
 from processor.predictor import Predictor, PredictRequest
 from processor.replica import Replica
+from processor.routes import VersionStatus
 from processor.served import ServedVersion
-from processor.session import SessionStats, total
-from processor.sessions import Compute, GroupOptions, Policy, SessionGroup
 from processor.work import PredictReply
 
-__all__ = ["Applied", "ModelStats", "PredictReply", "PredictRequest", "Processor", "ProcessorConfig", "VersionStatus"]
+__all__ = [
+    "Applied",
+    "GroupConfig",
+    "ModelStats",
+    "PredictReply",
+    "PredictRequest",
+    "Processor",
+    "ProcessorConfig",
+    "VersionStatus",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessorConfig:
-    """repository: folder of models. sessions: 0 for one a core. threads_per_session: of the executable.
-    max_queue_rows: rows that may wait. models: the only ones to serve, or None. undo_depth: deltas a rollback can
-    take back without reading the disk. compute, policy, batch_window_us: see processor.sessions."""
+class ProcessorConfig(SessionConfig):
+    """repository: folder of models. models: the only ones to serve, or None. undo_depth: deltas a rollback can take
+    back without reading the disk. The rest: see processor.groups."""
 
     repository: str
-    sessions: int = 0
-    threads_per_session: int = 1
-    max_queue_rows: int = 65536
-    compute: Compute = "threads"
-    policy: Policy = "shared"
-    batch_window_us: float = 0.0
     models: list[str] | None = None
     undo_depth: int = 16
 
@@ -54,27 +54,14 @@ class Processor(Predictor, ModelHost):
         self.config = config
         clock = clock or SystemClock()
         ModelHost.__init__(self, config.repository, config.models, config.undo_depth, clock)
-        if config.sessions < 0 or config.sessions > 1024:
-            raise BadInput(f"sessions: 0 to 1024 wanted, got {config.sessions}")
-        options = GroupOptions(
-            sessions=config.sessions or len(available()),
-            max_queue_rows=config.max_queue_rows,
-            compute=config.compute,
-            policy=config.policy,
-            window_s=config.batch_window_us / 1e6,
-        )
-        Predictor.__init__(self, SessionGroup(options, clock), clock)
+        Predictor.__init__(self, Groups(config, clock), clock)
 
     @classmethod
     def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Processor:
         """A processor with the newest version of every model loaded; raises when a model that is there cannot be."""
         processor = cls(config, clock)
         try:
-            processor.poll()
-            for model in processor._models.values():
-                broken = [s for s in model.status() if s.error]
-                if broken and not model.ready:
-                    raise BadInput(f"model {model.name!r} version {broken[0].version}: {broken[0].error}")
+            processor.load_all()
         except BaseException:
             processor.close()
             raise
@@ -92,22 +79,22 @@ class Processor(Predictor, ModelHost):
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
-        return Replica(version.reader, version.control, 0, self.config.threads_per_session, self._clock)
-
-    def work_done(self) -> tuple[SessionStats, int]:
-        """See ModelHost.work_done."""
-        return total(self._group.statistics()), self._group.queue_rows
+        options = self._groups.of(version.manifest.model).options
+        return Replica(version.reader, version.control, 0, options.threads, self._clock, options.all_cpus)
 
     def lookups(self, version: ServedVersion) -> tuple[int, int]:
         """See ModelHost.lookups."""
-        lookups, misses = self._group.counts(cast(Replica, version.readers)).sum(axis=0).tolist()
+        lookups, misses = self._groups.counts(cast(Replica, version.readers)).sum(axis=0).tolist()
         return lookups, misses
 
     def info(self) -> dict[str, Any]:
-        """See ModelHost.info; with the number of sessions."""
-        return {"sessions": len(self._group), **super().info()}
+        """See ModelHost.info; with the session groups."""
+        groups = self.group_stats()
+        sessions = sum(group.sessions for group in groups.values())
+        shown = {name: self._groups.describe(name) for name in groups}
+        return {"sessions": sessions, "groups": shown, **super().info()}
 
     def close(self) -> None:
         """Answers what is queued, then stops the sessions; later calls raise NotReady."""
         self._closed = True
-        self._group.close()
+        self._groups.close()

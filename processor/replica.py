@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from processor.backends import load_backend
 from processor.backends.base import Artefact, Executable
 from processor.clock import Clock
+from processor.cores import on
 from processor.cost import CostTable
 from processor.errors import Corrupt
 from processor.generation import Generation
@@ -38,13 +39,14 @@ from processor.kernels.rows import TABLE_FIELDS
 from processor.memory import reserve
 from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
-from processor.package.version import VersionReader
 from processor.sparse import SparsePlan
 from processor.table import descriptor
 
 IDLE = np.iinfo(np.int64).max
 READERS = 2048
 CALIBRATION_RUNS = 3
+WRITTEN_BY_READERS: frozenset[str] = frozenset()
+"""Names of table arrays that sessions write too; other processes map all the others for reading only."""
 
 Dense = Mapping[str, NDArray[np.float32]]
 Arrays = Mapping[str, NDArray[Any]]
@@ -60,6 +62,16 @@ class Change:
     generation: Generation
     arrays: tuple[Arrays, ...]
     dense: Dense
+
+
+class Package(Protocol):
+    """What a replica needs of a version's files."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    def file(self, name: str) -> bytes:
+        """A verified file; raises Corrupt."""
 
 
 class Readers(Protocol):
@@ -98,21 +110,33 @@ def control_words(processes: int) -> NDArray[np.int64]:
     return words
 
 
+def clear_words(control: NDArray[np.int64], process: int) -> None:
+    """Takes back every pin of a process that is dead."""
+    control[1 + process * READERS : 1 + (process + 1) * READERS] = IDLE
+
+
 class Replica:
     """One process's view of a version: prepares states, hands them to sessions, prices its executables."""
 
     def __init__(
-        self, reader: VersionReader, control: NDArray[np.int64], process: int, threads: int, clock: Clock
+        self,
+        reader: Package,
+        control: NDArray[np.int64],
+        process: int,
+        threads: int,
+        clock: Clock,
+        cpus: frozenset[int] = frozenset(),
     ) -> None:
         """Reads the executables' files; raises FreshetError when they cannot be served.
 
         control: control_words() of the version. process: this one's number. threads: that one run may use.
+        cpus: cores for them, none for any.
         """
         self.manifest: Manifest = reader.manifest
         self.plan = SparsePlan(self.manifest)
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         self.costs = CostTable({1: 1.0})
-        self._clock, self._threads = clock, threads
+        self._clock, self._threads, self._cpus = clock, threads, cpus
         self._control = control
         self._pins = control[1 + process * READERS : 1 + (process + 1) * READERS]
         self._pins_address = self._pins.ctypes.data
@@ -178,9 +202,11 @@ class Replica:
 
     def _build(self, dense: Dense) -> dict[int, Executable]:
         executables: dict[int, Executable] = {}
-        for backend, artefacts in self._artefacts.items():
-            loaded = load_backend(backend).load_all(artefacts, dense, self.plan.width, self.outputs, self._threads)
-            executables |= {e.bucket: e for e in loaded}
+        # A backend's own threads inherit the cores of the thread that starts them.
+        with on(self._cpus):
+            for backend, artefacts in self._artefacts.items():
+                loaded = load_backend(backend).load_all(artefacts, dense, self.plan.width, self.outputs, self._threads)
+                executables |= {e.bucket: e for e in loaded}
         return executables
 
 

@@ -71,10 +71,27 @@ def serve(
     admin_token: Annotated[
         str | None, typer.Option(help="Bearer token of the admin port; better set as FRESHET_ADMIN_TOKEN.")
     ] = None,
-    sessions: Annotated[int | None, typer.Option(help="Sessions; 0 is one per core. [0]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes; only 1 so far. [1]")] = None,
+    sessions: Annotated[
+        int | None, typer.Option(help="Sessions a process; 0 is one per core, with several workers one each. [0]")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that answer; 0 is one per core. [1]")] = None,
     compute: Annotated[
         str | None, typer.Option(help="inline (in the event loop), threads (one a session) or auto. [auto]")
+    ] = None,
+    threads_per_session: Annotated[
+        int | None, typer.Option(help="Threads that one run of an executable may use. [1]")
+    ] = None,
+    session_cpus: Annotated[
+        str | None, typer.Option(help='Cores of each session in turn, such as "0-1;2-3". [any]')
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Which session gets a request: shared, round-robin, mod, least-loaded. [shared]")
+    ] = None,
+    batch_window_us: Annotated[
+        float | None, typer.Option(help="Microseconds that a batch may wait to grow; 0: an idle session takes all. [0]")
+    ] = None,
+    default_timeout_ms: Annotated[
+        float | None, typer.Option(help="Deadline of requests that bring none, in milliseconds; 0 is none. [0]")
     ] = None,
     models: Annotated[str | None, typer.Option(help="Serve only these, separated by commas. [all]")] = None,
     max_body_bytes: Annotated[

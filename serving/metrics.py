@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -21,6 +21,8 @@ from serving.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     from processor.engine import ModelStats
+    from processor.groups import GroupStats
+    from processor.session import SessionStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 # Seconds; two or three buckets an octave where a CTR request lives, wider above.
@@ -62,13 +64,21 @@ GAUGES: tuple[tuple[str, str, Value], ...] = (
         lambda s: s.published_at,
     ),
 )
-# The same, of the sessions, which all models share: any model's snapshot carries them.
-SESSION_COUNTERS: tuple[tuple[str, str, Value], ...] = (
+# name, help, value of one group of sessions
+SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] = (
     ("freshet_session_requests", "Requests computed by the sessions.", lambda s: s.requests),
     ("freshet_session_rows", "Candidate rows computed.", lambda s: s.rows),
-    ("freshet_session_failures", "Requests that failed or expired in a session's queue.", lambda s: s.failed),
+    ("freshet_session_failures", "Requests that failed in a session.", lambda s: s.failed),
     ("freshet_session_batches", "Batches run.", lambda s: s.batches),
     ("freshet_session_padded_rows", "Rows computed only to fill a bucket.", lambda s: s.padded_rows),
+    ("freshet_session_busy_seconds", "Seconds that sessions spent in batches.", lambda s: s.busy_s),
+    ("freshet_queue_wait_seconds", "Seconds that requests waited for a session, summed.", lambda s: s.wait_s),
+    (
+        "freshet_queue_predicted_wait_seconds",
+        "Seconds that requests were predicted to wait when they came, summed.",
+        lambda s: s.predicted_wait_s,
+    ),
+    ("freshet_queue_expired", "Requests dropped from the queue, too late to be answered.", lambda s: s.expired),
 )
 
 
@@ -77,21 +87,17 @@ class _Series:
 
     __slots__ = ("counts", "sum_s")
 
+    def __init__(self, counts: list[int] | None = None, sum_s: float = 0.0) -> None:
+        self.counts = counts or [0] * (len(BOUNDS_S) + 1)
+        self.sum_s = sum_s
+
+
+class Counts:
+    """Requests by protocol and status code, predictions by model: what one process has answered."""
+
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)
-        self.sum_s = 0.0
-
-
-class Metrics(Collector):
-    """Counts requests; turns them and Processor.stats() into metric families when scraped."""
-
-    def __init__(self, lifecycle: Lifecycle) -> None:
-        self._lifecycle = lifecycle
         self._series: dict[tuple[str, int], _Series] = {}
         self._predicted: dict[str, list[int]] = {}
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
         """Counts one answered request."""
@@ -109,9 +115,52 @@ class Metrics(Collector):
         counts[0] += 1
         counts[1] += rows
 
+    def series(self) -> Iterator[tuple[str, int, list[int], float]]:
+        """(protocol, code, requests by bound and beyond, sum of seconds), in order."""
+        for (protocol, code), series in sorted(self._series.copy().items()):
+            yield protocol, code, list(series.counts), series.sum_s
+
+    def predictions(self) -> Iterator[tuple[str, int, int]]:
+        """(model, predictions, rows), in order."""
+        for model, (requests, rows) in sorted(self._predicted.copy().items()):
+            yield model, requests, rows
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything as JSON holds it; snapshots of several processes add up number by number."""
+        return {
+            "series": {f"{protocol} {code}": [*counts, sum_s] for protocol, code, counts, sum_s in self.series()},
+            "predicted": {model: [requests, rows] for model, requests, rows in self.predictions()},
+        }
+
+    @classmethod
+    def of(cls, snapshot: Mapping[str, Any]) -> Counts:
+        """Counts as a snapshot, or a sum of them, has them."""
+        counts = cls()
+        for key, (*numbers, sum_s) in snapshot.get("series", {}).items():
+            protocol, code = key.split()
+            counts._series[protocol, int(code)] = _Series(numbers, sum_s)
+        counts._predicted = dict(snapshot.get("predicted", {}))
+        return counts
+
+
+class Metrics(Collector):
+    """Turns Counts and ModelHost.stats() into metric families when scraped."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._counts = Counts()
+        self.observe, self.predicted = self._counts.observe, self._counts.predicted
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def counts(self) -> Counts:
+        """Those of every process that answers for this server."""
+        return self._counts
+
     def requests(self) -> dict[str, int]:
         """Predictions answered so far, by model."""
-        return {model: requests for model, (requests, _) in self._predicted.copy().items()}
+        return {model: requests for model, requests, _ in self.counts().predictions()}
 
     def scrape(self) -> bytes:
         """The text exposition."""
@@ -126,47 +175,19 @@ class Metrics(Collector):
             "1 when every model answers and the server is not draining.",
             int(self._lifecycle.ready),
         )
-        yield from self._request_families()
+        counts = self.counts()
+        yield from _request_families(counts)
+        yield from _prediction_families(counts)
         yield from self._model_families()
 
-    def _request_families(self) -> Iterator[Metric]:
-        histogram = HistogramMetricFamily(
-            "freshet_http_request_duration_seconds",
-            "From the request's headers to its reply, by protocol and status code.",
-            labels=("protocol", "code"),
-        )
-        counter = CounterMetricFamily(
-            "freshet_http_requests",
-            "Requests answered, by protocol and status code.",
-            labels=("protocol", "code"),
-        )
-        for (protocol, code), series in sorted(self._series.copy().items()):
-            total, buckets = 0, []
-            counts, sum_s = list(series.counts), series.sum_s
-            for bound, count in zip((*BOUNDS_S, math.inf), counts):
-                total += count
-                buckets.append(("+Inf" if bound == math.inf else repr(bound), total))
-            histogram.add_metric((protocol, str(code)), buckets, sum_s)
-            counter.add_metric((protocol, str(code)), total)
-        yield counter
-        yield histogram
-
     def _model_families(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("freshet_model_requests", "Predictions answered.", labels=("model",))
-        rows = CounterMetricFamily("freshet_model_rows", "Candidate rows in those predictions.", labels=("model",))
-        for model, (request_count, row_count) in sorted(self._predicted.copy().items()):
-            requests.add_metric((model,), request_count)
-            rows.add_metric((model,), row_count)
-        yield from (requests, rows)
         try:
-            stats = self._lifecycle.processor().stats()
+            processor = self._lifecycle.processor()
+            stats, groups = processor.stats(), processor.group_stats()
         except FreshetError:
             # Loading or closed: the server's own counts are still worth reading.
             return
-        for snapshot in stats[:1]:
-            for name, text, value in SESSION_COUNTERS:
-                yield CounterMetricFamily(name, text, value(snapshot))
-            yield GaugeMetricFamily("freshet_queue_rows", "Candidate rows waiting for a session.", snapshot.queue_rows)
+        yield from _group_families(groups)
         for kind, table in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
             for name, text, value in table:
                 family = kind(name, text, labels=("model",))
@@ -175,3 +196,58 @@ class Metrics(Collector):
                     if number is not None:
                         family.add_metric((snapshot.model,), number)
                 yield family
+
+
+def _request_families(counts: Counts) -> Iterator[Metric]:
+    histogram = HistogramMetricFamily(
+        "freshet_http_request_duration_seconds",
+        "From the request's headers to its reply, by protocol and status code.",
+        labels=("protocol", "code"),
+    )
+    counter = CounterMetricFamily(
+        "freshet_http_requests",
+        "Requests answered, by protocol and status code.",
+        labels=("protocol", "code"),
+    )
+    for protocol, code, numbers, sum_s in counts.series():
+        total, buckets = 0, []
+        for bound, count in zip((*BOUNDS_S, math.inf), numbers):
+            total += count
+            buckets.append(("+Inf" if bound == math.inf else repr(bound), total))
+        histogram.add_metric((protocol, str(code)), buckets, sum_s)
+        counter.add_metric((protocol, str(code)), total)
+    yield counter
+    yield histogram
+
+
+def _group_families(groups: Mapping[str, GroupStats]) -> Iterator[Metric]:
+    for name, text, value in SESSION_COUNTERS:
+        family = CounterMetricFamily(name, text, labels=("group",))
+        for group, stats in groups.items():
+            family.add_metric((group,), value(stats.work))
+        yield family
+    sessions = GaugeMetricFamily("freshet_sessions", "Sessions that compute.", labels=("group",))
+    queue = GaugeMetricFamily("freshet_queue_rows", "Candidate rows waiting for a session.", labels=("group",))
+    runs = CounterMetricFamily("freshet_session_runs", "Runs of an executable, by bucket.", labels=("group", "bucket"))
+    refused = CounterMetricFamily(
+        "freshet_queue_refused",
+        "Requests refused at once: the queue had no room (full), or no answer in time was to be expected (late).",
+        labels=("group", "reason"),
+    )
+    for group, stats in groups.items():
+        sessions.add_metric((group,), stats.sessions)
+        queue.add_metric((group,), stats.queue_rows)
+        for bucket, count in sorted(stats.work.buckets.items(), key=lambda item: int(item[0])):
+            runs.add_metric((group, bucket), count)
+        refused.add_metric((group, "full"), stats.work.refused_full)
+        refused.add_metric((group, "late"), stats.work.refused_late)
+    yield from (sessions, queue, runs, refused)
+
+
+def _prediction_families(counts: Counts) -> Iterator[Metric]:
+    requests = CounterMetricFamily("freshet_model_requests", "Predictions answered.", labels=("model",))
+    rows = CounterMetricFamily("freshet_model_rows", "Candidate rows in those predictions.", labels=("model",))
+    for model, request_count, row_count in counts.predictions():
+        requests.add_metric((model,), request_count)
+        rows.add_metric((model,), row_count)
+    yield from (requests, rows)
