@@ -7,9 +7,13 @@ mapping, which behaves the same within one process.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import sys
+import tempfile
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,3 +39,50 @@ def private_copy(view: NDArray[np.int64], name: str) -> NDArray[np.int64]:
     copy = reserve(view.nbytes, name)[: view.nbytes].view(np.int64).reshape(view.shape)
     np.copyto(copy, view)
     return copy
+
+
+def advise(array: NDArray[Any], advice: int) -> None:
+    """madvise() for the pages that an array lies in, if it is a view of a mapping; where it fails nothing changes.
+
+    Of a mapping and of nothing else: MADV_DONTNEED drops what it can read again, and for other memory there is nothing
+    to read. Through the C library, because a call for many pages must not hold the GIL.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    if not isinstance(owner, mmap.mmap) or not array.size or sys.platform != "linux":
+        return
+    start = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+    stop = array.ctypes.data + array.nbytes
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), ctypes.c_int(advice))
+
+
+class ScratchFile:
+    """A file without a name, mapped as one buffer of its final size; on disk only where space was taken.
+
+    It is gone with the process, however that ends. Space is taken before it is written to: a full disk is an OSError
+    of take(), never a fault in whoever writes.
+    """
+
+    def __init__(self, folder: Path, nbytes: int) -> None:
+        """folder: where there is room; raises OSError."""
+        with tempfile.TemporaryFile(dir=folder, prefix="freshet-") as file:
+            os.ftruncate(file.fileno(), nbytes)
+            self._fd = os.dup(file.fileno())
+            self._mapped = mmap.mmap(self._fd, nbytes)
+        self.array = np.frombuffer(self._mapped, np.uint8)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            os.close(self._fd)
+
+    def take(self, start: int, nbytes: int) -> None:
+        """Makes sure of room for the bytes from `start` on; raises OSError."""
+        os.posix_fallocate(self._fd, start, nbytes)
+
+    def give_back(self, start: int, nbytes: int) -> None:
+        """Gives the room for whole pages back to the disk, where the file system can; they read as zeros then."""
+        try:
+            self._mapped.madvise(mmap.MADV_REMOVE, start, nbytes)
+        except OSError:
+            return
