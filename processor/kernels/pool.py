@@ -52,7 +52,7 @@ from processor.kernels.rows import (
     visible,
 )
 from processor.kernels.rowtypes import FLOAT32, INT8, add_row, add_typed, copy_row, copy_typed
-from processor.kernels.tiers import SAMPLE, note
+from processor.kernels.tiers import note, sampled
 
 KIND_FLOAT, KIND_ONE, KIND_MANY = 0, 1, 2
 SUM, MEAN, SQRTN, NONE = 0, 1, 2, 3
@@ -107,7 +107,7 @@ def carry_out(count, block, tables, epoch, counts):
                 special = load_i64(table + DTYPE)
                 if special != FLOAT32:
                     dtype = special % TIERED
-                    if special >= TIERED and load_i64(tally) % SAMPLE == 0:
+                    if special >= TIERED and sampled(load_i64(tally)):
                         note(table, load_i64(op + 16), ref)
                     if dtype != FLOAT32:
                         store_i64(op, load_i64(op) + TYPED * dtype)

@@ -1,8 +1,8 @@
 """The tiers of a table with a memory budget: rows between arena, file and log, and how often they are read.
 
-Readers call note() for one lookup in SAMPLE; everything else belongs to the writer. A row is moved by writing its copy
-where no head points, then swinging whatever held its old ref with one release store: readers meet either, and both are
-the same row. What is given up in this way may be read until every reader has met a later flip.
+Readers call note() for the lookups that are sampled(); everything else belongs to the writer. A row is moved by writing
+its copy where no head points, then swinging whatever held its old ref with one release store: readers meet either, and
+both are the same row. What is given up in this way may be read until every reader has met a later flip.
 """
 
 # mypy: ignore-errors
@@ -46,8 +46,14 @@ from processor.kernels.rows import (
 )
 from processor.kernels.rowtypes import INT8
 
-SAMPLE = 8
+SAMPLE, SAMPLE_BITS = 8, 3
 MOST_HITS = 255
+
+
+@nb.njit(nb.boolean(nb.int64), cache=True, nogil=True, inline="always")
+def sampled(lookups):
+    """Whether to note the lookup of this number: one in SAMPLE, in no step with requests of any length (Weyl)."""
+    return np.uint64(lookups) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(64 - SAMPLE_BITS) == 0
 
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
