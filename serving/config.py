@@ -121,9 +121,11 @@ class ServeConfig:
     def session_options(self, workers: int, cores: int) -> dict[str, Any]:
         """processor.groups.SessionConfig's fields, JSON-able. workers: processes that answer; cores: of the machine.
 
-        compute = "auto" is inline where a session's thread would only share a core with the event loop.
+        compute = "auto" is inline where a session's thread would only share a core with the event loop, unless several
+        sessions a process were asked for.
         """
-        inline = self.compute == "inline" or (self.compute == "auto" and (workers > 1 or cores == 1))
+        alone = (workers > 1 or cores == 1) and self.sessions <= 1
+        inline = self.compute == "inline" or (self.compute == "auto" and alone)
         return {
             "sessions": self.sessions or (1 if workers > 1 and not self.groups else 0),
             "threads_per_session": self.threads_per_session,

@@ -181,6 +181,7 @@ def test_descriptors_do_not_pile_up(package):
     version, _ = open_far(package, 1)
     version.apply(make_delta(1, [1], dense_seed=1))
     version.apply(make_delta(2, [1], dense_seed=2))
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for step in range(3, 20):
         version.apply(make_delta(step, [1], dense_seed=step))
