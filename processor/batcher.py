@@ -132,9 +132,9 @@ class Batcher(Generic[T]):
                 message = f"queue: an answer takes {wanted:.1f} ms, the request gives it {given:.1f} ms"
                 raise Overloaded(message, wait_s, late=True)
 
-    def batches(self) -> int:
-        """How many sessions could be kept busy by what is queued, each with a batch worth its while."""
-        return sum([max(1, lane.rows // lane.target.costs.grain) for lane in self._lanes.values()])
+    def batches(self, most: int) -> int:
+        """How many sessions of `most` could be kept busy by what is queued, each with a batch worth its while."""
+        return min(most, sum([lane.target.costs.parts(lane.rows, most) for lane in self._lanes.values()]))
 
     @property
     def work_s(self) -> float:
@@ -203,7 +203,7 @@ class Batcher(Generic[T]):
         closes_s = math.inf
         most = self._max_rows
         if free > 1:
-            most = min(most, max(target.costs.grain, -(-lane.rows // free)))
+            most = min(most, -(-lane.rows // target.costs.parts(lane.rows, free)))
         while heap:
             ticket = heap[0][2]
             deadline_s = ticket.deadline_s

@@ -20,20 +20,20 @@ from dataclasses import dataclass
 RATE, LIMIT, DRIFT = 1 / 16, 0.5, 0.2
 # Where the sparse coefficients start, in seconds: they only have to be of the right order.
 RUN_S, ROW_S, ID_S = 2e-5, 1e-7, 5e-8
-# A part is worth its own run when its rows cost at most this much more than rows do in the best of batches.
+# What it may cost in all to be done sooner, by sessions that are idle.
 WORTH = 1.2
+# And where none is: nothing, but for rounding.
+FREE = 1.01
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """By row count: the buckets to run and their cost. row_s: a row in the cheapest batch. grain: fewest rows that are
-    nearly as cheap a row as that."""
+    """By row count: the buckets to run and their cost. row_s: a row in the cheapest batch."""
 
     made_for: Mapping[int, float]
     cover: list[tuple[int, ...]]
     dense_s: list[float]
     row_s: float
-    grain: int
 
 
 class CostTable:
@@ -51,11 +51,6 @@ class CostTable:
         self.run_s, self.row_s, self.id_s = RUN_S, ROW_S, ID_S
         self._plan = _plan(self.cost.copy())
 
-    @property
-    def grain(self) -> int:
-        """Fewest rows that are worth a batch of their own while sessions are free."""
-        return self._plan.grain
-
     def cover(self, rows: int) -> tuple[int, ...]:
         """Buckets, largest first, whose sum is at least `rows`; only the last may be padded."""
         plan = self._plan
@@ -71,6 +66,16 @@ class CostTable:
         rest = rows - whole * self.max_rows
         dense_s = plan.dense_s[rest] + whole * self.cost[self.max_rows]
         return dense_s + (whole + len(plan.cover[rest])) * self.run_s + rows * self.row_s + ids * self.id_s
+
+    def parts(self, rows: int, most: int, worth: float = WORTH) -> int:
+        """In how many batches, at most `most` and of equal size, so many rows may run for `worth` times their cost in
+        one."""
+        parts = min(most, rows)
+        if parts > 1:
+            bound_s = worth * self.predict(rows)
+            while parts > 1 and parts * self.predict(-(-rows // parts)) > bound_s:
+                parts -= max(1, parts // 4)
+        return parts
 
     def share(self, rows: int, ids: int = 0) -> float:
         """Seconds of so many rows and ids as a part of good batches: additive, so a queue's is the sum over it."""
@@ -114,5 +119,4 @@ def _plan(cost: Mapping[int, float]) -> Plan:
         best.append(total)
         cover.append(tuple(sorted((bucket, *cover[max(0, rows - bucket)]), reverse=True)))
     row_s = min(total / rows for rows, total in enumerate(best) if rows)
-    grain = next(rows for rows, total in enumerate(best) if rows and total / rows <= WORTH * row_s)
-    return Plan(cost, cover, best, row_s, grain)
+    return Plan(cost, cover, best, row_s)

@@ -16,7 +16,7 @@ Who owns what
   A number is used again only after its session has ended. One group at most serves a version.
 
 A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
-way to wakes another only when it holds more than one batch's worth (CostTable.grain), and a session that takes a batch
+way to wakes another only when it holds more than one batch's worth (CostTable.parts), and a session that takes a batch
 leaves the rest, if it is worth it, to the next, which it wakes.
 """
 
@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from processor.batcher import Batcher, Taken
 from processor.clock import Clock
 from processor.cores import run_on
+from processor.cost import FREE, WORTH
 from processor.errors import BadInput, Expired, NotReady, Overloaded
 from processor.replica import READERS, Replica
 from processor.session import Session, SessionStats, total
@@ -84,7 +85,7 @@ class Queue:
 
     def wake(self) -> None:
         """Wakes a session, unless those on their way will do."""
-        if self.idle and (not self.waking or self.batcher.batches() > self.waking):
+        if self.idle and (not self.waking or self.batcher.batches(self.waking + 1) > self.waking):
             self.waking += 1
             self.idle.pop().gate.release()
 
@@ -376,12 +377,13 @@ class SessionGroup:
             raise
 
     def _parts(self, work: Work) -> int:
-        """In how many parts to run a request: as many as there are sessions, if each is worth a batch."""
+        """In how many parts to run a request: as many as there are sessions, if that costs no more than being done
+        sooner is worth, or nothing when no session idles."""
         sessions = self._count
-        if sessions == 1:
+        if sessions == 1 or work.rows == 1 or not self._holds:
             return 1
-        grain = work.version.costs.grain
-        return min(sessions, work.rows // grain) if work.rows >= 2 * grain and self._holds else 1
+        idle = sum([len(queue.idle) for queue in self._queues])
+        return work.version.costs.parts(work.rows, sessions, WORTH if idle > 1 else FREE)
 
     def _route(self, work: Work) -> Queue:
         """The queue that a request joins."""

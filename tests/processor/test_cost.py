@@ -90,10 +90,22 @@ def test_a_batch_is_priced_by_its_cover_and_by_its_rows_and_ids():
     assert table.predict(0) == 0.0
 
 
-def test_the_grain_is_the_smallest_batch_that_is_nearly_as_cheap_a_row_as_the_best():
-    assert CostTable({1: 10.0, 16: 20.0, 64: 60.0, 256: 230.0}).grain == 56
-    assert CostTable({1: 1.0, 64: 64.0}).grain == 1
-    assert CostTable({64: 64.0}).grain == 54
+def test_rows_are_run_in_as_many_parts_as_cost_little_more_than_one_batch():
+    table = CostTable({1: 1.0, 4: 1.5, 16: 5.0})
+    assert [table.parts(rows, 3) for rows in (1, 2, 4, 7, 8, 9, 12, 1000)] == [1, 1, 1, 2, 2, 3, 3, 3]
+    # Free of any extra cost: 8 rows run as 4 and 4 anyway.
+    assert table.parts(8, 3, worth=1.0) == 2
+    assert table.parts(5, 3, worth=1.0) == 1
+    assert table.parts(1000, 1) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(cost=ladders, rows=st.integers(1, 300), most=st.integers(1, 40))
+def test_parts_keep_to_what_they_may_cost(cost, rows, most):
+    table = CostTable(cost)
+    parts = table.parts(rows, most)
+    assert 1 <= parts <= min(rows, most)
+    assert parts == 1 or parts * table.predict(-(-rows // parts)) <= cost_module.WORTH * table.predict(rows)
 
 
 @settings(max_examples=60, deadline=None)
