@@ -5,7 +5,10 @@ Both start from a calibration and follow what sessions measure.
 
 Invariants
 - One slow run (a neighbour on the machine) moves an estimate by at most RATE * LIMIT, 3 %, whatever it took: the
-  relative error is clipped before it is averaged (Huber's estimator). A lasting change is followed in tens of runs.
+  relative error is clipped before it is averaged (Huber's estimator). A lasting change is followed in tens of runs. A
+  fast run of a bucket counts for more: neighbours make nothing faster.
+- A bucket that its estimate keeps out of every cover is tried again now and then (explore()), so that a calibration
+  that was disturbed is not believed for good.
 - cover() and predict() read a plan that is made for all row counts at once and replaced whole, when a bucket's cost
   has left the plan's by more than DRIFT. That is O(max_rows * buckets), a fraction of a millisecond, and rare; every
   other call is O(1).
@@ -17,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-RATE, LIMIT, DRIFT = 1 / 16, 0.5, 0.2
+RATE, FASTER_RATE, LIMIT, DRIFT = 1 / 16, 1 / 4, 0.5, 0.2
 # Where the sparse coefficients start, in seconds: they only have to be of the right order.
 RUN_S, ROW_S, ID_S = 2e-5, 1e-7, 5e-8
 # What it may cost in all to be done sooner, by sessions that are idle.
@@ -59,6 +62,12 @@ class CostTable:
         whole = (rows - 1) // self.max_rows
         return (self.max_rows,) * whole + plan.cover[rows - whole * self.max_rows]
 
+    def explore(self, rows: int) -> tuple[int, ...]:
+        """The other way to run rows that cover() runs in several buckets: padded in one, where there is one so large.
+        To be run once in a while instead, and measured."""
+        bucket = next((bucket for bucket in self.cost if bucket >= rows), None)
+        return self.cover(rows) if bucket is None else (bucket,)
+
     def predict(self, rows: int, ids: int = 0) -> float:
         """Seconds of one batch."""
         plan = self._plan
@@ -86,7 +95,8 @@ class CostTable:
         if seconds <= 0:
             return
         old = self.cost[bucket]
-        new = self.cost[bucket] = old * (1 + RATE * _clipped(seconds / old - 1))
+        rate = RATE if seconds > old else FASTER_RATE
+        new = self.cost[bucket] = old * (1 + rate * _clipped(seconds / old - 1))
         if abs(new / self._plan.made_for[bucket] - 1) > DRIFT:
             self._plan = _plan(self.cost.copy())
 

@@ -27,6 +27,9 @@ from processor.work import Outputs, PredictReply, Work, answer
 
 log = logging.getLogger("freshet.sessions")
 
+# Of a session's batches, how often one tries the way that the cost table thinks dearer.
+EXPLORE_EVERY = 64
+
 
 @dataclass(slots=True)
 class SessionStats:
@@ -154,6 +157,8 @@ class Session:
             buffers = self.buffers[version] = Buffers(version)
         costs, fill, now_s, stats = version.costs, version.plan.fill, self._clock.now_s, self.stats
         cover = costs.cover(rows)
+        if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
+            cover = costs.explore(rows)
         at, sparse_s = 0, 0.0
         for bucket in cover:
             stop = min(at + bucket, rows)

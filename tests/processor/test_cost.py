@@ -129,6 +129,16 @@ def test_a_lasting_change_of_cost_changes_the_cover():
     assert table.predict(64) > 300.0
 
 
+def test_a_bucket_whose_calibration_was_disturbed_is_found_out_by_trying():
+    table = CostTable({64: 1.0, 256: 8.0})
+    assert table.cover(200) == (64,) * 4
+    assert table.explore(200) == (256,)
+    for _ in range(8):
+        table.ran(256, 3.0)
+    assert table.cover(200) == (256,)
+    assert table.explore(300) == table.cover(300)
+
+
 def test_a_clock_that_stood_still_teaches_nothing():
     table = CostTable({1: 10.0})
     table.ran(1, 0.0)
