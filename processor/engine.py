@@ -30,6 +30,8 @@ from processor.package.version import VersionReader
 from processor.repository import FolderWatch, Repository
 from processor.served import ServedVersion
 from processor.sessions import Answer, SessionGroup, Work
+from processor.stores.config import RemoteConfig, open_store
+from processor.stores.remote import RemoteTables
 
 __all__ = ["Applied", "ModelStats", "PredictReply", "PredictRequest", "Processor", "ProcessorConfig", "VersionStatus"]
 
@@ -40,7 +42,7 @@ MAX_BATCH_ROWS = 256
 class ProcessorConfig:
     """repository: folder of models. sessions: 0 for one a core. threads_per_session: of the executable.
     max_queue_rows: rows that may wait. models: the only ones to serve, or None. undo_depth: deltas a rollback can
-    take back without reading the disk."""
+    take back without reading the disk. remote: tables whose rows are in a row store, or None."""
 
     repository: str
     sessions: int = 0
@@ -48,6 +50,7 @@ class ProcessorConfig:
     max_queue_rows: int = 65536
     models: list[str] | None = None
     undo_depth: int = 16
+    remote: RemoteConfig | None = None
 
 
 @dataclass(slots=True)
@@ -104,6 +107,10 @@ class Processor:
         if config.sessions < 0 or config.sessions > 1024:
             raise BadInput(f"sessions: 0 to 1024 wanted, got {config.sessions}")
         sessions = config.sessions or available_cores()
+        self._remote = None
+        if config.remote is not None:
+            store = open_store(config.remote.url, config.remote.timeout_s, self._clock)
+            self._remote = RemoteTables(config.remote, store, self._clock)
         self._group = SessionGroup(sessions, MAX_BATCH_ROWS, config.max_queue_rows, self._clock)
         self._root = FolderWatch(self._repository.root)
         self._models: dict[str, ServedModel] = {}
@@ -274,6 +281,8 @@ class Processor:
         """Answers what is queued, then stops the sessions; later calls raise NotReady."""
         self._closed = True
         self._group.close()
+        if self._remote is not None:
+            self._remote.close()
 
     def _model(self, name: str) -> ServedModel:
         if self._closed:
@@ -287,8 +296,9 @@ class Processor:
         return ServedModel(name, self._repository, self._load_version, self._clock)
 
     def _load_version(self, reader: VersionReader) -> ServedVersion:
+        config = self.config
         return ServedVersion(
-            reader, len(self._group), self.config.threads_per_session, self.config.undo_depth, self._clock
+            reader, len(self._group), config.threads_per_session, config.undo_depth, self._clock, self._remote
         )
 
     def _model_info(self, model: ServedModel) -> dict[str, Any]:
@@ -306,6 +316,7 @@ class Processor:
                 "delta_rows": version.delta_rows,
                 "memory": version.memory(),
                 "tables": {name: {"rows": t.rows, "dim": t.spec.dim} for name, t in version.tables.items()},
+                "remote": asdict(version.remote.statistics()) if version.remote else None,
                 "buckets": {str(b): round(s * 1e6, 1) for b, s in version.costs.cost.items()},
             }
         generation = str(model.pick().generation) if model.ready else None

@@ -27,6 +27,7 @@ log = logging.getLogger("freshet.model")
 
 LOADING, AVAILABLE, END = "LOADING", "AVAILABLE", "END"
 ANY_STEP = -1
+RETRY_S = 5.0
 
 Identity = tuple[int, int, int]
 """Modification time, size and inode: another file, or another content, has another."""
@@ -69,6 +70,7 @@ class ServedModel:
         # Path -> what the file was, and the chain's step (or ANY_STEP) at which it was refused.
         self._refused: dict[Path, tuple[Identity, int]] = {}
         self._folder = FolderWatch(repository.root / name)
+        self._retry_at_s: float | None = None
         self._deltas: dict[int, FolderWatch] = {}
 
     @property
@@ -107,7 +109,9 @@ class ServedModel:
         """One look at the model's folders: loads a newer version, applies new deltas. Returns what happened."""
         with self._lock:
             events = []
-            if self._folder.changed():
+            due = self._retry_at_s is not None and self._clock.now_s() >= self._retry_at_s
+            if self._folder.changed() or due:
+                self._retry_at_s = None
                 events += self._poll_versions()
             for number, version in sorted(self._served.items()):
                 watch = self._deltas.setdefault(number, FolderWatch(version.reader.deltas))
@@ -218,8 +222,14 @@ class ServedModel:
         manifest = self._repository.root / self.name / str(number) / MANIFEST
         if number in self._served or (seen := self._fresh(manifest)) is None:
             return []
+        before = self._status.get(number)
         try:
             self._admit(number)
+        except NotReady as error:
+            # Not the files' fault (a row store that is down, or not filled yet): tried again, told once.
+            self._retry_at_s = self._clock.now_s() + RETRY_S
+            told = before is not None and before.error == str(error)
+            return [] if told else [f"{self.name} version {number} waits: {error}"]
         except FreshetError as error:
             self._refused[manifest] = (seen, ANY_STEP)
             return [f"{self.name} version {number} refused: {error}"]

@@ -43,6 +43,8 @@ from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
 from processor.package.version import VersionReader, table_file
 from processor.sparse import SparsePlan
+from processor.stores.remote import RemoteTables
+from processor.stores.table import RemoteTable
 from processor.table import ServedTable, Versions
 
 IDLE = np.iinfo(np.int64).max
@@ -80,18 +82,32 @@ class Undo:
 class ServedVersion:
     """One version in memory: pinned by sessions, moved along its chain of deltas by one writer."""
 
-    def __init__(self, reader: VersionReader, sessions: int, threads: int, undo_depth: int, clock: Clock) -> None:
-        """Loads and verifies the version; raises FreshetError when it cannot be served."""
+    def __init__(
+        self,
+        reader: VersionReader,
+        sessions: int,
+        threads: int,
+        undo_depth: int,
+        clock: Clock,
+        remote: RemoteTables | None = None,
+    ) -> None:
+        """Loads and verifies the version; raises FreshetError when it cannot be served. Files of remote tables are
+        not opened: the row store vouches for their checksum."""
         self.manifest: Manifest = reader.manifest
         self.reader = reader
         self.lock = threading.RLock()
         self.pins = np.full(sessions, IDLE, np.int64)
         self._clock = clock
         self._threads = threads
-        reader.verify()
         self.plan = SparsePlan(self.manifest)
+        elsewhere = remote.names(self.manifest) if remote else []
+        self.remote = remote.open(self.manifest, self.plan) if remote else None
+        reader.verify(self.manifest.files.keys() - {table_file(name) for name in elsewhere})
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
-        self.tables = {t.name: ServedTable(t, reader.tensors(table_file(t.name))) for t in self.manifest.tables}
+        self.tables: dict[str, ServedTable] = {
+            t.name: RemoteTable(t) if t.name in elsewhere else ServedTable(t, reader.tensors(table_file(t.name)))
+            for t in self.manifest.tables
+        }
         self.dense: Dense = reader.dense()
         self._artefacts: dict[str, list[Artefact]] = {}
         for entry in chosen(self.manifest):

@@ -175,6 +175,11 @@ class Session(threading.Thread):
                 outputs = self._compute(version, state, [work.bound for work in batch])
                 generation = state.generation
         except Exception as error:
+            if isinstance(error, NotReady) and len(batch) > 1:
+                # Rows that one request reads could not be had: the others are not to fail with it.
+                for work in batch:
+                    self._run_batch([work])
+                return
             if not isinstance(error, FreshetError):
                 log.exception("a batch failed")
                 error = FreshetError("the model could not be run on this request")
@@ -198,12 +203,14 @@ class Session(threading.Thread):
             buffers = self.buffers[version] = Buffers(version)
         total = sum(b.rows for b in bound)
         results = {n: np.empty((total, c), np.float32) for n, c in version.outputs.items()}
+        # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
+        stand_in = version.remote.stand_in(state.tables, state.epoch, bound) if version.remote else state
         at = 0
         for bucket in version.costs.cover(total):
             stop = min(at + bucket, total)
             x, outputs, run = buffers.get(state, bucket)
             part, spans = _cut(bound, at, stop)
-            version.plan.fill(state.tables, state.epoch, part, spans, x, buffers.counts)
+            version.plan.fill(stand_in.tables, state.epoch, part, spans, x, buffers.counts)
             run()
             for name, result in results.items():
                 result[at:stop] = outputs[name][: stop - at]

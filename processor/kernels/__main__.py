@@ -11,4 +11,5 @@ for stale in Path(__file__).parent.glob("__pycache__/*.nb[ic]"):
 import processor.kernels.hashing  # noqa: E402
 import processor.kernels.index  # noqa: E402
 import processor.kernels.pool  # noqa: E402
+import processor.kernels.remote  # noqa: E402
 import processor.kernels.rows  # noqa: E402, F401

@@ -34,6 +34,7 @@ class Version:
         self.costs = CostTable(costs or {1: 1.0, 4: 1.5})
         self.plan = SimpleNamespace(width=1, fill=self.fill)
         self.outputs = {"y": 1, "z": 2}
+        self.remote = None
         self.tables = {"t": None}
         self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold
         self.step, self.pins = 1, {}
