@@ -103,7 +103,8 @@ class RedisStore:
             "decode_responses": False,
         }
         try:
-            pool = ConnectionPool.from_url(f"{scheme.removesuffix('+cluster')}://{rest}")
+            pool = ConnectionPool.from_url(f"{scheme.removesuffix('+cluster')}://{rest}", **options)
+            # Also where the URL's own options say otherwise.
             pool.connection_kwargs.update(options)
         except Exception:
             # What urllib and redis-py say about a URL may quote its password.
