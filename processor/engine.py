@@ -31,7 +31,7 @@ from processor.repository import FolderWatch, Repository
 from processor.served import ServedVersion
 from processor.sessions import Answer, SessionGroup, Work
 from processor.stores.config import RemoteConfig, open_store
-from processor.stores.remote import RemoteTables
+from processor.stores.remote import RemoteStats, RemoteTables
 
 __all__ = ["Applied", "ModelStats", "PredictReply", "PredictRequest", "Processor", "ProcessorConfig", "VersionStatus"]
 
@@ -76,7 +76,7 @@ class PredictReply:
 @dataclass(frozen=True, slots=True)
 class ModelStats:
     """A snapshot of one model. requests to padded_rows are the SessionGroup's, over all models. published_at and
-    event_time (newest event learned): Unix seconds, of the served generation."""
+    event_time (newest event learned): Unix seconds, of the served generation. remote: of its tables in a row store."""
 
     model: str
     generation: Generation
@@ -94,6 +94,7 @@ class ModelStats:
     event_time: float | None
     lookups: int
     misses: int
+    remote: RemoteStats | None = None
 
 
 class Processor:
@@ -265,6 +266,7 @@ class Processor:
                     event_time=version.event_time[1] if version.event_time else None,
                     lookups=lookups,
                     misses=misses,
+                    remote=version.remote.statistics() if version.remote else None,
                 )
             )
         return snapshots

@@ -15,6 +15,7 @@ import typer
 
 from processor.errors import FreshetError
 from serving.demo import demo
+from serving.tables import tables_app
 from serving.training import bench_app, train
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ delta_app = typer.Typer(help="List, apply and roll back deltas.", no_args_is_hel
 app.command()(train)
 app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
+app.add_typer(tables_app, name="tables")
 app.command()(demo)
 
 AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]

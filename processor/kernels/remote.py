@@ -19,16 +19,18 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from processor.kernels.index import ABSENT, home, probe
-from processor.kernels.pointers import load_acquire, load_i64, store_i64
+from processor.kernels.index import ABSENT, EMPTY, LINE_ENTRIES, home, probe
+from processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64
 from processor.kernels.pool import CAPACITY, INDEX, KIND_FLOAT, KIND_ONE, META
 
 LOST, FOUND, NOWHERE = 0, 1, 2
 BURIED, ELSEWHERE = -3, -4
 WAYS = 8
+AHEAD = 16
 MOST = 127
 HAS_ROW = 128
-CACHE_FIELDS = 5
+HALVE_EVERY = 16
+CACHE_FIELDS = 6
 BUCKET_HEADER_NBYTES = 8
 
 
@@ -94,17 +96,19 @@ def local(ref, meta, epoch):
 
 
 @nb.njit(
-    nb.void(nb.int64[:, ::1], nb.int64[:, :, ::1], nb.int64[:, ::1], nb.int64[::1], nb.int64[::1]),
+    nb.int64(nb.int64[:, ::1], nb.int64[:, :, ::1], nb.int64[:, ::1], nb.int64[::1], nb.int64[:, ::1], nb.int64[::1]),
     cache=True,
     nogil=True,
     boundscheck=False,
 )
-def occurrences(plan, inputs, spans, remote, totals):
-    """totals[k] = how many ids the spans read of remote table k, repeats counted.
+def lay_out(plan, inputs, spans, remote, stands, starts):
+    """Sizes what collect() fills; returns the entries of all stand-ins together.
 
     plan, inputs, spans: as kernels.pool.run takes them. remote int64 [T]: a table's k, or -1 for a local one.
+    stands int64 [K, 3]: first entry of a stand-in among all entries, its capacity (load 2/3), and its bound: the ids
+    read of table k, repeats counted. starts int64 [K + 1]: the bounds, summed up.
     """
-    totals[:] = 0
+    stands[:] = 0
     for f in range(plan.shape[0]):
         kind, slot, table, max_length = plan[f, 0], plan[f, 1], plan[f, 3], plan[f, 5]
         if kind == KIND_FLOAT or remote[table] < 0:
@@ -121,7 +125,14 @@ def occurrences(plan, inputs, spans, remote, totals):
             for i in range(first, first + rows):
                 length = load_i64(splits + 8 * (i + 1)) - load_i64(splits + 8 * i)
                 total += min(length, max_length) if max_length > 0 else length
-        totals[remote[table]] += total
+        stands[remote[table], 2] += total
+    entries, starts[0] = 0, 0
+    for k in range(stands.shape[0]):
+        bound = stands[k, 2]
+        stands[k, 0], stands[k, 1] = entries, bound + bound // 2 + LINE_ENTRIES
+        entries += stands[k, 1]
+        starts[k + 1] = starts[k] + bound
+    return entries
 
 
 @nb.njit(
@@ -166,6 +177,7 @@ def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, 
         nb.int64,
         nb.int64[::1],
         nb.int64[:, ::1],
+        nb.int64[:, ::1],
         nb.int64[::1],
         nb.int64[::1],
         nb.int64[::1],
@@ -175,14 +187,19 @@ def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, 
     nogil=True,
     boundscheck=False,
 )
-def collect(tables, plan, inputs, spans, epoch, remote, stands, starts, wanted, entries, counts):
+def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, starts, wanted, entries, counts):
     """Fills the stand-in indexes with every id that the spans read of remote tables, each once.
 
-    tables: the published descriptors. stands int64 [K, 3]: address of a stand-in index (all EMPTY), its capacity,
-    its bound. wanted, entries: from starts[k] on, counts[k] ids without a local version visible in `epoch`, and the
-    addresses of their refs.
+    tables: the published descriptors. index_of_all int64 [entries, 2]: room for the stand-ins of lay_out(), whose
+    addresses go to stands[:, 0]. wanted, entries: from starts[k] on, counts[k] ids without a local version visible
+    in `epoch`, and the addresses of their refs.
     """
     counts[:] = 0
+    stood = np.int64(index_of_all.ctypes.data)
+    for i in range(index_of_all.shape[0]):
+        index_of_all[i, 1] = EMPTY
+    for k in range(stands.shape[0]):
+        stands[k, 0] = stood + 16 * stands[k, 0]
     for f in range(plan.shape[0]):
         kind, slot, column, table, max_length = plan[f, 0], plan[f, 1], plan[f, 2], plan[f, 3], plan[f, 5]
         if kind == KIND_FLOAT or remote[table] < 0:
@@ -227,13 +244,24 @@ def collect(tables, plan, inputs, spans, epoch, remote, stands, starts, wanted, 
 def take(cache, starts, counts, wanted, entries, rows, status):
     """Serves waiting ids from the cache; returns how many it does not know.
 
-    cache int64 [K, 5]: addresses of keys, marks and rows, sets, bytes a row. rows int64 [K]: address of table k's
-    fetched rows. status[starts[k] + p]: LOST for those that are to be fetched. Caller holds the cache's lock.
+    cache int64 [K, 6]: addresses of keys, marks and rows, sets, bytes a row, evictions. rows int64 [K]: address of
+    table k's fetched rows. status[starts[k] + p]: LOST for those that are to be fetched. Caller holds the cache's lock.
     """
     unknown = 0
     for k in range(cache.shape[0]):
         keys, marks, kept, sets, nbytes = cache[k, 0], cache[k, 1], cache[k, 2], cache[k, 3], cache[k, 4]
         for p in range(counts[k]):
+            if p % AHEAD == 0:
+                # Sets are far apart and two lines each: their misses overlap when asked for together.
+                for q in range(p, min(p + AHEAD, counts[k])):
+                    line = home(wanted[starts[k] + q], sets) * WAYS
+                    prefetch(keys + 8 * line)
+                    prefetch(marks + line)
+                for q in range(p, min(p + AHEAD, counts[k])):
+                    line = home(wanted[starts[k] + q], sets) * WAYS
+                    for way in range(line, line + WAYS):
+                        if load_i64(keys + 8 * way) == wanted[starts[k] + q]:
+                            prefetch(kept + way * nbytes)
             key = wanted[starts[k] + p]
             line = home(key, sets) * WAYS
             status[starts[k] + p] = LOST
@@ -261,8 +289,8 @@ def take(cache, starts, counts, wanted, entries, rows, status):
 def keep(cache, ids, rows, status):
     """Enters fetched ids in one table's cache: those FOUND with their row, those NOWHERE without.
 
-    A full set gives up the way with the smallest count, and takes that count off the others: least frequently used,
-    aged by what it evicts. cache: a row of take()'s. Caller holds the cache's lock.
+    A full set gives up a way with the smallest count, each in its turn; every HALVE_EVERY-th eviction halves the counts
+    of its set. cache: a row of take()'s, its last field counts evictions. Caller holds the cache's lock.
     """
     keys, marks, kept, sets, nbytes = cache[0], cache[1], cache[2], cache[3], cache[4]
     source = np.int64(rows.ctypes.data)
@@ -270,21 +298,21 @@ def keep(cache, ids, rows, status):
         if status[i] == LOST:
             continue
         line = home(ids[i], sets) * WAYS
-        chosen, least = np.int64(-1), np.int64(MOST + 1)
-        for way in range(line, line + WAYS):
+        chosen, least, known = np.int64(0), np.int64(MOST + 1), False
+        for turn in range(cache[5], cache[5] + WAYS):
+            way = line + turn % WAYS
             mark = load_mark(marks, way)
-            if mark and load_i64(keys + 8 * way) == ids[i]:
-                chosen = -1
-                break
+            known |= mark != 0 and load_i64(keys + 8 * way) == ids[i]
             if mark & MOST < least:
                 chosen, least = way, mark & MOST
-        if chosen < 0:
+        if known:
             continue
         if least > 0:
-            # A count of 1 is the least of a way in use.
-            for way in range(line, line + WAYS):
-                mark = load_mark(marks, way)
-                store_mark(marks, way, (mark & HAS_ROW) | max(1, (mark & MOST) - least))
+            cache[5] += 1
+            if cache[5] % HALVE_EVERY == 0:
+                for way in range(line, line + WAYS):
+                    mark = load_mark(marks, way)
+                    store_mark(marks, way, (mark & HAS_ROW) | max(1, (mark & MOST) >> 1))
         store_i64(keys + 8 * chosen, ids[i])
         if status[i] == FOUND:
             copy_bytes(kept + chosen * nbytes, source + i * nbytes, nbytes)

@@ -2,10 +2,13 @@
 
 Sets of eight ways. A way holds an id, a count of 1 to 127, and its row or the fact that the store has none: rows of a
 version never change, so what was fetched once is right for as long as the version is served, unseen ids included. A
-full set evicts the way of the smallest count and takes that count off the others: least frequently used with ageing
-(LFU-DA, Arlitt et al. 2000), chosen because ids follow a power law with a long tail of ids that come once, which
-flush an LRU, and because within a set it needs neither lists nor a hand: one cache line of keys, eight bytes of
-counts, one pass.
+full set evicts a way of the smallest count, each in its turn, and every 16th eviction halves the counts of its set:
+least frequently used, with ageing. It needs neither lists nor a clock: one line of keys, eight bytes of counts.
+
+Chosen against an exact LRU by simulation (2 million draws from 1 million ids, caches of 1 and 10 % of them): hit rates
+of 0.701 and 0.846 against 0.677 and 0.839 for Zipf 1.05, 0.255 and 0.518 against 0.231 and 0.486 for Zipf 0.8, because
+ids that come once do not push out those that come again. When all popularity is dealt anew every 500,000 draws it is
+1 to 2 points better with the small cache and 2 worse with the large one.
 
 Who owns what: `lock` guards every array; it is held for kernel calls only, which run without the GIL, never for a
 round trip. Memory is reserved at once and resident as it is used.
@@ -40,7 +43,7 @@ class RowCache:
         for k, nbytes in enumerate(row_nbytes if sets else ()):
             buffers = [reserve(ways * n, f"cache-{what}") for what, n in (("ids", 8), ("marks", 1), ("rows", nbytes))]
             self._keep += buffers
-            self._tables[k] = [*(b.ctypes.data for b in buffers), sets, nbytes]
+            self._tables[k] = [*(b.ctypes.data for b in buffers), sets, nbytes, 0]
 
     def take(self, starts: Int64s, counts: Int64s, wanted: Int64s, entries: Int64s, rows: Int64s, status: Bytes) -> int:
         """Serves what it has of the waiting ids (kernels.remote.take); returns how many are to be fetched."""

@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ class StoredTable:
 
     def keys(self, buckets: Int64s) -> list[bytes]:
         """The keys of buckets."""
-        prefixes = [f"freshet:{{{self.name}/{shard:02x}}}:".encode() for shard in range(SHARDS)]
+        prefixes = _prefixes(self.name)
         return [prefixes[b % SHARDS] + b"%d" % b for b in buckets.tolist()]
 
     def all_keys(self) -> Iterator[list[bytes]]:
@@ -144,6 +145,12 @@ class StoredTable:
         rows, status = np.empty((len(ids), self.row_nbytes), np.uint8), np.empty(len(ids), np.uint8)
         kernels.unpack(data, starts, self.tag, ids, position, rows, status)
         return rows, status
+
+
+@lru_cache(4096)
+def _prefixes(name: str) -> list[bytes]:
+    """The keys of a table's shards, up to the bucket's number."""
+    return [f"freshet:{{{name}/{shard:02x}}}:".encode() for shard in range(SHARDS)]
 
 
 def marker_key(model: str, version: int, table: str) -> bytes:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from processor.clock import Clock
 from processor.errors import BadInput, Corrupt, NotReady
-from processor.kernels import index as hash_index
 from processor.kernels import pool
 from processor.kernels import remote as kernels
 from processor.package.manifest import Manifest
@@ -142,11 +141,15 @@ class RemoteReader:
         self._nbytes = np.array([t.row_nbytes for t in tables], np.int64)
         self._cache = RowCache(self._nbytes.tolist(), config.cache_rows)
         self._lock = threading.Lock()
-        self._stats = RemoteStats()
+        self._asked = self._unknown = self._lost = self._round_trips = 0
+        self._fetch_s = 0.0
         self._log_at_s = -LOG_EVERY_S
 
     def statistics(self) -> RemoteStats:
-        return self._stats
+        """A snapshot of the counters."""
+        with self._lock:
+            fetched, cached = self._unknown - self._lost, self._asked - self._unknown
+            return RemoteStats(self._asked, cached, fetched, self._lost, self._round_trips, self._fetch_s)
 
     def stand_in(self, tables: NDArray[np.int64], epoch: int, bound: Sequence[Bound]) -> StandIn:
         """Everything that a batch of whole requests reads, as of a pinned state's tables and epoch.
@@ -155,31 +158,16 @@ class RemoteReader:
         """
         inputs = np.stack([b.inputs for b in bound])
         spans = np.array([(0, b.rows) for b in bound], np.int64)
-        totals = np.empty(len(self._tables), np.int64)
-        kernels.occurrences(self._plan.plan, inputs, spans, self._remote, totals)
-        capacities = np.array([hash_index.capacity_for(n) for n in totals.tolist()], np.int64)
-        index = hash_index.empty_index(int(capacities.sum()))
-        edges = _starts(capacities)
-        stands = np.stack([index.ctypes.data + 16 * edges, capacities, totals], axis=1)
-        most = int(totals.sum())
-        starts, counts = _starts(totals), np.empty(len(totals), np.int64)
-        ids, entries = np.empty(most, np.int64), np.empty(most, np.int64)
-        kernels.collect(
-            tables,
-            self._plan.plan,
-            inputs,
-            spans,
-            epoch,
-            self._remote,
-            stands,
-            starts,
-            ids,
-            entries,
-            counts,
-        )
-        sizes = counts * self._nbytes
-        rows = np.empty(int(sizes.sum()), np.uint8)
-        row_starts = rows.ctypes.data + _starts(sizes)
+        stands, starts = np.empty((len(self._tables), 3), np.int64), np.empty(len(self._tables) + 1, np.int64)
+        plan, remote = self._plan.plan, self._remote
+        size = kernels.lay_out(plan, inputs, spans, remote, stands, starts)
+        most = int(starts[-1])
+        index, ids, entries = np.empty((size, 2), np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+        counts = np.empty(len(self._tables), np.int64)
+        kernels.collect(tables, plan, inputs, spans, epoch, remote, index, stands, starts, ids, entries, counts)
+        ends = np.cumsum(counts * self._nbytes)
+        rows = np.empty(int(ends[-1]), np.uint8)
+        row_starts = rows.ctypes.data + ends - counts * self._nbytes
         self._supply(Waiting(starts, counts, ids, entries, row_starts, np.empty(most, np.uint8)))
         standing = tables.copy()
         standing[self._numbers, pool.INDEX // 8] = stands[:, 0]
@@ -224,19 +212,15 @@ class RemoteReader:
         return lost, reply.problem or "has lost some of its buckets"
 
     def _count(self, asked: int, unknown: int, lost: int, taken_s: float, problem: str) -> None:
-        more = RemoteStats(asked, asked - unknown, unknown - lost, lost, int(unknown > 0), taken_s)
         with self._lock:
-            stats = self._stats
-            sums = {f.name: getattr(stats, f.name) + getattr(more, f.name) for f in fields(RemoteStats)}
-            self._stats = replace(stats, **sums)
+            self._asked += asked
+            self._unknown += unknown
+            self._lost += lost
+            self._round_trips += unknown > 0
+            self._fetch_s += taken_s
+            total = self._lost
             now_s = self._clock.now_s()
             if not lost or now_s < self._log_at_s + LOG_EVERY_S:
                 return
             self._log_at_s = now_s
-            total = self._stats.lost
         log.warning("%d embedding rows could not be had, %d since the start: the row store %s", lost, total, problem)
-
-
-def _starts(sizes: Int64s) -> Int64s:
-    """Where each of consecutive runs begins."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)[:-1]])
