@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from processor.errors import BadInput, NotFound
+
+if TYPE_CHECKING:
+    from processor.package.version import VersionReader
 
 tables_app = typer.Typer(help="Tables that live in a row store.", no_args_is_help=True)
 
@@ -82,7 +85,7 @@ def tables_drop(
         print(f"{model}/{version}: nothing in the row store")
 
 
-def _reader(root: str, model: str, version: int | None) -> Any:
+def _reader(root: str, model: str, version: int | None) -> VersionReader:
     from processor.package.version import VersionReader
     from processor.repository import Repository
 

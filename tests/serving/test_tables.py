@@ -45,7 +45,7 @@ def test_tables_are_pushed_and_dropped(repository):
 
 def test_what_cannot_be_pushed_or_dropped_is_said_in_one_line(repository):
     to = ["--url", f"redis://127.0.0.1:{free_ports(1)[0]}"]
-    with pytest.raises(NotReady, match="^the row store cannot be reached$"):
+    with pytest.raises(NotReady, match=r"^the row store cannot be reached$"):
         run("push", "small", "--repository", repository, *to)
     with pytest.raises(NotFound, match="model 'small' version 7 is not in the repository"):
         run("push", "small", "--repository", repository, "--version", 7, *to)
@@ -53,5 +53,5 @@ def test_what_cannot_be_pushed_or_dropped_is_said_in_one_line(repository):
         run("push", "small", "--repository", repository, "--table", "colour", *to)
     with pytest.raises(BadInput, match="--repository or --table wanted"):
         run("drop", "small", "--version", 1, *to)
-    with pytest.raises(BadInput, match="remote.url"):
+    with pytest.raises(BadInput, match=r"remote\.url"):
         run("push", "small", "--repository", repository, "--url", "http://127.0.0.1")
