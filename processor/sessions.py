@@ -24,6 +24,7 @@ from processor.errors import Expired, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
 from processor.served import ServedVersion, State
 from processor.sparse import Bound
+from processor.stores.remote import StandIn
 
 log = logging.getLogger("freshet.sessions")
 
@@ -204,7 +205,9 @@ class Session(threading.Thread):
         total = sum(b.rows for b in bound)
         results = {n: np.empty((total, c), np.float32) for n, c in version.outputs.items()}
         # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
-        stand_in = version.remote.stand_in(state.tables, state.epoch, bound) if version.remote else state
+        stand_in: State | StandIn = state
+        if version.remote is not None:
+            stand_in = version.remote.stand_in(state.tables, state.epoch, *_cut(bound, 0, total))
         at = 0
         for bucket in version.costs.cover(total):
             stop = min(at + bucket, total)

@@ -175,7 +175,7 @@ class RedisStore:
         replies = self._send(commands)
         moved = [i for i, reply in enumerate(replies) if isinstance(reply, exceptions.MovedError)]
         if moved:
-            self._refresh()
+            self._refresh(moved=True)
             for i, reply in zip(moved, self._send([commands[i] for i in moved])):
                 replies[i] = reply
         return replies
@@ -222,15 +222,21 @@ class RedisStore:
     def _route(self, keys: list[bytes]) -> list[Node | None]:
         if not self._cluster:
             return [self._seed] * len(keys)
-        if self._stale and self._clock.now_s() >= self._refreshed_at_s + REFRESH_S:
+        if self._stale:
             self._refresh()
         slots = self._slots
         return [slots[key_slot(key)] for key in keys]
 
-    def _refresh(self) -> None:
-        """Asks the nodes, those known first, which of them serves which slots; keeps what it knows if none answers."""
+    def _refresh(self, moved: bool = False) -> None:
+        """Asks the nodes, those known first, which of them serves which slots; keeps what it knows if none answers.
+
+        Unless slots are known to have moved, it asks at most once a second, and not when another thread just did.
+        """
         with self._refreshing:
-            self._refreshed_at_s = self._clock.now_s()
+            now_s = self._clock.now_s()
+            if not moved and not (self._stale and now_s >= self._refreshed_at_s + REFRESH_S):
+                return
+            self._refreshed_at_s = now_s
             for node in [*dict.fromkeys(n for n in self._slots if n is not None), self._seed]:
                 if not node.breaker.allow():
                     continue

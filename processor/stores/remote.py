@@ -151,13 +151,15 @@ class RemoteReader:
             fetched, cached = self._unknown - self._lost, self._asked - self._unknown
             return RemoteStats(self._asked, cached, fetched, self._lost, self._round_trips, self._fetch_s)
 
-    def stand_in(self, tables: NDArray[np.int64], epoch: int, bound: Sequence[Bound]) -> StandIn:
-        """Everything that a batch of whole requests reads, as of a pinned state's tables and epoch.
+    def stand_in(
+        self, tables: NDArray[np.int64], epoch: int, bound: Sequence[Bound], spans: NDArray[np.int64]
+    ) -> StandIn:
+        """Everything that a batch reads, as of a pinned state's tables and epoch.
 
+        spans int64 [requests, 2]: first row and rows of each request, as SparsePlan.fill takes them.
         Raises NotReady when rows could not be had and the policy says so.
         """
         inputs = np.stack([b.inputs for b in bound])
-        spans = np.array([(0, b.rows) for b in bound], np.int64)
         stands, starts = np.empty((len(self._tables), 3), np.int64), np.empty(len(self._tables) + 1, np.int64)
         plan, remote = self._plan.plan, self._remote
         size = kernels.lay_out(plan, inputs, spans, remote, stands, starts)

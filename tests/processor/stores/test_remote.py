@@ -48,7 +48,7 @@ def pooled(version, requests, session=0):
         x = np.zeros((sum(b.rows for b in bound), version.plan.width), np.float32)
         counts = np.zeros((2, 2), np.int64)
         spans = np.array([[0, b.rows] for b in bound])
-        stand_in = version.remote.stand_in(state.tables, state.epoch, bound) if version.remote else state
+        stand_in = version.remote.stand_in(state.tables, state.epoch, bound, spans) if version.remote else state
         version.plan.fill(stand_in.tables, state.epoch, bound, spans, x, counts)
         return x, counts.tolist()
 
@@ -165,6 +165,25 @@ def test_slots_of_superseded_rows_are_used_again(package, store):
     assert version.tables["user"].nbytes["arena"] <= 12 * (DIM * 4 + 16)
 
 
+def test_removing_what_is_removed_already_costs_nothing(package, store):
+    version = load(package, store, undo_depth=1)
+    for step in range(1, 60):
+        version.apply(make_delta(step, [], [0, 1, 2]))
+    assert version.tables["user"].nbytes["arena"] == 3 * (DIM * 4 + 16)
+
+
+def test_only_the_rows_of_the_spans_are_asked_for(package, store):
+    version = load(package, store)
+    bound = [version.plan.bind(make_inputs(range(0, 60, 3), tags=[[]] * 20))]
+    with version.pinned(0) as state:
+        spans = np.array([[5, 3]])
+        x = np.zeros((3, version.plan.width), np.float32)
+        stand_in = version.remote.stand_in(state.tables, state.epoch, bound, spans)
+        version.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
+    assert version.remote.statistics().asked == 3
+    np.testing.assert_array_equal(x[:, :DIM], expected_rows(dict.fromkeys(USERS, 0), [15, 18, 21]))
+
+
 def test_a_reader_of_an_old_state_sees_old_rows(package, store):
     version = load(package, store)
     version.apply(make_delta(1, [0], [3]))
@@ -175,8 +194,9 @@ def test_a_reader_of_an_old_state_sees_old_rows(package, store):
         pass
     bound = [version.plan.bind(make_inputs([0, 3, 6], tags=[[], [], []]))]
     x = np.zeros((3, version.plan.width), np.float32)
-    stand_in = version.remote.stand_in(state.tables, state.epoch, bound)
-    version.plan.fill(stand_in.tables, state.epoch, bound, np.array([[0, 3]]), x, np.zeros((2, 2), np.int64))
+    spans = np.array([[0, 3]])
+    stand_in = version.remote.stand_in(state.tables, state.epoch, bound, spans)
+    version.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
     version.unpin(0)
     done.join()
     np.testing.assert_array_equal(x[:, :DIM], expected_rows({0: 1, 6: 0}, [0, 3, 6]))
@@ -292,7 +312,8 @@ def test_many_sessions_read_the_same_rows_while_deltas_and_rollbacks_run(package
                 inputs = make_inputs([*users, *others.integers(0, 300, 20).tolist()], tags=[["a"]] * 26)
                 bound = [version.plan.bind(inputs)]
                 x = np.zeros((26, version.plan.width), np.float32)
-                stand_in = version.remote.stand_in(state.tables, state.epoch, bound)
+                spans = np.array([[0, 26]])
+                stand_in = version.remote.stand_in(state.tables, state.epoch, bound, spans)
                 version.plan.fill(
                     stand_in.tables, state.epoch, bound, np.array([[0, 26]]), x, np.zeros((2, 2), np.int64)
                 )
