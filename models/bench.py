@@ -19,6 +19,7 @@ from processor.generation import Generation
 from processor.kernels.hashing import init_rows
 from processor.package.delta import SUFFIX, Delta, TableDelta, write_delta
 from processor.package.manifest import Feature, Input, Manifest, Output, Table
+from processor.package.rowtypes import ROW_TYPES
 from processor.package.version import VersionReader
 from processor.repository import Repository
 
@@ -28,8 +29,8 @@ HIDDEN = (1024, 512, 256)
 LIMIT = 0.05
 
 
-def bench_manifest(rows: int) -> Manifest:
-    """The manifest draft of the benchmark's model with `rows` rows a table."""
+def bench_manifest(rows: int, dtype: str = "float32") -> Manifest:
+    """The manifest draft of the benchmark's model with `rows` rows a table, stored as `dtype`."""
     ids = [
         Feature(
             f"c{i}", "id", "ids", column=i, table=f"c{i}", offset=i * DIM, width=DIM, side="item" if i % 2 else "user"
@@ -44,7 +45,7 @@ def bench_manifest(rows: int) -> Manifest:
         created_at=0.0,
         inputs=[Input("ids", "int64", columns=TABLES), Input("floats", "float32", columns=FLOATS)],
         features=ids + floats,
-        tables=[Table(f"c{i}", DIM, rows) for i in range(TABLES)],
+        tables=[Table(f"c{i}", DIM, rows, dtype) for i in range(TABLES)],
         outputs=[Output("score")],
         width=TABLES * DIM + FLOATS,
         dense={},
@@ -52,8 +53,11 @@ def bench_manifest(rows: int) -> Manifest:
     )
 
 
-def write_model(repository: Path, rows: int, seed: int = 0) -> Generation:
-    """Publishes the benchmark's model as the next version; returns its generation. Needs the train extra."""
+def write_model(repository: Path, rows: int, seed: int = 0, dtype: str = "float32") -> Generation:
+    """Publishes the benchmark's model as the next version; returns its generation. Needs the train extra.
+
+    dtype: what rows are stored as; raises BadInput for none of manifest.tables' own.
+    """
     from compiler.dense import DenseGraph
     from models.zoo.arch import Arch
     from models.zoo.deepfm import build
@@ -61,8 +65,10 @@ def write_model(repository: Path, rows: int, seed: int = 0) -> Generation:
 
     if not 1 <= rows < 2**31:
         raise BadInput(f"rows: 1 to 2**31-1 wanted, got {rows}")
+    if dtype not in ROW_TYPES:
+        raise BadInput(f"dtype: one of {', '.join(ROW_TYPES)} wanted, got {dtype[:40]!r}")
     repository.mkdir(parents=True, exist_ok=True)
-    draft = bench_manifest(rows)
+    draft = bench_manifest(rows, dtype)
     version = max(Repository(repository).versions(MODEL), default=0) + 1
     keys = np.arange(rows, dtype=np.int64)
     tables = {}

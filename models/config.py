@@ -21,6 +21,7 @@ from models.data import FORMATS, default_features, format_of
 from models.data.source import nearest
 from processor.errors import BadInput
 from processor.package.manifest import COMBINERS, KINDS, NAME, SIDES
+from processor.package.rowtypes import ROW_TYPES
 
 ARCHS = ("deepfm", "dlrm")
 OPTIMIZERS = ("adagrad", "adam", "ftrl")
@@ -62,7 +63,7 @@ class FeatureConfig:
     """[features.<name>]. name: the column; kind, side, combiner, max_length: as in a manifest's Feature.
 
     table, dim: its embedding table (default: one of its own name) and the row's floats; "" and 0 for kind
-    float.
+    float. dtype: what its table is published as ("": publish.table_dtype).
     transform: 'none' | 'log1p', of kind float.
     """
 
@@ -74,6 +75,7 @@ class FeatureConfig:
     combiner: str = "sum"
     max_length: int = 0
     transform: str = "none"
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class TrainSettings:
 
 @dataclass(frozen=True, slots=True)
 class PublishConfig:
-    """[publish]. repository: a folder; full_rows: these many rows, in order, make the full version (0: all);
+    """[publish]. repository: a folder; table_dtype: what tables are published as, where their features do not say;
+    full_rows: these many rows, in order, make the full version (0: all);
     delta_rows: then one delta every so many rows (0: none); delta_seconds: and at the latest so many seconds
     after the last one (0: rows alone decide)."""
 
@@ -100,6 +103,7 @@ class PublishConfig:
     full_rows: int = 0
     delta_rows: int = 0
     delta_seconds: float = 0.0
+    table_dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +293,8 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
     _want_between(feature.max_length, 0, 1 << 20, f"{where}.max_length")
     if "dim" in section:
         _want_between(feature.dim, 1, 4096, f"{where}.dim")
+    if "dtype" in section:
+        _want_one_of(feature.dtype, tuple(ROW_TYPES), f"{where}.dtype")
     if "table" in section:
         named = NAME.fullmatch(feature.table) is not None
         _want(named, f"{where}.table", "letters, digits, '_', '.', '-'", feature.table)
@@ -296,6 +302,7 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
     meant_for = {
         "table": embedded,
         "dim": embedded,
+        "dtype": embedded,
         "combiner": RAGGED,
         "max_length": RAGGED,
         "transform": ("float",),
@@ -317,6 +324,11 @@ def _check_tables(features: list[FeatureConfig]) -> None:
                 f"features.{f.name}.dim: {other.dim} wanted, as features.{other.name} has in table"
                 f" {f.table!r}, got {f.dim}"
             )
+        if f.dtype != other.dtype:
+            raise BadInput(
+                f"features.{f.name}.dtype: {other.dtype or 'none'} wanted, as features.{other.name} has for table"
+                f" {f.table!r}, got {f.dtype or 'none'}"
+            )
         if (f.kind in HASHED) != (other.kind in HASHED):
             kinds = "string or strings" if other.kind in HASHED else "id or ids"
             raise BadInput(
@@ -337,6 +349,7 @@ def _check_train(train: TrainSettings) -> None:
 
 def _check_publish(publish: PublishConfig) -> None:
     _want(publish.repository != "", "publish.repository", "a folder", "")
+    _want_one_of(publish.table_dtype, tuple(ROW_TYPES), "publish.table_dtype")
     _want_between(publish.full_rows, 0, 2**63 - 1, "publish.full_rows")
     _want_between(publish.delta_rows, 0, 2**63 - 1, "publish.delta_rows")
     if not (publish.delta_seconds >= 0 and math.isfinite(publish.delta_seconds)):

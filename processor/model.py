@@ -20,6 +20,7 @@ from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotRead
 from processor.generation import Generation
 from processor.package.delta import Delta, parse_delta, read_delta
 from processor.package.version import MANIFEST, VersionReader
+from processor.replica import Readers
 from processor.repository import FolderWatch, Repository, check_name
 from processor.served import ServedVersion
 
@@ -57,10 +58,16 @@ class ServedModel:
     """The versions of one model in memory; poll(), load() and apply() change them, pick() reads them."""
 
     def __init__(
-        self, name: str, repository: Repository, load: Callable[[VersionReader], ServedVersion], clock: Clock
+        self,
+        name: str,
+        repository: Repository,
+        load: Callable[[VersionReader], ServedVersion],
+        connect: Callable[[ServedVersion], Readers],
+        clock: Clock,
     ) -> None:
+        """load: a version as its folder has it, without deltas. connect: who is to answer by it."""
         self.name = name
-        self._repository, self._load, self._clock = repository, load, clock
+        self._repository, self._load, self._connect, self._clock = repository, load, connect, clock
         self._lock = threading.RLock()
         self._served: dict[int, ServedVersion] = {}
         self._labels = repository.labels(name)
@@ -197,6 +204,7 @@ class ServedModel:
                 version.rollback(generation.step)
             else:
                 self._served = self._served | {generation.version: rebuilt}
+                version.close()
             return self._served[generation.version].generation
 
     def _poll_versions(self) -> list[str]:
@@ -252,21 +260,22 @@ class ServedModel:
     def _rebuild(self, number: int, until: int | None = None) -> ServedVersion:
         """A version as its folder has it, the deltas up to step `until` replayed."""
         version = self._load(VersionReader(self._repository.folder(self.name, number)))
-        if self._catch_up(version, serve=False, until=until):
-            version.refresh()
+        self._catch_up(version, until=until)
+        version.open(self._connect(version))
         return version
 
     def _drop(self, number: int) -> None:
+        dropped = self._served[number]
         self._served = {v: s for v, s in self._served.items() if v != number}
         self._by_hand.discard(number)
         self._deltas.pop(number, None)
         self._status[number] = VersionStatus(number, END)
+        dropped.close()
 
-    def _catch_up(self, version: ServedVersion, serve: bool = True, until: int | None = None) -> list[str]:
+    def _catch_up(self, version: ServedVersion, until: int | None = None) -> list[str]:
         """Applies whatever in the version's folder continues its chain, in one pass by ascending step.
 
-        A file that does not fit is passed over: a compacted delta may lie behind it. serve=False: for a version that
-        no request can reach yet; refresh() it after.
+        A file that does not fit is passed over: a compacted delta may lie behind it.
         """
         events = []
         for file in self._repository.deltas(self.name, version.manifest.version):
@@ -279,7 +288,7 @@ class ServedModel:
                 delta = read_delta(file.path)
                 if delta.step != file.step:
                     raise BadInput(f"delta: step {file.step} wanted by its file name, got {delta.step}")
-                version.apply(delta, serve=serve)
+                version.apply(delta)
                 events.append(f"{self.name} {Generation(delta.version, delta.step)} served")
             except Conflict as error:
                 self._refused[file.path] = (seen, version.chain.step)

@@ -1,19 +1,20 @@
-"""A loaded version and the life of its deltas: stage, flip, reclaim, undo.
+"""A loaded version and the life of its deltas: stage, flip, reclaim, undo. The writer's side of processor.replica.
 
-Who owns what. One writer at a time (the lock) moves a version from state to state. Readers are sessions: each owns
-one slot of `pins` and may only pin() before a batch and unpin() after it.
+Who owns what. One writer at a time (the lock) moves a version from state to state. Its readers are sessions of this
+process or of workers: each owns one word of `control` and may only pin before a batch and unpin after it.
 
 What may never be seen
-- Half a delta. A state is immutable and names everything a batch reads: the epoch, the tables' descriptor, the
-  executables with their weights. Publishing it is one attribute store; a reader takes one state for a whole batch,
-  for every part of a split request, and so for every reply.
-- A row that is being reused. pin() writes the state's flip number before it reads anything, and confirms that the
-  state is still the newest; the writer reuses a slot only when every pin has reached the flip the slot waits for.
-- An unverified byte: chain, checksums, shapes and finiteness are checked, and new executables built, before any
-  change. What can still fail after that (a full arena) leaves the state as it was.
+- Half a delta. A state is immutable and names everything a batch reads: the epoch, the tables' buffers, the
+  executables with their weights. It is prepared by every process that reads, and published by one store to control[0];
+  a reader takes one state for a whole batch, for every part of a split request, and so for every reply.
+- A row that is being reused. A pin is announced before anything is read and confirmed against the flip; the writer
+  reuses a slot only when every pin has reached the flip the slot waits for.
+- An unverified byte: chain, checksums, shapes and finiteness are checked before any change. What can still fail after
+  that (a full arena, executables that cannot be built from the new weights) leaves the state as it was: rows staged
+  for an epoch that nobody reads are taken back.
 
-What it costs. A flip is O(delta) for rows. New dense weights cost one re-pack in the writer's thread, off
-the GIL, before the flip. Rollback costs O(rows of the deltas undone), plus a re-pack where dense tensors change back.
+What it costs. A flip is O(delta) for rows. New dense weights cost one re-pack in each process that reads, off the
+GIL, before the flip. Rollback costs O(rows of the deltas undone), plus a re-pack where dense tensors change back.
 The undo log keeps keys and slots of the last `undo_depth` deltas, and the dense tensors that they replaced.
 
 Refused: locks or reference counts on the read path; one copy of the model per version of it; undoing by re-reading
@@ -24,47 +25,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends import load_backend
-from processor.backends.base import Artefact, Executable
 from processor.clock import Clock
-from processor.cost import CostTable
-from processor.errors import Corrupt, NotReady
+from processor.errors import NotReady
 from processor.generation import Chain, Generation
+from processor.kernels.fences import exchange
 from processor.package.delta import Delta
-from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
 from processor.package.version import VersionReader, table_file
-from processor.sparse import SparsePlan
-from processor.stores.remote import RemoteTables
+from processor.replica import Arrays, Change, Dense, Readers, control_words
 from processor.stores.table import RemoteTable
 from processor.table import ServedTable, Versions
 
-IDLE = np.iinfo(np.int64).max
 GRACE_POLL_S = 0.0002
 GRACE_TIMEOUT_S = 60.0
-CALIBRATION_RUNS = 3
-
-Dense = dict[str, NDArray[np.float32]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class State:
-    """Everything a batch reads, as of one generation. tables: int64 [T, 8] (kernels.pool)."""
-
-    flip: int
-    epoch: int
-    generation: Generation
-    tables: NDArray[np.int64]
-    executables: dict[int, Executable]
-    keep: tuple[Any, ...]
 
 
 @dataclass(slots=True)
@@ -73,46 +52,38 @@ class Undo:
 
     epoch: int
     versions: dict[str, Versions]
-    dense: Dense
+    dense: dict[str, NDArray[np.float32]]
     published_at: float
     event_time: tuple[float, float] | None
     checksum: str
 
 
 class ServedVersion:
-    """One version in memory: pinned by sessions, moved along its chain of deltas by one writer."""
+    """One version in memory, moved along its chain of deltas by one writer; read through `readers` once open."""
 
     def __init__(
         self,
         reader: VersionReader,
-        sessions: int,
-        threads: int,
         undo_depth: int,
         clock: Clock,
-        remote: RemoteTables | None = None,
+        processes: int = 1,
+        remote: Collection[str] = (),
     ) -> None:
-        """Loads and verifies the version; raises FreshetError when it cannot be served. Files of remote tables are
-        not opened: the row store vouches for their checksum."""
+        """Loads and verifies the version; raises FreshetError when it cannot be served. Deltas may be applied before
+        open(). processes: how many may read it. remote: tables whose rows are in a row store, which vouches for their
+        checksum; their files are not opened."""
         self.manifest: Manifest = reader.manifest
         self.reader = reader
         self.lock = threading.RLock()
-        self.pins = np.full(sessions, IDLE, np.int64)
+        self.control = control_words(processes)
         self._clock = clock
-        self._threads = threads
-        self.plan = SparsePlan(self.manifest)
-        elsewhere = remote.names(self.manifest) if remote else []
-        self.remote = remote.open(self.manifest, self.plan) if remote else None
-        reader.verify(self.manifest.files.keys() - {table_file(name) for name in elsewhere})
-        self.outputs = {o.name: o.columns for o in self.manifest.outputs}
+        self._readers: Readers | None = None
+        reader.verify(self.manifest.files.keys() - {table_file(name) for name in remote})
         self.tables: dict[str, ServedTable] = {
-            t.name: RemoteTable(t) if t.name in elsewhere else ServedTable(t, reader.tensors(table_file(t.name)))
+            t.name: RemoteTable(t) if t.name in remote else ServedTable(t, reader.tensors(table_file(t.name)))
             for t in self.manifest.tables
         }
         self.dense: Dense = reader.dense()
-        self._artefacts: dict[str, list[Artefact]] = {}
-        for entry in chosen(self.manifest):
-            artefact = Artefact(entry.bucket, reader.file(entry.file), entry.weights)
-            self._artefacts.setdefault(entry.backend, []).append(artefact)
         self.chain = Chain(self.manifest.model, self.manifest.version, undo_depth)
         self._undo: list[Undo] = []
         self._epoch = 0
@@ -122,79 +93,72 @@ class ServedVersion:
         self.checksum = ""
         self.delta_count = self.delta_rows = 0
         self.last_apply_ms = self.last_freshness_s = 0.0
-        self._executables = self._build(self.dense)
-        self.costs = CostTable(
-            {b: _measure(e, self.plan.width, self.outputs, clock) for b, e in self._executables.items()}
-        )
-        self.state = self._state(flip=1)
+        arrays: tuple[Arrays, ...] = tuple(t.arrays for t in self.tables.values())
+        self.change = Change(0, 0, Generation(self.manifest.version, 0), arrays, self.dense)
 
     @property
     def generation(self) -> Generation:
-        return self.state.generation
+        return self.change.generation
 
-    def pin(self, session: int) -> State:
-        """The newest state, guaranteed whole until this session's unpin()."""
-        while True:
-            state = self.state
-            self.pins[session] = state.flip
-            if self.state is state:
-                return state
+    @property
+    def readers(self) -> Readers:
+        """Who answers requests by this version; raises NotReady before open()."""
+        if self._readers is None:
+            raise NotReady(f"version {self.manifest.version} of model {self.manifest.model!r} is not open")
+        return self._readers
 
-    def unpin(self, session: int) -> None:
-        self.pins[session] = IDLE
+    def open(self, readers: Readers) -> None:
+        """Lets these read the version from now on, at the step that it stands at."""
+        with self.lock:
+            readers.prepare(self.change)
+            self._readers = readers
 
-    @contextmanager
-    def pinned(self, session: int) -> Iterator[State]:
-        try:
-            yield self.pin(session)
-        finally:
-            self.unpin(session)
+    def close(self) -> None:
+        """The version is served no more; requests that hold it are still answered."""
+        with self.lock:
+            if self._readers is not None:
+                self._readers.close()
 
     def check(self, delta: Delta) -> None:
         """Raises BadInput or Conflict unless the delta continues this version's chain and fits its shapes."""
         self.chain.check(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
         delta.check(self.manifest)
 
-    def apply(self, delta: Delta, *, keep: Callable[[], None] = lambda: None, serve: bool = True) -> float:
-        """Takes the version to the delta's step; returns milliseconds from the call until every session serves it.
+    def apply(self, delta: Delta, *, keep: Callable[[], None] = lambda: None) -> float:
+        """Takes the version to the delta's step; returns milliseconds from the call until every reader serves it.
 
-        keep: called once the delta is verified and before anything changes, to make it durable. serve=False leaves
-        the executables as they are, for a run of deltas at start-up that ends with refresh().
+        keep: called once the delta is verified and before anything changes, to make it durable.
         """
         started_s = self._clock.now_s()
         with self.lock:
             self.check(delta)
             keep()
-            dense = self.dense | delta.dense
-            executables = self._build(dense) if delta.dense and serve else self._executables
-            flip = self.state.flip + 1
             self._reclaim()
             versions = self._stage(delta)
+            dense = {**self.dense, **delta.dense} if delta.dense else self.dense
+            change = self._next(Generation(self.manifest.version, delta.step), self._epoch + 1, dense)
+            try:
+                self._prepare(change)
+            except BaseException:
+                self._take_back(versions)
+                raise
             replaced = {name: self.dense[name] for name in delta.dense}
-            undo = Undo(self._epoch, versions, replaced, self.published_at, self.event_time, self.checksum)
-            self._undo.append(undo)
-            self._epoch += 1
-            self.dense, self._executables = dense, executables
+            self._undo.append(Undo(self._epoch, versions, replaced, self.published_at, self.event_time, self.checksum))
+            self._epoch, self.dense = change.epoch, dense
             self.published_at, self.checksum = delta.published_at, delta.checksum
             self.event_time = delta.event_time or self.event_time
             excess = self.chain.advance(delta.step)
-            self.state = self._state(flip)
+            self._flip(change)
             for old in self._undo[:excess]:
                 for name, table_versions in old.versions.items():
-                    self.tables[name].retire(table_versions, flip + 1)
+                    self.tables[name].retire(table_versions, change.flip + 1)
             del self._undo[:excess]
-            self.wait_readers(flip)
+            self._wait_readers(change.flip)
             self.delta_count += 1
             self.delta_rows += delta.rows
             self.last_freshness_s = max(0.0, self._clock.unix_s() - delta.published_at)
             self.last_apply_ms = (self._clock.now_s() - started_s) * 1e3
             return self.last_apply_ms
-
-    def refresh(self) -> None:
-        """Builds the executables for the current dense weights, after deltas applied with serve=False."""
-        with self.lock:
-            self._executables = self._build(self.dense)
-            self.state = self._state(self.state.flip + 1)
 
     def can_undo(self, step: int) -> bool:
         return self.chain.undo_count(step) is not None
@@ -208,41 +172,35 @@ class ServedVersion:
             if count == 0:
                 return
             undone = self._undo[-count:]
-            dense = dict(self.dense)
+            dense = self.dense
             for entry in reversed(undone):
-                dense |= entry.dense
-            executables = self._build(dense) if any(u.dense for u in undone) else self._executables
-            flip = self.state.flip + 1
-            newest_epoch, self._epoch = self._epoch, undone[0].epoch
-            self.dense, self._executables = dense, executables
+                dense = {**dense, **entry.dense} if entry.dense else dense
+            oldest = undone[0]
+            change = self._next(Generation(self.manifest.version, step), oldest.epoch, dense)
+            self._prepare(change)
+            self.dense = dense
             self.published_at, self.event_time, self.checksum = (
-                undone[0].published_at,
-                undone[0].event_time,
-                undone[0].checksum,
+                oldest.published_at,
+                oldest.event_time,
+                oldest.checksum,
             )
             self.chain.rewind(count)
-            self.state = self._state(flip)
-            self.wait_readers(flip)
+            self._flip(change)
+            self._wait_readers(change.flip)
             for entry in reversed(undone):
                 for name, versions in entry.versions.items():
-                    self.tables[name].undo(versions, flip + 1)
+                    self.tables[name].undo(versions, change.flip + 1)
             del self._undo[-count:]
-            # Slots that a late reader still names carry old epochs: none may ever be given out again.
-            self._epoch = newest_epoch
-            self.state = self._state(flip + 1)
-
-    def wait_readers(self, flip: int) -> None:
-        """Returns when no session is pinned to a state older than `flip`."""
-        give_up_s = self._clock.now_s() + GRACE_TIMEOUT_S
-        while int(self.pins.min()) < flip:
-            if self._clock.now_s() > give_up_s:
-                raise NotReady("a session has not finished its batch within a minute")
-            time.sleep(GRACE_POLL_S)
+            # Slots that a late reader still names carry old epochs: none may ever be given out again, so the epoch
+            # that is served moves on to the newest one, at the same content.
+            again = self._next(change.generation, self._epoch, dense)
+            self._prepare(again)
+            self._flip(again)
 
     def export(self) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]], Dense]:
         """The whole model as of the served generation: per table ascending keys and rows, and the dense tensors."""
         with self.lock:
-            return {name: t.export(self.state.epoch) for name, t in self.tables.items()}, dict(self.dense)
+            return {name: t.export(self.change.epoch) for name, t in self.tables.items()}, dict(self.dense)
 
     def memory(self) -> dict[str, int]:
         """Bytes by part: mapped rows, index, arena, dense."""
@@ -258,52 +216,43 @@ class ServedVersion:
             for name, changes in delta.tables.items():
                 done[name] = self.tables[name].apply(changes, self._epoch + 1)
         except BaseException:
-            # Nothing was flipped: no reader sees epoch + 1, so what was staged can be taken back at once.
-            for name, versions in done.items():
-                self.tables[name].undo(versions, self.state.flip + 1)
-            self._epoch += 1
+            self._take_back(done)
             raise
         return done
 
+    def _take_back(self, staged: dict[str, Versions]) -> None:
+        """Undoes _stage() at once: nothing was flipped, so no reader sees the epoch after this one."""
+        for name, versions in staged.items():
+            self.tables[name].undo(versions, self.change.flip + 1)
+        self._epoch += 1
+
+    def _next(self, generation: Generation, epoch: int, dense: Dense) -> Change:
+        arrays: tuple[Arrays, ...] = tuple(t.arrays for t in self.tables.values())
+        return Change(self.change.flip + 1, epoch, generation, arrays, dense)
+
+    def _prepare(self, change: Change) -> None:
+        if self._readers is not None:
+            self._readers.prepare(change)
+
+    def _flip(self, change: Change) -> None:
+        """The one store that every session of every process meets with its next batch."""
+        self.change = change
+        exchange(self.control.ctypes.data, change.flip)
+
+    def _wait_readers(self, flip: int) -> None:
+        """Returns when no session is pinned to a state older than `flip`."""
+        give_up_s = self._clock.now_s() + GRACE_TIMEOUT_S
+        while self._oldest_pin() < flip:
+            if self._clock.now_s() > give_up_s:
+                raise NotReady("a session has not finished its batch within a minute")
+            time.sleep(GRACE_POLL_S)
+        if self._readers is not None:
+            self._readers.forget(flip)
+
+    def _oldest_pin(self) -> int:
+        return int(self.control[1:].min())
+
     def _reclaim(self) -> None:
-        oldest = min(int(self.pins.min()), self.state.flip)
+        oldest = min(self._oldest_pin(), self.change.flip)
         for table in self.tables.values():
             table.reclaim(oldest)
-
-    def _state(self, flip: int) -> State:
-        tables = np.array([t.descriptor() for t in self.tables.values()], np.int64).reshape(len(self.tables), -1)
-        if not self.tables:
-            tables = np.zeros((1, 8), np.int64)
-        keep = tuple(buffer for t in self.tables.values() for buffer in t.buffers)
-        generation = Generation(self.manifest.version, self.chain.step)
-        return State(flip, self._epoch, generation, tables, self._executables, keep)
-
-    def _build(self, dense: Dense) -> dict[int, Executable]:
-        executables: dict[int, Executable] = {}
-        for backend, artefacts in self._artefacts.items():
-            loaded = load_backend(backend).load_all(artefacts, dense, self.plan.width, self.outputs, self._threads)
-            executables |= {e.bucket: e for e in loaded}
-        return executables
-
-
-def chosen(manifest: Manifest) -> list[ExecutableEntry]:
-    """The executables to serve: of each bucket the first that the manifest lists."""
-    first: dict[int, ExecutableEntry] = {}
-    for entry in manifest.executables:
-        first.setdefault(entry.bucket, entry)
-    if not first:
-        raise Corrupt("manifest.executables: the version is not compiled; run `freshet compile`")
-    return list(first.values())
-
-
-def _measure(executable: Executable, width: int, outputs: dict[str, int], clock: Clock) -> float:
-    """Seconds of one run, the best of a few: warms the executable and prices its bucket."""
-    bucket = executable.bucket
-    x = np.zeros((bucket, width), np.float32)
-    run: Callable[[], None] = executable.bind(x, {n: np.empty((bucket, c), np.float32) for n, c in outputs.items()})
-    best = float("inf")
-    for _ in range(CALIBRATION_RUNS):
-        started_s = clock.now_s()
-        run()
-        best = min(best, clock.now_s() - started_s)
-    return max(best, 1e-7)

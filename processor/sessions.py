@@ -12,7 +12,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from processor.batcher import Batcher, Ticket
 from processor.clock import Clock
 from processor.errors import Expired, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
-from processor.served import ServedVersion, State
+from processor.replica import Replica, State
 from processor.sparse import Bound
 from processor.stores.remote import StandIn
 
@@ -46,7 +46,7 @@ Done = Callable[[Answer | FreshetError], None]
 class Work:
     """One bound request of one version."""
 
-    version: ServedVersion
+    version: Replica
     bound: Bound
     done: Done
 
@@ -60,6 +60,11 @@ class SessionStats:
     rows: int = 0
     padded_rows: int = 0
     failed: int = 0
+
+
+def total(parts: Sequence[SessionStats]) -> SessionStats:
+    """The sum of what several sessions have done."""
+    return SessionStats(*(sum(getattr(p, f.name) for p in parts) for f in fields(SessionStats)))
 
 
 class SessionGroup:
@@ -113,9 +118,9 @@ class SessionGroup:
     def statistics(self) -> list[SessionStats]:
         return [s.stats for s in self._sessions]
 
-    def counts(self, version: ServedVersion) -> NDArray[np.int64]:
+    def counts(self, version: Replica) -> NDArray[np.int64]:
         """int64 [T, 2]: lookups and misses of a version's tables over all sessions."""
-        total = np.zeros((max(1, len(version.tables)), 2), np.int64)
+        total = np.zeros((max(1, len(version.manifest.tables)), 2), np.int64)
         for session in self._sessions:
             buffers = session.buffers.get(version)
             if buffers is not None:
@@ -133,9 +138,9 @@ class SessionGroup:
 class Buffers:
     """One session's arrays for one version: input and outputs per bucket, and the runs bound to them."""
 
-    def __init__(self, version: ServedVersion) -> None:
+    def __init__(self, version: Replica) -> None:
         self._width, self._outputs = version.plan.width, version.outputs
-        self.counts = np.zeros((max(1, len(version.tables)), 2), np.int64)
+        self.counts = np.zeros((max(1, len(version.manifest.tables)), 2), np.int64)
         self._arrays: dict[int, tuple[NDArray[np.float32], Outputs]] = {}
         self._bound: dict[int, tuple[Executable, Callable[[], None]]] = {}
 
@@ -159,7 +164,7 @@ class Session(threading.Thread):
         super().__init__(name=f"freshet-session-{number}", daemon=True)
         self._number, self._group = number, group
         # Weak: a version that is served no more is freed with its last batch, and its buffers with it.
-        self.buffers: weakref.WeakKeyDictionary[ServedVersion, Buffers] = weakref.WeakKeyDictionary()
+        self.buffers: weakref.WeakKeyDictionary[Replica, Buffers] = weakref.WeakKeyDictionary()
         self.stats = SessionStats()
 
     def run(self) -> None:
@@ -197,7 +202,7 @@ class Session(threading.Thread):
         self.stats.requests += len(batch)
         self.stats.rows += at
 
-    def _compute(self, version: ServedVersion, state: State, bound: list[Bound]) -> Outputs:
+    def _compute(self, version: Replica, state: State, bound: list[Bound]) -> Outputs:
         """Scores of all rows of the batch, one request after another, bucket by bucket."""
         buffers = self.buffers.get(version)
         if buffers is None:

@@ -8,23 +8,24 @@ trusts what bind() returns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from ctypes import c_int64
+from struct import Struct
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column, Ragged, Strings
+from processor.columns import Column, Packed, Places, Ragged, Strings
 from processor.errors import BadInput
 from processor.kernels import pool
 from processor.kernels.hashing import hash_strings
 from processor.package.manifest import Input, Manifest
 
+MAX_LAYOUTS = 256
 COMBINERS = {"sum": pool.SUM, "mean": pool.MEAN, "sqrtn": pool.SQRTN}
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """One checked input as the kernel reads it: value v of row r at values[r * stride + v], or by row_splits.
 
     values: int64 (strings hashed) or float32, contiguous; rows of 1 are broadcast.
@@ -36,13 +37,20 @@ class Slot:
     splits: NDArray[np.int64] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A checked request. rows: candidates. inputs: int64 [slots, 4], addresses into `keep`, which must outlive it."""
+class Bound(NamedTuple):
+    """A checked request. rows: candidates. words: int64 [slots, 4] as bytes (kernels.pool's inputs), addresses into
+    `keep`, which must outlive it."""
 
     rows: int
-    inputs: NDArray[np.int64]
-    keep: tuple[Slot, ...]
+    words: bytes
+    keep: Sequence[Any]
+
+
+class Layout(NamedTuple):
+    """What binding every Packed of one Places comes to. slots: offset of the values, rows and stride of each."""
+
+    rows: int
+    slots: tuple[tuple[int, int, int], ...]
 
 
 class SparsePlan:
@@ -57,10 +65,12 @@ class SparsePlan:
             seeds = {tables[f.table][1].hash_seed for f in manifest.features if f.input == name and f.table}
             for seed in sorted(seeds) if self._inputs[name].dtype == "string" else [0]:
                 self._slots[name, seed] = len(self._slots)
+        # In the order of their slots' numbers.
         self._reads = [
-            (name, spec, [(seed, slot) for (owner, seed), slot in self._slots.items() if owner == name])
-            for name, spec in self._inputs.items()
+            (_Read(spec), [seed for owner, seed in self._slots if owner == name]) for name, spec in self._inputs.items()
         ]
+        self._layouts: dict[Places, Layout] = {}
+        self._pack = Struct(f"={len(self._slots) * pool.INPUT_FIELDS}q").pack
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
         self.scaling = np.zeros((len(manifest.features), 3), np.float32)
         for row, f in enumerate(manifest.features):
@@ -87,24 +97,47 @@ class SparsePlan:
 
         Inputs of one row are broadcast to the rows of the others.
         """
+        if type(inputs) is Packed and (layout := self._layout(inputs)) is not None:
+            start = address_of_bytes(inputs.buffer) + inputs.start
+            packed = [word for at, count, stride in layout.slots for word in (start + at, count, stride, 0)]
+            return Bound(layout.rows, self._pack(*packed), (inputs.buffer,))
+        if inputs.keys() != self._inputs.keys():
+            self._refuse_names(inputs)
+        words: list[int] = []
+        keep: list[Slot] = []
+        rows = 1
+        for read, seeds in self._reads:
+            for seed in seeds:
+                slot = read(inputs[read.name], seed)
+                values, count, stride, splits = slot
+                keep.append(slot)
+                words += (address(values), count, stride, 0 if splits is None else address(splits))
+                if count != 1 and rows != count:
+                    if rows != 1:
+                        raise BadInput(f"input {read.name!r}: {rows} rows (or 1) wanted, got {count}")
+                    rows = count
+        return Bound(rows, self._pack(*words), keep)
+
+    def _layout(self, inputs: Packed) -> Layout | None:
+        """What bind() finds for these places, whatever their values; None where it has to look at values."""
+        places = inputs.places
+        layout = self._layouts.get(places)
+        if layout is None and not any(read.looks_at_values for read, _ in self._reads):
+            bound = self.bind({name: inputs[name] for name in inputs})
+            offsets = {place.name: place.offset for place in places.columns}
+            slots = [(offsets[read.name], slot) for (read, _), slot in zip(self._reads, bound.keep)]
+            layout = Layout(bound.rows, tuple((at, slot.rows, slot.stride) for at, slot in slots))
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[places] = layout
+        return layout
+
+    def _refuse_names(self, inputs: Mapping[str, Column]) -> None:
         for name in inputs:
             if name not in self._inputs:
                 raise BadInput(f"input {name[:64]!r} is not one of the model's: {', '.join(self._inputs)}")
-        slots = np.zeros((len(self._slots), pool.INPUT_FIELDS), np.int64)
-        keep: list[Slot] = []
-        rows = 1
-        for name, spec, seeds in self._reads:
-            if name not in inputs:
-                raise BadInput(f"input {name!r} is missing")
-            for seed, number in seeds:
-                slot = _read(spec, inputs[name], seed)
-                keep.append(slot)
-                splits = 0 if slot.splits is None else slot.splits.ctypes.data
-                slots[number] = (slot.values.ctypes.data, slot.rows, slot.stride, splits)
-                if slot.rows != 1 and rows not in (1, slot.rows):
-                    raise BadInput(f"input {name!r}: {rows} rows (or 1) wanted, got {slot.rows}")
-                rows = max(rows, slot.rows)
-        return Bound(rows, slots, tuple(keep))
+        missing = next(name for name in self._inputs if name not in inputs)
+        raise BadInput(f"input {missing!r} is missing")
 
     def fill(
         self,
@@ -116,39 +149,83 @@ class SparsePlan:
         counts: NDArray[np.int64],
     ) -> None:
         """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]."""
-        inputs = bound[0].inputs[None] if len(bound) == 1 else np.stack([b.inputs for b in bound])
-        pool.run(tables, self.plan, self.scaling, inputs, spans, epoch, out, counts)
+        pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
 
 
-def _read(spec: Input, column: Column, seed: int) -> Slot:
-    """One input, contiguous and typed as the manifest says; raises BadInput."""
-    where = f"input {spec.name!r}"
-    if spec.ragged:
+def inputs_of(bound: Sequence[Bound]) -> NDArray[np.int64]:
+    """What kernels read requests by: int64 [R, S, 4] (kernels.pool)."""
+    words = bytearray().join([b.words for b in bound])
+    return np.frombuffer(words, np.int64).reshape(len(bound), -1, pool.INPUT_FIELDS)
+
+
+def address(array: NDArray[Any]) -> int:
+    """Where an array's first element is: array.ctypes.data at an eighth of its time, which each tensor of each request
+    would pay. PyArrayObject begins with the object's head, then the data pointer (numpy's stable ABI)."""
+    at: int = _read_word(id(array) + object.__basicsize__).value
+    return at
+
+
+def address_of_bytes(data: bytes) -> int:
+    """Where the first byte is: behind the object's head."""
+    return id(data) + bytes.__basicsize__ - 1
+
+
+_read_word = c_int64.from_address
+_bytes = b"probe"
+_probe = np.frombuffer(_bytes, np.uint8)
+if not address(_probe) == address_of_bytes(_bytes) == _probe.ctypes.data:
+    raise ImportError("CPython's bytes and numpy's arrays are not laid out as expected")
+
+
+class _Read:
+    """Reads one input: contiguous and typed as the manifest says, or BadInput."""
+
+    def __init__(self, spec: Input) -> None:
+        self.name = spec.name
+        self._spec = spec
+        self._where = f"input {spec.name!r}"
+        self._width = spec.columns or 1
+        self.looks_at_values = spec.ragged or spec.dtype == "string"
+        self._dtype = None if self.looks_at_values else np.dtype(spec.dtype)
+        self._shapes = ((spec.columns,),) if spec.columns else ((), (1,))
+
+    def __call__(self, column: Column, seed: int) -> Slot:
+        # A dtype equals None when it is float64.
+        if self._dtype is not None and type(column) is np.ndarray and column.dtype == self._dtype:
+            shape = column.shape
+            if shape and shape[0] and shape[1:] in self._shapes:
+                values = column if column.flags.c_contiguous else np.ascontiguousarray(column)
+                return Slot(values, shape[0], self._width, None)
+        return self._ragged(column, seed) if self._spec.ragged else self._dense(column, seed)
+
+    def _ragged(self, column: Column, seed: int) -> Slot:
+        where = self._where
         if not isinstance(column, Ragged):
             raise BadInput(f"{where}: ragged rows wanted, got {_describe(column)}")
-        values = _ids(spec, column.values, seed, where)
+        values = _ids(self._spec, column.values, seed, where)
         whole = column.row_splits.dtype.kind in "iu" and column.row_splits.ndim == 1
         splits = np.ascontiguousarray(column.row_splits, np.int64) if whole else np.empty(0, np.int64)
         # Neighbours are compared, not subtracted: a difference can wrap around to a positive one.
         if len(splits) < 2 or splits[0] != 0 or splits[-1] != len(values) or (splits[1:] < splits[:-1]).any():
             raise BadInput(f"{where}: row_splits ascending from 0 to {len(values)} wanted, for at least one row")
         return Slot(values, len(splits) - 1, 1, splits)
-    if isinstance(column, Ragged):
-        raise BadInput(f"{where}: one value a row wanted, got ragged rows")
-    width = spec.columns or 1
-    if isinstance(column, Strings):
-        values = _ids(spec, column, seed, where)
-        if len(values) == 0 or len(values) % width:
-            raise BadInput(f"{where}: a multiple of {width} strings wanted, got {len(values)}")
-        return Slot(values, len(values) // width, width, None)
-    if spec.dtype == "string":
-        raise BadInput(f"{where}: strings wanted, got {_describe(column)}")
-    shapes = ((spec.columns,),) if spec.columns else ((), (1,))
-    if column.ndim == 0 or column.shape[0] == 0 or column.shape[1:] not in shapes:
-        raise BadInput(f"{where}: shape [n, {width}] wanted, got {list(column.shape)}")
-    if column.dtype != np.dtype(spec.dtype):
-        raise BadInput(f"{where}: {spec.dtype} wanted, got {column.dtype.name}")
-    return Slot(np.ascontiguousarray(column), column.shape[0], width, None)
+
+    def _dense(self, column: Column, seed: int) -> Slot:
+        spec, where, width = self._spec, self._where, self._width
+        if isinstance(column, Ragged):
+            raise BadInput(f"{where}: one value a row wanted, got ragged rows")
+        if isinstance(column, Strings):
+            values = _ids(spec, column, seed, where)
+            if len(values) == 0 or len(values) % width:
+                raise BadInput(f"{where}: a multiple of {width} strings wanted, got {len(values)}")
+            return Slot(values, len(values) // width, width, None)
+        if spec.dtype == "string":
+            raise BadInput(f"{where}: strings wanted, got {_describe(column)}")
+        if column.ndim == 0 or column.shape[0] == 0 or column.shape[1:] not in self._shapes:
+            raise BadInput(f"{where}: shape [n, {width}] wanted, got {list(column.shape)}")
+        if column.dtype != self._dtype:
+            raise BadInput(f"{where}: {spec.dtype} wanted, got {column.dtype.name}")
+        return Slot(np.ascontiguousarray(column), column.shape[0], width, None)
 
 
 def _ids(spec: Input, values: NDArray[np.int64] | Strings, seed: int, where: str) -> NDArray[np.int64]:

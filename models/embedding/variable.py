@@ -19,11 +19,14 @@ from numpy.typing import NDArray
 from models.embedding.optimizer import RowOptimizer
 from processor.kernels import index as hash_index
 from processor.kernels.hashing import init_rows
+from processor.package.manifest import Table
+from processor.table import descriptor
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 
 FIRST_ROWS = 1024
+_NOTHING: NDArray[np.float32] = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +134,10 @@ class EmbeddingVariable:
         self.clear_changed()
 
     def descriptor(self) -> list[int]:
-        """The table as serving's kernels take it (kernels.pool): all rows of epoch 0, no arena."""
-        index, rows = self._index.ctypes.data, self.rows.ctypes.data
-        return [index, len(self._index), rows, len(self.rows), 0, 0, self.dim * 4, self._default.ctypes.data]
+        """The table as serving's kernels take it: float32, all rows of epoch 0, no arena."""
+        arrays = dict.fromkeys(("arena", "meta", "scales", "arena_scales"), _NOTHING)
+        arrays |= {"index": self._index, "base": self.rows, "default": self._default}
+        return descriptor(Table(self.name, self.dim, len(self.rows)), arrays)
 
     def _gather(self, refs: Int64s, removed: Int64s) -> Changes:
         refs = refs[np.argsort(self._keys[refs])]

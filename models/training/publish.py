@@ -37,7 +37,7 @@ def publish_version(
     """
     with VersionWriter(repository, draft.model, version) as writer:
         for name, (keys, rows) in tables.items():
-            writer.tensors(table_file(name), packed(keys, rows))
+            writer.tensors(table_file(name), packed(keys, rows, draft.table(name).dtype))
         writer.tensors(DENSE, graph.weights)
         graph.save(writer.folder / GRAPH)
         executables = compile_graph(graph, writer.folder, buckets, progress=progress)

@@ -285,6 +285,6 @@ def _metrics(what: str, scored: Scored) -> str:
 
 def _fingerprint(config: TrainConfig) -> str:
     """Of whatever decides the shape of tables and network."""
-    features = [replace(f, side="context") for f in config.features]
+    features = [replace(f, side="context", dtype="") for f in config.features]
     parts = [asdict(config.model), [asdict(f) for f in features], config.train.optimizer, config.train.seed]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

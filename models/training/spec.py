@@ -45,7 +45,7 @@ def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
     for f in config.features:
         inputs.append(Input(f.name, INPUT_DTYPES[f.kind], ragged=f.kind in ("ids", "strings")))
         if f.table:
-            tables.setdefault(f.table, Table(f.table, f.dim, 0))
+            tables.setdefault(f.table, Table(f.table, f.dim, 0, f.dtype or config.publish.table_dtype))
         mean, scale = scaling.get(f.name, (0.0, 1.0))
         width = f.dim if f.table else 1
         features.append(

@@ -23,6 +23,7 @@ from models.embedding.variable import EmbeddingVariable
 from models.zoo.arch import Arch, resolve_arch
 from models.zoo.layout import Layout
 from processor.columns import Column
+from processor.kernels.rows import TABLE_FIELDS
 from processor.package.manifest import Manifest
 from processor.sparse import COMBINERS, Bound, SparsePlan
 
@@ -70,7 +71,7 @@ class Trainer:
     def pool(self, bound: Bound) -> NDArray[np.float32]:
         """The dense input [n, width] for bound columns, from the tables as they are."""
         x = np.zeros((bound.rows, self.plan.width), np.float32)
-        tables = np.array([t.descriptor() for t in self.tables.values()] or [[0] * 8], np.int64)
+        tables = np.array([t.descriptor() for t in self.tables.values()] or [[0] * TABLE_FIELDS], np.int64)
         self.plan.fill(tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, self._counts)
         return x
 

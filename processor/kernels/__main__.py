@@ -8,8 +8,10 @@ from pathlib import Path
 for stale in Path(__file__).parent.glob("__pycache__/*.nb[ic]"):
     stale.unlink()
 
+import processor.kernels.fences  # noqa: E402
 import processor.kernels.hashing  # noqa: E402
 import processor.kernels.index  # noqa: E402
 import processor.kernels.pool  # noqa: E402
 import processor.kernels.remote  # noqa: E402
-import processor.kernels.rows  # noqa: E402, F401
+import processor.kernels.rows  # noqa: E402
+import processor.kernels.rowtypes  # noqa: E402, F401

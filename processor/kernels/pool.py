@@ -3,7 +3,7 @@
 All state arrives as flat int64 tables of addresses and sizes, so one call serves any number of tables, features and
 requests, runs without the GIL and allocates nothing but one block of 2.5 kB.
 
-tables   int64 [T, 8]      index, capacity, base, base_rows, arena, meta, row_nbytes, default
+tables   int64 [T, 11]     see kernels.rows
 plan     int64 [F, 8]      kind, slot, column, table, combiner, max_length, offset, width
 scaling  float32 [F, 3]    log1p (0 | 1), mean, scale of float features
 inputs   int64 [R, S, 4]   per request and slot: values, rows (1: broadcast), stride in values, row_splits (0: none)
@@ -16,6 +16,8 @@ down as operations first and carried out a block at a time: the index lines of a
 written, its rows while it is resolved, and only then moved. A block runs across rows, features and tables, so a
 single candidate with 26 features overlaps its misses just as well as 64 candidates do.
 
+Rows of another type than float32 are turned into it as they are moved, 8 elements at a time (kernels.rowtypes).
+
 Pooling adds rows in the order of the list, in float32, and divides once: training calls this very kernel, so pooled
 embeddings are equal to the bit. An empty list pools to zeros; an unseen id counts with the table's default row.
 """
@@ -27,28 +29,41 @@ import numpy as np
 
 from processor.kernels.index import ABSENT, home, probe_from
 from processor.kernels.pointers import (
-    add_f32x8,
-    copy_f32x8,
     load_acquire,
     load_f32,
+    load_f32_anywhere,
     load_i64,
+    load_i64_anywhere,
     prefetch,
     store_f32,
     store_i64,
 )
-from processor.kernels.rows import visible
+from processor.kernels.rows import (
+    BASE_ROWS,
+    CAPACITY,
+    DEFAULT,
+    DTYPE,
+    INDEX,
+    META,
+    ROW_NBYTES,
+    TABLE_NBYTES,
+    row_at,
+    scale_at,
+    visible,
+)
+from processor.kernels.rowtypes import FLOAT32, INT8, add_row, add_typed, copy_row, copy_typed
 
 KIND_FLOAT, KIND_ONE, KIND_MANY = 0, 1, 2
 SUM, MEAN, SQRTN = 0, 1, 2
-TABLE_FIELDS, PLAN_FIELDS, INPUT_FIELDS = 8, 8, 4
+PLAN_FIELDS, INPUT_FIELDS = 8, 4
 
 # An operation is six int64: what, a, b, target address, width, start. COPY and ADD: a table's number, a key and its
-# home; once resolved, b is the row's address. Blocks and tables are walked by address: numpy indexing and arguments
-# that carry array headers cost as much as the lookup itself (134 against 82 ns a row of 16 floats).
+# home; once resolved, b is the row's address, start that of its scale, and what has TYPED * the row's type added.
+# Blocks and tables are walked by address: numpy indexing and arguments that carry array headers cost as much as the
+# lookup itself (134 against 82 ns a row of 16 floats).
 COPY, ADD, CLEAR, DIVIDE, REPEAT = 0, 1, 2, 3, 4
+TYPED = 8
 BLOCK, OP_NBYTES = 32, 48
-TABLE_NBYTES = 8 * TABLE_FIELDS
-INDEX, CAPACITY, BASE, BASE_ROWS, ARENA, META, ROW_NBYTES, DEFAULT = range(0, TABLE_NBYTES, 8)
 LINE_NBYTES = 64
 
 
@@ -61,26 +76,6 @@ def transform(value, log1p, mean, scale):
         size = np.float32(np.log1p(np.float64(abs(value))))
         value = size if value >= 0 else -size
     return (value - mean) * scale
-
-
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
-def copy_row(target, source, width):
-    """Copies width float32."""
-    whole = width & ~7
-    for j in range(0, whole, 8):
-        copy_f32x8(target + 4 * j, source + 4 * j)
-    for j in range(whole, width):
-        store_f32(target + 4 * j, load_f32(source + 4 * j))
-
-
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
-def add_row(target, source, width):
-    """Adds width float32 to others."""
-    whole = width & ~7
-    for j in range(0, whole, 8):
-        add_f32x8(target + 4 * j, source + 4 * j)
-    for j in range(whole, width):
-        store_f32(target + 4 * j, load_f32(target + 4 * j) + load_f32(source + 4 * j))
 
 
 @nb.njit(
@@ -106,11 +101,16 @@ def carry_out(count, block, tables, epoch, counts):
             if ref < 0:
                 store_i64(tally + 8, load_i64(tally + 8) + 1)
                 row = load_i64(table + DEFAULT)
-            elif ref < base_rows:
-                row = load_i64(table + BASE) + ref * load_i64(table + ROW_NBYTES)
             else:
-                row = load_i64(table + ARENA) + (ref - base_rows) * load_i64(table + ROW_NBYTES)
-            for line in range(row, row + 4 * load_i64(op + 32), LINE_NBYTES):
+                row = row_at(table, ref)
+                dtype = load_i64(table + DTYPE)
+                if dtype != FLOAT32:
+                    store_i64(op, load_i64(op) + TYPED * dtype)
+                    if dtype == INT8:
+                        scale = scale_at(table, ref)
+                        prefetch(scale)
+                        store_i64(op + 40, scale)
+            for line in range(row, row + load_i64(table + ROW_NBYTES), LINE_NBYTES):
                 prefetch(line)
             store_i64(op + 16, row)
     for op in range(block, block + count * OP_NBYTES, OP_NBYTES):
@@ -120,6 +120,11 @@ def carry_out(count, block, tables, epoch, counts):
             copy_row(target, b, width)
         elif what == ADD:
             add_row(target, b, width)
+        elif what >= TYPED:
+            if what % TYPED == COPY:
+                copy_typed(what // TYPED, target, b, load_i64(op + 40), width)
+            else:
+                add_typed(what // TYPED, target, b, load_i64(op + 40), width)
         elif what == CLEAR:
             for j in range(width):
                 store_f32(target + 4 * j, np.float32(0.0))
@@ -195,10 +200,10 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
             here = target
             for i in range(first, first + computed):
                 if kind == KIND_FLOAT:
-                    value = load_f32(values + 4 * (i * stride + column))
+                    value = load_f32_anywhere(values + 4 * (i * stride + column))
                     store_f32(here, transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2]))
                 elif kind == KIND_ONE:
-                    key = load_i64(values + 8 * (i * stride + column))
+                    key = load_i64_anywhere(values + 8 * (i * stride + column))
                     count = push(COPY, table, key, here, width, count, block, state, epoch, tally)
                 else:
                     start, stop = load_i64(splits + 8 * i), load_i64(splits + 8 * (i + 1))
@@ -209,7 +214,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                     op = COPY
                     for v in range(start, stop):
                         count = push(
-                            op, table, load_i64(values + 8 * v), here, width, count, block, state, epoch, tally
+                            op, table, load_i64_anywhere(values + 8 * v), here, width, count, block, state, epoch, tally
                         )
                         op = ADD
                     if combiner != SUM and stop - start > 1:

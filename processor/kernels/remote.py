@@ -21,7 +21,8 @@ from numba.extending import intrinsic
 
 from processor.kernels.index import ABSENT, EMPTY, LINE_ENTRIES, home, probe
 from processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64
-from processor.kernels.pool import CAPACITY, INDEX, KIND_FLOAT, KIND_ONE, META
+from processor.kernels.pool import KIND_FLOAT, KIND_ONE
+from processor.kernels.rows import CAPACITY, INDEX, META
 
 LOST, FOUND, NOWHERE = 0, 1, 2
 BURIED, ELSEWHERE = -3, -4
@@ -79,6 +80,14 @@ def store_mark(typingctx, address, n, value):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def put(rows, row_nbytes, scales, number, value, nbytes):
+    """Copies a value's row, and its scale if it has one, to their place among others."""
+    copy_bytes(rows + number * row_nbytes, value, row_nbytes)
+    if nbytes > row_nbytes:
+        copy_bytes(scales + 4 * number, value + row_nbytes, 4)
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
@@ -234,7 +243,7 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
         nb.int64[::1],
         nb.int64[::1],
         nb.int64[::1],
-        nb.int64[::1],
+        nb.int64[:, ::1],
         nb.uint8[::1],
     ),
     cache=True,
@@ -244,8 +253,9 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
 def take(cache, starts, counts, wanted, entries, rows, status):
     """Serves waiting ids from the cache; returns how many it does not know.
 
-    cache int64 [K, 6]: addresses of keys, marks and rows, sets, bytes a row, evictions. rows int64 [K]: address of
-    table k's fetched rows. status[starts[k] + p]: LOST for those that are to be fetched. Caller holds the cache's lock.
+    cache int64 [K, 6]: addresses of keys, marks and values, sets, bytes a value (a row with its scale), evictions.
+    rows int64 [K, 3]: where table k's fetched rows go, bytes of one, where their scales go. status[starts[k] + p]:
+    LOST for those that are to be fetched. Caller holds the cache's lock.
     """
     unknown = 0
     for k in range(cache.shape[0]):
@@ -272,7 +282,7 @@ def take(cache, starts, counts, wanted, entries, rows, status):
                 if mark & MOST < MOST:
                     store_mark(marks, way, mark + 1)
                 if mark & HAS_ROW:
-                    copy_bytes(rows[k] + p * nbytes, kept + way * nbytes, nbytes)
+                    put(rows[k, 0], rows[k, 1], rows[k, 2], p, kept + way * nbytes, nbytes)
                     status[starts[k] + p] = FOUND
                 else:
                     store_i64(entries[starts[k] + p], ABSENT)
@@ -320,7 +330,7 @@ def keep(cache, ids, rows, status):
 
 
 @nb.njit(
-    nb.int64(nb.int64[::1], nb.int64[::1], nb.int64, nb.uint8[:, ::1], nb.uint8[::1]),
+    nb.int64(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.uint8[:, ::1], nb.uint8[::1]),
     cache=True,
     nogil=True,
     boundscheck=False,
@@ -328,14 +338,14 @@ def keep(cache, ids, rows, status):
 def place(positions, entries, target, rows, status):
     """Puts fetched rows where the stand-in expects them; returns how many ids are LOST.
 
-    positions[i]: which waiting id row i belongs to. entries: addresses of the waiting ids' refs. target: address of
-    the table's fetched rows.
+    positions[i]: which waiting id row i belongs to. entries: addresses of the waiting ids' refs. target: the table's
+    row of take()'s rows.
     """
     lost, nbytes = 0, rows.shape[1]
     source = np.int64(rows.ctypes.data)
     for i in range(len(positions)):
         if status[i] == FOUND:
-            copy_bytes(target + positions[i] * nbytes, source + i * nbytes, nbytes)
+            put(target[0], target[1], target[2], positions[i], source + i * nbytes, nbytes)
         else:
             store_i64(entries[positions[i]], ABSENT)
             lost += status[i] == LOST

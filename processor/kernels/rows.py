@@ -4,6 +4,16 @@ ref < base_rows        a row of the loaded version's file, there in every epoch
 ref >= base_rows       slot ref - base_rows of the arena
 meta int64 [slots, 2]  (epoch * 2 + tombstone, ref of what it replaced: a row, or ABSENT)
 
+A table is a row of int64 that names addresses and sizes, all in reach of its reader (processor.table.descriptor):
+
+index, capacity          the hash index (kernels.index)
+base, base_rows          the file's rows; row_nbytes each, as the arena's
+arena, meta
+row_nbytes
+default                  float32 [dim], the row of an unseen id
+dtype                    what rows are stored as (kernels.rowtypes)
+scales, arena_scales     float32, one a row, INT8 only
+
 A reader of epoch g walks from the head to the first version that is not newer than g. The writer fills a slot that no
 head points at, then publishes the head with one release store; so a reader meets whole rows or none.
 """
@@ -13,10 +23,15 @@ head points at, then publishes the head with one release store; so a reader meet
 import numba as nb
 import numpy as np
 
-from processor.kernels.index import ABSENT, probe
-from processor.kernels.pointers import load_acquire, load_f32, load_i64, store_i64, store_release
+from processor.kernels.index import ABSENT, EMPTY, probe
+from processor.kernels.pointers import load_acquire, load_i64, store_i64, store_release
+from processor.kernels.rowtypes import copy_typed, store_typed
 
-MISSING = 0
+TABLE_FIELDS = 11
+TABLE_NBYTES = 8 * TABLE_FIELDS
+INDEX, CAPACITY, BASE, BASE_ROWS, ARENA, META, ROW_NBYTES, DEFAULT, DTYPE, SCALES, ARENA_SCALES = range(
+    0, TABLE_NBYTES, 8
+)
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
@@ -30,45 +45,57 @@ def visible(ref, base_rows, meta, epoch):
     return ref
 
 
-@nb.njit(
-    nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64),
-    cache=True,
-    nogil=True,
-    inline="always",
-)
-def resolve(index, capacity, base, base_rows, arena, meta, row_nbytes, key, epoch):
-    """Address of the key's row as of an epoch, or MISSING."""
-    e = probe(index, capacity, key)
+@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def resolve(table, key, epoch):
+    """The ref of a key's row as of an epoch, or ABSENT. table: the address of its int64 row."""
+    index = load_i64(table + INDEX)
+    e = probe(index, load_i64(table + CAPACITY), key)
     if e < 0:
-        return MISSING
-    ref = visible(load_acquire(index + 16 * e + 8), base_rows, meta, epoch)
-    if ref < 0:
-        return MISSING
-    return base + ref * row_nbytes if ref < base_rows else arena + (ref - base_rows) * row_nbytes
+        return ABSENT
+    return visible(load_acquire(index + 16 * e + 8), load_i64(table + BASE_ROWS), load_i64(table + META), epoch)
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def row_at(table, ref):
+    """Address of the row at a ref of 0 or more."""
+    base_rows, row_nbytes = load_i64(table + BASE_ROWS), load_i64(table + ROW_NBYTES)
+    if ref < base_rows:
+        return load_i64(table + BASE) + ref * row_nbytes
+    return load_i64(table + ARENA) + (ref - base_rows) * row_nbytes
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def scale_at(table, ref):
+    """Address of the row's scale, of a table of INT8 rows."""
+    base_rows = load_i64(table + BASE_ROWS)
+    if ref < base_rows:
+        return load_i64(table + SCALES) + 4 * ref
+    return load_i64(table + ARENA_SCALES) + 4 * (ref - base_rows)
 
 
 @nb.njit(
     nb.void(
-        nb.int64,
-        nb.int64,
-        nb.types.Array(nb.int64, 1, "A", readonly=True),
-        nb.types.Array(nb.float32, 2, "A", readonly=True),
         nb.int64[::1],
-        nb.float32[:, ::1],
-        nb.int64[:, ::1],
+        nb.types.Array(nb.int64, 1, "A", readonly=True),
         nb.int64,
+        nb.int64,
+        nb.int64[::1],
         nb.int64,
         nb.int64[::1],
     ),
     cache=True,
     nogil=True,
 )
-def upsert(index, capacity, keys, rows, slots, arena, meta, base_rows, epoch, tally):
+def upsert(table, keys, rows, dim, slots, epoch, tally):
     """Writes row i to slots[i] as the newest version of keys[i], of an epoch that no reader sees yet.
 
-    One call a table and not one a step: every call gives up the GIL and has to win it back from busy sessions.
+    rows: address of float32 [m, dim]; they are stored as the table's type. One call a table and not one a step: every
+    call gives up the GIL and has to win it back from busy sessions.
     tally int64 [2]: entries claimed for new ids, and keys that had a row already.
     """
+    at = np.int64(table.ctypes.data)
+    index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
+    dtype = table[DTYPE // 8]
     tally[:] = 0
     for i in range(len(keys)):
         e = probe(index, capacity, keys[i])
@@ -80,14 +107,13 @@ def upsert(index, capacity, keys, rows, slots, arena, meta, base_rows, epoch, ta
             tally[0] += 1
         else:
             before = load_i64(index + 16 * e + 8)
-            if before >= 0 and (before < base_rows or meta[before - base_rows, 0] & 1 == 0):
+            if before >= 0 and (before < base_rows or load_i64(meta + 16 * (before - base_rows)) & 1 == 0):
                 tally[1] += 1
-        slot = slots[i]
-        for j in range(rows.shape[1]):
-            arena[slot, j] = rows[i, j]
-        meta[slot, 0] = epoch * 2
-        meta[slot, 1] = before
-        store_release(index + 16 * e + 8, base_rows + slot)
+        ref = base_rows + slots[i]
+        store_typed(dtype, row_at(at, ref), scale_at(at, ref), rows + 4 * dim * i, dim)
+        store_i64(meta + 16 * slots[i], epoch * 2)
+        store_i64(meta + 16 * slots[i] + 8, before)
+        store_release(index + 16 * e + 8, ref)
 
 
 @nb.njit(
@@ -135,28 +161,29 @@ def superseded(index, entries, slots, meta, base_rows, freed):
 
 
 @nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
-def live(table, epoch, keys, addresses):
-    """Every key with a row as of an epoch and where its row is; returns how many.
+def live(table, epoch, keys, refs):
+    """Every key with a row as of an epoch and the row's ref; returns how many.
 
-    table: a row of kernels.pool's tables. Both outputs hold as many as the index has entries.
+    Both outputs hold as many as the index has entries.
     """
-    index, capacity = table[0], table[1]
+    at = np.int64(table.ctypes.data)
+    index, capacity = table[INDEX // 8], table[CAPACITY // 8]
     count = 0
     for e in range(capacity):
-        if load_i64(index + 16 * e + 8) == -1:
+        if load_i64(index + 16 * e + 8) == EMPTY:
             continue
         key = load_i64(index + 16 * e)
-        address = resolve(index, capacity, table[2], table[3], table[4], table[5], table[6], key, epoch)
-        if address != MISSING:
+        ref = resolve(at, key, epoch)
+        if ref >= 0:
             keys[count] = key
-            addresses[count] = address
+            refs[count] = ref
             count += 1
     return count
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.float32[:, ::1]), cache=True, nogil=True)
-def gather(addresses, rows):
-    """rows[i] = the row at addresses[i]."""
-    for i in range(len(addresses)):
-        for j in range(rows.shape[1]):
-            rows[i, j] = load_f32(addresses[i] + 4 * j)
+@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.float32[:, ::1]), cache=True, nogil=True)
+def gather(table, refs, rows):
+    """rows[i] = the row at refs[i], as float32."""
+    at, out, dim = np.int64(table.ctypes.data), np.int64(rows.ctypes.data), rows.shape[1]
+    for i in range(len(refs)):
+        copy_typed(table[DTYPE // 8], out + 4 * dim * i, row_at(at, refs[i]), scale_at(at, refs[i]), dim)

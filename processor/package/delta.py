@@ -2,7 +2,7 @@
 
 Tensors                          dense/<name>            the dense tensors that changed, whole
                                  tables/<table>/keys     int64 [m], ids upserted, distinct
-                                 tables/<table>/rows     float32 [m, dim], their rows
+                                 tables/<table>/rows     float32 [m, dim], their rows, whatever the table stores
                                  tables/<table>/removed  int64 [r], ids removed (tombstones), distinct, not in keys
 Metadata (all strings)           format, model, version, step, parent_step, compacted ("0" | "1"),
                                  published_at, event_time (JSON [first, last] or []), events, counts (JSON),
@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from processor.errors import BadInput, Corrupt
 from processor.package.atomic import atomic_file
 from processor.package.manifest import Manifest
+from processor.package.rowtypes import CHECK_ROWS, ROW_TYPES, all_below
 from processor.package.tensors import Tensors, array_crc32, crc32, map_file, parse_tensors, write_tensors
 
 FORMAT = "freshet-delta/1"
 SUFFIX = ".safetensors"
-CHECK_ROWS = 1 << 16
 MAX_TIME_S = 1e12
 
 
@@ -81,6 +81,10 @@ class Delta:
                 raise BadInput(f"delta: table {name!r}: rows of shape {wanted} wanted, got {got}")
             if not all_finite(table.rows):
                 raise BadInput(f"delta: table {name!r}: rows hold NaN or infinity")
+            dtype = tables[name].dtype
+            below = ROW_TYPES[dtype].below
+            if below < np.inf and not all_below(table.rows, below):
+                raise BadInput(f"delta: table {name!r}: rows below {below:g} wanted for {dtype}")
             both = np.concatenate([table.keys, table.removed])
             both.sort()
             if (both[1:] == both[:-1]).any():

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from processor.errors import BadInput
+from processor.package.rowtypes import ROW_TYPES
 
 FORMAT = "freshet/1"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -67,7 +68,8 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One embedding table. default: the row of an unseen id, [dim], or [] for zeros.
+    """One embedding table. default: the row of an unseen id, [dim], or [] for zeros; float32 whatever the rows are.
+    dtype: what its rows are stored as, float32 | float16 | bfloat16 | int8 (processor.quantise); deltas carry float32.
     hash_seed: seed of xxh3_64 over UTF-8 bytes for string features."""
 
     name: str
@@ -229,7 +231,7 @@ def validate(manifest: Manifest) -> None:
         where = f"manifest.tables[{t.name}]"
         _want(0 < t.dim <= 4096, f"{where}.dim: 1 to 4096 wanted, got {t.dim}")
         _want(0 <= t.rows < 2**31, f"{where}.rows: 0 to 2**31-1 wanted, got {t.rows}")
-        _want(t.dtype == "float32", f"{where}.dtype: 'float32' wanted, got {t.dtype[:40]!r}")
+        _want(t.dtype in ROW_TYPES, f"{where}.dtype: one of {', '.join(ROW_TYPES)} wanted, got {t.dtype[:40]!r}")
         _want(len(t.default) in (0, t.dim), f"{where}.default: [] or {t.dim} numbers wanted, got {len(t.default)}")
         _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: 0 to 2**63-1 wanted, got {t.hash_seed}")
     _validate_features(m)

@@ -27,11 +27,14 @@ from numpy.typing import NDArray
 
 from processor.errors import BadInput, Corrupt
 
+# numpy has no bfloat16: an array of uint16 holds its bit patterns, and nothing else of a package is uint16.
 DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
     "I64": np.dtype("<i8"),
     "I32": np.dtype("<i4"),
+    "U32": np.dtype("<u4"),
     "I8": np.dtype("i1"),
     "U8": np.dtype("u1"),
 }

@@ -3,7 +3,8 @@
     freshet:{<model>/<version>/<table>}                   the marker: JSON of a StoredTable and its state
     freshet:{<model>/<version>/<table>/<shard>}:<bucket>  a bucket: about eight rows
 
-A bucket's bytes, little-endian: uint32 tag, uint32 count, count int64 ids, count rows. An id's bucket is its mixed
+A bucket's bytes, little-endian: uint32 tag, uint32 count, count int64 ids, count rows, each
+in the table's type and, of int8, with its float32 scale behind it. An id's bucket is its mixed
 bits scaled to the number of buckets (kernels.index.home), its shard the bucket's number modulo 128.
 
 Invariants
@@ -35,6 +36,7 @@ from numpy.typing import NDArray
 from processor.errors import BadInput, Corrupt
 from processor.kernels import remote as kernels
 from processor.package.manifest import Manifest
+from processor.package.rowtypes import ROW_TYPES
 from processor.package.version import table_file
 
 FORMAT = "freshet-rows/1"
@@ -82,7 +84,12 @@ class StoredTable:
 
     @property
     def row_nbytes(self) -> int:
-        return self.dim * np.dtype(self.dtype).itemsize
+        return self.dim * ROW_TYPES[self.dtype].dtype.itemsize
+
+    @property
+    def value_nbytes(self) -> int:
+        """Bytes of a row with its scale."""
+        return self.row_nbytes + (4 if ROW_TYPES[self.dtype].scaled else 0)
 
     @property
     def tag(self) -> int:
@@ -101,18 +108,24 @@ class StoredTable:
         for start in range(0, self.buckets, CHUNK_BUCKETS):
             yield self.keys(np.arange(start, min(start + CHUNK_BUCKETS, self.buckets)))
 
-    def pack(self, ids: Int64s, rows: NDArray[Any]) -> Iterator[dict[bytes, bytes]]:
-        """The table's buckets by key, in chunks. ids int64 [rows], rows [rows, dim]; costs 16 bytes a row."""
+    def pack(self, ids: Int64s, rows: NDArray[Any], scales: NDArray[np.float32]) -> Iterator[dict[bytes, bytes]]:
+        """The table's buckets by key, in chunks; costs 16 bytes a row.
+
+        ids int64 [rows], rows [rows, dim] of the table's type, scales float32 [rows], or [0] if it has none.
+        """
         of_row = np.empty(len(ids), np.int64)
         kernels.buckets_of(ids, self.buckets, of_row)
         order = np.argsort(of_row, kind="stable")
         edges = np.zeros(self.buckets + 1, np.int64)
         np.cumsum(np.bincount(of_row, minlength=self.buckets), out=edges[1:])
-        tag, nbytes = self.tag.to_bytes(4, "little"), self.row_nbytes
+        tag, nbytes = self.tag.to_bytes(4, "little"), self.value_nbytes
         for start in range(0, self.buckets, CHUNK_BUCKETS):
             stop = min(start + CHUNK_BUCKETS, self.buckets)
             chosen = order[edges[start] : edges[stop]]
-            id_bytes, row_bytes = ids[chosen].tobytes(), np.ascontiguousarray(rows[chosen]).tobytes()
+            values = np.ascontiguousarray(rows[chosen]).view(np.uint8).reshape(len(chosen), self.row_nbytes)
+            if len(scales):
+                values = np.concatenate([values, scales[chosen][:, None].view(np.uint8)], axis=1)
+            id_bytes, value_bytes = ids[chosen].tobytes(), values.tobytes()
             chunk = {}
             at = (edges[start : stop + 1] - edges[start]).tolist()
             for n, key in enumerate(self.keys(np.arange(start, stop))):
@@ -122,7 +135,7 @@ class StoredTable:
                         tag,
                         (last - first).to_bytes(4, "little"),
                         id_bytes[8 * first : 8 * last],
-                        row_bytes[nbytes * first : nbytes * last],
+                        value_bytes[nbytes * first : nbytes * last],
                     )
                 )
             yield chunk
@@ -135,14 +148,14 @@ class StoredTable:
         return self.keys(buckets), position.astype(np.int64, copy=False)
 
     def unpack(self, values: Sequence[bytes | None], position: Int64s, ids: Int64s) -> tuple[Bytes, Bytes]:
-        """Rows uint8 [n, row_nbytes] and statuses uint8 [n] (kernels.remote) of ids from what plan()'s keys hold.
+        """Rows uint8 [n, value_nbytes] and statuses uint8 [n] (kernels.remote) of ids from what plan()'s keys hold.
 
         values are a store's word and are trusted in nothing: whatever is not a bucket of this table counts as lost.
         """
         starts = np.zeros(len(values) + 1, np.int64)
         np.cumsum([0 if v is None else len(v) for v in values], out=starts[1:])
         data = np.frombuffer(b"".join(v for v in values if v is not None) or bytes(1), np.uint8)
-        rows, status = np.empty((len(ids), self.row_nbytes), np.uint8), np.empty(len(ids), np.uint8)
+        rows, status = np.empty((len(ids), self.value_nbytes), np.uint8), np.empty(len(ids), np.uint8)
         kernels.unpack(data, starts, self.tag, ids, position, rows, status)
         return rows, status
 
@@ -167,6 +180,7 @@ def parse_marker(data: bytes) -> tuple[StoredTable, str]:
         raise Corrupt("the row store's marker is not readable") from None
     kinds = StoredTable.__annotations__
     sound = all(type(getattr(table, f)).__name__ == kind for f, kind in kinds.items())
-    if form != FORMAT or state not in (PUSHING, COMPLETE) or not sound or not 0 < table.buckets < 1 << 31:
+    sound = sound and table.dtype in ROW_TYPES and 0 < table.buckets < 1 << 31
+    if form != FORMAT or state not in (PUSHING, COMPLETE) or not sound:
         raise Corrupt("the row store's marker is not one of this format")
     return table, state

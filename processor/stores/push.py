@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from processor.errors import Conflict, Corrupt
+from processor.package.rowtypes import ROW_TYPES
 from processor.package.version import VersionReader, table_file
 from processor.stores.base import RowStore
 from processor.stores.layout import COMPLETE, PUSHING, StoredTable, marker_key, parse_marker
@@ -49,13 +50,16 @@ def _push(reader: VersionReader, table: StoredTable, store: RowStore, progress: 
     reader.verify([file])
     arrays = reader.tensors(file)
     keys, rows = arrays.get("keys"), arrays.get("rows")
+    scales, kind = arrays.get("scales", np.empty(0, np.float32)), ROW_TYPES[table.dtype]
     if keys is None or rows is None or keys.dtype != np.int64 or keys.shape != (table.rows,):
         raise Corrupt(f"table {table.table!r}: {table.rows} int64 keys and their rows wanted")
-    if rows.dtype != table.dtype or rows.shape != (table.rows, table.dim):
-        raise Corrupt(f"table {table.table!r}: {table.dtype} rows {[table.rows, table.dim]} wanted")
+    if rows.dtype != kind.dtype or rows.shape != (table.rows, table.dim):
+        raise Corrupt(f"table {table.table!r}: rows {[table.rows, table.dim]} of {table.dtype} wanted")
+    if scales.dtype != np.float32 or scales.shape != (table.rows if kind.scaled else 0,):
+        raise Corrupt(f"table {table.table!r}: a float32 scale for each row of {table.dtype} wanted")
     store.write({table.marker_key: table.marker(PUSHING)})
     done = 0
-    for chunk in table.pack(keys, rows):
+    for chunk in table.pack(keys, rows, scales):
         store.write(chunk)
         done += len(chunk)
         progress(table.table, done, table.buckets)

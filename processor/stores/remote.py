@@ -28,14 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.clock import Clock
-from processor.errors import BadInput, Corrupt, NotReady
-from processor.kernels import pool
+from processor.errors import Corrupt, NotReady
 from processor.kernels import remote as kernels
+from processor.kernels import rows as row_kernels
 from processor.package.manifest import Manifest
-from processor.sparse import Bound, SparsePlan
+from processor.sparse import Bound, SparsePlan, inputs_of
 from processor.stores.base import RowStore
 from processor.stores.cache import Bytes, Int64s, RowCache
-from processor.stores.config import RemoteConfig
+from processor.stores.config import RemoteConfig, open_store
 from processor.stores.layout import COMPLETE, StoredTable, parse_marker
 
 log = logging.getLogger("freshet.remote")
@@ -69,7 +69,8 @@ class StandIn:
 class Waiting:
     """Ids of a batch that have no local version: ids[starts[k]:][:counts[k]] of remote table k, in parallel arrays.
 
-    entries: addresses of the ids' refs in the stand-ins. rows int64 [K]: address of each table's rows.
+    entries: addresses of the ids' refs in the stand-ins. rows int64 [K, 3]: address of each table's rows, bytes of one,
+    address of their scales.
     """
 
     starts: Int64s
@@ -86,17 +87,19 @@ class RemoteTables:
     def __init__(self, config: RemoteConfig, store: RowStore, clock: Clock) -> None:
         self.config, self._store, self._clock = config, store, clock
 
-    def names(self, manifest: Manifest) -> list[str]:
-        """The version's tables that are remote; raises BadInput for one that the store cannot hold."""
+    @classmethod
+    def of(cls, config: RemoteConfig, clock: Clock) -> RemoteTables:
+        """Those that a configuration names, in its store; raises BadInput for a URL that cannot be one."""
+        return cls(config, open_store(config.url, config.timeout_s, clock), clock)
+
+    def stored(self, manifest: Manifest) -> list[StoredTable]:
+        """The version's tables that are remote; raises NotReady unless all of them are complete in the store."""
         names = [t.name for t in manifest.tables if self.config.is_remote(manifest.model, t.name)]
-        for name in names:
-            if manifest.table(name).dtype != "float32":
-                raise BadInput(f"table {name!r}: a remote table holds float32, got {manifest.table(name).dtype}")
-        return names
+        return [self._stored(manifest, name) for name in names]
 
     def open(self, manifest: Manifest, plan: SparsePlan) -> RemoteReader | None:
-        """A reader of the version's remote tables, None if it has none; raises NotReady unless all are in the store."""
-        tables = [self._stored(manifest, name) for name in self.names(manifest)]
+        """A reader of the version's remote tables, None if it has none; raises NotReady as stored() does."""
+        tables = self.stored(manifest)
         return RemoteReader(manifest, plan, tables, self.config, self._store, self._clock) if tables else None
 
     def close(self) -> None:
@@ -139,7 +142,7 @@ class RemoteReader:
         self._remote = np.full(max(1, len(order)), -1, np.int64)
         self._remote[self._numbers] = np.arange(len(tables))
         self._nbytes = np.array([t.row_nbytes for t in tables], np.int64)
-        self._cache = RowCache(self._nbytes.tolist(), config.cache_rows)
+        self._cache = RowCache([t.value_nbytes for t in tables], config.cache_rows)
         self._lock = threading.Lock()
         self._asked = self._unknown = self._lost = self._round_trips = 0
         self._fetch_s = 0.0
@@ -159,7 +162,7 @@ class RemoteReader:
         spans int64 [requests, 2]: first row and rows of each request, as SparsePlan.fill takes them.
         Raises NotReady when rows could not be had and the policy says so.
         """
-        inputs = np.stack([b.inputs for b in bound])
+        inputs = inputs_of(bound)
         stands, starts = np.empty((len(self._tables), 3), np.int64), np.empty(len(self._tables) + 1, np.int64)
         plan, remote = self._plan.plan, self._remote
         size = kernels.lay_out(plan, inputs, spans, remote, stands, starts)
@@ -167,16 +170,23 @@ class RemoteReader:
         index, ids, entries = np.empty((size, 2), np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
         counts = np.empty(len(self._tables), np.int64)
         kernels.collect(tables, plan, inputs, spans, epoch, remote, index, stands, starts, ids, entries, counts)
-        ends = np.cumsum(counts * self._nbytes)
-        rows = np.empty(int(ends[-1]), np.uint8)
-        row_starts = rows.ctypes.data + ends - counts * self._nbytes
-        self._supply(Waiting(starts, counts, ids, entries, row_starts, np.empty(most, np.uint8)))
+        ends, scale_ends = np.cumsum(counts * self._nbytes), np.cumsum(counts)
+        rows, scales = np.empty(int(ends[-1]), np.uint8), np.empty(int(scale_ends[-1]), np.float32)
+        places = np.empty((len(counts), 3), np.int64)
+        places[:, 0] = rows.ctypes.data + ends - counts * self._nbytes
+        places[:, 1] = self._nbytes
+        places[:, 2] = scales.ctypes.data + 4 * (scale_ends - counts)
+        self._supply(Waiting(starts, counts, ids, entries, places, np.empty(most, np.uint8)))
         standing = tables.copy()
-        standing[self._numbers, pool.INDEX // 8] = stands[:, 0]
-        standing[self._numbers, pool.CAPACITY // 8] = stands[:, 1]
-        standing[self._numbers, pool.BASE // 8] = row_starts
-        standing[self._numbers, pool.BASE_ROWS // 8] = stands[:, 2]
-        return StandIn(standing, (index, rows))
+        for at, values in (
+            (row_kernels.INDEX, stands[:, 0]),
+            (row_kernels.CAPACITY, stands[:, 1]),
+            (row_kernels.BASE, places[:, 0]),
+            (row_kernels.BASE_ROWS, stands[:, 2]),
+            (row_kernels.SCALES, places[:, 2]),
+        ):
+            standing[self._numbers, at // 8] = values
+        return StandIn(standing, (index, rows, scales))
 
     def _supply(self, waiting: Waiting) -> None:
         """Puts a row, or its absence, behind every waiting id."""
@@ -209,7 +219,7 @@ class RemoteReader:
         lost = 0
         for k, table, here, positions, ids, bucket, part in jobs:
             rows, status = table.unpack(reply.values[part], bucket, ids)
-            lost += kernels.place(positions, waiting.entries[here], int(waiting.rows[k]), rows, status)
+            lost += kernels.place(positions, waiting.entries[here], waiting.rows[k], rows, status)
             self._cache.keep(k, ids, rows, status)
         return lost, reply.problem or "has lost some of its buckets"
 

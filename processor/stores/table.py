@@ -23,7 +23,8 @@ class RemoteTable(ServedTable):
     """What deltas changed of a table; the rest is in a store."""
 
     def __init__(self, spec: Table) -> None:
-        super().__init__(replace(spec, rows=0), packed(np.empty(0, np.int64), np.empty((0, spec.dim), np.float32)))
+        nothing = packed(np.empty(0, np.int64), np.empty((0, spec.dim), np.float32), spec.dtype)
+        super().__init__(replace(spec, rows=0), nothing)
 
     @property
     def rows(self) -> int:

@@ -7,13 +7,12 @@ input X travels as X (its values, shape [total]) and X.row_splits (INT64 [n + 1]
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column, Ragged, Strings
+from processor.columns import Column, Packed, Place, Places, Ragged, Strings
 from processor.errors import BadInput
 from processor.package.manifest import Input, Manifest
 from serving.codecs.bytes_tensor import decode_bytes
@@ -40,8 +39,7 @@ MAX_ID_LENGTH = 256
 MAX_RANK = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """How the request wants its answer. outputs: (name, as a binary tensor) in the order asked for."""
 
     outputs: tuple[tuple[str, bool], ...]
@@ -49,18 +47,68 @@ class Options:
     timeout_s: float | None = None
 
 
-def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str, Column], Options]:
+class Shape(NamedTuple):
+    """One input of a header: its place in the body when nbytes is not None, else the JSON values that the header held.
+    count: elements."""
+
+    spec: Input
+    count: int
+    nbytes: int | None
+    values: Any
+
+
+class Header(NamedTuple):
+    """A checked JSON header. timeout_s: by its own parameters. places: of the tensors behind it, if all are plain."""
+
+    manifest: Manifest
+    shapes: tuple[Shape, ...]
+    places: Places | None
+    outputs: tuple[tuple[str, bool], ...]
+    id: str
+    timeout_s: float | None
+
+
+# A client sends the same header with every request of one size, so what it says is read once. Only headers that hold
+# no values are kept, and few of them.
+MAX_KEPT = 256
+MAX_KEPT_NBYTES = 4096
+_kept: dict[bytes, Header] = {}
+
+
+def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[Mapping[str, Column], Options]:
     """An infer body (already inflated) as the manifest's inputs; raises BadInput."""
     nbytes = header_int(headers, HEADER_LENGTH, len(body))
     if nbytes is None:
-        document, at = load_json(body), len(body)
+        header, at = _header(load_json(body), manifest), len(body)
     elif nbytes == 0:
         raise BadInput("Inference-Header-Content-Length: a JSON header wanted, got 0: raw binary is not served")
     else:
-        document, at = load_json(memoryview(body)[:nbytes]), nbytes
+        header, at = _binary_header(body[:nbytes], manifest), nbytes
+    inputs = _packed(header.places, body, at) if header.places else _inputs(header, body, at)
+    timeout_s = header.timeout_s
+    if b"x-request-timeout-ms" in headers:
+        by_header = header_timeout_s(headers)
+        timeout_s = by_header if timeout_s is None or by_header is None else min(timeout_s, by_header)
+    return inputs, Options(header.outputs, header.id, timeout_s)
+
+
+def _binary_header(text: bytes, manifest: Manifest) -> Header:
+    header = _kept.get(text)
+    if header is not None and header.manifest is manifest:
+        return header
+    header = _header(load_json(text), manifest)
+    if len(text) <= MAX_KEPT_NBYTES and not header.id and all(s.nbytes is not None for s in header.shapes):
+        if len(_kept) >= MAX_KEPT:
+            _kept.clear()
+        _kept[text] = header
+    return header
+
+
+def _header(document: dict[str, Any], manifest: Manifest) -> Header:
     parameters = _parameters(document, "parameters")
-    options = Options(_outputs(document, parameters, manifest), _id(document), _timeout_s(parameters, headers))
-    return _inputs(document, body, at, manifest), options
+    outputs, request_id = _outputs(document, parameters, manifest), _id(document)
+    shapes = _shapes(document, manifest)
+    return Header(manifest, shapes, _places(shapes), outputs, request_id, _timeout_s(parameters))
 
 
 def _id(document: dict[str, Any]) -> str:
@@ -82,18 +130,16 @@ def _parameters(holder: dict[str, Any], where: str) -> dict[str, Any]:
     return value
 
 
-def _timeout_s(parameters: dict[str, Any], headers: Headers) -> float | None:
-    by_header = header_timeout_s(headers)
+def _timeout_s(parameters: dict[str, Any]) -> float | None:
     timeout_us = parameters.get("timeout")
     if timeout_us is None or (type(timeout_us) is int and timeout_us == 0):
-        return by_header
+        return None
     if type(timeout_us) is not int or not 0 < timeout_us <= MAX_TIMEOUT_S * 1e6:
         shown = timeout_us if type(timeout_us) in (int, float) else kind(timeout_us)
         raise BadInput(
             f"parameters.timeout: microseconds up to {MAX_TIMEOUT_S * 1e6:.0f} wanted, got {str(shown)[:64]}"
         )
-    timeout_s = timeout_us / 1e6
-    return timeout_s if by_header is None else min(timeout_s, by_header)
+    return timeout_us / 1e6
 
 
 def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Manifest) -> tuple[tuple[str, bool], ...]:
@@ -123,29 +169,69 @@ def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Man
     return tuple(wanted.items())
 
 
-def _inputs(document: dict[str, Any], body: bytes, at: int, manifest: Manifest) -> dict[str, Column]:
+def _shapes(document: dict[str, Any], manifest: Manifest) -> tuple[Shape, ...]:
+    """What the header says of each input; every input of the model is there, once."""
     specs = {i.name: i for i in manifest.inputs}
     splits = {i.name + ROW_SPLITS: Input(i.name + ROW_SPLITS, "int64") for i in manifest.inputs if i.ragged}
     tensors = document.get("inputs")
     if type(tensors) is not list or len(tensors) > len(specs) + len(splits):
         wanted = f"a list of at most {len(specs) + len(splits)} tensors"
         raise BadInput(f"inputs: {wanted} wanted, got {len(tensors) if type(tensors) is list else kind(tensors)}")
-    values: dict[str, Any] = {}
+    shapes: dict[str, Shape] = {}
     for index, tensor in enumerate(tensors):
         if type(tensor) is not dict or type(tensor.get("name")) is not str:
             raise BadInput(f"inputs[{index}]: an object with a name wanted")
         name = tensor["name"]
         spec = specs.get(name) or splits.get(name)
-        if spec is None or name in values:
+        if spec is None or name in shapes:
             raise BadInput(f"inputs[{index}]: one of {', '.join(specs)}, each once, wanted, got {show(name)}")
-        values[name], at = _tensor(tensor, spec, body, at)
+        shapes[name] = _shape(tensor, spec)
+    for name in (*specs, *splits):
+        if name not in shapes:
+            raise BadInput(f"inputs: {name} is missing")
+    return tuple(shapes.values())
+
+
+def _places(shapes: Iterable[Shape]) -> Places | None:
+    """Where the tensors lie behind the header, when all of them do and none is of strings or ragged."""
+    places, offset = [], 0
+    for spec, count, nbytes, _ in shapes:
+        if nbytes is None or spec.ragged or spec.dtype == "string" or spec.name.endswith(ROW_SPLITS):
+            return None
+        places.append(
+            Place(spec.name, DTYPES[DATATYPES[spec.dtype]], count // (spec.columns or 1), spec.columns, offset)
+        )
+        offset += nbytes
+    return Places(tuple(places), offset)
+
+
+def _packed(places: Places, body: bytes, at: int) -> Packed:
+    if at + places.nbytes != len(body):
+        raise BadInput(f"inputs: {places.nbytes} bytes of binary tensors wanted, got {len(body) - at}")
+    return Packed(body, at, places)
+
+
+def _inputs(header: Header, body: bytes, at: int) -> dict[str, Column]:
+    values: dict[str, Any] = {}
+    ragged = False
+    for spec, count, nbytes, given in header.shapes:
+        if nbytes is None:
+            column = given
+        else:
+            if nbytes > len(body) - at:
+                wanted = f"0 to {len(body) - at} wanted, as is left of the body"
+                raise BadInput(f"inputs[{spec.name}].parameters.binary_data_size: {wanted}")
+            column = _binary(spec, body, at, nbytes, count)
+            at += nbytes
+        values[spec.name] = column.reshape(-1, spec.columns) if spec.columns and spec.dtype != "string" else column
+        ragged = ragged or spec.ragged
     if at != len(body):
         raise BadInput(f"inputs: binary tensors end at byte {at} of the body, got {len(body)} bytes")
-    for name in (*specs, *splits):
-        if name not in values:
-            raise BadInput(f"inputs: {name} is missing")
+    if not ragged:
+        return values
     return {
-        name: Ragged(values[name], _row_splits(name, values)) if i.ragged else values[name] for name, i in specs.items()
+        i.name: Ragged(values[i.name], _row_splits(i.name, values)) if i.ragged else values[i.name]
+        for i in header.manifest.inputs
     }
 
 
@@ -157,29 +243,29 @@ def _row_splits(name: str, values: dict[str, Any]) -> NDArray[np.int64]:
     return splits
 
 
-def _tensor(tensor: dict[str, Any], spec: Input, body: bytes, at: int) -> tuple[Any, int]:
-    """One tensor's values, and where the next binary tensor starts."""
+def _shape(tensor: dict[str, Any], spec: Input) -> Shape:
+    """One tensor of the header; values that it holds are read."""
     where = f"inputs[{spec.name}]"
     datatype = DATATYPES[spec.dtype]
     if tensor.get("datatype") != datatype:
         got = tensor.get("datatype")
         raise BadInput(f"{where}.datatype: {datatype} wanted, got {show(got) if type(got) is str else kind(got)}")
     count = _count(tensor.get("shape"), spec, where)
-    parameters = _parameters(tensor, f"{where}.parameters")
-    nbytes = parameters.get("binary_data_size")
+    nbytes = _parameters(tensor, f"{where}.parameters").get("binary_data_size")
     if nbytes is None:
         flat = _flat(tensor.get("data"), where)
         if len(flat) != count:
             raise BadInput(f"{where}.data: {count} values wanted, got {len(flat)}")
-        values: Any = Strings.of(strings(spec, flat)) if datatype == "BYTES" else numbers(spec, flat)
-    else:
-        if "data" in tensor:
-            raise BadInput(f"{where}: data or binary_data_size wanted, got both")
-        if type(nbytes) is not int or not 0 <= nbytes <= len(body) - at:
-            raise BadInput(f"{where}.parameters.binary_data_size: 0 to {len(body) - at} wanted, as is left of the body")
-        values = _binary(spec, body, at, nbytes, count, where)
-        at += nbytes
-    return values.reshape(-1, spec.columns) if spec.columns and datatype != "BYTES" else values, at
+        return Shape(spec, count, None, Strings.of(strings(spec, flat)) if datatype == "BYTES" else numbers(spec, flat))
+    if "data" in tensor:
+        raise BadInput(f"{where}: data or binary_data_size wanted, got both")
+    wanted = None if datatype == "BYTES" else count * DTYPES[datatype].itemsize
+    if type(nbytes) is not int or nbytes < 0:
+        most = "the length of the body" if wanted is None else str(wanted)
+        raise BadInput(f"{where}.parameters.binary_data_size: 0 to {most} wanted, got {kind(nbytes)}")
+    if wanted not in (None, nbytes):
+        raise BadInput(f"{where}.parameters.binary_data_size: {wanted} wanted, got {nbytes}")
+    return Shape(spec, count, nbytes, None)
 
 
 def _count(shape: Any, spec: Input, where: str) -> int:
@@ -198,12 +284,10 @@ def _count(shape: Any, spec: Input, where: str) -> int:
     return int(shape[0]) * (spec.columns or 1)
 
 
-def _binary(spec: Input, body: bytes, at: int, nbytes: int, count: int, where: str) -> Any:
+def _binary(spec: Input, body: bytes, at: int, nbytes: int, count: int) -> Any:
     if spec.dtype == "string":
-        return decode_bytes(np.frombuffer(body, np.uint8, nbytes, at), count, where)
+        return decode_bytes(np.frombuffer(body, np.uint8, nbytes, at), count, f"inputs[{spec.name}]")
     dtype = DTYPES[DATATYPES[spec.dtype]]
-    if nbytes != count * dtype.itemsize:
-        raise BadInput(f"{where}.parameters.binary_data_size: {count * dtype.itemsize} wanted, got {nbytes}")
     if not nbytes:
         return np.empty(0, dtype)
     view = np.frombuffer(body, dtype, count, at)

@@ -9,6 +9,7 @@ import numpy as np
 
 from models.bench import FLOATS, TABLES, write_model
 from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.replica import READERS
 from tests.bench.pairs import Pair
 
 ROWS = 100_000
@@ -59,8 +60,8 @@ class BareLoop:
     """What the engine would be with nothing around it: bound requests in full batches through kernel and executable."""
 
     def __init__(self, processor: Processor, requests: list[PredictRequest]) -> None:
-        self._version = processor._model("bench").pick()
-        self._state = self._version.state
+        self._version = processor.replica("bench")
+        self._state = self._version.pin(READERS - 1)
         bound = [self._version.plan.bind(r.inputs) for r in requests]
         rows = bound[0].rows
         buckets = sorted(self._state.executables)

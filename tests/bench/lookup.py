@@ -11,7 +11,7 @@ from processor.kernels.hashing import init_rows
 from processor.kernels.index import EMPTY, build, capacity_for, empty_index, probe
 from processor.kernels.pointers import load_f32, load_i64
 from processor.kernels.pool import KIND_ONE, PLAN_FIELDS, run
-from processor.kernels.rows import MISSING, resolve
+from processor.kernels.rows import DEFAULT, resolve, row_at
 from processor.package.delta import TableDelta
 from processor.package.manifest import Table
 from processor.table import ServedTable, packed
@@ -105,9 +105,8 @@ class Overlay:
 @nb.njit(cache=True, nogil=True)
 def _stamped_lookup(t, epoch, ids, out):
     for i in range(len(ids)):
-        address = resolve(t[0], t[1], t[2], t[3], t[4], t[5], t[6], ids[i], epoch)
-        if address == MISSING:
-            address = t[7]
+        ref = resolve(t.ctypes.data, ids[i], epoch)
+        address = row_at(t.ctypes.data, ref) if ref >= 0 else t[DEFAULT // 8]
         for j in range(out.shape[1]):
             out[i, j] = load_f32(address + 4 * j)
 

@@ -13,6 +13,7 @@ from processor.kernels.hashing import init_rows
 from processor.package.delta import read_delta
 from processor.package.manifest import validate
 from processor.package.version import VersionReader, table_file
+from processor.quantise import dequantise, quantise
 
 pytestmark = pytest.mark.tensorflow
 
@@ -88,6 +89,33 @@ def test_deltas_chain_and_apply_through_the_processor(repository, tmp_path):
     (more,) = write_deltas(repository, rows=1, count=1, out=tmp_path / "more")
     assert more.name == "4.safetensors"
     assert read_delta(more).rows == 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_a_model_of_smaller_rows_serves_nearly_the_same_scores_before_and_after_a_delta(tmp_path, dtype):
+    for name in ("float32", dtype):
+        write_model(tmp_path / name, ROWS, dtype=name)
+    plain, typed = (
+        Processor.initialize(ProcessorConfig(str(r), sessions=1)) for r in (tmp_path / "float32", tmp_path / dtype)
+    )
+    (delta,) = write_deltas(tmp_path / dtype, rows=300, count=1, out=tmp_path / "deltas")
+    with plain, typed:
+        table = typed._models[MODEL].pick().tables["c0"]
+        assert (table.spec.dtype, table.nbytes["rows"]) == (dtype, ROWS * (32 if dtype == "bfloat16" else 20))
+        for step in range(2):
+            if step:
+                typed.apply_delta(MODEL, data=delta.read_bytes())
+                plain.apply_delta(MODEL, data=delta.read_bytes())
+            scores = [p.process(request(8)).outputs["score"] for p in (plain, typed)]
+            np.testing.assert_allclose(scores[1], scores[0], atol=1e-3)
+            assert (scores[0] != scores[1]).any()
+            plain_rows, typed_rows = (p._models[MODEL].pick().export()[0]["c3"][1] for p in (plain, typed))
+            assert dequantise(quantise(plain_rows, dtype), dtype).tobytes() == typed_rows.tobytes()
+
+
+def test_a_type_that_rows_do_not_have_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="dtype: one of float32, float16, bfloat16, int8 wanted, got 'int4'"):
+        write_model(tmp_path, 5, dtype="int4")
 
 
 def test_a_delta_depends_on_its_step_alone():

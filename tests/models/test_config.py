@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.config import DataConfig, FeatureConfig, PublishConfig, TrainSettings, load_config, parse_config
+from models.training.spec import draft
 from processor.errors import BadInput
 
 COMPLETE = """
@@ -95,6 +96,14 @@ def test_what_is_left_out_has_defaults():
     assert read.data.format == "csv"
 
 
+def test_tables_are_published_as_the_file_says_and_features_may_say_otherwise():
+    raw = config(publish__table_dtype="int8", features__user__dtype="bfloat16", features__item={"kind": "id"})
+    read = parse_config(raw)
+    assert read.publish.table_dtype == "int8"
+    assert [f.dtype for f in read.features] == ["bfloat16", ""]
+    assert [t.dtype for t in draft(read, {}).tables] == ["bfloat16", "int8"]
+
+
 def test_an_architecture_may_be_a_users_own_function():
     assert parse_config(config(model__arch="my_models.wide:build")).model.arch == "my_models.wide:build"
 
@@ -119,6 +128,16 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ({"model": 3}, r"model: a section \[model\] wanted, got an integer"),
         ({"data": None}, r"data: a section \[data\] wanted, got none"),
         ({"train__batch_row": 1}, r"train\.batch_row: unknown; one of .* \(did you mean 'batch_rows'\?\)"),
+        ({"publish__table_dtype": "int4"}, r"publish\.table_dtype: one of float32, .*, int8 wanted, got 'int4'"),
+        ({"features__user__dtype": ""}, r"features\.user\.dtype: one of float32, .*, int8 wanted, got ''"),
+        (
+            {"features__price": {"kind": "float", "dtype": "int8"}},
+            r"features\.price\.dtype: only for kind id, .*; this one is 'float'",
+        ),
+        (
+            {"features__friends": {"kind": "ids", "table": "user", "dtype": "int8"}},
+            r"features\.friends\.dtype: none wanted, as features\.user has for table 'user', got int8",
+        ),
         ({"train__zzz": 1}, r"train\.zzz: unknown; one of batch_rows, .*, seed wanted$"),
         (
             {"features__user__knd": "id"},

@@ -16,7 +16,7 @@ from processor.model import ServedModel
 from processor.package.delta import write_delta
 from processor.repository import Repository
 from processor.served import ServedVersion
-from tests.packages import make_delta, make_weights, row_of, write_package
+from tests.packages import connect, make_delta, make_weights, row_of, write_package
 
 USERS = range(6)
 LONG_AGO_S = 1_600_000_000
@@ -32,9 +32,9 @@ def open_model(root, undo_depth=4):
     """The model as a server opens it: loaded, with its deltas replayed."""
 
     def load(reader):
-        return ServedVersion(reader, 1, 1, undo_depth, SystemClock())
+        return ServedVersion(reader, undo_depth, SystemClock())
 
-    served = ServedModel("small", Repository(root), load, SystemClock())
+    served = ServedModel("small", Repository(root), load, connect, SystemClock())
     served.poll()
     return served
 
@@ -442,7 +442,7 @@ def test_a_delta_of_another_model_is_refused(root):
     write_package(root, model="other", users=USERS)
     data = delta_bytes(root, 1, [0])
     (root / "other" / "1" / "deltas" / "1.safetensors").write_bytes(data)
-    other = ServedModel("other", Repository(root), open_model(root)._load, SystemClock())
+    other = ServedModel("other", Repository(root), open_model(root)._load, connect, SystemClock())
     (loaded,) = other.poll()
     assert loaded == "other 1.0 loaded"
     with pytest.raises(BadInput, match="for model 'small', wanted 'other'"):

@@ -7,13 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.clock import SystemClock
 from processor.errors import BadInput, Conflict, FreshetError
 from processor.generation import Generation
 from processor.package.delta import parse_delta, write_delta
-from processor.package.version import VersionReader
-from processor.served import ServedVersion
-from tests.packages import make_delta, make_inputs, make_weights, reference, row_of, tag_id, write_package
+from tests.packages import make_delta, make_inputs, make_weights, open_version, reference, row_of, tag_id, write_package
 
 USERS = range(20)
 
@@ -24,18 +21,19 @@ def package(tmp_path_factory):
 
 
 def load(package, undo_depth=4):
-    return ServedVersion(VersionReader(package), 1, 1, undo_depth, SystemClock())
+    return open_version(package, undo_depth)
 
 
 def scores(version, users, session=0):
     """Scores of the pinned state and its generation, computed as a session does."""
     inputs = make_inputs(users)
-    with version.pinned(session) as state:
-        bound = version.plan.bind(inputs)
-        x = np.zeros((16, version.plan.width), np.float32)
+    replica = version.readers
+    with replica.pinned(session) as state:
+        bound = replica.plan.bind(inputs)
+        x = np.zeros((16, replica.plan.width), np.float32)
         out = np.empty((16, 1), np.float32)
         counts = np.zeros((2, 2), np.int64)
-        version.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
+        replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
         state.executables[16].bind(x, {"score": out})()
         return out[: len(users), 0], state.generation
 
@@ -175,7 +173,7 @@ def test_a_truncated_or_bit_flipped_file_is_always_refused(package, tmp_path_fac
 
 
 def test_readers_never_see_a_mixture_while_deltas_and_rollbacks_run(package):
-    version = ServedVersion(VersionReader(package), 2, 1, 4, SystemClock())
+    version = open_version(package)
     probe = list(range(12))
     tags = [["a", "zz", "b", "c"][: u % 5] for u in range(len(probe))]
     tag_model = dict.fromkeys([tag_id(t) for t in "abc"], 0)

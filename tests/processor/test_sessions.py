@@ -28,14 +28,14 @@ class Request:
 
 
 class Version:
-    """The seams of ServedVersion that sessions use. The dense graph is y = 2 * x, z = (x, -x)."""
+    """The seams of Replica that sessions use. The dense graph is y = 2 * x, z = (x, -x)."""
 
     def __init__(self, costs=None, hold=None):
         self.costs = CostTable(costs or {1: 1.0, 4: 1.5})
         self.plan = SimpleNamespace(width=1, fill=self.fill)
         self.outputs = {"y": 1, "z": 2}
+        self.manifest = SimpleNamespace(tables=["t"])
         self.remote = None
-        self.tables = {"t": None}
         self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold
         self.step, self.pins = 1, {}
         # Apart, because what is bound to buffers may not refer to the version: buffers live as long as it does.

@@ -10,7 +10,10 @@ from processor.kernels import index as hash_index
 from processor.kernels import rows as row_kernels
 from processor.package.delta import TableDelta
 from processor.package.manifest import Table
-from processor.table import ServedTable
+from processor.package.rowtypes import ROW_TYPES
+from processor.package.tensors import map_file, parse_tensors, write_tensors
+from processor.quantise import dequantise, quantise
+from processor.table import ServedTable, descriptor, packed
 
 DIM = 4
 
@@ -97,15 +100,32 @@ def test_slots_of_superseded_rows_are_used_again_once_their_readers_are_gone():
 
 def test_a_reader_of_an_old_epoch_sees_old_rows_while_the_index_grows():
     table = served(range(10))
-    before, _kept = table.descriptor(), table.buffers
+    before, _kept = np.array(table.descriptor()), table.arrays
     table.apply(delta(list(range(5, 5000)), [0], 1), 1)
-    address = row_kernels.resolve(*before[:7], 7, 0)
-    assert address != row_kernels.MISSING
+    after = np.array(table.descriptor())
+    ref = row_kernels.resolve(before.ctypes.data, 7, 0)
+    assert ref >= 0
     rows = np.empty((1, DIM), np.float32)
-    row_kernels.gather(np.array([address]), rows)
+    row_kernels.gather(before, np.array([ref]), rows)
     np.testing.assert_array_equal(rows[0], row_of(7, 0))
-    assert row_kernels.resolve(*before[:7], 4000, 0) == row_kernels.MISSING
-    assert row_kernels.resolve(*table.descriptor()[:7], 4000, 1) != row_kernels.MISSING
+    assert row_kernels.resolve(before.ctypes.data, 4000, 0) == hash_index.ABSENT
+    assert row_kernels.resolve(after.ctypes.data, 4000, 1) >= 0
+
+
+def test_the_spec_and_the_arrays_are_all_that_a_reader_elsewhere_needs():
+    table = served(range(10))
+    table.apply(delta([3, 50], [4], 1), 1)
+    elsewhere = {name: array.copy() for name, array in table.arrays.items() if name not in ("arena", "meta")}
+    elsewhere |= {name: table.arrays[name][:8].copy() for name in ("arena", "meta")}
+    table_row = np.array(descriptor(table.spec, elsewhere))
+    assert not set(table_row[[0, 2, 4, 5, 7]].tolist()) & set(table.descriptor())
+    keys, refs = np.empty(table_row[1], np.int64), np.empty(table_row[1], np.int64)
+    count = row_kernels.live(table_row, 1, keys, refs)
+    rows = np.empty((count, DIM), np.float32)
+    row_kernels.gather(table_row, refs[:count], rows)
+    found = {int(k): tuple(r) for k, r in zip(keys[:count], rows)}
+    assert found == exported(table, 1)
+    assert len(found) == 10
 
 
 def test_ids_that_come_and_go_do_not_grow_the_index_for_ever():
@@ -136,3 +156,65 @@ def test_a_table_file_that_does_not_fit_the_manifest_is_refused(break_it):
     break_it(arrays)
     with pytest.raises(Corrupt):
         ServedTable(Table("t", DIM, 5), arrays)
+
+
+@pytest.mark.parametrize("dtype", ROW_TYPES)
+def test_a_table_and_its_deltas_hold_the_bits_of_the_table_published_whole(dtype):
+    random = np.random.default_rng(3)
+    keys = np.arange(60, dtype=np.int64)
+    rows = random.standard_normal((60, DIM)).astype(np.float32)
+    table = ServedTable(Table("t", DIM, 40, dtype), packed(keys[:40], rows[:40], dtype))
+    newer = rows.copy()
+    newer[20:] *= np.float32(random.standard_normal())
+    table.apply(TableDelta(keys[20:], newer[20:], np.array([3])), 1)
+    kept = np.delete(keys, 3)
+    whole = ServedTable(Table("t", DIM, 59, dtype), packed(kept, newer[kept], dtype))
+    for got, wanted in zip(table.export(1), whole.export(0)):
+        assert got.tobytes() == wanted.tobytes()
+    np.testing.assert_array_equal(whole.export(0)[1], dequantise(quantise(newer[kept], dtype), dtype))
+    assert table.export(0)[1].tobytes() == dequantise(quantise(rows[:40], dtype), dtype).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ROW_TYPES)
+@pytest.mark.parametrize(("rows", "dim"), [(5, 3), (0, 4), (33, 1)])
+def test_every_tensor_of_a_table_file_can_be_mapped_as_it_lies(tmp_path, dtype, rows, dim):
+    arrays = packed(np.arange(rows), np.ones((rows, dim), np.float32), dtype)
+    with open(tmp_path / "t.safetensors", "wb") as file:
+        write_tensors(file, arrays, {})
+    data = map_file(tmp_path / "t.safetensors")
+    read = parse_tensors(data, "t").arrays
+    assert read["rows"].ctypes.data % 64 == 0
+    ServedTable(Table("t", dim, rows, dtype), read)
+    for name, array in read.items():
+        assert not array.size or data.ctypes.data <= array.ctypes.data < data.ctypes.data + data.nbytes, name
+
+
+@pytest.mark.parametrize(
+    "scales",
+    [
+        None,
+        np.ones(4, np.float32),
+        np.ones((5, 1), np.float32),
+        np.ones(5, np.float16).astype(np.float64),
+        np.array([1, 1, np.nan, 1, 1], np.float32),
+        np.array([1, 1, -1, 1, 1], np.float32),
+        np.array([1, np.inf, 1, 1, 1], np.float32),
+    ],
+    ids=["none", "too few", "a matrix", "float64", "NaN", "negative", "infinite"],
+)
+def test_scales_that_cannot_be_an_exports_are_refused(scales):
+    arrays = packed(np.arange(5), np.ones((5, DIM), np.float32), "int8")
+    arrays.pop("scales")
+    if scales is not None:
+        arrays["scales"] = scales
+    with pytest.raises(Corrupt, match="scales"):
+        ServedTable(Table("t", DIM, 5, "int8"), arrays)
+
+
+def test_scales_beside_rows_that_have_none_and_rows_of_another_type_are_refused():
+    plain = packed(np.arange(5), np.ones((5, DIM), np.float32))
+    with pytest.raises(Corrupt, match="0 float32 scales for float32 wanted"):
+        ServedTable(Table("t", DIM, 5), plain | {"scales": np.ones(5, np.float32)})
+    for dtype in ("float16", "bfloat16", "int8"):
+        with pytest.raises(Corrupt, match=f"of {dtype} wanted, got float32"):
+            ServedTable(Table("t", DIM, 5, dtype), plain)

@@ -47,12 +47,12 @@ PROBES = {
 
 def pooled_by(processor, columns):
     """The dense input [n, width] that a session would hand to the network now."""
-    version = processor._models["mixed"].pick()
-    with version.pinned(0) as state:
-        bound = version.plan.bind(columns)
-        x = np.full((bound.rows, version.plan.width), np.nan, np.float32)
-        counts = np.zeros((len(version.tables), 2), np.int64)
-        version.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
+    replica = processor.replica("mixed")
+    with replica.pinned(0) as state:
+        bound = replica.plan.bind(columns)
+        x = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
+        counts = np.zeros((len(replica.manifest.tables), 2), np.int64)
+        replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
         return x
 
 

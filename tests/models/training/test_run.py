@@ -44,7 +44,7 @@ def replayed(repository, model="mixed"):
     """The newest version with its deltas, as a server would start with them; the chain is asserted to be whole."""
     store = Repository(repository)
     number = store.versions(model)[-1]
-    version = ServedVersion(VersionReader(store.folder(model, number)), 1, 1, 16, SystemClock())
+    version = ServedVersion(VersionReader(store.folder(model, number)), 16, SystemClock())
     files = store.deltas(model, number)
     assert [f.step for f in files] == list(range(1, len(files) + 1))
     for file in files:

@@ -12,6 +12,7 @@ from processor.columns import Ragged, Strings
 from processor.kernels.hashing import hash_strings
 from processor.package.delta import TableDelta
 from processor.package.manifest import Feature, Input, Manifest, Output, Table
+from processor.quantise import dequantise, quantise
 from processor.sparse import SparsePlan
 from processor.table import ServedTable, packed
 
@@ -305,6 +306,53 @@ def test_pooling_adds_in_the_order_of_the_list_in_float32():
     for n in order:
         total += rows[n]
     np.testing.assert_array_equal(column_of(got, "sum")[0], total)
+
+
+@pytest.mark.parametrize("dim", [1, 8, 19])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_rows_of_every_type_pool_as_their_float32_values(dtype, dim):
+    random = np.random.default_rng(dim)
+    keys, rows = np.arange(50, dtype=np.int64), random.standard_normal((50, dim)).astype(F32)
+    default = random.standard_normal(dim).astype(F32)
+    served = ServedTable(Table("t", dim, 50, dtype, default.tolist()), packed(keys, rows, dtype))
+    rows[10:30] *= 3
+    served.apply(TableDelta(keys[10:30], rows[10:30], np.empty(0, np.int64)), 1)
+    values = [*dequantise(quantise(rows, dtype), dtype), default]
+    combiners = ("sum", "mean", "sqrtn")
+    plan = SparsePlan(
+        Manifest(
+            model="typed",
+            version=1,
+            arch="deepfm",
+            created_at=0.0,
+            inputs=[Input("one", "int64"), Input("many", "int64", ragged=True)],
+            features=[
+                Feature("one", "id", "one", table="t", width=dim),
+                *(
+                    Feature(c, "ids", "many", table="t", combiner=c, offset=(n + 1) * dim, width=dim)
+                    for n, c in enumerate(combiners)
+                ),
+            ],
+            tables=[served.spec],
+            outputs=[Output("score")],
+            width=4 * dim,
+            dense={},
+            files={},
+        )
+    )
+    lists = [random.integers(0, 51, n).tolist() for n in (0, 1, 2, 40)]
+    one = random.integers(0, 51, 4)
+    bound = plan.bind({"one": one, "many": Ragged.of(lists)})
+    out = np.empty((4, 4 * dim), F32)
+    tables = np.array([served.descriptor()], np.int64)
+    plan.fill(tables, 1, [bound], np.array([[0, 4]]), out, np.zeros((1, 2), np.int64))
+    for i, ids in enumerate(lists):
+        total = np.zeros(dim, F32)
+        for n in ids:
+            total = total + values[n]
+        count = F32(max(1, len(ids)))
+        wanted = np.concatenate([values[one[i]], total, total / count, total / np.sqrt(count)])
+        np.testing.assert_array_equal(out[i], wanted)
 
 
 def test_batches_far_longer_than_a_block_of_lookups_equal_plain_numpy():

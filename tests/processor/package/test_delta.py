@@ -384,6 +384,20 @@ def test_a_delta_that_does_not_fit_the_model_is_refused(change, message):
         delta.check(small)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("float16", 65520.0), ("bfloat16", 3.4e38), ("float32", None), ("int8", None)]
+)
+def test_a_delta_whose_rows_the_tables_type_cannot_hold_is_refused(dtype, value):
+    typed = dataclasses.replace(small, tables=[dataclasses.replace(t, dtype=dtype) for t in small.tables])
+    delta = make_delta(1, [1, 2], [3])
+    delta.tables["user"].rows[1, 2] = value or 3.4e38
+    if value is None:
+        delta.check(typed)
+    else:
+        with pytest.raises(BadInput, match=f"table 'user': rows below .* wanted for {dtype}"):
+            delta.check(typed)
+
+
 def test_a_poisoned_value_is_found_in_every_block(monkeypatch):
     monkeypatch.setattr(delta_module, "CHECK_ROWS", 4)
     for at in range(10):

@@ -136,7 +136,7 @@ rules = {
     "a table of dim 4097": (put("tables", 0, "dim", 4097), "dim: 1 to 4096 wanted, got 4097"),
     "negative rows": (put("tables", 0, "rows", -1), "rows: 0 to"),
     "2**31 rows": (put("tables", 0, "rows", 2**31), "rows: 0 to"),
-    "a table of bfloat16": (put("tables", 0, "dtype", "bfloat16"), "dtype: 'float32' wanted"),
+    "a table of float8": (put("tables", 0, "dtype", "float8"), "dtype: one of float32, float16, bfloat16, int8 wanted"),
     "a default of the wrong size": (
         put("tables", 0, "default", [0, 1]),
         r"default: \[\] or 4 numbers wanted, got 2",

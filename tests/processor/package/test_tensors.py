@@ -32,6 +32,8 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1
     lambda name: name != "__metadata__"
 )
 files = st.dictionaries(names, arrays, max_size=5)
+# The library's numpy half knows no bfloat16 without another package.
+plain_files = files.map(lambda arrays: {n: a for n, a in arrays.items() if a.dtype != np.uint16})
 metadata = st.dictionaries(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=8), st.text(max_size=8), max_size=3
 )
@@ -71,8 +73,16 @@ def test_what_is_written_is_what_is_read(arrays, metadata):
     assert back.metadata == metadata
 
 
+def test_bit_patterns_of_bfloat16_are_named_so_in_the_file():
+    bits = np.array([[0x3F80, 0xC000]], np.uint16)
+    data = written({"rows": bits})
+    header = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])
+    assert header["rows"] == entry("BF16", (1, 2), (0, 4))
+    np.testing.assert_array_equal(parsed(data).arrays["rows"], bits)
+
+
 @settings(deadline=None)
-@given(arrays=files)
+@given(arrays=plain_files)
 def test_files_written_here_load_in_the_safetensors_library(arrays):
     loaded = safetensors.numpy.load(written(arrays, {"format": "np"}))
     assert loaded.keys() == arrays.keys()
@@ -83,7 +93,7 @@ def test_files_written_here_load_in_the_safetensors_library(arrays):
 
 
 @settings(deadline=None)
-@given(arrays=files)
+@given(arrays=plain_files)
 def test_files_saved_by_the_safetensors_library_parse_here(arrays):
     back = parsed(safetensors.numpy.save(arrays, {"by": "the library"}))
     assert_same(dict(sorted(back.arrays.items())), dict(sorted(arrays.items())))
@@ -120,10 +130,10 @@ def test_a_tensor_at_an_odd_byte_is_readable_and_aligned():
     assert back.flags.aligned
 
 
-@pytest.mark.parametrize("dtype", [">f4", ">i8", "<f8", "?", "<c8", "<u4", "S3", "O"])
+@pytest.mark.parametrize("dtype", [">f4", ">i8", "<f8", "?", "<c8", "<u8", "S3", "O"])
 def test_a_dtype_that_the_format_does_not_hold_is_refused_before_a_byte_is_written(dtype):
     file = io.BytesIO()
-    with pytest.raises(BadInput, match="tensor 'b': dtype one of F32, F16, I64, I32, I8, U8 wanted"):
+    with pytest.raises(BadInput, match="tensor 'b': dtype one of F32, F16, BF16, I64, I32, U32, I8, U8 wanted"):
         write_tensors(file, {"a": np.zeros(3, np.float32), "b": np.zeros(3, dtype)}, {})
     assert file.getvalue() == b""
 
@@ -315,7 +325,7 @@ def test_no_mutation_of_a_file_raises_anything_but_our_errors(data):
 numbers = st.integers(-1, 20) | st.sampled_from([2**31, 2**61, 2**62, 2**64, 1.5, None, "4", True])
 entries = st.fixed_dictionaries(
     {
-        "dtype": st.sampled_from([*DTYPES, "BF16", 3]),
+        "dtype": st.sampled_from([*DTYPES, "F64", 3]),
         "shape": st.lists(numbers, max_size=4),
         "data_offsets": st.lists(numbers, min_size=1, max_size=3),
     }

@@ -23,7 +23,7 @@ def take(cache, ids):
     status = np.full(len(ids), 9, np.uint8)
     entries = refs.ctypes.data + 8 * np.arange(len(ids))
     starts, counts = np.zeros(1, np.int64), np.array([len(ids)])
-    unknown = cache.take(starts, counts, ids, entries, np.array([rows.ctypes.data]), status)
+    unknown = cache.take(starts, counts, ids, entries, np.array([[rows.ctypes.data, NBYTES, 0]]), status)
     assert unknown == np.count_nonzero(status == LOST)
     assert (refs[status == NOWHERE] == -2).all()
     assert (refs[status != NOWHERE] == 0).all()

@@ -19,7 +19,9 @@ def table(rows, dim=3):
 
 def packed(stored, ids):
     rows = np.arange(len(ids) * stored.dim, dtype=np.float32).reshape(len(ids), stored.dim)
-    return rows, {key: value for chunk in stored.pack(ids, rows) for key, value in chunk.items()}
+    return rows, {
+        key: value for chunk in stored.pack(ids, rows, np.empty(0, np.float32)) for key, value in chunk.items()
+    }
 
 
 @settings(max_examples=200, deadline=None)
@@ -106,6 +108,7 @@ good = table(10).marker(COMPLETE)
         good.replace(b'"buckets": 2', b'"buckets": 0'),
         good.replace(b'"buckets": 2', b'"buckets": 9999999999'),
         good.replace(b"complete", b"done"),
+        good.replace(b"float32", b"float64"),
         good.replace(b"freshet-rows/1", b"freshet-rows/2"),
         good.replace(b'"table"', b'"tables"'),
     ],

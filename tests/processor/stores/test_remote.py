@@ -1,6 +1,5 @@
 """Remote tables over a store in memory: scores equal those of the same version served from memory, whatever happens."""
 
-import dataclasses
 import logging
 import threading
 
@@ -10,13 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from processor.clock import FakeClock, SystemClock
-from processor.errors import BadInput, NotReady
+from processor.errors import NotReady
 from processor.package.version import VersionReader, table_file
+from processor.replica import Replica
 from processor.served import ServedVersion
 from processor.stores.config import RemoteConfig
 from processor.stores.push import drop, push
 from processor.stores.remote import RemoteTables
-from tests.packages import DIM, make_delta, make_inputs, manifest, row_of, tag_id, write_package
+from tests.packages import DIM, make_delta, make_inputs, open_version, row_of, tag_id, write_package
 from tests.processor.stores.fakes import MemoryStore
 
 USERS = range(0, 300, 3)
@@ -38,18 +38,26 @@ def store(package):
 def load(package, store, clock=None, tables=("small/*",), undo_depth=3, **config):
     clock = clock or SystemClock()
     remote = RemoteTables(RemoteConfig("redis://nowhere", list(tables), **config), store, clock)
-    return ServedVersion(VersionReader(package), 2, 1, undo_depth, clock, remote)
+    reader = VersionReader(package)
+    names = [t.table for t in remote.stored(reader.manifest)]
+    version = ServedVersion(reader, undo_depth, clock, remote=names)
+    version.open(Replica(reader, version.control, 0, 1, clock, remote))
+    return version
 
 
 def pooled(version, requests, session=0):
     """The dense inputs of a batch [rows, width] and lookups and misses by table."""
-    with version.pinned(session) as state:
-        bound = [version.plan.bind(r) for r in requests]
-        x = np.zeros((sum(b.rows for b in bound), version.plan.width), np.float32)
+    with version.readers.pinned(session) as state:
+        bound = [version.readers.plan.bind(r) for r in requests]
+        x = np.zeros((sum(b.rows for b in bound), version.readers.plan.width), np.float32)
         counts = np.zeros((2, 2), np.int64)
         spans = np.array([[0, b.rows] for b in bound])
-        stand_in = version.remote.stand_in(state.tables, state.epoch, bound, spans) if version.remote else state
-        version.plan.fill(stand_in.tables, state.epoch, bound, spans, x, counts)
+        stand_in = (
+            version.readers.remote.stand_in(state.tables, state.epoch, bound, spans)
+            if version.readers.remote
+            else state
+        )
+        version.readers.plan.fill(stand_in.tables, state.epoch, bound, spans, x, counts)
         return x, counts.tolist()
 
 
@@ -62,7 +70,7 @@ def expected_rows(model, users):
 
 
 def test_a_remote_version_pools_to_the_bit_what_a_local_one_does(package, store):
-    local = ServedVersion(VersionReader(package), 1, 1, 3, SystemClock())
+    local = open_version(package)
     requests = [make_inputs([3, 4, 0, 3]), make_inputs([297]), make_inputs(range(40), seed=1)]
     for remote in (load(package, store), load(package, store, tables=["small/user"])):
         for _ in range(2):
@@ -78,20 +86,20 @@ def test_a_batch_is_one_round_trip_and_asks_for_each_bucket_once(package, store)
     assert len(set(store.fetches[0])) == len(store.fetches[0])
     pooled(version, [make_inputs([0, 3, 6])])
     assert len(store.fetches) == 1
-    assert version.remote.statistics().round_trips == 1
+    assert version.readers.remote.statistics().round_trips == 1
 
 
 def test_rows_and_absences_are_cached_and_the_cache_can_be_off(package, store):
     version = load(package, store)
     for _ in range(3):
         user_rows(version, [0, 1, 2])
-    stats = version.remote.statistics()
+    stats = version.readers.remote.statistics()
     assert (stats.asked, stats.fetched, stats.cached, stats.lost) == (9, 3, 6, 0)
     assert load(package, store, cache_rows=0) is not None
     uncached = load(package, store, cache_rows=0)
     for _ in range(3):
         np.testing.assert_array_equal(user_rows(uncached, [0, 1]), expected_rows({0: 0}, [0, 1]))
-    assert uncached.remote.statistics().fetched == 6
+    assert uncached.readers.remote.statistics().fetched == 6
 
 
 ids = st.sampled_from([*range(30), 299, 2**62, -1])
@@ -124,7 +132,7 @@ def test_any_mix_of_deltas_rollbacks_and_reads_equals_a_dictionary(package, stor
             version.rollback(version.chain.step - back)
             del history[len(history) - back :]
         elif move == "cold":
-            version.remote._cache = load(package, store, cache_rows=16).remote._cache
+            version.readers.remote._cache = load(package, store, cache_rows=16).readers.remote._cache
         else:
             store.down = move == "down"
         for users in reads:
@@ -174,30 +182,30 @@ def test_removing_what_is_removed_already_costs_nothing(package, store):
 
 def test_only_the_rows_of_the_spans_are_asked_for(package, store):
     version = load(package, store)
-    bound = [version.plan.bind(make_inputs(range(0, 60, 3), tags=[[]] * 20))]
-    with version.pinned(0) as state:
+    bound = [version.readers.plan.bind(make_inputs(range(0, 60, 3), tags=[[]] * 20))]
+    with version.readers.pinned(0) as state:
         spans = np.array([[5, 3]])
-        x = np.zeros((3, version.plan.width), np.float32)
-        stand_in = version.remote.stand_in(state.tables, state.epoch, bound, spans)
-        version.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
-    assert version.remote.statistics().asked == 3
+        x = np.zeros((3, version.readers.plan.width), np.float32)
+        stand_in = version.readers.remote.stand_in(state.tables, state.epoch, bound, spans)
+        version.readers.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
+    assert version.readers.remote.statistics().asked == 3
     np.testing.assert_array_equal(x[:, :DIM], expected_rows(dict.fromkeys(USERS, 0), [15, 18, 21]))
 
 
 def test_a_reader_of_an_old_state_sees_old_rows(package, store):
     version = load(package, store)
     version.apply(make_delta(1, [0], [3]))
-    state = version.pin(0)
+    state = version.readers.pin(0)
     done = threading.Thread(target=lambda: version.apply(make_delta(2, [0, 3], [6])))
     done.start()
-    while version.state is state:
+    while int(version.control[0]) == state.flip:
         pass
-    bound = [version.plan.bind(make_inputs([0, 3, 6], tags=[[], [], []]))]
-    x = np.zeros((3, version.plan.width), np.float32)
+    bound = [version.readers.plan.bind(make_inputs([0, 3, 6], tags=[[], [], []]))]
+    x = np.zeros((3, version.readers.plan.width), np.float32)
     spans = np.array([[0, 3]])
-    stand_in = version.remote.stand_in(state.tables, state.epoch, bound, spans)
-    version.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
-    version.unpin(0)
+    stand_in = version.readers.remote.stand_in(state.tables, state.epoch, bound, spans)
+    version.readers.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
+    version.readers.unpin(0)
     done.join()
     np.testing.assert_array_equal(x[:, :DIM], expected_rows({0: 1, 6: 0}, [0, 3, 6]))
     np.testing.assert_array_equal(user_rows(version, [0, 3, 6]), expected_rows({0: 2, 3: 2}, [0, 3, 6]))
@@ -218,7 +226,7 @@ def test_a_store_that_is_down_gives_default_rows_counts_them_and_logs_once_a_sec
     assert len(caplog.records) == 2
     assert "cannot be reached" in caplog.text
     np.testing.assert_array_equal(got, expected_rows({0: 0, 6: 1}, [0, 3, 6]))
-    assert version.remote.statistics().lost == 6
+    assert version.readers.remote.statistics().lost == 6
     store.down = False
     np.testing.assert_array_equal(user_rows(version, [0, 3]), expected_rows({0: 0, 3: 0}, [0, 3]))
 
@@ -255,7 +263,7 @@ def test_a_bucket_that_is_missing_or_damaged_is_a_failure_and_not_an_unseen_id(p
         if value is not None:
             store.values[key] = value
     np.testing.assert_array_equal(user_rows(version, [0, 1]), expected_rows({}, [0, 1]))
-    stats = version.remote.statistics()
+    stats = version.readers.remote.statistics()
     assert (stats.lost, stats.fetched) == (2, 0)
     store.values = before
     np.testing.assert_array_equal(user_rows(version, [0, 1]), expected_rows({0: 0}, [0, 1]))
@@ -290,11 +298,19 @@ def test_the_file_of_a_remote_table_need_not_be_there(package, store, tmp_path_f
     np.testing.assert_array_equal(user_rows(version, [0, 1]), expected_rows({0: 0}, [0, 1]))
 
 
-def test_a_table_of_another_type_cannot_be_remote(store):
-    spec = manifest()
-    spec = dataclasses.replace(spec, tables=[dataclasses.replace(t, dtype="int8") for t in spec.tables])
-    with pytest.raises(BadInput, match="'user': a remote table holds float32, got int8"):
-        RemoteTables(RemoteConfig("redis://h", ["small/*"]), store, SystemClock()).names(spec)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_rows_of_any_type_pool_to_the_bit_what_they_do_in_memory(tmp_path, dtype):
+    folder = write_package(tmp_path, users=USERS, tags=TAGS, dtype=dtype)
+    store = MemoryStore()
+    push(VersionReader(folder), [], store)
+    local, remote = open_version(folder), load(folder, store, cache_rows=32)
+    requests = [make_inputs([3, 4, 0, 3]), make_inputs(range(40), seed=1)]
+    for step in range(1, 4):
+        for _ in range(2):
+            np.testing.assert_array_equal(pooled(remote, requests)[0], pooled(local, requests)[0])
+        for version in (local, remote):
+            version.apply(make_delta(step, [0, 3, 500 + step], [6, 9 * step], tags=["a"]))
+    np.testing.assert_array_equal(pooled(remote, requests)[0], pooled(local, requests)[0])
 
 
 def test_many_sessions_read_the_same_rows_while_deltas_and_rollbacks_run(package, store):
@@ -308,13 +324,13 @@ def test_many_sessions_read_the_same_rows_while_deltas_and_rollbacks_run(package
     def read(session):
         others = np.random.default_rng(session)
         while not stop.is_set():
-            with version.pinned(session) as state:
+            with version.readers.pinned(session) as state:
                 inputs = make_inputs([*users, *others.integers(0, 300, 20).tolist()], tags=[["a"]] * 26)
-                bound = [version.plan.bind(inputs)]
-                x = np.zeros((26, version.plan.width), np.float32)
+                bound = [version.readers.plan.bind(inputs)]
+                x = np.zeros((26, version.readers.plan.width), np.float32)
                 spans = np.array([[0, 26]])
-                stand_in = version.remote.stand_in(state.tables, state.epoch, bound, spans)
-                version.plan.fill(
+                stand_in = version.readers.remote.stand_in(state.tables, state.epoch, bound, spans)
+                version.readers.plan.fill(
                     stand_in.tables, state.epoch, bound, np.array([[0, 26]]), x, np.zeros((2, 2), np.int64)
                 )
                 step = state.generation.step
@@ -341,7 +357,7 @@ def test_dropping_a_version_leaves_nothing_and_its_reader_notices(package, store
     assert [t.name for t in drop("small", 1, ["user", "tag", "none"], store)] == ["small/1/user", "small/1/tag"]
     assert store.values == {}
     user_rows(version, [0])
-    assert version.remote.statistics().lost == 1
+    assert version.readers.remote.statistics().lost == 1
 
 
 def test_string_ids_are_remote_too(package, store):

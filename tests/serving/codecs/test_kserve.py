@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -341,3 +342,38 @@ TENSORS = st.fixed_dictionaries(
 )
 def test_any_document_is_decoded_or_refused_with_an_error_of_ours(document):
     assert len(outcome(lambda: decode_json(RAGGED, **document))) < 1000
+
+
+def test_a_header_seen_before_is_read_for_the_manifest_and_the_body_at_hand():
+    floats = tensor("floats", "FP32", [2, 2], nbytes=16)
+    first, headers = binary([tensor("ids", "INT64", [2, 3], nbytes=48), floats], [b"\1" * 48, b"\0" * 16])
+    again, _ = binary([tensor("ids", "INT64", [2, 3], nbytes=48), floats], [b"\2" * 48, b"\0" * 16])
+    ids = [kserve.decode(body, headers, PACKED)[0]["ids"] for body in (first, again)]
+    assert (ids[0] == 0x0101010101010101).all()
+    assert (ids[1] == 0x0202020202020202).all()
+    for body in (first[:-1], first + b"x"):
+        with pytest.raises(BadInput):
+            kserve.decode(body, headers, PACKED)
+    other = dataclasses.replace(PACKED, inputs=[Input("ids", "int64", columns=4), *PACKED.inputs[1:]])
+    with pytest.raises(BadInput, match=r"inputs\[ids\].shape"):
+        kserve.decode(first, headers, other)
+
+
+def test_headers_that_hold_values_or_an_id_are_not_kept():
+    kserve._kept.clear()
+    floats = tensor("floats", "FP32", [1, 2], nbytes=8)
+    with_values, headers = binary([tensor("ids", "INT64", [1, 3], data=[1, 2, 3]), floats], [b"\0" * 8])
+    kserve.decode(with_values, headers, PACKED)
+    body, headers = binary([tensor("ids", "INT64", [1, 3], nbytes=24), floats], [b"\0" * 32], id="7")
+    assert kserve.decode(body, headers, PACKED)[1].id == "7"
+    assert not kserve._kept
+
+
+def test_few_headers_are_kept(monkeypatch):
+    monkeypatch.setattr(kserve, "MAX_KEPT", 4)
+    kserve._kept.clear()
+    for rows in range(1, 10):
+        sizes = [tensor("ids", "INT64", [rows, 3], nbytes=24 * rows), tensor("floats", "FP32", [1, 2], nbytes=8)]
+        body, headers = binary(sizes, [b"\0" * (24 * rows + 8)])
+        kserve.decode(body, headers, PACKED)
+        assert len(kserve._kept) <= 4

@@ -1,0 +1,223 @@
+"""The models of a repository and their one writer: what is loaded, changed and reported, whoever answers requests.
+
+Changes run in the caller's thread under the model's lock and never block a request.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from processor.clock import Clock
+from processor.errors import BadInput, NotFound, NotReady
+from processor.generation import Generation
+from processor.model import Applied, ServedModel, VersionStatus
+from processor.package.version import VersionReader
+from processor.replica import Readers
+from processor.repository import FolderWatch, Repository
+from processor.served import ServedVersion
+from processor.sessions import SessionStats
+from processor.stores.remote import RemoteStats, RemoteTables
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStats:
+    """A snapshot of one model. requests to padded_rows are the SessionGroup's, over all models. published_at and
+    event_time (newest event learned): Unix seconds, of the served generation. remote: of its tables in a row store."""
+
+    model: str
+    generation: Generation
+    requests: int
+    rows: int
+    failed: int
+    batches: int
+    padded_rows: int
+    queue_rows: int
+    delta_count: int
+    delta_rows: int
+    last_apply_ms: float
+    last_freshness_s: float
+    published_at: float
+    event_time: float | None
+    lookups: int
+    misses: int
+    remote: RemoteStats | None = None
+
+
+class ModelHost(ABC):
+    """Every model of a repository, loaded and kept up to date. connect() says who answers by a version."""
+
+    def __init__(
+        self,
+        repository: str,
+        models: list[str] | None,
+        undo_depth: int,
+        clock: Clock,
+        processes: int = 1,
+        remote: RemoteTables | None = None,
+    ) -> None:
+        """models: the only ones to serve, or None. processes: how many may read a version. remote: where the rows of
+        remote tables are."""
+        self._repository = Repository(repository)
+        self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
+        self._root = FolderWatch(self._repository.root)
+        self._models: dict[str, ServedModel] = {}
+        # Folders without a version yet: the first one to come changes such a folder, not the root.
+        self._empty: dict[str, FolderWatch] = {}
+        self._changing = threading.Lock()
+        self._closed = False
+        self._remote = remote
+
+    @abstractmethod
+    def connect(self, version: ServedVersion) -> Readers:
+        """Who is to answer by a version; raises FreshetError when its executables cannot be served."""
+
+    @abstractmethod
+    def work_done(self) -> tuple[SessionStats, int]:
+        """What all sessions have done since the start, and the rows that wait now."""
+
+    @abstractmethod
+    def lookups(self, version: ServedVersion) -> tuple[int, int]:
+        """Embedding lookups by a version, and those of them that got the default row."""
+
+    @abstractmethod
+    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+        """What a version read of remote tables; None if it has none."""
+
+    def models(self) -> list[str]:
+        return sorted(self._models)
+
+    def status(self, model: str) -> list[VersionStatus]:
+        """Where each version of a model stands, newest first; raises NotFound."""
+        return self._model(model).status()
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are answered: a model that is added later and cannot be loaded does not change it."""
+        return not self._closed and (not self._models or any(m.ready for m in self._models.values()))
+
+    def poll(self) -> list[str]:
+        """One look at the repository: loads new versions, applies new deltas; cheap when nothing changed."""
+        with self._changing:
+            events: list[str] = []
+            if self._closed:
+                return events
+            if self._root.changed():
+                wanted = self._wanted
+                for name in self._repository.models():
+                    if name not in self._models and (wanted is None or name in wanted):
+                        self._empty.setdefault(name, FolderWatch(self._repository.root / name))
+            for name, folder in list(self._empty.items()):
+                if folder.changed() and self._repository.versions(name):
+                    self._models = self._models | {name: self._new_model(name)}
+                    del self._empty[name]
+            for model in self._models.values():
+                events += model.poll()
+            return events
+
+    def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> Applied:
+        """Serves a delta given as bytes, or as a path inside the repository; raises why it was refused."""
+        served = self._model(model)
+        if (data is None) == (path is None):
+            raise BadInput("delta: either the file itself or a path wanted")
+        return served.apply_bytes(data) if data is not None else served.apply_file(self._repository.resolve(str(path)))
+
+    def rollback(self, model: str, generation: Generation) -> Generation:
+        """Serves an earlier generation again; later deltas leave the chain."""
+        return self._model(model).rollback(generation)
+
+    def load(self, model: str, version: int) -> None:
+        """Loads a version beside those served."""
+        self._model(model).load(version)
+
+    def unload(self, model: str, version: int) -> None:
+        """Stops serving a version."""
+        self._model(model).unload(version)
+
+    def set_label(self, model: str, label: str, version: int) -> None:
+        """Points a label at a version."""
+        self._model(model).set_label(label, version)
+
+    def stats(self) -> list[ModelStats]:
+        """A snapshot for each model that serves."""
+        done, queue_rows = self.work_done()
+        snapshots = []
+        for name, model in sorted(self._models.items()):
+            if not model.ready:
+                continue
+            version = model.pick()
+            lookups, misses = self.lookups(version)
+            snapshots.append(
+                ModelStats(
+                    model=name,
+                    generation=version.generation,
+                    requests=done.requests,
+                    rows=done.rows,
+                    failed=done.failed,
+                    batches=done.batches,
+                    padded_rows=done.padded_rows,
+                    queue_rows=queue_rows,
+                    delta_count=version.delta_count,
+                    delta_rows=version.delta_rows,
+                    last_apply_ms=version.last_apply_ms,
+                    last_freshness_s=version.last_freshness_s,
+                    published_at=version.published_at,
+                    event_time=version.event_time[1] if version.event_time else None,
+                    lookups=lookups,
+                    misses=misses,
+                    remote=self.remote_rows(version),
+                )
+            )
+        return snapshots
+
+    def info(self) -> dict[str, Any]:
+        """Everything a person would ask, JSON-able: versions, labels, generation, freshness, sessions, memory."""
+        return {
+            "ready": self.ready,
+            "models": {name: self._model_info(model) for name, model in sorted(self._models.items())},
+        }
+
+    def _model(self, name: str) -> ServedModel:
+        if self._closed:
+            raise NotReady("the processor is closed")
+        model = self._models.get(name)
+        if model is None:
+            raise NotFound(f"model {name[:64]!r} is not in the repository")
+        return model
+
+    def _new_model(self, name: str) -> ServedModel:
+        return ServedModel(name, self._repository, self._load_version, self.connect, self._clock)
+
+    def _load_version(self, reader: VersionReader) -> ServedVersion:
+        # Asked before the version's files are: a store that is not ready costs no verification.
+        remote = [t.table for t in self._remote.stored(reader.manifest)] if self._remote else []
+        return ServedVersion(reader, self._undo_depth, self._clock, self._processes, remote)
+
+    def _model_info(self, model: ServedModel) -> dict[str, Any]:
+        now = self._clock.unix_s()
+        served = {}
+        for number, version in sorted(model.served.items()):
+            remote = self.remote_rows(version)
+            served[str(number)] = {
+                "generation": str(version.generation),
+                "published_at": version.published_at,
+                "age_s": max(0.0, now - version.published_at),
+                "event_time": version.event_time[1] if version.event_time else None,
+                "last_freshness_s": version.last_freshness_s,
+                "last_apply_ms": version.last_apply_ms,
+                "delta_count": version.delta_count,
+                "delta_rows": version.delta_rows,
+                "memory": version.memory(),
+                "tables": {name: {"rows": t.rows, "dim": t.spec.dim} for name, t in version.tables.items()},
+                "remote": asdict(remote) if remote else None,
+                "buckets": {str(b): round(s * 1e6, 1) for b, s in version.readers.cost.items()},
+            }
+        generation = str(model.pick().generation) if model.ready else None
+        return {
+            "generation": generation,
+            "labels": model.labels,
+            "versions": [asdict(s) for s in model.status()],
+            "served": served,
+        }

@@ -1,0 +1,154 @@
+"""Row types: float32 rows to what a table stores, and back, element by element.
+
+FLOAT32    as it is
+FLOAT16    nearest, ties to even
+BFLOAT16   nearest, ties to even: the upper half of the float32
+INT8       round(x / scale), ties to even, with one float32 scale a row = max |x| / 127, 0 for a row of zeros
+
+Back is exact for the first three; for INT8 it is one float32 product, step * scale.
+"""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+
+from processor.kernels.pointers import (
+    add_bf16,
+    add_bf16x8,
+    add_f16,
+    add_f16x8,
+    add_f32x8,
+    add_i8,
+    add_i8x8,
+    copy_bf16,
+    copy_bf16x8,
+    copy_f16,
+    copy_f16x8,
+    copy_f32x8,
+    copy_i8,
+    copy_i8x8,
+    load_f32,
+    load_f32_bits,
+    store_f16,
+    store_f32,
+    store_i8,
+    store_i16,
+)
+
+FLOAT32, FLOAT16, BFLOAT16, INT8 = 0, 1, 2, 3
+STEPS = 127
+
+# Added and taken away again, it rounds a float32 below 2**22 to the nearest integer, ties to even.
+ROUNDER = np.float32(1.5 * 2**23)
+
+
+@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def copy_row(target, source, width):
+    """Copies width float32."""
+    whole = width & ~7
+    for j in range(0, whole, 8):
+        copy_f32x8(target + 4 * j, source + 4 * j)
+    for j in range(whole, width):
+        store_f32(target + 4 * j, load_f32(source + 4 * j))
+
+
+@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def add_row(target, source, width):
+    """Adds width float32 to others."""
+    whole = width & ~7
+    for j in range(0, whole, 8):
+        add_f32x8(target + 4 * j, source + 4 * j)
+    for j in range(whole, width):
+        store_f32(target + 4 * j, load_f32(target + 4 * j) + load_f32(source + 4 * j))
+
+
+@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+def copy_typed(dtype, target, source, scale, width):
+    """Copies width elements of any type as float32; scale: the address of the row's, read for INT8 only."""
+    whole, one = width & ~7, np.float32(1.0)
+    if dtype == FLOAT32:
+        copy_row(target, source, width)
+    elif dtype == FLOAT16:
+        for j in range(0, whole, 8):
+            copy_f16x8(target + 4 * j, source + 2 * j, one)
+        for j in range(whole, width):
+            copy_f16(target + 4 * j, source + 2 * j, one)
+    elif dtype == BFLOAT16:
+        for j in range(0, whole, 8):
+            copy_bf16x8(target + 4 * j, source + 2 * j, one)
+        for j in range(whole, width):
+            copy_bf16(target + 4 * j, source + 2 * j, one)
+    else:
+        step = load_f32(scale)
+        for j in range(0, whole, 8):
+            copy_i8x8(target + 4 * j, source + j, step)
+        for j in range(whole, width):
+            copy_i8(target + 4 * j, source + j, step)
+
+
+@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+def add_typed(dtype, target, source, scale, width):
+    """Adds width elements of FLOAT16, BFLOAT16 or INT8 to float32."""
+    whole, one = width & ~7, np.float32(1.0)
+    if dtype == FLOAT16:
+        for j in range(0, whole, 8):
+            add_f16x8(target + 4 * j, source + 2 * j, one)
+        for j in range(whole, width):
+            add_f16(target + 4 * j, source + 2 * j, one)
+    elif dtype == BFLOAT16:
+        for j in range(0, whole, 8):
+            add_bf16x8(target + 4 * j, source + 2 * j, one)
+        for j in range(whole, width):
+            add_bf16(target + 4 * j, source + 2 * j, one)
+    else:
+        step = load_f32(scale)
+        for j in range(0, whole, 8):
+            add_i8x8(target + 4 * j, source + j, step)
+        for j in range(whole, width):
+            add_i8(target + 4 * j, source + j, step)
+
+
+@nb.njit(nb.float32(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def scale_of(source, width):
+    """The scale of a row of width float32 for INT8."""
+    most = np.float32(0.0)
+    for j in range(width):
+        most = max(most, abs(load_f32(source + 4 * j)))
+    return most / np.float32(STEPS)
+
+
+@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+def store_typed(dtype, target, scale, source, width):
+    """Stores width finite float32 as elements of any type; scale: where the row's goes, written for INT8 only."""
+    if dtype == FLOAT32:
+        copy_row(target, source, width)
+    elif dtype == FLOAT16:
+        for j in range(width):
+            store_f16(target + 2 * j, load_f32(source + 4 * j))
+    elif dtype == BFLOAT16:
+        for j in range(width):
+            bits = load_f32_bits(source + 4 * j)
+            store_i16(target + 2 * j, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
+    else:
+        step = scale_of(source, width)
+        store_f32(scale, step)
+        for j in range(width):
+            # The scale of a row of the smallest numbers is itself rounded: a step may come out beyond the last.
+            x = load_f32(source + 4 * j) / step if step > 0 else np.float32(0.0)
+            x = min(max(x, np.float32(-STEPS)), np.float32(STEPS))
+            store_i8(target + j, np.int64((x + ROUNDER) - ROUNDER))
+
+
+@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+def store_rows(dtype, target, row_nbytes, scales, source, rows, width):
+    """store_typed for `rows` rows that lie one behind another; scales: one float32 a row."""
+    for i in range(rows):
+        store_typed(dtype, target + i * row_nbytes, scales + 4 * i, source + 4 * width * i, width)
+
+
+@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+def load_rows(dtype, target, source, row_nbytes, scales, rows, width):
+    """copy_typed for `rows` rows that lie one behind another."""
+    for i in range(rows):
+        copy_typed(dtype, target + 4 * width * i, source + i * row_nbytes, scales + 4 * i, width)
