@@ -54,8 +54,8 @@ COUNTERS: tuple[tuple[str, str, Value], ...] = (
     ),
     (
         "freshet_model_remote_fetches",
-        "Round trips to the row store.",
-        lambda s: s.remote.round_trips if s.remote else None,
+        "Batches that asked the row store.",
+        lambda s: s.remote.fetches if s.remote else None,
     ),
     (
         "freshet_model_remote_fetch_seconds",

@@ -160,7 +160,7 @@ class StoredTable:
         return rows, status
 
 
-@lru_cache(4096)
+@lru_cache(512)
 def _prefixes(name: str) -> list[bytes]:
     """The keys of a table's shards, up to the bucket's number."""
     return [f"freshet:{{{name}/{shard:02x}}}:".encode() for shard in range(SHARDS)]

@@ -46,14 +46,14 @@ LOG_EVERY_S = 1.0
 @dataclass(frozen=True, slots=True)
 class RemoteStats:
     """Since the version was loaded. asked: distinct ids of batches without a local version; cached: of those, served
-    from the cache; fetched: from the store (rows, or that there is none); lost: could not be had. round_trips, and
-    fetch_s, the time spent in them."""
+    from the cache; fetched: from the store (rows, or that there is none); lost: could not be had. fetches: batches that
+    asked the store, at most one round trip each; fetch_s: the time spent in them."""
 
     asked: int = 0
     cached: int = 0
     fetched: int = 0
     lost: int = 0
-    round_trips: int = 0
+    fetches: int = 0
     fetch_s: float = 0.0
 
 
@@ -144,7 +144,7 @@ class RemoteReader:
         self._nbytes = np.array([t.row_nbytes for t in tables], np.int64)
         self._cache = RowCache([t.value_nbytes for t in tables], config.cache_rows)
         self._lock = threading.Lock()
-        self._asked = self._unknown = self._lost = self._round_trips = 0
+        self._asked = self._unknown = self._lost = self._fetches = 0
         self._fetch_s = 0.0
         self._log_at_s = -LOG_EVERY_S
 
@@ -152,7 +152,7 @@ class RemoteReader:
         """A snapshot of the counters."""
         with self._lock:
             fetched, cached = self._unknown - self._lost, self._asked - self._unknown
-            return RemoteStats(self._asked, cached, fetched, self._lost, self._round_trips, self._fetch_s)
+            return RemoteStats(self._asked, cached, fetched, self._lost, self._fetches, self._fetch_s)
 
     def stand_in(
         self, tables: NDArray[np.int64], epoch: int, bound: Sequence[Bound], spans: NDArray[np.int64]
@@ -228,7 +228,7 @@ class RemoteReader:
             self._asked += asked
             self._unknown += unknown
             self._lost += lost
-            self._round_trips += unknown > 0
+            self._fetches += unknown > 0
             self._fetch_s += taken_s
             total = self._lost
             now_s = self._clock.now_s()

@@ -18,8 +18,7 @@ class MemoryStore:
     """A RowStore in memory; down=True: it does not answer."""
 
     def __init__(self):
-        self.values, self.down = {}, False
-        self.fetches, self.closed = [], False
+        self.values, self.down, self.fetches = {}, False, []
 
     def fetch(self, keys):
         self.fetches.append(list(keys))
@@ -38,7 +37,7 @@ class MemoryStore:
             self.values.pop(key, None)
 
     def close(self):
-        self.closed = True
+        pass
 
 
 def free_ports(count):

@@ -86,7 +86,7 @@ def test_a_batch_is_one_round_trip_and_asks_for_each_bucket_once(package, store)
     assert len(set(store.fetches[0])) == len(store.fetches[0])
     pooled(version, [make_inputs([0, 3, 6])])
     assert len(store.fetches) == 1
-    assert version.readers.remote.statistics().round_trips == 1
+    assert version.readers.remote.statistics().fetches == 1
 
 
 def test_rows_and_absences_are_cached_and_the_cache_can_be_off(package, store):
