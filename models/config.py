@@ -307,6 +307,8 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
         "max_length": RAGGED,
         "transform": ("float",),
     }
+    if feature.combiner == "none" and feature.kind in RAGGED:
+        _want(feature.max_length > 0, f"{where}.max_length", "1 or more for combiner none", feature.max_length)
     for key, kinds in meant_for.items():
         if key in section and feature.kind not in kinds:
             raise BadInput(f"{where}.{key}: only for kind {', '.join(kinds)}; this one is {feature.kind!r}")

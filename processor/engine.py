@@ -18,9 +18,10 @@ from typing import Any, cast
 from processor.clock import Clock, SystemClock
 from processor.errors import BadInput
 from processor.host import ModelHost, ModelStats
-from processor.model import Applied, VersionStatus
+from processor.model import Applied
 from processor.predictor import Predictor, PredictReply, PredictRequest
 from processor.replica import Replica
+from processor.routes import VersionStatus
 from processor.served import ServedVersion
 from processor.sessions import SessionGroup, SessionStats, total
 from processor.stores.config import RemoteConfig
@@ -65,11 +66,7 @@ class Processor(Predictor, ModelHost):
         """A processor with the newest version of every model loaded; raises when a model that is there cannot be."""
         processor = cls(config, clock)
         try:
-            processor.poll()
-            for model in processor._models.values():
-                broken = [s for s in model.status() if s.error]
-                if broken and not model.ready:
-                    raise BadInput(f"model {model.name!r} version {broken[0].version}: {broken[0].error}")
+            processor.load_all()
         except BaseException:
             processor.close()
             raise

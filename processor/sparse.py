@@ -22,7 +22,7 @@ from processor.kernels.hashing import hash_strings
 from processor.package.manifest import Input, Manifest
 
 MAX_LAYOUTS = 256
-COMBINERS = {"sum": pool.SUM, "mean": pool.MEAN, "sqrtn": pool.SQRTN}
+COMBINERS = {"sum": pool.SUM, "mean": pool.MEAN, "sqrtn": pool.SQRTN, "none": pool.NONE}
 
 
 class Slot(NamedTuple):

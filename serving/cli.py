@@ -73,8 +73,10 @@ def serve(
     admin_token: Annotated[
         str | None, typer.Option(help="Bearer token of the admin port; better set as FRESHET_ADMIN_TOKEN.")
     ] = None,
-    sessions: Annotated[int | None, typer.Option(help="Sessions; 0 is one per core. [0]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes; only 1 so far. [1]")] = None,
+    sessions: Annotated[
+        int | None, typer.Option(help="Sessions a process; 0 is one per core, with several workers one each. [0]")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that answer; 0 is one per core. [1]")] = None,
     models: Annotated[str | None, typer.Option(help="Serve only these, separated by commas. [all]")] = None,
     max_body_bytes: Annotated[
         int | None, typer.Option(help="Largest request body, also when inflated. [67108864]")
@@ -93,6 +95,19 @@ def serve(
     max_queue_rows: Annotated[
         int | None, typer.Option(help="Candidate rows that may wait before shedding. [65536]")
     ] = None,
+    remote_url: Annotated[
+        str | None, typer.Option(help="Row store of remote tables; better set as FRESHET_REMOTE_URL. [none]")
+    ] = None,
+    remote_tables: Annotated[
+        str | None, typer.Option(help="Tables in the row store, model/table or model/*, separated by commas.")
+    ] = None,
+    remote_timeout_s: Annotated[float | None, typer.Option(help="Seconds to wait for the row store. [0.05]")] = None,
+    remote_on_error: Annotated[
+        str | None, typer.Option(help="Rows that cannot be had: default (row) or fail (503). [default]")
+    ] = None,
+    remote_cache_rows: Annotated[
+        int | None, typer.Option(help="Rows of each remote table kept in memory, in each process. [1000000]")
+    ] = None,
     config: Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")] = None,
 ) -> None:
     """Serves a model repository until SIGTERM.
@@ -105,6 +120,8 @@ def serve(
 
     if models is not None:
         options["models"] = split_names(models)
+    if remote_tables is not None:
+        options["remote_tables"] = split_names(remote_tables)
     settings = load_config(options, os.environ, config)
     _log_to_stderr(settings.log_level)
     if "grpc_port" in settings.given:

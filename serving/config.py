@@ -6,6 +6,7 @@ fields.
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from processor.errors import BadInput
+from processor.stores.config import RemoteConfig
 from serving.guard import is_loopback
 
 ENV_PREFIX = "FRESHET_"
@@ -41,6 +43,11 @@ class ServeConfig:
     log_level: str = "info"
     undo_depth: int = 16
     max_queue_rows: int = 65536
+    remote_url: str = field(default="", repr=False)
+    remote_tables: list[str] = field(default_factory=list)
+    remote_timeout_s: float = 0.05
+    remote_on_error: str = "default"
+    remote_cache_rows: int = 1_000_000
     given: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __post_init__(self) -> None:
@@ -52,10 +59,8 @@ class ServeConfig:
         _want(bool(self.repository), "repository: a folder wanted, got nothing")
         _want(bool(self.host) and bool(self.admin_host), "host, admin_host: an address wanted, got nothing")
         _want(0 <= self.sessions <= 1024, f"sessions: 0 (one per core) to 1024 wanted, got {self.sessions}")
-        _want(
-            self.workers == 1,
-            f"workers: 1 wanted, got {self.workers}: worker processes are not there yet",
-        )
+        _want(0 <= self.workers <= 256, f"workers: 0 (one per core) to 256 wanted, got {self.workers}")
+        _want(self.workers == 1 or sys.platform == "linux", f"workers: 1 wanted on this system, got {self.workers}")
         _want(
             1 <= self.max_body_bytes <= 1 << 32,
             f"max_body_bytes: 1 to {1 << 32} wanted, got {self.max_body_bytes}",
@@ -85,6 +90,15 @@ class ServeConfig:
         _want(
             bool(self.admin_token) or is_loopback(self.admin_host),
             f"admin_host: without an admin_token a loopback address is wanted, got {self.admin_host[:64]!r}",
+        )
+        self.remote()
+
+    def remote(self) -> RemoteConfig | None:
+        """Which tables are in a row store, None if none are; raises BadInput."""
+        if not self.remote_url and not self.remote_tables:
+            return None
+        return RemoteConfig(
+            self.remote_url, self.remote_tables, self.remote_timeout_s, self.remote_on_error, self.remote_cache_rows
         )
 
 

@@ -7,7 +7,7 @@ deterministic: contributions are added in the order of the batch.
 import numba as nb
 import numpy as np
 
-from processor.kernels.pool import SQRTN, SUM
+from processor.kernels.pool import MEAN, NONE, SQRTN
 
 ADAGRAD_EPSILON = 1e-7
 ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON = 0.9, 0.999, 1e-7
@@ -25,7 +25,7 @@ def accumulate(refs, splits, combiner, max_length, grad, place, touched, sums, c
     """Adds one feature's gradient to the rows that it read; returns how many distinct rows there are now.
 
     refs: row numbers of the feature's values. splits: int64 [n + 1], or [0] for one value a row. grad: float32
-    [n, dim], of the pooled columns. place: int32 by row number, -1 where the row is not in `touched` yet.
+    [n, width], of the feature's columns. place: int32 by row number, -1 where the row is not in `touched` yet.
     touched: row numbers, the first `count` of them in use. sums: float32 [_, dim], their gradients.
     """
     for i in range(len(grad)):
@@ -35,7 +35,7 @@ def accumulate(refs, splits, combiner, max_length, grad, place, touched, sums, c
             if max_length > 0:
                 stop = min(stop, start + max_length)
         share = np.float32(1.0)
-        if combiner != SUM and stop - start > 1:
+        if combiner in (MEAN, SQRTN) and stop - start > 1:
             share = np.float32(stop - start)
             if combiner == SQRTN:
                 share = np.sqrt(share)
@@ -48,8 +48,9 @@ def accumulate(refs, splits, combiner, max_length, grad, place, touched, sums, c
                 touched[at] = ref
                 sums[at, :] = 0.0
                 count += 1
-            for j in range(grad.shape[1]):
-                sums[at, j] += grad[i, j] / share
+            first = (v - start) * sums.shape[1] if combiner == NONE else 0
+            for j in range(sums.shape[1]):
+                sums[at, j] += grad[i, first + j] / share
     return count
 
 

@@ -48,6 +48,8 @@ def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
             tables.setdefault(f.table, Table(f.table, f.dim, 0, f.dtype or config.publish.table_dtype))
         mean, scale = scaling.get(f.name, (0.0, 1.0))
         width = f.dim if f.table else 1
+        if f.combiner == "none":
+            width = (f.dim + 1) * f.max_length
         features.append(
             Feature(
                 name=f.name,

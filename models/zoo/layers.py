@@ -49,13 +49,13 @@ def columns(x: Tensor, spans: Sequence[Span]) -> Tensor:
 def embedding_columns(x: Tensor, layout: Layout, weighted: Weighted) -> Tensor:
     """All embeddings side by side as [n, embeddings * dim].
 
-    An embedding of another width than the layout's dim is projected to it by "project_<feature>", without a
-    bias so that the zero vector of an unseen id stays zero.
+    An embedding of another width than the layout's dim, and one of several rows with its mask, is projected to it
+    by "project_<feature>", without a bias so that the zero vector of an unseen id stays zero.
     """
     parts: list[Tensor] = []
     same: list[Span] = []
     for span in layout.embeddings:
-        if span.width == layout.dim:
+        if span.width == layout.dim and not span.length:
             same.append(span)
             continue
         if same:

@@ -12,17 +12,27 @@ from processor.package.manifest import Feature
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Columns [offset, offset + width) of the dense input, held by one feature."""
+    """Columns [offset, offset + width) of the dense input, held by one feature.
+
+    length: of a feature without a combiner, how many rows it holds, and behind them as many mask columns
+    (processor.package.manifest.Feature); 0 for any other.
+    """
 
     name: str
     offset: int
     width: int
+    length: int = 0
+
+    @property
+    def dim(self) -> int:
+        """The width of one row."""
+        return self.width // self.length - 1 if self.length else self.width
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The dense input x [rows, width]: pooled embeddings (spans of the table's dim) and floats (spans of
-    width 1), both ordered by offset."""
+    """The dense input x [rows, width]: embeddings (spans of the table's dim, or of rows side by side) and floats
+    (spans of width 1), both ordered by offset."""
 
     width: int
     embeddings: tuple[Span, ...]
@@ -36,7 +46,8 @@ class Layout:
             if feature.offset != width or feature.width < 1:
                 raise BadInput(f"feature {feature.name!r}: offset {width} wanted, got {feature.offset}")
             width += feature.width
-            span = Span(feature.name, feature.offset, feature.width)
+            length = feature.max_length if feature.combiner == "none" else 0
+            span = Span(feature.name, feature.offset, feature.width, length)
             (floats if feature.kind == "float" else embeddings).append(span)
         if not width:
             raise BadInput("features: at least one wanted, got none")
@@ -44,8 +55,8 @@ class Layout:
 
     @property
     def dim(self) -> int:
-        """The most common width of the embeddings, the larger of equally common ones; 0 without any."""
-        counts = Counter(span.width for span in self.embeddings)
+        """The most common dim of the embeddings, the larger of equally common ones; 0 without any."""
+        counts = Counter(span.dim for span in self.embeddings)
         return max(counts, key=lambda width: (counts[width], width), default=0)
 
 

@@ -20,6 +20,7 @@ Rows of another type than float32 are turned into it as they are moved, 8 elemen
 
 Pooling adds rows in the order of the list, in float32, and divides once: training calls this very kernel, so pooled
 embeddings are equal to the bit. An empty list pools to zeros; an unseen id counts with the table's default row.
+Without a combiner the rows of a list are laid out one after another (package.manifest.Feature).
 """
 
 # mypy: ignore-errors
@@ -54,7 +55,7 @@ from processor.kernels.rows import (
 from processor.kernels.rowtypes import FLOAT32, INT8, add_row, add_typed, copy_row, copy_typed
 
 KIND_FLOAT, KIND_ONE, KIND_MANY = 0, 1, 2
-SUM, MEAN, SQRTN = 0, 1, 2
+SUM, MEAN, SQRTN, NONE = 0, 1, 2, 3
 PLAN_FIELDS, INPUT_FIELDS = 8, 4
 
 # An operation is six int64: what, a, b, target address, width, start. COPY and ADD: a table's number, a key and its
@@ -209,15 +210,28 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                     start, stop = load_i64(splits + 8 * i), load_i64(splits + 8 * (i + 1))
                     if max_length > 0:
                         stop = min(stop, start + max_length)
-                    if start == stop:
-                        count = push(CLEAR, 0, 0, here, width, count, block, state, epoch, tally)
-                    op = COPY
+                    # One row's width, how far the next one lands, and what no row fills: with a combiner all of the
+                    # columns, if the list is empty.
+                    each, step = width, 0
+                    empty, empty_width = here, width if start == stop else 0
+                    if combiner == NONE:
+                        each = width // max_length - 1
+                        step = 4 * each
+                        empty, empty_width = here + step * (stop - start), (max_length - (stop - start)) * each
+                        mask = here + step * max_length
+                        for place in range(max_length):
+                            present = np.float32(1.0) if place < stop - start else np.float32(0.0)
+                            store_f32(mask + 4 * place, present)
+                    if empty_width > 0:
+                        count = push(CLEAR, 0, 0, empty, empty_width, count, block, state, epoch, tally)
+                    op, at = COPY, here
                     for v in range(start, stop):
-                        count = push(
-                            op, table, load_i64_anywhere(values + 8 * v), here, width, count, block, state, epoch, tally
-                        )
-                        op = ADD
-                    if combiner != SUM and stop - start > 1:
+                        key = load_i64_anywhere(values + 8 * v)
+                        count = push(op, table, key, at, each, count, block, state, epoch, tally)
+                        at += step
+                        if step == 0:
+                            op = ADD
+                    if combiner in (MEAN, SQRTN) and stop - start > 1:
                         count = push(DIVIDE, stop - start, combiner, here, width, count, block, state, epoch, tally)
                 here += pitch
             if computed < rows:

@@ -23,7 +23,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MAX_MANIFEST_NBYTES = 64 << 20
 
 KINDS = ("id", "string", "float", "ids", "strings")
-COMBINERS = ("sum", "mean", "sqrtn")
+COMBINERS = ("sum", "mean", "sqrtn", "none")
 SIDES = ("user", "item", "context")
 DTYPES = ("int64", "float32", "string")
 
@@ -47,6 +47,9 @@ class Feature:
     input, column: column `column` of input tensor `input`; column is -1 when the tensor is the feature.
     table: the embedding table ("" for kind float). combiner, max_length: pooling of ragged kinds; only the first
     max_length values of a row count (0: all of them).
+    combiner none (ragged kinds, max_length 1 or more): no pooling. The first max_length values' rows lie one after
+    another, zeros where there are fewer values, and behind them max_length mask columns, 1.0 where there is a value and
+    0.0 where there is none: width (dim + 1) * max_length. The mask tells an absent value from a row of zeros.
     log1p, mean, scale: kind float only: y = (sign(x)*log1p(|x|) if log1p else x); y = (y - mean) * scale; NaN -> 0.
     offset, width: columns [offset, offset + width) of the dense input.
     """
@@ -281,7 +284,12 @@ def _validate_features(m: Manifest) -> None:
             _want(f.table == "" and f.width == 1, f"{where}: kind float has no table and width 1")
         else:
             _want(f.table in tables, f"{where}.table: {f.table[:64]!r} is not among manifest.tables")
-            _want(f.width == tables[f.table].dim, f"{where}.width: {tables[f.table].dim} wanted, got {f.width}")
+            wide = tables[f.table].dim
+            if f.combiner == "none":
+                _want(f.kind in ("ids", "strings"), f"{where}.combiner: none is for ids and strings, not {f.kind}")
+                _want(f.max_length > 0, f"{where}.max_length: 1 or more wanted for combiner none, got 0")
+                wide = (wide + 1) * f.max_length
+            _want(f.width == wide, f"{where}.width: {wide} wanted, got {f.width}")
         _want(
             f.offset >= 0 and f.offset + f.width <= m.width, f"{where}.offset: inside the dense width {m.width} wanted"
         )

@@ -200,8 +200,12 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
             r"features\.x\.dim: only for kind id, string, ids, strings",
         ),
         (
+            {"features__x": {"kind": "ids", "combiner": "none"}},
+            r"features\.x\.max_length: 1 or more for combiner none wanted, got '0'",
+        ),
+        (
             {"features__x": {"kind": "ids", "combiner": "avg"}},
-            r"features\.x\.combiner: one of sum, mean, sqrtn wanted",
+            r"features\.x\.combiner: one of sum, mean, sqrtn, none wanted",
         ),
         ({"features__x": {"kind": "ids", "max_length": -1}}, r"features\.x\.max_length: 0 to"),
         ({"train__batch_rows": 0}, r"train\.batch_rows: 1 to 1048576 wanted, got 0"),

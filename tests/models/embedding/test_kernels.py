@@ -15,7 +15,8 @@ rows_of_one = st.lists(st.integers(0, TABLE_ROWS - 1), min_size=1, max_size=8)
 ragged = st.lists(st.lists(st.integers(0, TABLE_ROWS - 1), max_size=6), min_size=1, max_size=8)
 feature = st.one_of(
     st.tuples(st.just("one"), rows_of_one, st.just("sum"), st.just(0)),
-    st.tuples(st.just("many"), ragged, st.sampled_from(sorted(COMBINERS)), st.integers(0, 4)),
+    st.tuples(st.just("many"), ragged, st.sampled_from(["sum", "mean", "sqrtn"]), st.integers(0, 4)),
+    st.tuples(st.just("many"), ragged, st.just("none"), st.integers(1, 4)),
 )
 
 
@@ -33,10 +34,12 @@ def run(features, seed):
 
 
 def make_gradients(features, seed):
-    """One float32 [n, DIM] a feature, each a slice of a wider matrix as the trainer's are."""
+    """One float32 [n, width] a feature, each a slice of a wider matrix as the trainer's are."""
     random = np.random.default_rng(seed)
+    widths = [(DIM + 1) * most if combiner == "none" else DIM for _, _, combiner, most in features]
     return [
-        random.standard_normal((len(rows), DIM + 4)).astype(np.float32)[:, 2 : 2 + DIM] for _, rows, _, _ in features
+        random.standard_normal((len(rows), width + 4)).astype(np.float32)[:, 2 : 2 + width]
+        for (_, rows, _, _), width in zip(features, widths)
     ]
 
 
@@ -46,9 +49,10 @@ def by_hand(features, seed):
     for (kind, rows, combiner, max_length), grad in zip(features, make_gradients(features, seed)):
         for row, g in zip([[v] for v in rows] if kind == "one" else rows, grad):
             chosen = row[:max_length] if max_length else row
-            share = {"sum": 1, "mean": len(chosen), "sqrtn": np.sqrt(np.float32(len(chosen)))}[combiner]
-            for v in chosen:
-                sums[v] = sums.get(v, np.zeros(DIM, np.float32)) + g / np.float32(share)
+            share = {"sum": 1, "none": 1, "mean": len(chosen), "sqrtn": np.sqrt(np.float32(len(chosen)))}[combiner]
+            for place, v in enumerate(chosen):
+                part = g[place * DIM :][:DIM] if combiner == "none" else g
+                sums[v] = sums.get(v, np.zeros(DIM, np.float32)) + part / np.float32(share)
     return sums
 
 

@@ -27,6 +27,8 @@ FEATURES = [
     FeatureConfig("price", "float", transform="log1p"),
     FeatureConfig("age", "float"),
 ]
+# The same without pooling: rows side by side and a mask.
+SEQUENCES = [dataclasses.replace(f, combiner="none") if f.max_length else f for f in FEATURES]
 CITIES = ["", "Zürich", "東京", "Oslo", "La Paz", "x" * 40]
 
 

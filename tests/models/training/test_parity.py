@@ -22,6 +22,8 @@ from processor.generation import Generation
 from processor.package.delta import read_delta
 from processor.repository import Repository
 from tests.models.training.streams import (
+    FEATURES,
+    SEQUENCES,
     MixedSource,
     exported,
     make_batch,
@@ -99,12 +101,13 @@ class Story:
     worst: float
 
 
-@pytest.fixture(scope="module", params=["deepfm-adagrad", "dlrm-ftrl"])
+@pytest.fixture(scope="module", params=["deepfm-adagrad-pooled", "dlrm-ftrl-pooled", "deepfm-adam-sequences"])
 def story(request, tmp_path_factory):
     """Every generation is compared with a polling processor as it comes."""
-    arch, optimizer = request.param.split("-")
+    arch, optimizer, lists = request.param.split("-")
+    features = SEQUENCES if lists == "sequences" else FEATURES
     repository = tmp_path_factory.mktemp("story")
-    config = make_config(repository, arch=arch, optimizer=optimizer, full_rows=256, delta_rows=64)
+    config = make_config(repository, features, arch=arch, optimizer=optimizer, full_rows=256, delta_rows=64)
     run, held, worst = Run(config, MixedSource(ROWS, users=300, items=900)), {}, 0.0
     generations = itertools.chain([run.full()], run.stream())
     first = next(generations)

@@ -15,6 +15,7 @@ from processor.errors import BadInput
 from processor.kernels.hashing import hash_strings
 from tests.models.training.streams import (
     FEATURES,
+    SEQUENCES,
     MixedSource,
     differing,
     make_batch,
@@ -39,6 +40,12 @@ def trainer(tmp_path_factory):
 @pytest.fixture(scope="module")
 def dlrm(tmp_path_factory):
     return make_trainer(make_config(tmp_path_factory.mktemp("r"), arch="dlrm", optimizer="adam"), MixedSource(384))
+
+
+@pytest.fixture(scope="module")
+def sequences(tmp_path_factory):
+    """Lists without a combiner: rows side by side and a mask."""
+    return make_trainer(make_config(tmp_path_factory.mktemp("r"), SEQUENCES), MixedSource(384))
 
 
 def ids_of(column):
@@ -72,6 +79,13 @@ def tensorflow_loss(trainer, batch, rows):
             pooled = []
             for start, stop in zip(splits, splits[1:]):
                 stop = min(stop, start + f.max_length) if f.max_length else stop
+                if f.combiner == "none":
+                    there = tf.reshape(tf.gather(variables[f.table], places[start:stop]), (-1,))
+                    dim, count = trainer.tables[f.table].dim, int(stop - start)
+                    mask = np.arange(f.max_length) < count
+                    absent = np.zeros((f.max_length - count) * dim, np.float32)
+                    pooled.append(tf.concat([there, absent, mask.astype(np.float32)], axis=0))
+                    continue
                 total = tf.reduce_sum(tf.gather(variables[f.table], places[start:stop]), axis=0)
                 count = max(1, int(stop - start))
                 pooled.append(total / {"sum": 1.0, "mean": count, "sqrtn": count**0.5}[f.combiner])
@@ -82,7 +96,9 @@ def tensorflow_loss(trainer, batch, rows):
     return float(loss), {name: tf.convert_to_tensor(g).numpy() for name, g in zip(variables, grads)}
 
 
-def test_the_gradient_of_every_row_is_that_of_a_pure_tensorflow_model(trainer, monkeypatch):
+@pytest.mark.parametrize("which", ["trainer", "sequences"])
+def test_the_gradient_of_every_row_is_that_of_a_pure_tensorflow_model(which, request, monkeypatch):
+    trainer = request.getfixturevalue(which)
     batch, seen = make_batch(48, seed=9), {}
     for f in trainer.manifest.features:
         if f.table:

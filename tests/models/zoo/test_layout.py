@@ -32,6 +32,14 @@ def test_the_dim_is_the_most_common_width_and_the_larger_of_equals():
     assert Layout.from_features([number("a", 0)]).dim == 0
 
 
+def test_a_feature_without_a_combiner_is_a_span_of_rows_and_a_mask():
+    sequence = Feature("s", "ids", "s", table="s", combiner="none", max_length=3, offset=0, width=15)
+    layout = Layout.from_features([sequence, embedding("a", 15, 4), embedding("b", 19, 15)])
+    assert layout.embeddings == (Span("s", 0, 15, 3), Span("a", 15, 4), Span("b", 19, 15))
+    assert [span.dim for span in layout.embeddings] == [4, 4, 15]
+    assert layout.dim == 4
+
+
 @pytest.mark.parametrize("offset", [3, 5, -1])
 def test_columns_that_overlap_or_leave_a_hole_are_refused(offset):
     with pytest.raises(BadInput, match=r"feature 'b': offset [04] wanted"):

@@ -47,6 +47,8 @@ FEATURES = [
     ("tags", "strings", "tags", {"table": "narrow", "combiner": "mean"}),
     ("first", "strings", "tags", {"table": "narrow", "combiner": "sqrtn", "max_length": 1}),
     ("nowhere", "ids", "history", {"table": "bare", "combiner": "mean"}),
+    ("sequence", "ids", "history", {"table": "wide", "combiner": "none", "max_length": 3}),
+    ("spelled", "strings", "tags", {"table": "narrow", "combiner": "none", "max_length": 1}),
 ]
 INPUTS = [
     Input("price", "float32"),
@@ -64,6 +66,8 @@ def make_manifest():
     features, offset = [], 0
     for name, kind, source, rest in FEATURES:
         width = DIM[rest["table"]] if "table" in rest else 1
+        if rest.get("combiner") == "none":
+            width = (width + 1) * rest["max_length"]
         features.append(Feature(name, kind, source, offset=offset, width=width, **rest))
         offset += width
     tables = [Table(n, DIM[n], len(ROWS[n]), default=DEFAULT[n], hash_seed=SEED[n]) for n in DIM]
@@ -119,6 +123,11 @@ def value(feature, column, row):
         values, splits = column.values, column.row_splits
         ids = keys_of(values, feature.table)[splits[row] : splits[row + 1]]
         ids = ids[: feature.max_length or None]
+        if feature.combiner == "none":
+            dim, most = DIM[feature.table], feature.max_length
+            absent = most - len(ids)
+            present = [look_up(feature.table, key) for key in ids]
+            return np.concatenate([*present, np.zeros(absent * dim), np.ones(len(ids)), np.zeros(absent)])
         total = np.zeros(feature.width, F32)
         for key in ids:
             total += look_up(feature.table, key)
@@ -266,7 +275,7 @@ def test_an_unseen_id_counts_in_a_mean_with_its_default():
 
 def test_an_empty_list_pools_to_zeros_even_where_the_default_is_not():
     got, counts = run([one_row()])
-    for name in ("sum", "mean", "sqrtn", "tags", "first", "nowhere"):
+    for name in ("sum", "mean", "sqrtn", "tags", "first", "nowhere", "sequence", "spelled"):
         assert (column_of(got, name) == 0).all()
     assert counts.sum(axis=1).max() <= 5
 
@@ -285,6 +294,16 @@ def test_only_the_first_max_length_values_of_a_row_count():
 def test_log1p_keeps_the_sign_and_missing_is_zero(value, wanted):
     got, _ = run([one_row(packed=F32([[value, 0, 0]]))])
     np.testing.assert_allclose(column_of(got, "p0"), [[wanted]], rtol=1e-6)
+
+
+def test_without_a_combiner_rows_lie_one_after_another_and_a_mask_says_how_many():
+    got, _ = run([one_row(history=Ragged.of([[7, 424242], [], [1, 1, 1, 0]]), user=np.array([1, 1, 1]))])
+    rows, mask = np.split(column_of(got, "sequence"), [57], axis=1)
+    nothing, default = np.zeros(19, F32), F32(DEFAULT["wide"])
+    np.testing.assert_array_equal(rows[0], np.concatenate([ROWS["wide"][7], default, nothing]))
+    assert (rows[1] == 0).all()
+    np.testing.assert_array_equal(rows[2], np.tile(ROWS["wide"][1], 3))
+    np.testing.assert_array_equal(mask, [[1, 1, 0], [0, 0, 0], [1, 1, 1]])
 
 
 def test_missing_is_zero_after_scaling_and_not_the_scaled_zero():

@@ -144,7 +144,16 @@ rules = {
     "a negative hash seed": (put("tables", 1, "hash_seed", -1), "hash_seed: 0 to"),
     "a hash seed of 2**63": (put("tables", 1, "hash_seed", 2**63), "hash_seed: 0 to"),
     "an unknown kind": (put("features", 0, "kind", "image"), "kind: one of id, string, float"),
-    "an unknown combiner": (put("features", 1, "combiner", "max"), "combiner: one of sum, mean, sqrtn"),
+    "no combiner for one id": (put("features", 0, "combiner", "none"), "combiner: none is for ids and strings, not id"),
+    "no combiner and no length": (
+        lambda raw: raw["features"][1].update(combiner="none", max_length=0),
+        "max_length: 1 or more wanted for combiner none, got 0",
+    ),
+    "no combiner and the width of one row": (
+        lambda raw: raw["features"][1].update(combiner="none", max_length=3),
+        "width: 15 wanted, got 4",
+    ),
+    "an unknown combiner": (put("features", 1, "combiner", "max"), "combiner: one of sum, mean, sqrtn, none"),
     "an unknown side": (put("features", 0, "side", "left"), "side: one of user, item, context"),
     "an unknown input": (put("features", 0, "input", "who"), "input: 'who' is not among"),
     "an unknown table": (put("features", 0, "table", "who"), "table: 'who' is not among"),
