@@ -20,9 +20,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from processor.kernels.index import ABSENT, EMPTY, LINE_ENTRIES, home, probe
-from processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64
+from processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
 from processor.kernels.pool import KIND_FLOAT, KIND_ONE
-from processor.kernels.rows import CAPACITY, INDEX, META
+from processor.kernels.rows import CAPACITY, INDEX, META, SETTLED, holder
 
 LOST, FOUND, NOWHERE = 0, 1, 2
 BURIED, ELSEWHERE = -3, -4
@@ -94,14 +94,47 @@ def put(rows, row_nbytes, scales, number, value, nbytes):
 def local(ref, meta, epoch):
     """From a head of a remote table, the slot visible as of an epoch, BURIED, or ELSEWHERE: ask the store.
 
-    kernels.rows.visible answers ABSENT both for a tombstone and for the far end of a chain; here they differ.
+    kernels.rows.visible answers ABSENT both for a tombstone and for the far end of a chain; here they differ. A settled
+    slot keeps its stamp, which says whether it is a tombstone.
     """
     while ref >= 0:
-        stamp = load_i64(meta + 16 * ref)
-        if stamp >> 1 <= epoch:
-            return BURIED if stamp & 1 else ref
+        slot = ref if ref < SETTLED else ref - SETTLED
+        stamp = load_i64(meta + 16 * slot)
+        if ref >= SETTLED or stamp >> 1 <= epoch:
+            return BURIED if stamp & 1 else slot
         ref = load_i64(meta + 16 * ref + 8)
     return ELSEWHERE
+
+
+@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+def settle(table, keys, slots, replaced):
+    """kernels.rows.settle for a remote table: tombstones are settled as rows are, where they are.
+
+    replaced[i]: the settled slot that version i had replaced, or -1: nobody can want it any more.
+    """
+    at = np.int64(table.ctypes.data)
+    meta = table[META // 8]
+    for i in range(len(keys)):
+        own = meta + 16 * slots[i]
+        before = load_i64(own + 8)
+        replaced[i] = before - SETTLED if before >= SETTLED else -1
+        held = holder(at, keys[i], slots[i])
+        store_i64(own + 8, ABSENT)
+        store_release(held, SETTLED + slots[i])
+
+
+@nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+def live(table, epoch, keys, refs):
+    """kernels.rows.live for a remote table: the keys that have a row here, and its ref."""
+    index, capacity, meta = table[INDEX // 8], table[CAPACITY // 8], table[META // 8]
+    count = 0
+    for e in range(capacity):
+        ref = load_i64(index + 16 * e + 8)
+        slot = local(ref, meta, epoch) if ref >= 0 else np.int64(ELSEWHERE)
+        if slot >= 0:
+            keys[count], refs[count] = load_i64(index + 16 * e), SETTLED + slot
+            count += 1
+    return count
 
 
 @nb.njit(

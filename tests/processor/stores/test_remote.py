@@ -173,6 +173,17 @@ def test_slots_of_superseded_rows_are_used_again(package, store):
     assert version.tables["user"].nbytes["arena"] <= 12 * (DIM * 4 + 16)
 
 
+def test_an_export_holds_the_rows_of_deltas_as_of_any_epoch_that_can_be_undone(package, store):
+    version = load(package, store, undo_depth=2)
+    for step, upserts, removed in [(1, [0, 1], [3]), (2, [3], [0]), (3, [], [1]), (4, [5], [])]:
+        version.apply(make_delta(step, upserts, removed))
+    for epoch, wanted in [(2, {1: 1, 3: 2}), (3, {3: 2}), (4, {3: 2, 5: 4})]:
+        keys, rows = version.tables["user"].export(epoch)
+        assert keys.tolist() == sorted(wanted)
+        np.testing.assert_array_equal(rows, expected_rows(wanted, sorted(wanted)))
+    assert version.tables["user"].rows == 2
+
+
 def test_removing_what_is_removed_already_costs_nothing(package, store):
     version = load(package, store, undo_depth=1)
     for step in range(1, 60):
