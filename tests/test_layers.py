@@ -17,8 +17,8 @@ MAY_IMPORT = {
     "loadtest": {"loadtest"},
 }
 UPSTAIRS = {"serving/cli.py", "serving/demo.py", "serving/training.py"}
-HEAVY = {"tensorflow", "keras", "jax", "openvino", "onnxruntime", "tensorrt", "onnx", "tf2onnx"}
-HEAVY_HOMES = ("processor/backends/", "compiler/backends/", "compiler/tensorflow.py")
+HEAVY = {"tensorflow", "keras", "jax", "openvino", "onnxruntime", "tensorrt", "onnx", "tf2onnx", "redis"}
+HEAVY_HOMES = ("processor/backends/", "compiler/backends/", "compiler/tensorflow.py", "processor/stores/redis.py")
 
 
 def imports(path):
