@@ -111,14 +111,13 @@ class World:
         self.tag += 1
         keys = np.array(upserts, np.int64)
         versions = self.table.apply(TableDelta(keys, rows_of(keys, self.tag), np.array(removed, np.int64)), self.tag)
-        self.applied.append((versions, self.epoch, self.model))
+        self.applied.append((versions, self.tag, self.epoch, self.model))
         self.epoch = self.tag
         model = {k: v for k, v in self.model.items() if k not in removed} | dict.fromkeys(upserts, self.tag)
         self.publish(model)
 
     def undo(self):
-        versions, epoch, model = self.applied.pop()
-        undone, self.epoch = self.epoch, epoch
+        versions, undone, self.epoch, model = self.applied.pop()
         self.publish(model)
         self.pinned = [s for s in self.pinned if s.epoch < undone]
         self.table.undo(versions, self.state.flip + 1)
