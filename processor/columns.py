@@ -1,15 +1,17 @@
-"""The three shapes in which feature values travel, from any reader or codec to the kernels.
+"""The shapes in which feature values travel, from any reader or codec to the kernels.
 
 A plain numpy array: int64 or float32, [n] or [n, columns].
 Ragged:  values of all rows end to end, and where each row starts.
 Strings: UTF-8 bytes of all strings end to end, and where each string starts (Arrow's layout, so that a Parquet
          column and a protocol's byte tensor both arrive without a copy).
+Packed:  plain columns as they lie in one buffer, by name: what a binary protocol hands over without touching it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,3 +70,50 @@ class Ragged:
 
 Column = NDArray[np.int64] | NDArray[np.float32] | Strings | Ragged
 """One feature's values for n rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A plain column inside a buffer: rows of `columns` values (0: shape [rows]), the first at byte `offset`."""
+
+    name: str
+    dtype: np.dtype[Any]
+    rows: int
+    columns: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where columns lie behind a header. Made once for a header and shared by all its requests: equal only to itself,
+    so that whatever is derived from it can be found by it. nbytes: of all columns together."""
+
+    columns: tuple[Place, ...]
+    nbytes: int
+
+
+class Packed(Mapping[str, Column]):
+    """Columns in a buffer, from byte `start`; as a mapping, views of it (copies where the buffer is not aligned).
+
+    The caller has checked that start + places.nbytes bytes are there.
+    """
+
+    __slots__ = ("buffer", "places", "start")
+
+    def __init__(self, buffer: bytes, start: int, places: Places) -> None:
+        self.buffer, self.start, self.places = buffer, start, places
+
+    def __getitem__(self, name: str) -> Column:
+        for place in self.places.columns:
+            if place.name == name:
+                count = place.rows * (place.columns or 1)
+                view = np.frombuffer(self.buffer, place.dtype, count, self.start + place.offset)
+                view = view if view.flags.aligned else view.copy()
+                return view.reshape(place.rows, place.columns) if place.columns else view
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (place.name for place in self.places.columns)
+
+    def __len__(self) -> int:
+        return len(self.places.columns)

@@ -11,14 +11,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from processor.clock import Clock
-from processor.errors import BadInput, NotFound, NotReady
+from processor.errors import BadInput, NotReady
 from processor.generation import Generation
-from processor.model import Applied, ServedModel, VersionStatus
+from processor.model import Applied, ServedModel
 from processor.package.version import VersionReader
 from processor.replica import Readers
 from processor.repository import FolderWatch, Repository
+from processor.routes import VersionStatus, find
 from processor.served import ServedVersion
-from processor.sessions import SessionStats
+from processor.session import SessionStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,13 @@ class ModelHost(ABC):
     def lookups(self, version: ServedVersion) -> tuple[int, int]:
         """Embedding lookups by a version, and those of them that got the default row."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Ends what answers; later calls raise NotReady."""
+
+    def rerouted(self) -> None:  # noqa: B027
+        """Called when what answers a model's requests has changed, and in whose words."""
+
     def models(self) -> list[str]:
         return sorted(self._models)
 
@@ -83,6 +91,14 @@ class ModelHost(ABC):
     def ready(self) -> bool:
         """Whether requests are answered: a model that is added later and cannot be loaded does not change it."""
         return not self._closed and (not self._models or any(m.ready for m in self._models.values()))
+
+    def load_all(self) -> None:
+        """The first look at the repository; raises why a model that is there cannot be served."""
+        self.poll()
+        for model in self._models.values():
+            broken = [s for s in model.status() if s.error]
+            if broken and not model.ready:
+                raise BadInput(f"model {model.name!r} version {broken[0].version}: {broken[0].error}")
 
     def poll(self) -> list[str]:
         """One look at the repository: loads new versions, applies new deltas; cheap when nothing changed."""
@@ -98,6 +114,7 @@ class ModelHost(ABC):
             for name, folder in list(self._empty.items()):
                 if folder.changed() and self._repository.versions(name):
                     self._models = self._models | {name: self._new_model(name)}
+                    self.rerouted()
                     del self._empty[name]
             for model in self._models.values():
                 events += model.poll()
@@ -167,13 +184,10 @@ class ModelHost(ABC):
     def _model(self, name: str) -> ServedModel:
         if self._closed:
             raise NotReady("the processor is closed")
-        model = self._models.get(name)
-        if model is None:
-            raise NotFound(f"model {name[:64]!r} is not in the repository")
-        return model
+        return find(self._models, name)
 
     def _new_model(self, name: str) -> ServedModel:
-        return ServedModel(name, self._repository, self._load_version, self.connect, self._clock)
+        return ServedModel(name, self._repository, self._load_version, self.connect, self._clock, self.rerouted)
 
     def _load_version(self, reader: VersionReader) -> ServedVersion:
         return ServedVersion(reader, self._undo_depth, self._clock, self._processes)
@@ -198,7 +212,7 @@ class ModelHost(ABC):
         generation = str(model.pick().generation) if model.ready else None
         return {
             "generation": generation,
-            "labels": model.labels,
+            "labels": dict(model.labels),
             "versions": [asdict(s) for s in model.status()],
             "served": served,
         }

@@ -1,8 +1,12 @@
-"""Sparse memory that grows by being touched and that another process could map.
+"""Shared memory: buffers that grow by being touched, and the handles by which another process maps the very same bytes.
 
 One reservation is one memfd (Linux) of its final size: address space is taken at once, pages only when written, so
 an arena needs no growth protocol and no copy, and its size does not depend on /dev/shm. Elsewhere an anonymous
 mapping, which behaves the same within one process.
+
+A SharedMap keeps a descriptor of its file. share() finds it below any view and names the bytes by (descriptor, offset,
+dtype, shape); attach() maps them again where the descriptor has been sent to. So another process reads the inode that
+was verified here, whatever its path has come to mean since.
 """
 
 from __future__ import annotations
@@ -13,33 +17,62 @@ import mmap
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+ALIGNMENT = 64
 WRITE_NBYTES = 64 << 20
+
+
+class SharedMap(mmap.mmap):
+    """A shared mapping of a whole file, which stays open as long as a view of it lives."""
+
+    fd: int
+
+    @classmethod
+    def of(cls, fd: int, nbytes: int, writable: bool) -> SharedMap:
+        """Maps a descriptor, which the caller may close."""
+        mapping = cls(fd, nbytes, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+        mapping.fd = os.dup(fd)
+        return mapping
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handle:
+    """Where an array's bytes lie: offset bytes into the file of `mapping`. C order."""
+
+    mapping: SharedMap
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
 
 
 def reserve(nbytes: int, name: str, content: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
     """A writable buffer of nbytes, page-aligned, resident only where it has been written; zeros after `content`."""
     nbytes = max(nbytes, mmap.PAGESIZE)
-    if sys.platform == "linux":
-        fd = os.memfd_create(f"freshet-{name}", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(fd, nbytes)
-            at = 0
-            while content is not None and at < content.nbytes:
-                at += os.pwrite(fd, content[at : at + WRITE_NBYTES].data, at)
-            mapped = mmap.mmap(fd, nbytes)
-        finally:
-            os.close(fd)
-    else:
+    if sys.platform != "linux":
         mapped = mmap.mmap(-1, nbytes)
         if content is not None:
             mapped[: content.nbytes] = content.data
-    return np.frombuffer(mapped, np.uint8)
+        return np.frombuffer(mapped, np.uint8)
+    fd = os.memfd_create(f"freshet-{name}", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, nbytes)
+        at = 0
+        while content is not None and at < content.nbytes:
+            at += os.pwrite(fd, content[at : at + WRITE_NBYTES].data, at)
+        return np.frombuffer(SharedMap.of(fd, nbytes, writable=True), np.uint8)
+    finally:
+        os.close(fd)
 
 
 def private_copy(view: NDArray[np.int64], name: str) -> NDArray[np.int64]:
@@ -55,16 +88,67 @@ def private_copy(view: NDArray[np.int64], name: str) -> NDArray[np.int64]:
     return copy
 
 
+def share(arrays: Sequence[NDArray[Any]], name: str) -> list[Handle]:
+    """A handle for each array. Those that lie in no mapping are copied, together into one reservation."""
+    mappings = [_mapping(a) if a.flags.c_contiguous else None for a in arrays]
+    strays = [np.ascontiguousarray(a) for a, m in zip(arrays, mappings) if m is None]
+    copies = iter(_gather(strays, name) if strays else [])
+    handles = []
+    for array, mapping in zip(arrays, mappings):
+        if mapping is None:
+            array = next(copies)
+            mapping = _mapping(array)
+            assert mapping is not None, "reserved memory has a descriptor"
+        start: int = np.frombuffer(mapping, np.uint8).ctypes.data
+        handles.append(Handle(mapping, array.ctypes.data - start, array.dtype.str, array.shape))
+    return handles
+
+
+def attach(mapped: mmap.mmap | NDArray[np.uint8], offset: int, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
+    """The array that a handle names, as a view of the mapped file; raises ValueError when it does not lie inside."""
+    whole = np.frombuffer(mapped, np.uint8)
+    kind, count = np.dtype(dtype), int(np.prod(shape, dtype=np.int64))
+    if not 0 <= offset <= whole.nbytes - count * kind.itemsize:
+        raise ValueError(f"{count} elements of {kind} at byte {offset} lie outside {whole.nbytes} bytes")
+    return whole[offset : offset + count * kind.itemsize].view(kind).reshape(tuple(shape))
+
+
+def _mapping(array: NDArray[Any]) -> SharedMap | None:
+    """What an array is a view of, if that is a SharedMap."""
+    owner = _owner(array)
+    return owner if isinstance(owner, SharedMap) else None
+
+
+def _owner(array: NDArray[Any]) -> Any:
+    """The object whose memory an array is a view of."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    return owner
+
+
+def _gather(arrays: Sequence[NDArray[Any]], name: str) -> list[NDArray[Any]]:
+    """Copies in one reservation, each on a cache line."""
+    starts, at = [], 0
+    for array in arrays:
+        starts.append(at)
+        at += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+    memory = reserve(at, name)
+    copies = []
+    for array, start in zip(arrays, starts):
+        copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        np.copyto(copy, array)
+        copies.append(copy)
+    return copies
+
+
 def advise(array: NDArray[Any], advice: int) -> None:
     """madvise() for the pages that an array lies in, if it is a view of a mapping; where it fails nothing changes.
 
     Of a mapping and of nothing else: MADV_DONTNEED drops what it can read again, and for other memory there is nothing
     to read. Through the C library, because a call for many pages must not hold the GIL.
     """
-    owner: Any = array
-    while isinstance(owner, np.ndarray | memoryview):
-        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
-    if not isinstance(owner, mmap.mmap) or not array.size or sys.platform != "linux":
+    if not isinstance(_owner(array), mmap.mmap) or not array.size or sys.platform != "linux":
         return
     start = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
     stop = array.ctypes.data + array.nbytes
@@ -82,17 +166,12 @@ class ScratchFile:
         """folder: where there is room; raises OSError."""
         with tempfile.TemporaryFile(dir=folder, prefix="freshet-") as file:
             os.ftruncate(file.fileno(), nbytes)
-            self._fd = os.dup(file.fileno())
-            self._mapped = mmap.mmap(self._fd, nbytes)
+            self._mapped = SharedMap.of(file.fileno(), nbytes, writable=True)
         self.array = np.frombuffer(self._mapped, np.uint8)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_fd"):
-            os.close(self._fd)
 
     def take(self, start: int, nbytes: int) -> None:
         """Makes sure of room for the bytes from `start` on; raises OSError."""
-        os.posix_fallocate(self._fd, start, nbytes)
+        os.posix_fallocate(self._mapped.fd, start, nbytes)
 
     def give_back(self, start: int, nbytes: int) -> None:
         """Gives the room of the whole pages among the bytes back to the disk, where the file system can."""

@@ -1,9 +1,10 @@
 """One model: its loaded versions, its labels, and the single writer that changes them.
 
-Invariants: every change runs under the model's lock; readers (requests) only ever read `_served` and `_labels`, which
-are replaced whole, never edited. A version is offered to requests only once it is loaded, verified, warm and caught
-up with its chain of deltas; the version it replaces goes only after that. A file that was refused is not tried again
-until it changes. The newest version is served by default; versions that a label names, or that were loaded by hand,
+Invariants: every change runs under the model's lock; requests only ever read `routes`, which is replaced whole, never
+edited, and whoever else answers by it is told at once. A version is offered to requests only once it is loaded,
+verified, warm and caught up with its chain of deltas; the version it replaces goes only after that, and is closed only
+when nobody is sent to it any more. A file that was refused is not tried again until it changes; one that nobody was
+there to serve is. The newest version is served by default; versions that a label names, or that were loaded by hand,
 stay beside it.
 """
 
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from processor.clock import Clock
 from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
@@ -22,24 +24,15 @@ from processor.package.delta import Delta, parse_delta, read_delta
 from processor.package.version import MANIFEST, VersionReader
 from processor.replica import Readers
 from processor.repository import FolderWatch, Repository, check_name
+from processor.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
 from processor.served import ServedVersion
 
 log = logging.getLogger("freshet.model")
 
-LOADING, AVAILABLE, END = "LOADING", "AVAILABLE", "END"
 ANY_STEP = -1
 
 Identity = tuple[int, int, int]
 """Modification time, size and inode: another file, or another content, has another."""
-
-
-@dataclass(frozen=True, slots=True)
-class VersionStatus:
-    """Where one version stands. state: LOADING, AVAILABLE or END; error: why it ended, or ""."""
-
-    version: int
-    state: str
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +56,15 @@ class ServedModel:
         load: Callable[[VersionReader], ServedVersion],
         connect: Callable[[ServedVersion], Readers],
         clock: Clock,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """load: a version as its folder has it, without deltas. connect: who is to answer by it."""
+        """load: a version as its folder has it, without deltas. connect: who is to answer by it. changed: called after
+        `routes` was replaced."""
         self.name = name
         self._repository, self._load, self._connect, self._clock = repository, load, connect, clock
+        self._changed = changed
         self._lock = threading.RLock()
-        self._served: dict[int, ServedVersion] = {}
-        self._labels = repository.labels(name)
-        self._status: dict[int, VersionStatus] = {}
+        self.routes: Routes[ServedVersion] = Routes(name, labels=repository.labels(name))
         self._by_hand: set[int] = set()
         self._unloaded: set[int] = set()
         # Path -> what the file was, and the chain's step (or ANY_STEP) at which it was refused.
@@ -80,35 +74,24 @@ class ServedModel:
 
     @property
     def ready(self) -> bool:
-        return bool(self._served)
+        return bool(self.routes.served)
 
     @property
-    def labels(self) -> dict[str, int]:
-        return self._labels
+    def labels(self) -> Mapping[str, int]:
+        return self.routes.labels
 
     @property
-    def served(self) -> dict[int, ServedVersion]:
+    def served(self) -> Mapping[int, ServedVersion]:
         """Loaded versions; the largest is the default."""
-        return self._served
+        return self.routes.served
 
     def status(self) -> list[VersionStatus]:
         """Every version known, newest first."""
-        return [self._status[v] for v in sorted(self._status, reverse=True)]
+        return self.routes.status()
 
     def pick(self, version: int | None = None, label: str | None = None) -> ServedVersion:
         """The version that answers a request; raises NotFound or NotReady."""
-        served = self._served
-        if label is not None:
-            if label not in self._labels:
-                raise NotFound(f"label {label[:64]!r} of model {self.name!r} is not set")
-            version = self._labels[label]
-        if version is None:
-            if not served:
-                raise NotReady(f"no version of model {self.name!r} is loaded")
-            return served[max(served)]
-        if version not in served:
-            raise NotFound(f"version {version} of model {self.name!r} is not loaded")
-        return served[version]
+        return self.routes.pick(version, label)
 
     def poll(self) -> list[str]:
         """One look at the model's folders: loads a newer version, applies new deltas. Returns what happened."""
@@ -116,7 +99,7 @@ class ServedModel:
             events = []
             if self._folder.changed():
                 events += self._poll_versions()
-            for number, version in sorted(self._served.items()):
+            for number, version in sorted(self.served.items()):
                 watch = self._deltas.setdefault(number, FolderWatch(version.reader.deltas))
                 if watch.changed():
                     events += self._catch_up(version)
@@ -125,7 +108,7 @@ class ServedModel:
     def load(self, number: int, by_hand: bool = True) -> None:
         """Loads a version beside those served; raises NotFound or why it cannot be served."""
         with self._lock:
-            if number not in self._served:
+            if number not in self.served:
                 if number not in self._repository.versions(self.name):
                     raise NotFound(f"version {number} of model {self.name!r} is not in the repository")
                 self._admit(number)
@@ -136,10 +119,10 @@ class ServedModel:
     def unload(self, number: int) -> None:
         """Stops serving a version; requests already queued for it are still answered."""
         with self._lock:
-            if number not in self._served:
+            if number not in self.served:
                 raise NotFound(f"version {number} of model {self.name!r} is not loaded")
-            if number in self._labels.values():
-                held = ", ".join(sorted(n for n, v in self._labels.items() if v == number))
+            if number in self.labels.values():
+                held = ", ".join(sorted(n for n, v in self.labels.items() if v == number))
                 raise Conflict(f"version {number} is held by label {held}; move the label first")
             self._drop(number)
             self._unloaded.add(number)
@@ -149,9 +132,9 @@ class ServedModel:
         check_name(label, "label")
         with self._lock:
             self.load(number, by_hand=False)
-            labels = self._labels | {label: number}
+            labels = {**self.labels, label: number}
             self._repository.keep_labels(self.name, labels)
-            self._labels = labels
+            self._publish(labels=labels)
 
     def apply_bytes(self, data: bytes | bytearray) -> Applied:
         """Verifies an uploaded delta, commits it to the version's folder, serves it."""
@@ -178,7 +161,7 @@ class ServedModel:
     def rollback(self, generation: Generation) -> Generation:
         """Serves an earlier generation of a loaded version; later deltas leave the chain, on disk too."""
         with self._lock:
-            version = self._served.get(generation.version)
+            version = self.served.get(generation.version)
             if version is None:
                 raise NotFound(f"version {generation.version} of model {self.name!r} is not loaded")
             here = version.generation
@@ -199,24 +182,24 @@ class ServedModel:
             if rebuilt is None:
                 version.rollback(generation.step)
             else:
-                self._served = self._served | {generation.version: rebuilt}
+                self._publish(served={**self.served, generation.version: rebuilt})
                 version.close()
-            return self._served[generation.version].generation
+            return self.served[generation.version].generation
 
     def _poll_versions(self) -> list[str]:
         known = self._repository.versions(self.name)
-        wanted = {v for v in self._labels.values() if v in known} | (self._by_hand & set(known))
+        wanted = {v for v in self.labels.values() if v in known} | (self._by_hand & set(known))
         newest = max(known, default=0)
         events = []
         for number in sorted(wanted | {newest} - {0} - self._unloaded):
             events += self._try(number)
         # Nothing to fall back on in memory, as at a start: the newest version that loads is the last good one.
         for number in sorted(set(known) - self._unloaded, reverse=True):
-            if self._served or newest in self._unloaded:
+            if self.served or newest in self._unloaded:
                 break
             events += self._try(number)
-        if newest in self._served:
-            for number in [v for v in self._served if v != newest and v not in wanted]:
+        if newest in self.served:
+            for number in [v for v in self.served if v != newest and v not in wanted]:
                 self._drop(number)
                 events.append(f"{self.name} version {number} unloaded")
         return events
@@ -224,28 +207,32 @@ class ServedModel:
     def _try(self, number: int) -> list[str]:
         """Loads a version unless it is served or was refused as it is; returns what happened."""
         manifest = self._repository.root / self.name / str(number) / MANIFEST
-        if number in self._served or (seen := self._fresh(manifest)) is None:
+        if number in self.served or (seen := self._fresh(manifest)) is None:
             return []
         try:
             self._admit(number)
+        except NotReady as error:
+            # Nobody was there to serve it: that is no fault of the version, which is tried again at the next look.
+            self._folder = FolderWatch(self._repository.root / self.name)
+            return [f"{self.name} version {number} waits: {error}"]
         except FreshetError as error:
             self._refused[manifest] = (seen, ANY_STEP)
             return [f"{self.name} version {number} refused: {error}"]
-        return [f"{self.name} {self._served[number].generation} loaded"]
+        return [f"{self.name} {self.served[number].generation} loaded"]
 
     def _admit(self, number: int) -> None:
         """Loads a version, replays its deltas, then offers it to requests."""
-        self._status[number] = VersionStatus(number, LOADING)
+        self._publish(states=self._states(VersionStatus(number, LOADING)))
         try:
             version = self._rebuild(number)
         except Exception as error:
             if not isinstance(error, FreshetError):
                 log.exception("version %d of %s could not be loaded", number, self.name)
                 error = FreshetError("the version could not be loaded; the server's log says why")
-            self._status[number] = VersionStatus(number, END, str(error))
+            self._publish(states=self._states(VersionStatus(number, END, str(error))))
             raise error from None
-        self._served = self._served | {number: version}
-        self._status[number] = VersionStatus(number, AVAILABLE)
+        states = self._states(VersionStatus(number, AVAILABLE))
+        self._publish(served={**self.served, number: version}, states=states)
 
     def _rebuild(self, number: int, until: int | None = None) -> ServedVersion:
         """A version as its folder has it, the deltas up to step `until` replayed."""
@@ -255,12 +242,20 @@ class ServedModel:
         return version
 
     def _drop(self, number: int) -> None:
-        dropped = self._served[number]
-        self._served = {v: s for v, s in self._served.items() if v != number}
+        dropped = self.served[number]
         self._by_hand.discard(number)
         self._deltas.pop(number, None)
-        self._status[number] = VersionStatus(number, END)
+        served = {v: s for v, s in self.served.items() if v != number}
+        self._publish(served=served, states=self._states(VersionStatus(number, END)))
         dropped.close()
+
+    def _publish(self, **changes: Any) -> None:
+        """Replaces the routes, and tells whoever answers by them."""
+        self.routes = replace(self.routes, **changes)
+        self._changed()
+
+    def _states(self, state: VersionStatus) -> dict[int, VersionStatus]:
+        return {**self.routes.states, state.version: state}
 
     def _catch_up(self, version: ServedVersion, until: int | None = None) -> list[str]:
         """Applies whatever in the version's folder continues its chain, in one pass by ascending step.
@@ -283,6 +278,10 @@ class ServedModel:
             except Conflict as error:
                 self._refused[file.path] = (seen, version.chain.step)
                 events.append(f"{self.name} delta {file.step} waits: {error}")
+            except NotReady as error:
+                self._deltas.pop(version.manifest.version, None)
+                events.append(f"{self.name} delta {file.step} waits: {error}")
+                break
             except FreshetError as error:
                 self._refused[file.path] = (seen, ANY_STEP)
                 events.append(f"{self.name} delta {file.step} refused: {error}")
@@ -298,8 +297,8 @@ class ServedModel:
         return None if seen is None or refused in ((seen, step), (seen, ANY_STEP)) else seen
 
     def _target(self, delta: Delta) -> ServedVersion:
-        if delta.version in self._served:
-            return self._served[delta.version]
+        if delta.version in self.served:
+            return self.served[delta.version]
         version = self.pick()
         version.check(delta)
         return version

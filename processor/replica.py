@@ -38,13 +38,14 @@ from processor.kernels.rows import TABLE_FIELDS
 from processor.memory import reserve
 from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
-from processor.package.version import VersionReader
 from processor.sparse import SparsePlan
 from processor.table import descriptor
 
 IDLE = np.iinfo(np.int64).max
 READERS = 2048
 CALIBRATION_RUNS = 3
+WRITTEN_BY_READERS: frozenset[str] = frozenset()
+"""Names of table arrays that sessions write too; other processes map all the others for reading only."""
 
 Dense = Mapping[str, NDArray[np.float32]]
 Arrays = Mapping[str, NDArray[Any]]
@@ -60,6 +61,16 @@ class Change:
     generation: Generation
     arrays: tuple[Arrays, ...]
     dense: Dense
+
+
+class Package(Protocol):
+    """What a replica needs of a version's files."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    def file(self, name: str) -> bytes:
+        """A verified file; raises Corrupt."""
 
 
 class Readers(Protocol):
@@ -98,12 +109,15 @@ def control_words(processes: int) -> NDArray[np.int64]:
     return words
 
 
+def clear_words(control: NDArray[np.int64], process: int) -> None:
+    """Takes back every pin of a process that is dead."""
+    control[1 + process * READERS : 1 + (process + 1) * READERS] = IDLE
+
+
 class Replica:
     """One process's view of a version: prepares states, hands them to sessions, prices its executables."""
 
-    def __init__(
-        self, reader: VersionReader, control: NDArray[np.int64], process: int, threads: int, clock: Clock
-    ) -> None:
+    def __init__(self, reader: Package, control: NDArray[np.int64], process: int, threads: int, clock: Clock) -> None:
         """Reads the executables' files; raises FreshetError when they cannot be served.
 
         control: control_words() of the version. process: this one's number. threads: that one run may use.

@@ -7,7 +7,6 @@ trusts what bind() returns.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from ctypes import c_int64
 from struct import Struct
@@ -16,12 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column, Ragged, Strings
+from processor.columns import Column, Packed, Places, Ragged, Strings
 from processor.errors import BadInput
 from processor.kernels import pool
 from processor.kernels.hashing import hash_strings
 from processor.package.manifest import Input, Manifest
 
+MAX_LAYOUTS = 256
 COMBINERS = {"sum": pool.SUM, "mean": pool.MEAN, "sqrtn": pool.SQRTN, "none": pool.NONE}
 
 
@@ -38,12 +38,21 @@ class Slot(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """A checked request. rows: candidates. words: int64 [slots, 4] as bytes (kernels.pool's inputs), addresses into
-    `keep`, which must outlive it."""
+    """A checked request. rows: candidates. ids: what there is to look up, before rows of 1 are broadcast. words: int64
+    [slots, 4] as bytes (kernels.pool's inputs), addresses into `keep`, which must outlive it."""
 
     rows: int
+    ids: int
     words: bytes
-    keep: list[Slot]
+    keep: Sequence[Any]
+
+
+class Layout(NamedTuple):
+    """What binding every Packed of one Places comes to. slots: offset of the values, rows and stride of each."""
+
+    rows: int
+    ids: int
+    slots: tuple[tuple[int, int, int], ...]
 
 
 class SparsePlan:
@@ -60,8 +69,10 @@ class SparsePlan:
                 self._slots[name, seed] = len(self._slots)
         # In the order of their slots' numbers.
         self._reads = [
-            (_Read(spec), [seed for owner, seed in self._slots if owner == name]) for name, spec in self._inputs.items()
+            (_Read(spec), [seed for owner, seed in self._slots if owner == name], spec.dtype != "float32")
+            for name, spec in self._inputs.items()
         ]
+        self._layouts: dict[Places, Layout] = {}
         self._pack = Struct(f"={len(self._slots) * pool.INPUT_FIELDS}q").pack
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
         self.scaling = np.zeros((len(manifest.features), 3), np.float32)
@@ -89,12 +100,16 @@ class SparsePlan:
 
         Inputs of one row are broadcast to the rows of the others.
         """
+        if type(inputs) is Packed and (layout := self._layout(inputs)) is not None:
+            start = address_of_bytes(inputs.buffer) + inputs.start
+            packed = [word for at, count, stride in layout.slots for word in (start + at, count, stride, 0)]
+            return Bound(layout.rows, layout.ids, self._pack(*packed), (inputs.buffer,))
         if inputs.keys() != self._inputs.keys():
             self._refuse_names(inputs)
         words: list[int] = []
         keep: list[Slot] = []
-        rows = 1
-        for read, seeds in self._reads:
+        rows, ids = 1, 0
+        for read, seeds, looked_up in self._reads:
             for seed in seeds:
                 slot = read(inputs[read.name], seed)
                 values, count, stride, splits = slot
@@ -104,7 +119,23 @@ class SparsePlan:
                     if rows != 1:
                         raise BadInput(f"input {read.name!r}: {rows} rows (or 1) wanted, got {count}")
                     rows = count
-        return Bound(rows, self._pack(*words), keep)
+                if looked_up:
+                    ids += values.size
+        return Bound(rows, ids, self._pack(*words), keep)
+
+    def _layout(self, inputs: Packed) -> Layout | None:
+        """What bind() finds for these places, whatever their values; None where it has to look at values."""
+        places = inputs.places
+        layout = self._layouts.get(places)
+        if layout is None and not any(read.looks_at_values for read, _, _ in self._reads):
+            bound = self.bind({name: inputs[name] for name in inputs})
+            offsets = {place.name: place.offset for place in places.columns}
+            slots = [(offsets[read.name], slot) for (read, _, _), slot in zip(self._reads, bound.keep)]
+            layout = Layout(bound.rows, bound.ids, tuple((at, slot.rows, slot.stride) for at, slot in slots))
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[places] = layout
+        return layout
 
     def _refuse_names(self, inputs: Mapping[str, Column]) -> None:
         for name in inputs:
@@ -135,13 +166,16 @@ def address(array: NDArray[Any]) -> int:
     return at
 
 
-_read_word = c_int64.from_address
-if sys.implementation.name != "cpython" or address(_PROBE := np.empty(1)) != _PROBE.ctypes.data:
+def address_of_bytes(data: bytes) -> int:
+    """Where the first byte is: behind the object's head."""
+    return id(data) + bytes.__basicsize__ - 1
 
-    def address(array: NDArray[Any]) -> int:
-        """Where an array's first element is."""
-        at: int = array.ctypes.data
-        return at
+
+_read_word = c_int64.from_address
+_bytes = b"probe"
+_probe = np.frombuffer(_bytes, np.uint8)
+if not address(_probe) == address_of_bytes(_bytes) == _probe.ctypes.data:
+    raise ImportError("CPython's bytes and numpy's arrays are not laid out as expected")
 
 
 class _Read:
@@ -152,7 +186,8 @@ class _Read:
         self._spec = spec
         self._where = f"input {spec.name!r}"
         self._width = spec.columns or 1
-        self._dtype = None if spec.ragged or spec.dtype == "string" else np.dtype(spec.dtype)
+        self.looks_at_values = spec.ragged or spec.dtype == "string"
+        self._dtype = None if self.looks_at_values else np.dtype(spec.dtype)
         self._shapes = ((spec.columns,),) if spec.columns else ((), (1,))
 
     def __call__(self, column: Column, seed: int) -> Slot:

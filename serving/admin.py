@@ -92,7 +92,7 @@ def create_admin(
         """Versions, labels, generation, freshness, sessions and memory of every model."""
         processor = lifecycle.processor()
         info = await asyncio.to_thread(processor.info)
-        requests = metrics.requests()
+        requests = await asyncio.to_thread(metrics.requests)
         answered = {name: {**model, "requests": requests.get(name, 0)} for name, model in info["models"].items()}
         return _json({**info, "ready": lifecycle.ready, "models": answered})
 

@@ -71,8 +71,13 @@ def serve(
     admin_token: Annotated[
         str | None, typer.Option(help="Bearer token of the admin port; better set as FRESHET_ADMIN_TOKEN.")
     ] = None,
-    sessions: Annotated[int | None, typer.Option(help="Sessions; 0 is one per core. [0]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes; only 1 so far. [1]")] = None,
+    sessions: Annotated[
+        int | None, typer.Option(help="Sessions a process; 0 is one per core, with several workers one each. [0]")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that answer; 0 is one per core. [1]")] = None,
+    compute: Annotated[
+        str | None, typer.Option(help="inline (in the event loop), threads (one a session) or auto. [auto]")
+    ] = None,
     models: Annotated[str | None, typer.Option(help="Serve only these, separated by commas. [all]")] = None,
     max_body_bytes: Annotated[
         int | None, typer.Option(help="Largest request body, also when inflated. [67108864]")

@@ -5,33 +5,44 @@ Written by the server's own threads, read by the event loops; each field is one 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from processor.errors import NotReady
 
-if TYPE_CHECKING:
-    from processor.engine import Processor
+
+class Serving(Protocol):
+    """A processor, the host of a fleet, or a worker's predictor: whatever the ports ask."""
+
+    @property
+    def ready(self) -> bool: ...
 
 
-class Lifecycle:
+P = TypeVar("P", bound=Serving)
+
+
+class Lifecycle(Generic[P]):
     """loading -> serving -> draining (unready, still serving) -> closed."""
 
     def __init__(self) -> None:
-        self._processor: Processor | None = None
+        self._processor: P | None = None
         self._draining = False
 
-    def open(self, processor: Processor) -> None:
+    def open(self, processor: P) -> None:
         self._processor = processor
 
     def drain(self) -> None:
         """Turns readiness off for good; requests are still answered."""
         self._draining = True
 
-    def close(self) -> Processor | None:
+    def close(self) -> P | None:
         """Takes the processor away from the ports and returns it, once."""
         self._draining = True
         processor, self._processor = self._processor, None
         return processor
+
+    @property
+    def opened(self) -> bool:
+        return self._processor is not None
 
     @property
     def draining(self) -> bool:
@@ -42,7 +53,7 @@ class Lifecycle:
         processor = self._processor
         return processor is not None and not self._draining and processor.ready
 
-    def processor(self) -> Processor:
+    def processor(self) -> P:
         """The processor; raises NotReady while models load and once the server has closed."""
         processor = self._processor
         if processor is None:

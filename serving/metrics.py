@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -77,21 +77,17 @@ class _Series:
 
     __slots__ = ("counts", "sum_s")
 
+    def __init__(self, counts: list[int] | None = None, sum_s: float = 0.0) -> None:
+        self.counts = counts or [0] * (len(BOUNDS_S) + 1)
+        self.sum_s = sum_s
+
+
+class Counts:
+    """Requests by protocol and status code, predictions by model: what one process has answered."""
+
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)
-        self.sum_s = 0.0
-
-
-class Metrics(Collector):
-    """Counts requests; turns them and Processor.stats() into metric families when scraped."""
-
-    def __init__(self, lifecycle: Lifecycle) -> None:
-        self._lifecycle = lifecycle
         self._series: dict[tuple[str, int], _Series] = {}
         self._predicted: dict[str, list[int]] = {}
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
         """Counts one answered request."""
@@ -109,9 +105,52 @@ class Metrics(Collector):
         counts[0] += 1
         counts[1] += rows
 
+    def series(self) -> Iterator[tuple[str, int, list[int], float]]:
+        """(protocol, code, requests by bound and beyond, sum of seconds), in order."""
+        for (protocol, code), series in sorted(self._series.copy().items()):
+            yield protocol, code, list(series.counts), series.sum_s
+
+    def predictions(self) -> Iterator[tuple[str, int, int]]:
+        """(model, predictions, rows), in order."""
+        for model, (requests, rows) in sorted(self._predicted.copy().items()):
+            yield model, requests, rows
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything as JSON holds it; snapshots of several processes add up number by number."""
+        return {
+            "series": {f"{protocol} {code}": [*counts, sum_s] for protocol, code, counts, sum_s in self.series()},
+            "predicted": {model: [requests, rows] for model, requests, rows in self.predictions()},
+        }
+
+    @classmethod
+    def of(cls, snapshot: Mapping[str, Any]) -> Counts:
+        """Counts as a snapshot, or a sum of them, has them."""
+        counts = cls()
+        for key, (*numbers, sum_s) in snapshot.get("series", {}).items():
+            protocol, code = key.split()
+            counts._series[protocol, int(code)] = _Series(numbers, sum_s)
+        counts._predicted = dict(snapshot.get("predicted", {}))
+        return counts
+
+
+class Metrics(Collector):
+    """Turns Counts and ModelHost.stats() into metric families when scraped."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._counts = Counts()
+        self.observe, self.predicted = self._counts.observe, self._counts.predicted
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def counts(self) -> Counts:
+        """Those of every process that answers for this server."""
+        return self._counts
+
     def requests(self) -> dict[str, int]:
         """Predictions answered so far, by model."""
-        return {model: requests for model, (requests, _) in self._predicted.copy().items()}
+        return {model: requests for model, requests, _ in self.counts().predictions()}
 
     def scrape(self) -> bytes:
         """The text exposition."""
@@ -126,38 +165,12 @@ class Metrics(Collector):
             "1 when every model answers and the server is not draining.",
             int(self._lifecycle.ready),
         )
-        yield from self._request_families()
+        counts = self.counts()
+        yield from _request_families(counts)
+        yield from _prediction_families(counts)
         yield from self._model_families()
 
-    def _request_families(self) -> Iterator[Metric]:
-        histogram = HistogramMetricFamily(
-            "freshet_http_request_duration_seconds",
-            "From the request's headers to its reply, by protocol and status code.",
-            labels=("protocol", "code"),
-        )
-        counter = CounterMetricFamily(
-            "freshet_http_requests",
-            "Requests answered, by protocol and status code.",
-            labels=("protocol", "code"),
-        )
-        for (protocol, code), series in sorted(self._series.copy().items()):
-            total, buckets = 0, []
-            counts, sum_s = list(series.counts), series.sum_s
-            for bound, count in zip((*BOUNDS_S, math.inf), counts):
-                total += count
-                buckets.append(("+Inf" if bound == math.inf else repr(bound), total))
-            histogram.add_metric((protocol, str(code)), buckets, sum_s)
-            counter.add_metric((protocol, str(code)), total)
-        yield counter
-        yield histogram
-
     def _model_families(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("freshet_model_requests", "Predictions answered.", labels=("model",))
-        rows = CounterMetricFamily("freshet_model_rows", "Candidate rows in those predictions.", labels=("model",))
-        for model, (request_count, row_count) in sorted(self._predicted.copy().items()):
-            requests.add_metric((model,), request_count)
-            rows.add_metric((model,), row_count)
-        yield from (requests, rows)
         try:
             stats = self._lifecycle.processor().stats()
         except FreshetError:
@@ -175,3 +188,34 @@ class Metrics(Collector):
                     if number is not None:
                         family.add_metric((snapshot.model,), number)
                 yield family
+
+
+def _request_families(counts: Counts) -> Iterator[Metric]:
+    histogram = HistogramMetricFamily(
+        "freshet_http_request_duration_seconds",
+        "From the request's headers to its reply, by protocol and status code.",
+        labels=("protocol", "code"),
+    )
+    counter = CounterMetricFamily(
+        "freshet_http_requests",
+        "Requests answered, by protocol and status code.",
+        labels=("protocol", "code"),
+    )
+    for protocol, code, numbers, sum_s in counts.series():
+        total, buckets = 0, []
+        for bound, count in zip((*BOUNDS_S, math.inf), numbers):
+            total += count
+            buckets.append(("+Inf" if bound == math.inf else repr(bound), total))
+        histogram.add_metric((protocol, str(code)), buckets, sum_s)
+        counter.add_metric((protocol, str(code)), total)
+    yield counter
+    yield histogram
+
+
+def _prediction_families(counts: Counts) -> Iterator[Metric]:
+    requests = CounterMetricFamily("freshet_model_requests", "Predictions answered.", labels=("model",))
+    rows = CounterMetricFamily("freshet_model_rows", "Candidate rows in those predictions.", labels=("model",))
+    for model, request_count, row_count in counts.predictions():
+        requests.add_metric((model,), request_count)
+        rows.add_metric((model,), row_count)
+    yield from (requests, rows)

@@ -13,6 +13,7 @@ once and only to a connection that is still there.
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -23,6 +24,7 @@ from serving.asgi import error_reply
 from serving.routes import Route, parse
 
 PREDICT_SUFFIXES = (b":predict", b"/infer")
+CLOSE = (b"connection", b"close")
 
 
 class _Deaf:
@@ -54,9 +56,11 @@ class PredictProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._app = data_app
         self._receiving: Flight | None = None
+        self._idle_since_s: float | None = None
 
     def on_message_begin(self) -> None:
         # The scope is built only for requests that go on to ASGI.
+        self._idle_since_s = None
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
@@ -123,15 +127,55 @@ class PredictProtocol(HttpToolsProtocol):
         self._app.metrics.observe(PROTOCOLS[flight.route.action], status, time.perf_counter() - flight.start_s)
         if flight.disconnected or self.transport.is_closing():
             return
-        parts = [STATUS_LINE[status]]
-        for name, value in (*self.server_state.default_headers, *headers):
-            parts += (name, b": ", value, b"\r\n")
-            if name == b"connection" and value == b"close":
-                flight.keep_alive = False
-        if not flight.keep_alive:
-            parts.append(b"connection: close\r\n")
-        parts += (b"content-length: %d\r\n\r\n" % len(body), body)
+        said = CLOSE in headers
+        start = _head(status, tuple(headers), flight.keep_alive or said)
+        flight.keep_alive = flight.keep_alive and not said
+        parts = (
+            start,
+            _lines(tuple(self.server_state.default_headers)),
+            b"content-length: %d\r\n\r\n" % len(body),
+            body,
+        )
         self.transport.write(b"".join(parts))
         if not flight.keep_alive:
             self.transport.close()
         self.on_response_complete()
+
+    # A timer that is set and cancelled with every request costs as much as parsing the request. This one is set once
+    # a connection and looks, when it goes off, whether the connection has been idle for the whole time.
+
+    def _unset_keepalive_if_required(self) -> None:
+        if self.transport.is_closing():
+            super()._unset_keepalive_if_required()
+
+    def on_response_complete(self) -> None:
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._idle_since_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def timeout_keep_alive_handler(self) -> None:
+        idle_s = 0.0 if self._idle_since_s is None else self.loop.time() - self._idle_since_s
+        if idle_s >= self.timeout_keep_alive:
+            super().timeout_keep_alive_handler()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive - idle_s, self.timeout_keep_alive_handler
+            )
+
+
+@lru_cache(maxsize=1024)
+def _lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+@lru_cache(maxsize=1024)
+def _head(status: int, headers: tuple[tuple[bytes, bytes], ...], keep_alive: bool) -> bytes:
+    """The first lines of a reply: what they say is the same for thousands of them."""
+    return STATUS_LINE[status] + _lines(headers) + (b"" if keep_alive else b"connection: close\r\n")

@@ -1,5 +1,8 @@
 """The server process: two ports, the watcher, readiness, and an orderly end.
 
+With one worker, this process answers the data port itself. With several it is their supervisor (serving.workers): it
+owns the repository, the admin port and the one writer, hands out connections, and answers no prediction.
+
 Threads: the main thread runs the data port's event loop; `freshet-admin` runs the admin port's;
 `freshet-loader` opens the processor and ends; `freshet-watcher` polls the repository. Session threads belong
 to the processor.
@@ -21,10 +24,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TextIO
-
-import uvicorn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 from processor.errors import BadInput, FreshetError
 from serving.admin import create_admin
@@ -32,22 +33,29 @@ from serving.app import DataApp
 from serving.config import ServeConfig
 from serving.lifecycle import Lifecycle
 from serving.metrics import Metrics
+from serving.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit
 from serving.protocol import PredictProtocol
 from serving.watcher import Watcher
 
 if TYPE_CHECKING:
     from processor.engine import Processor
+    from processor.host import ModelHost
 
 log = logging.getLogger("freshet.server")
 
-BACKLOG = 2048
-# The event loop, the sessions and the writer hand the GIL to each other all the time; with Python's 5 ms a thread that
-# only needs it for microseconds waits behind one that does not. Measured under locust at saturation, a delta a second,
-# alternating runs: 1.17 to 1.25 times the requests, p99 0.7 to 0.8 of it, freshness 0.75; no better at 0.1 ms.
-SWITCH_INTERVAL_S = 0.0005
-KEEP_ALIVE_S = 75
 ADMIN_STOP_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def computing(config: ServeConfig) -> Literal["inline", "threads"]:
+    """What compute = "auto" means: inline where another thread would only share the core with the event loop, unless
+    several sessions a process were asked for."""
+    from processor.cores import available
+
+    if config.compute == "auto":
+        alone = config.workers != 1 or len(available()) == 1
+        return "inline" if alone and config.sessions <= 1 else "threads"
+    return "inline" if config.compute == "inline" else "threads"
 
 
 def open_processor(config: ServeConfig) -> Processor:
@@ -58,6 +66,7 @@ def open_processor(config: ServeConfig) -> Processor:
         ProcessorConfig(
             repository=config.repository,
             sessions=config.sessions,
+            compute=computing(config),
             max_queue_rows=config.max_queue_rows,
             models=config.models or None,
             undo_depth=config.undo_depth,
@@ -65,46 +74,23 @@ def open_processor(config: ServeConfig) -> Processor:
     )
 
 
-class Port(uvicorn.Server):
-    """A uvicorn server that leaves signals to its owner."""
-
-    def __init__(
-        self, app: object, listener: socket.socket, shutdown_timeout_s: float, http: object = "httptools"
-    ) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,  # type: ignore[arg-type]
-                http=http,  # type: ignore[arg-type]
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=shutdown_timeout_s,  # type: ignore[arg-type]
-                backlog=BACKLOG,
-            )
-        )
-        self._listener = listener
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+class Front(Protocol):
+    """The data port, whoever answers it."""
 
     async def listen(self) -> None:
-        """Serves until end() is called, then closes the listener."""
-        await self.serve([self._listener])
+        """Serves until end() is called and what was in flight is answered."""
+
+    def opened(self) -> None:
+        """Models are loaded: requests are answered from now on. Called on any thread, once."""
+
+    async def drain(self) -> None:
+        """The server is unready from now on; it serves on."""
 
     def end(self) -> None:
         """Stops accepting and finishes what is in flight."""
-        self.should_exit = True
 
     def abort(self) -> None:
         """Stops without waiting for what is in flight."""
-        self.should_exit = self.force_exit = True
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
 
 
 class Server:
@@ -118,12 +104,14 @@ class Server:
         open_processor: Callable[[ServeConfig], Processor] = open_processor,
         out: TextIO | None = None,
     ) -> None:
+        """open_processor: what one process serves with."""
+        from processor.cores import available
+
         self._config = config
-        self._open_processor = open_processor
+        self._workers = config.workers or len(available())
         self._out = out or sys.stdout
         self._start_s = time.monotonic()
-        self._lifecycle = Lifecycle()
-        self._metrics = Metrics(self._lifecycle)
+        self._lifecycle: Lifecycle[ModelHost] = Lifecycle()
         self._watcher: Watcher | None = None
         self._failed = False
         self._announced = False
@@ -133,19 +121,63 @@ class Server:
         self._hurried = asyncio.Event()
         data, admin = _listen(config.host, config.http_port), _listen(config.admin_host, config.admin_port)
         self.http_address, self.admin_address = data.getsockname()[:2], admin.getsockname()[:2]
-        app = DataApp(self._lifecycle, self._metrics, version=version, max_body_nbytes=config.max_body_bytes)
+        self._metrics: Metrics
+        self._front: Front
+        self._open: Callable[[], ModelHost]
+        if self._workers == 1:
+            self._serve_alone(data, open_processor, version)
+        else:
+            self._supervise(data, version)
         guarded = create_admin(self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host)
-        protocol = functools.partial(PredictProtocol, data_app=app)
-        self._data_port = Port(app, data, config.shutdown_timeout_s, protocol)
         self._admin_port = Port(guarded, admin, ADMIN_STOP_S)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
+
+    def _serve_alone(
+        self, data: socket.socket, open_processor: Callable[[ServeConfig], Processor], version: str
+    ) -> None:
+        """This process answers."""
+        config = self._config
+        self._metrics = Metrics(self._lifecycle)
+        app = DataApp(self._lifecycle, self._metrics, version=version, max_body_nbytes=config.max_body_bytes)
+        protocol = functools.partial(PredictProtocol, data_app=app)
+        self._front = Port(app, data, config.shutdown_timeout_s, protocol)
+        self._open = lambda: open_processor(config)
+
+    def _supervise(self, data: socket.socket, version: str) -> None:
+        """Worker processes answer."""
+        from serving.workers.door import Door
+        from serving.workers.fleet import Fleet, WorkerSettings
+        from serving.workers.host import FleetHost
+        from serving.workers.metrics import FleetMetrics
+
+        config = self._config
+        settings = WorkerSettings(
+            sessions=config.sessions or 1,
+            compute=computing(config),
+            max_queue_rows=config.max_queue_rows,
+            max_body_nbytes=config.max_body_bytes,
+            shutdown_timeout_s=config.shutdown_timeout_s,
+            log_level=config.log_level,
+            version=version,
+        )
+        fleet = Fleet(self._workers, settings)
+        self._front = door = Door(data, fleet)
+        self._metrics = metrics = FleetMetrics(self._lifecycle, lambda: door.host)
+
+        def open_host() -> FleetHost:
+            door.host = host = FleetHost(config, fleet, metrics.scrape)
+            host.load_all()
+            return host
+
+        self._open = open_host
 
     def run(self) -> int:
         """Serves until stopped; returns the process's exit code: 0, or 1 when the processor could not be
         opened."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        with asyncio.Runner(loop_factory=_new_loop) as runner:
+        raise_descriptor_limit()
+        with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(self._main())
         self._finish()
         return int(self._failed)
@@ -168,27 +200,28 @@ class Server:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 self._loop.add_signal_handler(number, self._on_stop)
-        serving = asyncio.create_task(self._data_port.listen())
+        serving = asyncio.create_task(self._front.listen())
         self._admin.start()
         self._loader.start()
         log.info("listening on %s, admin on %s", _text(self.http_address), _text(self.admin_address))
         await self._stopping.wait()
         self._lifecycle.drain()
+        await self._front.drain()
         log.info("draining: unready, serving for %g s more", self._config.drain_s)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hurried.wait(), self._config.drain_s)
-        self._data_port.end()
+        self._front.end()
         hurry = asyncio.create_task(self._hurry())
         await serving
         hurry.cancel()
 
     async def _hurry(self) -> None:
         await self._hurried.wait()
-        self._data_port.abort()
+        self._front.abort()
 
     def _load(self) -> None:
         try:
-            processor = self._open_processor(self._config)
+            processor = self._open()
         except Exception as error:
             if isinstance(error, FreshetError):
                 log.error("the repository cannot be served: %s", error)
@@ -205,6 +238,7 @@ class Server:
                 processor.close()
                 return
             self._lifecycle.open(processor)
+            self._front.opened()
             self._watcher = Watcher(
                 processor.poll, self._config.poll_interval_s, lambda lines: self._announce(processor)
             )
@@ -213,19 +247,19 @@ class Server:
         if not self._announced:
             log.warning("no model is ready yet; waiting for the repository")
 
-    def _announce(self, processor: Processor) -> None:
+    def _announce(self, processor: ModelHost) -> None:
         """Prints the ready line, the first time that every model is ready."""
         if not processor.ready or self._announced:
             return
         self._announced = True
         models = ",".join(f"{s.model}@{s.generation}" for s in processor.stats())
         took_s = time.monotonic() - self._start_s
-        ports = f"http={_text(self.http_address)} admin={_text(self.admin_address)}"
+        ports = f"http={_text(self.http_address)} admin={_text(self.admin_address)} workers={self._workers}"
         print(f"freshet: ready in {took_s:.2f} s {ports} models={models}", file=self._out, flush=True)
 
     def _run_admin(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        with asyncio.Runner(loop_factory=_new_loop) as runner:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(self._admin_port.listen())
 
     def _finish(self) -> None:
@@ -241,12 +275,6 @@ class Server:
         if processor is not None:
             processor.close()
         log.info("stopped")
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    import uvloop
-
-    return uvloop.new_event_loop()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -26,6 +26,28 @@ def load_i64(typingctx, address):
 
 
 @intrinsic
+def load_i64_anywhere(typingctx, address):
+    """The int64 at an address that need not be aligned: in a request's body."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.load(pointer, align=1)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def load_f32_anywhere(typingctx, address):
+    """The float32 at an address that need not be aligned."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], ir.FloatType().as_pointer())
+        return builder.load(pointer, align=1)
+
+    return types.float32(types.int64), codegen
+
+
+@intrinsic
 def load_acquire(typingctx, address):
     """The int64 at an address; what was stored before its store_release is visible after."""
 

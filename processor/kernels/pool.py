@@ -32,7 +32,9 @@ from processor.kernels.index import ABSENT, home, probe_from
 from processor.kernels.pointers import (
     load_acquire,
     load_f32,
+    load_f32_anywhere,
     load_i64,
+    load_i64_anywhere,
     prefetch,
     store_f32,
     store_i64,
@@ -205,10 +207,10 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
             here = target
             for i in range(first, first + computed):
                 if kind == KIND_FLOAT:
-                    value = load_f32(values + 4 * (i * stride + column))
+                    value = load_f32_anywhere(values + 4 * (i * stride + column))
                     store_f32(here, transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2]))
                 elif kind == KIND_ONE:
-                    key = load_i64(values + 8 * (i * stride + column))
+                    key = load_i64_anywhere(values + 8 * (i * stride + column))
                     count = push(COPY, table, key, here, width, count, block, state, epoch, tally)
                 else:
                     start, stop = load_i64(splits + 8 * i), load_i64(splits + 8 * (i + 1))
@@ -230,7 +232,8 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                         count = push(CLEAR, 0, 0, empty, empty_width, count, block, state, epoch, tally)
                     op, at = COPY, here
                     for v in range(start, stop):
-                        count = push(op, table, load_i64(values + 8 * v), at, each, count, block, state, epoch, tally)
+                        key = load_i64_anywhere(values + 8 * v)
+                        count = push(op, table, key, at, each, count, block, state, epoch, tally)
                         at += step
                         if step == 0:
                             op = ADD

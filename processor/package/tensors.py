@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 import os
 import struct
 import zlib
@@ -27,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.errors import BadInput, Corrupt
+from processor.memory import SharedMap
 
 # numpy has no bfloat16: an array of uint16 holds its bit patterns, and nothing else of a package is uint16.
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -143,7 +143,7 @@ def map_file(path: Path) -> NDArray[np.uint8]:
             nbytes = os.fstat(file.fileno()).st_size
             if nbytes == 0:
                 raise Corrupt(f"{path.name}: the file is empty")
-            mapped = mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_READ)
+            mapped = SharedMap.of(file.fileno(), nbytes, writable=False)
     except OSError:
         raise Corrupt(f"{path.name}: cannot be read") from None
     return np.frombuffer(mapped, np.uint8)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column, Ragged, Strings
+from processor.columns import Column, Packed, Place, Places, Ragged, Strings
 from processor.errors import BadInput
 from processor.package.manifest import Input, Manifest
 from serving.codecs.bytes_tensor import decode_bytes
@@ -58,10 +58,11 @@ class Shape(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A checked JSON header. timeout_s: by its own parameters."""
+    """A checked JSON header. timeout_s: by its own parameters. places: of the tensors behind it, if all are plain."""
 
     manifest: Manifest
     shapes: tuple[Shape, ...]
+    places: Places | None
     outputs: tuple[tuple[str, bool], ...]
     id: str
     timeout_s: float | None
@@ -74,7 +75,7 @@ MAX_KEPT_NBYTES = 4096
 _kept: dict[bytes, Header] = {}
 
 
-def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str, Column], Options]:
+def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[Mapping[str, Column], Options]:
     """An infer body (already inflated) as the manifest's inputs; raises BadInput."""
     nbytes = header_int(headers, HEADER_LENGTH, len(body))
     if nbytes is None:
@@ -83,7 +84,7 @@ def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str,
         raise BadInput("Inference-Header-Content-Length: a JSON header wanted, got 0: raw binary is not served")
     else:
         header, at = _binary_header(body[:nbytes], manifest), nbytes
-    inputs = _inputs(header, body, at)
+    inputs = _packed(header.places, body, at) if header.places else _inputs(header, body, at)
     timeout_s = header.timeout_s
     if b"x-request-timeout-ms" in headers:
         by_header = header_timeout_s(headers)
@@ -106,7 +107,8 @@ def _binary_header(text: bytes, manifest: Manifest) -> Header:
 def _header(document: dict[str, Any], manifest: Manifest) -> Header:
     parameters = _parameters(document, "parameters")
     outputs, request_id = _outputs(document, parameters, manifest), _id(document)
-    return Header(manifest, _shapes(document, manifest), outputs, request_id, _timeout_s(parameters))
+    shapes = _shapes(document, manifest)
+    return Header(manifest, shapes, _places(shapes), outputs, request_id, _timeout_s(parameters))
 
 
 def _id(document: dict[str, Any]) -> str:
@@ -188,6 +190,25 @@ def _shapes(document: dict[str, Any], manifest: Manifest) -> tuple[Shape, ...]:
         if name not in shapes:
             raise BadInput(f"inputs: {name} is missing")
     return tuple(shapes.values())
+
+
+def _places(shapes: Iterable[Shape]) -> Places | None:
+    """Where the tensors lie behind the header, when all of them do and none is of strings or ragged."""
+    places, offset = [], 0
+    for spec, count, nbytes, _ in shapes:
+        if nbytes is None or spec.ragged or spec.dtype == "string" or spec.name.endswith(ROW_SPLITS):
+            return None
+        places.append(
+            Place(spec.name, DTYPES[DATATYPES[spec.dtype]], count // (spec.columns or 1), spec.columns, offset)
+        )
+        offset += nbytes
+    return Places(tuple(places), offset)
+
+
+def _packed(places: Places, body: bytes, at: int) -> Packed:
+    if at + places.nbytes != len(body):
+        raise BadInput(f"inputs: {places.nbytes} bytes of binary tensors wanted, got {len(body) - at}")
+    return Packed(body, at, places)
 
 
 def _inputs(header: Header, body: bytes, at: int) -> dict[str, Column]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.columns import Ragged, Strings
+from processor.columns import Packed, Place, Places, Ragged, Strings
 
 texts = st.lists(st.text(max_size=8) | st.binary(max_size=8), max_size=10)
 
@@ -62,3 +62,16 @@ def test_ragged_strings_are_strings_end_to_end(rows):
 def test_an_id_beyond_64_bits_is_not_taken():
     with pytest.raises(OverflowError):
         Ragged.of([[2**63]])
+
+
+def test_packed_columns_are_views_where_the_buffer_is_aligned_and_copies_where_it_is_not():
+    values = np.arange(6, dtype=np.int64)
+    places = Places((Place("ids", values.dtype, 3, 2, 0),), values.nbytes)
+    for start in range(9):
+        columns = Packed(b"\0" * start + values.tobytes(), start, places)
+        np.testing.assert_array_equal(columns["ids"], values.reshape(3, 2))
+        assert columns["ids"].flags.aligned
+        assert list(columns) == ["ids"]
+        assert len(columns) == 1
+    with pytest.raises(KeyError):
+        columns["floats"]

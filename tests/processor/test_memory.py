@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from processor.memory import ScratchFile, advise, private_copy, reserve
+from processor.memory import ScratchFile, advise, attach, private_copy, reserve, share
 from processor.package.tensors import map_file
 
 
@@ -32,7 +32,7 @@ def test_a_huge_reservation_costs_only_what_is_written():
     buffer = reserve(64 << 30, "test")
     buffer[:: 8 << 30] = 1
     assert resident_nbytes() - before < 64 << 20
-    assert len(os.listdir("/proc/self/fd")) <= files + 1, "one mapping holds one descriptor at most"
+    assert len(os.listdir("/proc/self/fd")) <= files + 2, "one mapping holds two descriptors at most"
     assert buffer[:: 8 << 30].tolist() == [1] * 8
 
 
@@ -61,6 +61,63 @@ def test_a_private_copy_is_writable_and_leaves_its_source_alone():
 
 def test_nothing_may_be_copied_too():
     assert private_copy(np.empty((0, 2), np.int64), "test").shape == (0, 2)
+
+
+def attached(handle, writable=False):
+    """The handle's bytes as another process would map them."""
+    nbytes = os.fstat(handle.mapping.fd).st_size
+    mapped = mmap.mmap(handle.mapping.fd, nbytes, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+    return attach(mapped, handle.offset, handle.dtype, handle.shape)
+
+
+def test_views_of_one_reservation_are_shared_in_place_and_seen_through_both_mappings():
+    view = reserve(1 << 16, "test").view(np.int64)[8:14].reshape(3, 2)
+    (handle,) = share([view], "test")
+    other = attached(handle, writable=True)
+    view[1] = 7
+    other[2] = 9
+    assert other.tolist() == view.tolist() == [[0, 0], [7, 7], [9, 9]]
+
+
+def test_what_is_attached_for_reading_cannot_be_written():
+    (handle,) = share([reserve(4096, "test")], "test")
+    with pytest.raises(ValueError, match="read-only"):
+        attached(handle)[0] = 1
+
+
+def test_a_mapped_file_is_shared_by_its_inode_even_after_its_path_names_another(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(100)))
+    view = map_file(path)[10:20]
+    (tmp_path / "new").write_bytes(b"x" * 100)
+    os.replace(tmp_path / "new", path)
+    (handle,) = share([view], "test")
+    assert attached(handle).tolist() == list(range(10, 20))
+
+
+def test_arrays_that_lie_nowhere_shared_are_copied_together():
+    arrays = [np.arange(5.0), np.zeros(0, np.int8), np.arange(12).reshape(3, 4)[:, ::2]]
+    handles = share(arrays, "test")
+    assert len({id(h.mapping) for h in handles}) == 1
+    for array, handle in zip(arrays, handles):
+        np.testing.assert_array_equal(attached(handle), array)
+
+
+def test_a_handle_that_leads_outside_its_file_is_refused():
+    buffer = reserve(4096, "test")
+    for offset, shape in ((-8, (1,)), (4096, (1,)), (4089, (1,)), (0, (1 << 40,))):
+        with pytest.raises(ValueError, match="outside"):
+            attach(buffer, offset, "<i8", shape)
+
+
+def test_descriptors_go_with_the_last_view():
+    before = len(os.listdir("/proc/self/fd"))
+    view = reserve(4096, "test")[8:16]
+    handles = share([view], "test")
+    del view
+    assert len(os.listdir("/proc/self/fd")) > before
+    del handles
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="madvise")

@@ -14,6 +14,7 @@ from processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound
 from processor.generation import Generation
 from processor.model import ServedModel
 from processor.package.delta import write_delta
+from processor.replica import Replica
 from processor.repository import Repository
 from processor.served import ServedVersion
 from tests.packages import connect, make_delta, make_weights, row_of, write_package
@@ -663,3 +664,39 @@ def test_a_rollback_in_memory_needs_no_old_files(chained):
         (deltas_folder(chained) / f"{step}.safetensors").unlink()
     model.rollback(Generation(1, 2))
     assert_serves(model, "1.2", content(2), dense_seed=1)
+
+
+class Absent(Replica):
+    """Readers that are not there for a while, as when every worker process is being replaced."""
+
+    there = True
+
+    def prepare(self, change):
+        if not Absent.there:
+            raise NotReady("nobody is there")
+        super().prepare(change)
+
+
+def test_what_nobody_was_there_to_serve_is_tried_again_and_not_refused(root, monkeypatch):
+    def attach(version):
+        return Absent(version.reader, version.control, 0, 1, SystemClock())
+
+    def load(reader):
+        return ServedVersion(reader, 4, SystemClock())
+
+    told = []
+    model = ServedModel("small", Repository(root), load, attach, SystemClock(), lambda: told.append(model.routes))
+    model.poll()
+    assert told[-1].pick().generation == Generation(1, 0)
+    monkeypatch.setattr(Absent, "there", False)
+    publish(root, 1)
+    write_package(root, version=2, users=USERS)
+    for _ in range(3):
+        assert sorted(e.split(":")[0] for e in model.poll()) == ["small delta 1 waits", "small version 2 waits"]
+    with pytest.raises(NotReady):
+        model.apply_bytes(delta_bytes(root, 1, (0,)))
+    assert model.pick().generation == Generation(1, 0)
+    monkeypatch.setattr(Absent, "there", True)
+    publish(root, 1)
+    assert model.poll() == ["small 2.0 loaded", "small version 1 unloaded"]
+    assert told[-1].pick().generation == Generation(2, 0)

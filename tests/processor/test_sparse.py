@@ -1,5 +1,6 @@
 """What bind() accepts, what it refuses and how it says so; the kernel itself is tested in kernels/test_pool.py."""
 
+import ctypes
 import dataclasses
 
 import numpy as np
@@ -8,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from processor.columns import Ragged, Strings
+from processor import sparse
+from processor.columns import Packed, Place, Places, Ragged, Strings
 from processor.errors import BadInput
 from processor.kernels.hashing import hash_strings
 from processor.package.manifest import Feature, Input, Table
@@ -263,3 +265,68 @@ def test_no_array_raises_anything_but_bad_input(column, name):
         return
     assert column.dtype in (np.int64, np.float32)
     assert bound.rows == len(column)
+
+
+# Inputs as they lie in a body
+
+PLAIN = SparsePlan(
+    with_features(
+        [Input("ids", "int64", columns=3), Input("age", "float32")],
+        [Feature(f"c{i}", "id", "ids", column=i, table="t") for i in range(3)] + [Feature("age", "float", "age")],
+        [Table("t", 2, 0)],
+    )
+)
+
+
+def packed(start, ids, age):
+    """Both inputs in one buffer, behind `start` bytes of something else."""
+    places = Places(
+        (
+            Place("ids", np.dtype(I64), len(ids), 3, 0),
+            Place("age", np.dtype(F32), len(age), 0, ids.nbytes),
+        ),
+        ids.nbytes + age.nbytes,
+    )
+    return Packed(b"x" * start + ids.tobytes() + age.tobytes(), start, places)
+
+
+@given(
+    start=st.integers(0, 70),
+    ids=hnp.arrays(I64, st.tuples(st.integers(1, 5), st.just(3))),
+    one_age=st.booleans(),
+)
+def test_packed_inputs_are_bound_as_their_columns_are_at_any_alignment(start, ids, one_age):
+    age = np.arange(1 if one_age else len(ids), dtype=F32)
+    inputs = packed(start, ids, age)
+    np.testing.assert_array_equal(inputs["ids"], ids)
+    np.testing.assert_array_equal(inputs["age"], age)
+    for _ in range(2):
+        bound = PLAIN.bind(inputs)
+        assert bound.rows == len(ids)
+        words = np.frombuffer(bound.words, I64).reshape(2, 4)
+        assert words[:, 1:].tolist() == [[len(ids), 3, 0], [len(age), 1, 0]]
+        assert ctypes.string_at(int(words[0, 0]), ids.nbytes) == ids.tobytes()
+        assert ctypes.string_at(int(words[1, 0]), age.nbytes) == age.tobytes()
+        assert bound.keep == (inputs.buffer,)
+
+
+def test_packed_inputs_that_do_not_fit_are_refused_as_columns_are_every_time():
+    inputs = packed(0, np.zeros((2, 3), I64), np.zeros(3, F32))
+    for _ in range(2):
+        with pytest.raises(BadInput, match=r"2 rows \(or 1\) wanted, got 3"):
+            PLAIN.bind(inputs)
+
+
+def test_a_plan_that_looks_at_values_takes_packed_inputs_as_columns():
+    plan = SparsePlan(
+        with_features([Input("tag", "string")], [Feature("tag", "string", "tag", table="t")], [Table("t", 2, 0)])
+    )
+    with pytest.raises(BadInput, match="strings wanted"):
+        plan.bind(Packed(b"\0" * 8, 0, Places((Place("tag", np.dtype(I64), 1, 0, 0),), 8)))
+
+
+def test_few_layouts_are_kept(monkeypatch):
+    monkeypatch.setattr(sparse, "MAX_LAYOUTS", 3)
+    for rows in range(1, 9):
+        PLAIN.bind(packed(0, np.zeros((rows, 3), I64), np.zeros(rows, F32)))
+        assert len(PLAIN._layouts) <= 3

@@ -60,7 +60,7 @@ def test_a_repository_is_wanted():
     ("options", "message"),
     [
         ({"http_port": 70000}, "http_port: a port"),
-        ({"workers": 2}, "worker processes are not there yet"),
+        ({"workers": 257}, "workers: 0 .one per core. to 256 wanted, got 257"),
         ({"sessions": -1}, "sessions: 0"),
         ({"drain_s": float("nan")}, "drain_s: 0 to 3600"),
         ({"log_level": "loud"}, "log_level: one of debug"),

@@ -81,7 +81,7 @@ def test_the_ports_answer_503_while_models_load_and_then_predict():
         until(lambda: out.getvalue().endswith("\n"))
         http, admin = (f"127.0.0.1:{a[1]}" for a in (server.http_address, server.admin_address))
         assert re.fullmatch(
-            rf"freshet: ready in \d+\.\d\d s http={http} admin={admin} models=ctr@3\.17\n", out.getvalue()
+            rf"freshet: ready in \d+\.\d\d s http={http} admin={admin} workers=1 models=ctr@3\.17\n", out.getvalue()
         )
         polls = processor.polls
         until(lambda: processor.polls > polls + 2)

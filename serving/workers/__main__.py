@@ -1,0 +1,12 @@
+"""`python -m serving.workers FD`: one worker process; FD is its end of the channel. Started by the supervisor only."""
+
+import signal
+import sys
+
+if __name__ == "__main__":
+    # The supervisor decides when a worker ends; a signal to the whole group or the whole service reaches it too.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    from serving.workers.worker import main
+
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,149 @@
+"""A version's buffers and changes on their way from its writer to the replica of another process.
+
+Every array gets a number when it is first met. A worker holds exactly the arrays of the last change that it has
+acknowledged, and the supervisor knows it; so a change brings what is new, and names the rest. A change that was refused
+or cut short leaves both sides as they were.
+
+    open      manifest, control words, the executables' files: what a Replica is made from
+    change    flip, epoch, generation; new arrays; per table and for the dense tensors, names -> numbers
+
+All of it is memory of the supervisor or mapped files that it has verified: one copy, whoever maps it. Dense tensors
+that a delta has brought are copied once into memory that can be shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.clock import Clock
+from processor.generation import Generation
+from processor.memory import Handle, share
+from processor.package.manifest import Manifest
+from processor.replica import WRITTEN_BY_READERS, Change, Package, Replica, chosen
+from serving.workers.channel import Message
+from serving.workers.parcel import Packed, Parcel, Unpacker
+
+
+@dataclass(slots=True)
+class Numbered:
+    """An array that a change names; `array` keeps its identity taken."""
+
+    array: NDArray[Any]
+    number: int
+    handle: Handle
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A change with its arrays numbered."""
+
+    change: Change
+    tables: list[dict[str, int]]
+    dense: dict[str, int]
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        return frozenset(n for names in (*self.tables, self.dense) for n in names.values())
+
+
+class Sender:
+    """The supervisor's side of one version."""
+
+    def __init__(self, package: Package, control: NDArray[np.int64]) -> None:
+        """Reads the executables' files; raises FreshetError when they cannot be served."""
+        names = list(dict.fromkeys(entry.file for entry in chosen(package.manifest)))
+        contents = [np.frombuffer(package.file(name), np.uint8) for name in names]
+        self._manifest = package.manifest
+        self._files = dict(zip(names, share(contents, "executables")))
+        (self._control,) = share([control], "control")
+        self._known: dict[int, Numbered] = {}
+        self._last = 0
+
+    def opening(self, process: int) -> tuple[Message, list[int]]:
+        """What a process makes its replica from. process: whose words of `control` it pins by."""
+        parcel = Parcel()
+        message = {
+            "manifest": self._manifest.to_json().decode(),
+            "process": process,
+            "control": parcel.pack(self._control, writable=True),
+            "files": {name: parcel.pack(handle) for name, handle in self._files.items()},
+        }
+        return message, parcel.fds
+
+    def number(self, change: Change) -> Outgoing:
+        """Numbers a change's arrays and makes those that are new shareable."""
+        met = [(a, name in WRITTEN_BY_READERS) for arrays in change.arrays for name, a in arrays.items()]
+        met += [(a, False) for a in change.dense.values()]
+        new = {id(a): (a, writable) for a, writable in met if id(a) not in self._known}
+        handles = share([a for a, _ in new.values()], "dense")
+        for (array, writable), handle in zip(new.values(), handles):
+            self._last += 1
+            self._known[id(array)] = Numbered(array, self._last, handle, writable)
+        tables = [self._numbers(arrays) for arrays in change.arrays]
+        return Outgoing(change, tables, self._numbers(change.dense))
+
+    def message(self, outgoing: Outgoing, held: frozenset[int]) -> tuple[Message, list[int]]:
+        """The change for a worker that holds the arrays of these numbers."""
+        parcel, change = Parcel(), outgoing.change
+        named = outgoing.numbers - held
+        new = [(n.number, parcel.pack(n.handle, n.writable)) for n in self._known.values() if n.number in named]
+        message = {
+            "flip": change.flip,
+            "epoch": change.epoch,
+            "generation": [change.generation.version, change.generation.step],
+            "new": new,
+            "tables": outgoing.tables,
+            "dense": outgoing.dense,
+        }
+        return message, parcel.fds
+
+    def settle(self, outgoing: Outgoing) -> None:
+        """This is the change that all hold now: arrays of others are let go."""
+        numbers = outgoing.numbers
+        self._known = {key: n for key, n in self._known.items() if n.number in numbers}
+
+    def _numbers(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+        return {name: self._known[id(array)].number for name, array in arrays.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A version's files as they were sent."""
+
+    manifest: Manifest
+    files: Mapping[str, bytes]
+
+    def file(self, name: str) -> bytes:
+        return self.files[name]
+
+
+class Receiver:
+    """A worker's side of one version: its replica, and the arrays that it holds."""
+
+    def __init__(self, message: Message, unpacker: Unpacker, threads: int, clock: Clock) -> None:
+        files = {name: unpacker.unpack(packed).tobytes() for name, packed in message["files"].items()}
+        package = Received(Manifest.from_json(message["manifest"].encode()), files)
+        self.replica = Replica(package, unpacker.unpack(message["control"]), message["process"], threads, clock)
+        self._arrays: dict[int, NDArray[Any]] = {}
+        self._dense_numbers: dict[str, int] = {}
+        self._dense: dict[str, NDArray[np.float32]] = {}
+
+    def prepare(self, message: Message, unpacker: Unpacker) -> None:
+        """See Readers.prepare; raises why the replica cannot serve the change."""
+        new: Iterable[tuple[int, Packed]] = message["new"]
+        arrays = self._arrays | {number: unpacker.unpack(packed) for number, packed in new}
+        numbers = message["dense"]
+        same = self._dense and numbers == self._dense_numbers
+        dense = self._dense if same else {name: arrays[number] for name, number in numbers.items()}
+        tables = tuple({name: arrays[number] for name, number in names.items()} for names in message["tables"])
+        version, step = message["generation"]
+        self.replica.prepare(Change(message["flip"], message["epoch"], Generation(version, step), tables, dense))
+        named = {n for names in (*message["tables"], numbers) for n in names.values()}
+        self._arrays = {number: array for number, array in arrays.items() if number in named}
+        self._dense, self._dense_numbers = dense, numbers

@@ -1,0 +1,167 @@
+"""Messages with file descriptors between the supervisor and one worker, over a pair of sockets that nobody else has.
+
+A message is a JSON object and any number of descriptors. The kernel keeps the packets of SOCK_SEQPACKET apart and in
+order:
+
+    +    descriptors only, at most 253; more packets of this message follow
+    J    JSON, and the last of the descriptors
+    M    the same, the JSON in a memfd, which is the last descriptor: too large for a socket's buffer
+
+Invariants: the packets of one message leave under one lock, so that messages of several threads do not mix. One thread
+receives. Sizes are bounded before anything is read. A peer that is gone, or says what is not a message, is Gone: there
+is nothing to repair between two processes of one program.
+
+Refused: a stream with length prefixes (descriptors arrive glued to whichever read comes first), multiprocessing's
+connections (pickle).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+MAX_FDS = 253
+MAX_INLINE_NBYTES = 32 << 10
+MAX_MESSAGE_NBYTES = 256 << 20
+MAX_MESSAGE_FDS = 1 << 16
+RIGHTS = (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+INT_NBYTES = array("i").itemsize
+FDS_NBYTES = socket.CMSG_SPACE(MAX_FDS * INT_NBYTES)
+PART, INLINE, MEMFD = b"+", b"J", b"M"
+
+Message = dict[str, Any]
+
+
+class Gone(Exception):
+    """The process at the other end is not there any more, or talks nonsense."""
+
+
+class Channel:
+    """One end. send() from any thread; receive() from one."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        """sock: a blocking AF_UNIX SOCK_SEQPACKET socket; the channel owns it."""
+        self._sock = sock
+        self._sending = threading.Lock()
+        self._parts: list[int] = []
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, socket.socket]:
+        """A channel, and the other end's socket."""
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(here), there
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Sends a message; the descriptors stay the caller's. Waits while the other end is slow; raises Gone."""
+        data = orjson.dumps(message)
+        if len(data) > MAX_MESSAGE_NBYTES or len(fds) >= MAX_MESSAGE_FDS:
+            raise ValueError(f"a message of {len(data)} bytes and {len(fds)} descriptors is too large")
+        if len(data) <= MAX_INLINE_NBYTES:
+            self._send(INLINE + data, fds)
+            return
+        fd = os.memfd_create("freshet-message", os.MFD_CLOEXEC)
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                file.write(data)
+            self._send(MEMFD, [*fds, fd])
+        finally:
+            os.close(fd)
+
+    def send_nowait(self, message: Message, fds: Sequence[int] = ()) -> bool:
+        """Sends a small message at once; False when that would wait. Raises Gone."""
+        if not self._sending.acquire(blocking=False):
+            return False
+        try:
+            self._packet(INLINE + orjson.dumps(message), fds, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            raise Gone("the other process has gone") from None
+        finally:
+            self._sending.release()
+        return True
+
+    def receive(self, wait: bool = True) -> tuple[Message, list[int]] | None:
+        """The next message and its descriptors, now the caller's; None when there is none yet. Raises Gone."""
+        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+        while True:
+            try:
+                data, extra, got, _ = self._sock.recvmsg(MAX_INLINE_NBYTES + 1, FDS_NBYTES, flags)
+            except BlockingIOError:
+                return None
+            except OSError:
+                raise Gone("the other process has gone") from None
+            for level, kind, raw in extra:
+                if (level, kind) == RIGHTS:
+                    self._parts += array("i", raw[: len(raw) - len(raw) % INT_NBYTES])
+            if not data:
+                self._drop_parts()
+                raise Gone("the other process has gone")
+            if got & (socket.MSG_CTRUNC | socket.MSG_TRUNC) or len(self._parts) > MAX_MESSAGE_FDS:
+                self._drop_parts()
+                raise Gone("the other process sent more than fits")
+            if data[:1] != PART:
+                return self._whole(data)
+
+    def close(self) -> None:
+        """Ends the channel for both ends; wakes who waits in receive()."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+    def _send(self, data: bytes, fds: Sequence[int]) -> None:
+        with self._sending:
+            try:
+                whole = max(0, len(fds) - 1) // MAX_FDS * MAX_FDS
+                for start in range(0, whole, MAX_FDS):
+                    self._packet(PART, fds[start : start + MAX_FDS])
+                self._packet(data, fds[whole:])
+            except OSError:
+                raise Gone("the other process has gone") from None
+
+    def _packet(self, data: bytes, fds: Sequence[int], flags: int = 0) -> None:
+        # Not socket.send_fds and recv_fds: they drop their flags.
+        self._sock.sendmsg([data], [(*RIGHTS, array("i", fds))] if fds else [], flags)
+
+    def _whole(self, data: bytes) -> tuple[Message, list[int]]:
+        """The message that ends with this packet."""
+        fds, self._parts = self._parts, []
+        try:
+            if data[:1] == MEMFD:
+                text = _contents(fds.pop())
+            elif data[:1] == INLINE:
+                text = data[1:]
+            else:
+                raise ValueError("no such packet")
+            message = orjson.loads(text)
+            if not isinstance(message, dict):
+                raise ValueError("an object wanted")
+        except (ValueError, IndexError, OSError):
+            for fd in fds:
+                os.close(fd)
+            raise Gone("the other process sent what is not a message") from None
+        return message, fds
+
+    def _drop_parts(self) -> None:
+        parts, self._parts = self._parts, []
+        for fd in parts:
+            os.close(fd)
+
+
+def _contents(fd: int) -> bytes:
+    with open(fd, "rb") as file:
+        nbytes = os.fstat(fd).st_size
+        if nbytes > MAX_MESSAGE_NBYTES:
+            raise ValueError("too large")
+        file.seek(0)
+        return file.read(nbytes)

@@ -1,0 +1,93 @@
+"""The data port of a fleet: accepts connections on the supervisor's event loop and hands each to a worker.
+
+A connection that no worker can take, because none is up or all are busy reading, waits here, and those behind it in the
+listener's queue: they are late, not refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+from serving.workers.fleet import Fleet
+from serving.workers.host import FleetHost
+
+log = logging.getLogger("freshet.fleet")
+
+ACCEPTS_A_TURN = 64
+RETRY_S = 0.02
+
+
+class Door:
+    """The supervisor's data port, with the verbs of serving.port.Port."""
+
+    def __init__(self, listener: socket.socket, fleet: Fleet) -> None:
+        self._listener, self._fleet = listener, fleet
+        self.host: FleetHost | None = None
+        self._held: socket.socket | None = None
+        self._ending = asyncio.Event()
+        self._retry: asyncio.TimerHandle | None = None
+
+    async def listen(self) -> None:
+        """Hands out connections until end() is called; returns when every worker has finished and ended."""
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._listener.fileno(), self._accept)
+        await self._ending.wait()
+        loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._held is not None:
+            self._held.close()
+        self._fleet.end()
+        await asyncio.to_thread(self._fleet.join)
+
+    def opened(self) -> None:
+        """See serving.server.Front: the workers answer predictions from now on."""
+        assert self.host is not None, "models are loaded by it"
+        self.host.opened()
+
+    async def drain(self) -> None:
+        """Has the workers say that the server is unready."""
+        if self.host is not None:
+            await asyncio.to_thread(self.host.drain)
+
+    def end(self) -> None:
+        """Stops accepting and has the workers finish what is in flight."""
+        self._ending.set()
+
+    def abort(self) -> None:
+        """Has the workers end without waiting for what is in flight."""
+        self._ending.set()
+        self._fleet.abort()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_A_TURN):
+            if self._held is None:
+                try:
+                    self._held, _ = self._listener.accept()
+                except (BlockingIOError, ConnectionAbortedError):
+                    return
+                except OSError as error:
+                    log.error("a connection cannot be accepted: %s", error.strerror)
+                    self._pause()
+                    return
+            if not self._fleet.hand(self._held):
+                self._pause()
+                return
+            self._held.close()
+            self._held = None
+
+    def _pause(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener.fileno())
+        self._retry = loop.call_later(RETRY_S, self._resume)
+
+    def _resume(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._retry = None
+        loop.add_reader(self._listener.fileno(), self._accept)
+        # The one that waits here does not make the listener readable.
+        self._accept()

@@ -1,0 +1,391 @@
+"""The supervisor's worker processes: spawned, spoken to, buried, replaced.
+
+A slot is a worker's place: its number, its words in every version's control block. One process at a time lives in it.
+
+Threads: `freshet-slot-n` leads the life of a slot: spawn, introduce, watch, bury, spawn again; `freshet-ear-n` receives
+what its process says. Whoever meets a process that is gone buries it, and waits until that is done.
+
+Invariants
+- A process is buried once: killed, waited for, and only then are its pins taken back, its count of requests kept and
+  its slot free. So no pin is cleared that a live process could rely on, and no flip is published that a process which
+  did not prepare it could still meet.
+- A connection is handed to a process that has been introduced: it has every version and the routes.
+- A slot whose process keeps dying is tried again later and later; the others do not notice.
+
+Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
+workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/workers.md.
+
+Refused: fork (the supervisor has threads), multiprocessing (pickle, and a resource tracker process), a worker's own
+accept queue (what waits in it dies with it).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from processor import errors
+from processor.errors import FreshetError, NotReady
+from processor.memory import reserve, share
+from processor.sessions import Compute
+from serving.workers.channel import Channel, Gone, Message
+from serving.workers.parcel import Parcel
+
+log = logging.getLogger("freshet.fleet")
+
+START_TIMEOUT_S = 60.0
+SILENCE_TIMEOUT_S = 30.0
+SILENCE_CHECK_S = 1.0
+HEALTHY_S = 10.0
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
+END_MARGIN_S = 5.0
+
+
+class Owner(Protocol):
+    """Who tells workers what they are for."""
+
+    def introduce(self, worker: WorkerProcess) -> None:
+        """Gives a new process every version and the routes, then Fleet.offer()s it; raises Gone or FreshetError."""
+
+    def buried(self, worker: WorkerProcess) -> None:
+        """The process is dead and its slot about to be free."""
+
+    def heard(self, worker: WorkerProcess, message: Message) -> None:
+        """Something that a process says unasked."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What a worker is started with."""
+
+    sessions: int
+    compute: Compute
+    max_queue_rows: int
+    max_body_nbytes: int
+    shutdown_timeout_s: float
+    log_level: str
+    version: str
+
+    def message(self) -> Message:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+Heard = Callable[["WorkerProcess", Message], None]
+
+
+class WorkerProcess:
+    """One process and the talk with it. Thread-safe."""
+
+    def __init__(self, slot: int, message: Message, fds: Sequence[int], heard: Heard) -> None:
+        """Spawns it. message, fds: its settings. heard: called with what it says unasked."""
+        self.slot = slot
+        self.handed = 0
+        self.hello: Future[None] = Future()
+        self.gone = threading.Event()
+        self.heard_s = time.monotonic()
+        self._heard = heard
+        self._lock = threading.Lock()
+        self._asked: dict[int, Future[Message]] = {}
+        self._numbers = itertools.count(1)
+        self._burying = threading.Lock()
+        self._buried = False
+        self._channel, there = Channel.pair()
+        command = [sys.executable, "-P", "-m", "serving.workers", str(there.fileno())]
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        with there:
+            # Standard output is the supervisor's: whoever started it reads the ready line there.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=(there.fileno(),),
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        self._ear = threading.Thread(target=self._listen, name=f"freshet-ear-{slot}", daemon=True)
+        self._ear.start()
+        self.tell("settings", message, fds)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, op: str, message: Message | None = None, fds: Sequence[int] = ()) -> None:
+        """Says something that needs no answer; raises Gone."""
+        self._channel.send({**(message or {}), "op": op}, fds)
+
+    def ask(self, op: str, message: Message | None = None, fds: Sequence[int] = ()) -> Future[Message]:
+        """Asks; the future brings the answer, the FreshetError that it refused with, or Gone."""
+        answer: Future[Message] = Future()
+        number = next(self._numbers)
+        with self._lock:
+            if self.gone.is_set():
+                raise Gone("the worker has gone")
+            self._asked[number] = answer
+        self._channel.send({**(message or {}), "op": op, "id": number}, fds)
+        return answer
+
+    def hand(self, connection: socket.socket) -> bool:
+        """Hands over an accepted connection, which stays the caller's to close; False when that would wait."""
+        try:
+            handed = self._channel.send_nowait({"op": "adopt"}, [connection.fileno()])
+        except Gone:
+            return False
+        self.handed += handed
+        return handed
+
+    def bury(self, last_rites: Callable[[WorkerProcess], None]) -> None:
+        """Makes sure that the process is dead; then calls last_rites, once, whoever buries it first."""
+        with self._burying:
+            if self._buried:
+                return
+            self._process.kill()
+            self._process.wait()
+            self._leave()
+            self._ear.join()
+            self._channel.close()
+            last_rites(self)
+            self._buried = True
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the process has ended by itself within that time."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                received = self._channel.receive()
+                assert received is not None, "a blocking receive brings a message"
+                message, fds = received
+                for fd in fds:
+                    os.close(fd)
+                self.heard_s = time.monotonic()
+                if message["op"] == "reply":
+                    self._answered(message)
+                elif message["op"] == "hello":
+                    self.hello.set_result(None)
+                else:
+                    self._heard(self, message)
+        except Gone:
+            self._leave()
+
+    def _answered(self, message: Message) -> None:
+        with self._lock:
+            answer = self._asked.pop(message["id"], None)
+        if answer is None:
+            return
+        if "error" in message:
+            answer.set_exception(_refusal(*message["error"]))
+        else:
+            answer.set_result(message)
+
+    def _leave(self) -> None:
+        """Nobody waits for an answer any more."""
+        with self._lock:
+            self.gone.set()
+            asked, self._asked = self._asked, {}
+        for answer in asked.values():
+            answer.set_exception(Gone("the worker has gone"))
+        if not self.hello.done():
+            self.hello.set_exception(Gone("the worker has gone before it was up"))
+
+
+class Slot:
+    """A worker's place. offered: whether its process gets connections."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.worker: WorkerProcess | None = None
+        self.offered = False
+        self.been_up = False
+        self.restarts = 0
+
+
+class Fleet:
+    """As many workers as there are slots."""
+
+    def __init__(self, count: int, settings: WorkerSettings) -> None:
+        self.settings = settings
+        self._slots = [Slot(n) for n in range(count)]
+        self._ended = reserve(count * 8, "ended-connections").view(np.int64)[:count]
+        (self._ended_handle,) = share([self._ended], "ended-connections")
+        self._owner: Owner | None = None
+        self._ending = threading.Event()
+        self._changed = threading.Condition()
+        self._turn = 0
+        self._threads = [
+            threading.Thread(target=self._keep, args=(slot,), name=f"freshet-slot-{slot.number}", daemon=True)
+            for slot in self._slots
+        ]
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def start(self, owner: Owner) -> None:
+        """Spawns the workers."""
+        self._owner = owner
+        for thread in self._threads:
+            thread.start()
+
+    def offer(self, worker: WorkerProcess) -> None:
+        """From now on the worker gets connections."""
+        slot = self._slots[worker.slot]
+        with self._changed:
+            slot.offered = slot.been_up = True
+            self._changed.notify_all()
+        log.info("worker %d is up, process %d", worker.slot, worker.pid)
+
+    def offered(self) -> list[WorkerProcess]:
+        """Workers that answer requests."""
+        with self._changed:
+            return [s.worker for s in self._slots if s.offered and s.worker is not None]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every slot has had a worker that answered."""
+        return all(slot.been_up for slot in self._slots)
+
+    def wait_complete(self) -> None:
+        """Returns once every slot has had a worker up; raises NotReady when that takes too long."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.complete or self._ending.is_set(), START_TIMEOUT_S):
+                raise NotReady("workers: not all processes came up; the server's log says why")
+
+    def hand(self, connection: socket.socket) -> bool:
+        """Hands a connection to the worker that has the fewest; False when none can take it now."""
+        workers = self.offered()
+        self._turn += 1
+        order = sorted(workers, key=lambda w: (self._connections(w), (w.slot - self._turn) % len(self._slots)))
+        return any(worker.hand(connection) for worker in order)
+
+    def bury(self, worker: WorkerProcess) -> None:
+        """Returns once the process is dead and everything that it held is given back."""
+        worker.bury(self._last_rites)
+
+    def info(self) -> list[dict[str, Any]]:
+        """The slots as a person would ask for them."""
+        with self._changed:
+            return [
+                {
+                    "worker": slot.number,
+                    "pid": slot.worker.pid if slot.worker is not None else None,
+                    "up": slot.offered,
+                    "connections": self._connections(slot.worker) if slot.worker is not None else 0,
+                    "restarts": slot.restarts,
+                }
+                for slot in self._slots
+            ]
+
+    def end(self) -> None:
+        """Has every worker finish what is in flight and end; none is replaced."""
+        self._farewell("end")
+
+    def abort(self) -> None:
+        """Has every worker end without finishing."""
+        self._farewell("abort")
+
+    def join(self) -> None:
+        """Returns once every process has ended, by itself or, when it takes too long, killed."""
+        give_up_s = time.monotonic() + self.settings.shutdown_timeout_s + END_MARGIN_S
+        for slot in self._slots:
+            worker = slot.worker
+            if worker is not None:
+                worker.wait(max(0.0, give_up_s - time.monotonic()))
+                self.bury(worker)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+
+    def _farewell(self, op: str) -> None:
+        self._ending.set()
+        with self._changed:
+            self._changed.notify_all()
+            workers = [s.worker for s in self._slots if s.worker is not None]
+        for worker in workers:
+            try:
+                worker.tell(op)
+            except Gone:
+                continue
+
+    def _keep(self, slot: Slot) -> None:
+        """The life of a slot."""
+        failures = 0
+        while not self._ending.is_set():
+            started_s = time.monotonic()
+            self._live(slot)
+            if self._ending.is_set():
+                return
+            slot.restarts += 1
+            failures = failures + 1 if time.monotonic() - started_s < HEALTHY_S else 0
+            if failures:
+                self._ending.wait(min(FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), MAX_BACKOFF_S))
+
+    def _live(self, slot: Slot) -> None:
+        """One process from its first breath to its grave."""
+        assert self._owner is not None, "start() comes first"
+        parcel = Parcel()
+        board = parcel.pack(self._ended_handle, writable=True)
+        message = {**self.settings.message(), "slot": slot.number, "ended_connections": board}
+        try:
+            self._ended[slot.number] = 0
+            worker = WorkerProcess(slot.number, message, parcel.fds, self._owner.heard)
+        except (OSError, Gone) as error:
+            log.error("worker %d could not be started: %s", slot.number, error)
+            return
+        with self._changed:
+            slot.worker = worker
+            late = self._ending.is_set()
+        try:
+            if late:
+                return
+            worker.hello.result(START_TIMEOUT_S)
+            self._owner.introduce(worker)
+            while not worker.gone.wait(SILENCE_CHECK_S):
+                if time.monotonic() - worker.heard_s > SILENCE_TIMEOUT_S:
+                    log.error("worker %d has said nothing for %g s", slot.number, SILENCE_TIMEOUT_S)
+                    break
+        except Gone:
+            pass
+        except (TimeoutError, FreshetError) as error:
+            log.error("worker %d cannot serve: %s", slot.number, error or "it does not answer")
+        except Exception:
+            log.exception("worker %d cannot serve", slot.number)
+        finally:
+            if self._ending.is_set() and not late:
+                worker.wait(self.settings.shutdown_timeout_s + END_MARGIN_S)
+            self.bury(worker)
+
+    def _last_rites(self, worker: WorkerProcess) -> None:
+        assert self._owner is not None, "start() comes first"
+        slot = self._slots[worker.slot]
+        with self._changed:
+            slot.offered, slot.worker = False, None
+        self._owner.buried(worker)
+        if not self._ending.is_set():
+            log.error("worker %d, process %d, has died and is replaced", worker.slot, worker.pid)
+
+    def _connections(self, worker: WorkerProcess) -> int:
+        return worker.handed - int(self._ended[worker.slot])
+
+
+def _refusal(name: str, message: str) -> FreshetError:
+    """An error as the worker raised it; its class if that is one of ours."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, FreshetError):
+        return kind(message)
+    return FreshetError(message)

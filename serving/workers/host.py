@@ -1,0 +1,321 @@
+"""The supervisor's models: one writer, and worker processes that read.
+
+A FleetHost is a ModelHost that answers nothing itself: connect() gives a version to every worker. What is never seen:
+
+- A change that some worker cannot serve. prepare() asks all of them at once and returns when each has acknowledged; the
+  version's one store to its control words, which all map, comes after that. One that refuses refuses for all; one that
+  is gone counts as gone: it is buried, so certainly dead, before the store is made.
+- A worker that misses a change. A new process joins first, then gets every version that was there, each under that
+  version's lock at the change that it stands at; versions that come later count it among their readers from the start.
+  Routes come last, connections after them.
+- A worker that is sent to a version it does not have. Routes name a version after it was prepared everywhere, and a
+  version is closed in the workers after no routes name it: both on one channel, in that order.
+
+Order of locks: a model's, a version's, `_publishing`, `_registry`. The dead are buried under any of them: burying takes
+`_registry` alone.
+
+With all workers dead at once nothing can be prepared: deltas and loads are NotReady until one is back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from processor.clock import Clock, SystemClock
+from processor.errors import FreshetError, NotReady
+from processor.host import ModelHost
+from processor.replica import Change, clear_words
+from processor.served import ServedVersion
+from processor.session import SessionStats
+from serving.config import ServeConfig
+from serving.workers.changes import Outgoing, Sender
+from serving.workers.channel import Gone, Message
+from serving.workers.fleet import Fleet, WorkerProcess
+from serving.workers.report import Totals
+
+log = logging.getLogger("freshet.fleet")
+
+ANSWER_TIMEOUT_S = 60.0
+REPORT_TIMEOUT_S = 1.0
+ABSENCE_TIMEOUT_S = 2.0
+ABSENCE_POLL_S = 0.02
+
+
+class FleetHost(ModelHost):
+    """Every model of a repository, answered by a fleet."""
+
+    def __init__(
+        self, config: ServeConfig, fleet: Fleet, scrape: Callable[[], bytes], clock: Clock | None = None
+    ) -> None:
+        """Starts the fleet; load_all() loads the models. scrape: renders the metrics that workers are asked for."""
+        super().__init__(
+            config.repository, config.models or None, config.undo_depth, clock or SystemClock(), len(fleet)
+        )
+        self._fleet, self._sessions = fleet, fleet.settings.sessions
+        self._registry = threading.Lock()
+        self._joined: tuple[WorkerProcess, ...] = ()
+        self._readers: dict[int, FleetReaders] = {}
+        self._last_key = 0
+        self._publishing = threading.RLock()
+        self._loaded = self._draining = False
+        self.totals = Totals()
+        self._scrapes = ThreadPoolExecutor(1, "freshet-scrapes")
+        self._scrape = scrape
+        fleet.start(self)
+
+    # What a ModelHost leaves open.
+
+    def connect(self, version: ServedVersion) -> FleetReaders:
+        """See ModelHost.connect: every worker there is, and every one to come."""
+        self._fleet.wait_complete()
+        with self._registry:
+            self._last_key += 1
+            return FleetReaders(self, self._last_key, version)
+
+    def work_done(self) -> tuple[SessionStats, int]:
+        """See ModelHost.work_done: as last reported."""
+        queued = sum(gauges["queue_rows"] for gauges in self.totals.gauges().values())
+        return SessionStats(**self.totals.counters().get("work", {})), queued
+
+    def lookups(self, version: ServedVersion) -> tuple[int, int]:
+        """See ModelHost.lookups: as last reported."""
+        readers = version.readers
+        assert isinstance(readers, FleetReaders), "connect() made them"
+        lookups, misses = self.totals.counters().get("lookups", {}).get(str(readers.key), (0, 0))
+        return lookups, misses
+
+    def rerouted(self) -> None:
+        """See ModelHost.rerouted: every worker has the new routes when this returns."""
+        with self._publishing:
+            for worker, answer in self._ask_all("routes", self._routes()):
+                try:
+                    answer.result(ANSWER_TIMEOUT_S)
+                except (Gone, TimeoutError):
+                    self._fleet.bury(worker)
+
+    @property
+    def ready(self) -> bool:
+        """See ModelHost.ready; and every slot has been up, and a worker is."""
+        return super().ready and self._fleet.complete and bool(self._fleet.offered())
+
+    def load_all(self) -> None:
+        """See ModelHost.load_all; every worker is up when it returns."""
+        super().load_all()
+        self._fleet.wait_complete()
+
+    def opened(self) -> None:
+        """Has the workers answer predictions."""
+        self._loaded = True
+        self.rerouted()
+
+    def info(self) -> dict[str, Any]:
+        """See ModelHost.info; with the workers and the sessions of them all."""
+        return {"workers": self.workers(), "sessions": self._sessions * len(self._fleet), **super().info()}
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Each worker's process, connections and restarts."""
+        return self._fleet.info()
+
+    def drain(self) -> None:
+        """Has every worker say that it is unready, and serve on."""
+        self._draining = True
+        self.rerouted()
+
+    def close(self) -> None:
+        """The fleet has ended; later calls raise NotReady."""
+        self._closed = True
+        self._scrapes.shutdown()
+
+    # What a Fleet asks of its owner.
+
+    def introduce(self, worker: WorkerProcess) -> None:
+        """See fleet.Owner."""
+        with self._registry:
+            self._joined = (*self._joined, worker)
+            there = list(self._readers.values())
+        for readers in there:
+            readers.bring(worker)
+        with self._publishing:
+            worker.ask("routes", self._routes()).result(ANSWER_TIMEOUT_S)
+            self._fleet.offer(worker)
+            # The others may have become ready by this one.
+            self.rerouted()
+
+    def buried(self, worker: WorkerProcess) -> None:
+        """See fleet.Owner."""
+        with self._registry:
+            self._joined = tuple(w for w in self._joined if w is not worker)
+            readers = list(self._readers.values())
+        for each in readers:
+            clear_words(each.version.control, worker.slot)
+        self.totals.buried(worker.slot)
+
+    def heard(self, worker: WorkerProcess, message: Message) -> None:
+        """See fleet.Owner."""
+        if message["op"] == "report":
+            self.totals.reported(worker.slot, message["report"])
+        elif message["op"] == "scrape":
+            self._scrapes.submit(self._answer_scrape, worker, message["id"])
+
+    # Reports.
+
+    def refresh(self) -> None:
+        """Has every worker report anew; those that do not answer at once stand as they last reported."""
+        asked = self._ask_all("report", {})
+        give_up_s = time.monotonic() + REPORT_TIMEOUT_S
+        for _, answer in asked:
+            try:
+                answer.result(max(0.0, give_up_s - time.monotonic()))
+            except (Gone, TimeoutError):
+                continue
+
+    def _answer_scrape(self, worker: WorkerProcess, number: int) -> None:
+        try:
+            text = self._scrape().decode()
+            worker.tell("reply", {"id": number, "text": text})
+        except Gone:
+            pass
+        except Exception:
+            log.exception("the metrics could not be rendered")
+
+    # What readers need.
+
+    def register(self, readers: FleetReaders) -> tuple[WorkerProcess, ...]:
+        """Notes a version that is about to be opened; returns the workers that are to open it now. Raises NotReady."""
+        give_up_s = time.monotonic() + ABSENCE_TIMEOUT_S
+        while True:
+            with self._registry:
+                if self._joined:
+                    self._readers[readers.key] = readers
+                    return self._joined
+            if time.monotonic() > give_up_s:
+                raise NotReady("workers: no process is up; try again")
+            time.sleep(ABSENCE_POLL_S)
+
+    def unregister(self, readers: FleetReaders) -> None:
+        with self._registry:
+            self._readers.pop(readers.key, None)
+
+    def bury(self, worker: WorkerProcess) -> None:
+        self._fleet.bury(worker)
+
+    def _ask_all(self, op: str, message: Message) -> list[tuple[WorkerProcess, Future[Message]]]:
+        """Asks every worker that answers requests."""
+        asked = []
+        for worker in self._fleet.offered():
+            try:
+                asked.append((worker, worker.ask(op, message)))
+            except Gone:
+                continue
+        return asked
+
+    def _routes(self) -> Message:
+        """Everything that workers route by, as it is now."""
+        models = {}
+        for name, model in self._models.items():
+            routes = model.routes
+            served = {str(n): v.readers.key for n, v in routes.served.items() if isinstance(v.readers, FleetReaders)}
+            states = [[s.version, s.state, s.error] for s in routes.states.values()]
+            models[name] = {"served": served, "labels": dict(routes.labels), "states": states}
+        flags = {"loaded": self._loaded, "ready": self.ready, "draining": self._draining}
+        return {"models": models, **flags}
+
+
+class FleetReaders:
+    """processor.replica.Readers: a version's replicas in all workers. Its methods run under the version's lock."""
+
+    def __init__(self, host: FleetHost, key: int, version: ServedVersion) -> None:
+        """key: what workers know the version by."""
+        self.key, self.version = key, version
+        self._host = host
+        self._sender = Sender(version.reader, version.control)
+        self._held: dict[WorkerProcess, frozenset[int]] = {}
+        self._settled: Outgoing | None = None
+        self.cost: Mapping[int, float] = {}
+
+    def prepare(self, change: Change) -> None:
+        """See Readers.prepare; raises NotReady when there is no worker at all."""
+        if self._settled is None:
+            self._open(change)
+            return
+        self._offer(self._sender.number(change), list(self._held))
+
+    def forget(self, flip: int) -> None:
+        """See Readers.forget."""
+        self._tell("forget", {"flip": flip})
+
+    def close(self) -> None:
+        """See Readers.close."""
+        self._host.unregister(self)
+        self._tell("close", {})
+        self._held, self._settled = {}, None
+
+    def bring(self, worker: WorkerProcess) -> None:
+        """Gives a new worker the version as it stands; raises Gone or FreshetError when that cannot be."""
+        with self.version.lock:
+            if self._settled is not None:
+                for answer in self._ask(worker, self._settled):
+                    answer.result(ANSWER_TIMEOUT_S)
+                self._held[worker] = self._settled.numbers
+
+    def _open(self, change: Change) -> None:
+        """The first change, for every worker that has joined."""
+        workers = self._host.register(self)
+        try:
+            self._offer(self._sender.number(change), workers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _offer(self, outgoing: Outgoing, workers: Iterable[WorkerProcess]) -> None:
+        """Asks all workers at once whether they can serve the change."""
+        asked = []
+        for worker in workers:
+            try:
+                asked.append((worker, self._ask(worker, outgoing)))
+            except Gone:
+                self._lose(worker)
+        refused: FreshetError | None = None
+        for worker, answers in asked:
+            try:
+                replies = [answer.result(ANSWER_TIMEOUT_S) for answer in answers]
+            except (Gone, TimeoutError):
+                self._lose(worker)
+            except FreshetError as error:
+                refused = error
+            else:
+                self._held[worker] = outgoing.numbers
+                self.cost = {int(bucket): cost for bucket, cost in replies[-1]["cost"]}
+        if refused is not None:
+            raise refused
+        if not self._held:
+            raise NotReady("workers: no process is up; try again")
+        self._settled = outgoing
+        self._sender.settle(outgoing)
+
+    def _ask(self, worker: WorkerProcess, outgoing: Outgoing) -> list[Future[Message]]:
+        """Has a worker prepare the change, opening the version first where it has never heard of it."""
+        asked, held = [], self._held.get(worker)
+        if held is None:
+            message, fds = self._sender.opening(worker.slot)
+            asked.append(worker.ask("open", {**message, "version": self.key}, fds))
+        message, fds = self._sender.message(outgoing, held or frozenset())
+        asked.append(worker.ask("change", {**message, "version": self.key}, fds))
+        return asked
+
+    def _tell(self, op: str, message: Message) -> None:
+        for worker in list(self._held):
+            try:
+                worker.tell(op, {**message, "version": self.key})
+            except Gone:
+                self._lose(worker)
+
+    def _lose(self, worker: WorkerProcess) -> None:
+        """A worker that is gone, or may as well be, reads nothing any more."""
+        self._host.bury(worker)
+        self._held.pop(worker, None)

@@ -1,0 +1,294 @@
+"""One worker process: the data port's application, sessions and replicas, told what to do by the supervisor.
+
+Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes` prepares
+states and packs dense weights, one change after the other, so that neither ever stands between two requests.
+
+Invariants
+- A message is acted on in the order in which it was sent: routes and connections on the loop, changes on their thread.
+- Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, and how many of its
+  connections have ended.
+- A worker without a supervisor ends at once: nobody would flip, replace or drain it.
+
+Refused: PR_SET_PDEATHSIG (it fires when the thread that spawned the worker ends, not the process).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import itertools
+import logging
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+from processor.clock import Clock, SystemClock
+from processor.errors import FreshetError, NotReady
+from processor.predictor import Predictor
+from processor.replica import Replica
+from processor.routes import Routes, VersionStatus, find
+from processor.session import total
+from processor.sessions import GroupOptions, SessionGroup
+from serving.app import DataApp
+from serving.lifecycle import Lifecycle
+from serving.metrics import Counts
+from serving.port import SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit
+from serving.protocol import PredictProtocol
+from serving.workers.changes import Receiver
+from serving.workers.channel import Channel, Gone, Message
+from serving.workers.parcel import Unpacker
+from serving.workers.report import Report
+
+log = logging.getLogger("freshet.worker")
+
+REPORT_INTERVAL_S = 1.0
+SCRAPE_TIMEOUT_S = 10.0
+THREADS_PER_SESSION = 1
+
+
+class WorkerPredictor(Predictor):
+    """Answers by the replicas that the supervisor's routes name."""
+
+    def __init__(self, group: SessionGroup, clock: Clock) -> None:
+        super().__init__(group, clock)
+        self.group = group
+        self.ready = False
+        self._models: dict[str, Routes[Replica]] = {}
+
+    def reroute(self, message: Message, replicas: dict[int, Receiver]) -> None:
+        """Takes the supervisor's routes for its own, all at once."""
+        self._models = {
+            name: Routes(
+                name,
+                {int(number): replicas[key].replica for number, key in model["served"].items()},
+                model["labels"],
+                {s[0]: VersionStatus(*s) for s in model["states"]},
+            )
+            for name, model in message["models"].items()
+        }
+        self.ready = message["ready"]
+
+    def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
+        """See Predictor.replica."""
+        return find(self._models, model).pick(version, label)
+
+    def models(self) -> list[str]:
+        return sorted(self._models)
+
+    def status(self, model: str) -> list[VersionStatus]:
+        """Where each version of a model stands, newest first; raises NotFound."""
+        return find(self._models, model).status()
+
+
+class WorkerMetrics(Counts):
+    """This process's counts; scrape() answers for all processes."""
+
+    def __init__(self, scrape: Callable[[], bytes]) -> None:
+        super().__init__()
+        self.scrape = scrape
+
+
+class CountedProtocol(PredictProtocol):
+    """A connection that says when it has ended."""
+
+    def __init__(self, *args: Any, ended: Callable[[], None], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._ended = ended
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._ended()
+
+
+class Worker:
+    """The process. settings: see fleet.WorkerProcess."""
+
+    def __init__(self, channel: Channel, settings: Message, unpacker: Unpacker) -> None:
+        self._channel, self._slot = channel, int(settings["slot"])
+        self._ended_connections = unpacker.unpack(settings["ended_connections"])
+        self._clock = SystemClock()
+        options = GroupOptions(
+            sessions=settings["sessions"], compute=settings["compute"], max_queue_rows=settings["max_queue_rows"]
+        )
+        group = SessionGroup(options, self._clock)
+        self._predictor = WorkerPredictor(group, self._clock)
+        self._lifecycle: Lifecycle = Lifecycle()
+        self._metrics = WorkerMetrics(self._scrape)
+        app = DataApp(
+            self._lifecycle, self._metrics, version=settings["version"], max_body_nbytes=settings["max_body_nbytes"]
+        )
+        protocol = functools.partial(CountedProtocol, data_app=app, ended=self._connection_ended)
+        self._port = Port(app, None, settings["shutdown_timeout_s"], protocol)
+        self._changes = ThreadPoolExecutor(1, "freshet-changes")
+        self._receivers: dict[int, Receiver] = {}
+        self._adopting: set[asyncio.Task[None]] = set()
+        self._asked: dict[int, Future[Message]] = {}
+        self._numbers = itertools.count(1)
+
+    async def run(self) -> None:
+        """Serves until the supervisor says end."""
+        loop = self._loop = asyncio.get_running_loop()
+        serving = asyncio.create_task(self._port.listen())
+        await self._port.listening.wait()
+        loop.add_reader(self._channel.fileno(), self._read)
+        self._channel.send({"op": "hello"})
+        reporting = asyncio.create_task(self._report_regularly())
+        await serving
+        reporting.cancel()
+        loop.remove_reader(self._channel.fileno())
+        self._changes.shutdown()
+        self._predictor.group.close()
+
+    def _read(self) -> None:
+        try:
+            while (received := self._channel.receive(wait=False)) is not None:
+                self._act(*received)
+        except Gone:
+            log.error("the supervisor has gone")
+            os._exit(1)
+
+    def _act(self, message: Message, fds: list[int]) -> None:
+        op = message["op"]
+        if op == "adopt":
+            task = self._loop.create_task(self._adopt(fds[0]))
+            self._adopting.add(task)
+            task.add_done_callback(self._adopting.discard)
+        elif op in ("open", "change", "forget", "close"):
+            self._changes.submit(self._change, message, fds)
+        elif op == "routes":
+            self._reroute(message)
+            self._reply(message)
+        elif op == "report":
+            self._channel.send({"op": "report", "report": self._report()})
+            self._reply(message)
+        elif op == "reply":
+            asked = self._asked.get(message["id"])
+            if asked is not None:
+                asked.set_result(message)
+        elif op == "end":
+            self._loop.create_task(self._end())
+        elif op == "abort":
+            self._port.abort()
+
+    async def _adopt(self, fd: int) -> None:
+        connection = socket.socket(fileno=fd)
+        try:
+            await self._port.adopt(connection)
+        except OSError:
+            connection.close()
+            self._connection_ended()
+
+    async def _end(self) -> None:
+        await asyncio.gather(*self._adopting, return_exceptions=True)
+        self._port.end()
+
+    def _connection_ended(self) -> None:
+        self._ended_connections[self._slot] += 1
+
+    def _reroute(self, message: Message) -> None:
+        self._predictor.reroute(message, self._receivers)
+        if message["draining"]:
+            self._lifecycle.drain()
+        if message["loaded"] and not self._lifecycle.opened:
+            self._lifecycle.open(self._predictor)
+            # What was loaded stays: without it the collector has less to walk between two requests.
+            gc.collect()
+            gc.freeze()
+
+    def _change(self, message: Message, fds: list[int]) -> None:
+        """One step in the life of a version; on the thread of changes."""
+        op, key = message["op"], message["version"]
+        try:
+            with Unpacker(fds) as unpacker:
+                if op == "open":
+                    self._receivers[key] = Receiver(message, unpacker, THREADS_PER_SESSION, self._clock)
+                elif op == "change":
+                    receiver = self._receivers[key]
+                    receiver.prepare(message, unpacker)
+                    self._reply(message, cost=list(receiver.replica.cost.items()))
+                    return
+                elif op == "forget":
+                    self._receivers[key].replica.forget(message["flip"])
+                else:
+                    self._receivers.pop(key, None)
+        except FreshetError as error:
+            self._reply(message, error=[type(error).__name__, str(error)])
+        except Exception as error:
+            log.exception("a change of a version failed")
+            self._reply(message, error=[type(error).__name__, "a worker could not take the change"])
+        else:
+            self._reply(message)
+
+    def _reply(self, message: Message, **fields: Any) -> None:
+        """Answers what was asked; nothing that was only told."""
+        if "id" in message:
+            try:
+                self._channel.send({"op": "reply", "id": message["id"], **fields})
+            except Gone:
+                log.error("the supervisor has gone")
+                os._exit(1)
+
+    def _report(self) -> Report:
+        group = self._predictor.group
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        lookups = {
+            str(key): group.counts(receiver.replica).sum(axis=0).tolist()
+            for key, receiver in list(self._receivers.items())
+        }
+        return {
+            "counters": {**self._metrics.snapshot(), "work": asdict(total(group.statistics())), "lookups": lookups},
+            "gauges": {"queue_rows": group.queue_rows, "cpu_s": usage.ru_utime + usage.ru_stime},
+        }
+
+    async def _report_regularly(self) -> None:
+        while True:
+            self._channel.send_nowait({"op": "report", "report": self._report()})
+            await asyncio.sleep(REPORT_INTERVAL_S)
+
+    def _scrape(self) -> bytes:
+        """The metrics of all processes, from the supervisor; on a thread of its own. Raises NotReady."""
+        asked: Future[Message] = Future()
+        number = next(self._numbers)
+        self._asked[number] = asked
+        try:
+            self._channel.send({"op": "scrape", "id": number})
+            text: str = asked.result(SCRAPE_TIMEOUT_S)["text"]
+        except (Gone, TimeoutError):
+            raise NotReady("metrics: the supervisor does not answer") from None
+        finally:
+            self._asked.pop(number, None)
+        return text.encode()
+
+
+def main(fd: int) -> int:
+    """The worker whose end of the channel is this descriptor."""
+    channel = Channel(socket.socket(fileno=fd))
+    try:
+        received = channel.receive()
+    except Gone:
+        return 1
+    assert received is not None, "a blocking receive brings a message"
+    settings, fds = received
+    _log_to_stderr(settings["log_level"], settings["slot"])
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    raise_descriptor_limit()
+    with Unpacker(fds) as unpacker:
+        worker = Worker(channel, settings, unpacker)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(worker.run())
+    return 0
+
+
+def _log_to_stderr(level: str, slot: int) -> None:
+    logging.basicConfig(
+        level=level.upper(),
+        stream=sys.stderr,
+        format=f"%(asctime)s %(levelname)s %(name)s worker-{slot} %(message)s",
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -1,0 +1,284 @@
+"""Real servers with two worker processes: one state of the model, one set of tables, and processes that may die."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from processor.package.delta import write_delta
+from tests.e2e.servers import LiveServer
+from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected, wait_for
+from tests.packages import make_delta, write_package
+
+pytestmark = pytest.mark.e2e
+
+MANY = range(30_000)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("workers")
+    write_package(folder / "repository", users=USERS)
+    with LiveServer(folder / "repository", "--workers", "2", "--undo-depth", "64", log=folder / "serve.log") as server:
+        server.repository = folder / "repository"
+        yield server
+
+
+def workers(server):
+    """What the admin port says of the workers."""
+    return json.loads(server.get("/admin/models", admin=True)[2])["workers"]
+
+
+def replaced(server, number, victim):
+    """Whether another process than `victim` answers in that worker's place."""
+    worker = workers(server)[number]
+    return worker["up"] and worker["pid"] != victim
+
+
+def pids(server):
+    return [w["pid"] for w in workers(server)]
+
+
+def step_of(server):
+    return int(server.generation("small").split(".")[1])
+
+
+def gone(pid):
+    with contextlib.suppress(OSError):
+        os.kill(pid, 0)
+        return False
+    return True
+
+
+def whole(reply):
+    """Whether the scores are those of the generation that the reply names."""
+    scores, generation = reply
+    return np.allclose(np.ravel(scores), expected(int(generation.split(".")[1])), atol=1e-5)
+
+
+class Client(threading.Thread):
+    """Predicts on one keep-alive connection until stopped; connects anew after a failure."""
+
+    def __init__(self, server):
+        super().__init__()
+        self.server, self.stopped = server, threading.Event()
+        self.answered, self.failed, self.wrong, self.generations = 0, 0, [], set()
+        self.start()
+
+    def run(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.http_port, timeout=60)
+        while not self.stopped.is_set():
+            try:
+                reply = self.server.predict("small", INPUTS, connection)
+            except (OSError, http.client.HTTPException):
+                self.failed += 1
+                connection.close()
+                continue
+            self.answered += 1
+            self.generations.add(reply[1])
+            if not whole(reply):
+                self.wrong.append(reply)
+        connection.close()
+
+
+@contextlib.contextmanager
+def clients(server, count=4):
+    """That many clients, each answered at least once."""
+    running = [Client(server) for _ in range(count)]
+    try:
+        wait_for(lambda: all(c.answered for c in running))
+        yield running
+    finally:
+        for client in running:
+            client.stopped.set()
+        for client in running:
+            client.join()
+
+
+def test_connections_are_spread_evenly_and_all_answer_as_one_process_would(live):
+    step = step_of(live)
+    with clients(live):
+        assert [w["connections"] for w in workers(live)] == [2, 2]
+        scores, generation = live.predict("small", INPUTS)
+        assert generation == f"1.{step}"
+        np.testing.assert_allclose(np.ravel(scores), expected(step), atol=1e-5)
+    wait_for(lambda: sum(w["connections"] for w in workers(live)) == 0)
+    assert live.get("/v1/models/none")[0] == 404
+    assert live.request("POST", "/v1/models/small/versions/9:predict", b"{}")[0] == 404
+
+
+def test_deltas_by_upload_and_by_folder_reach_every_worker_and_no_reply_is_mixed(live, tmp_path):
+    first = step_of(live)
+    with clients(live) as running:
+        for step in range(first + 1, first + 11):
+            if step % 2:
+                status, reply = live.upload("small", delta_bytes(tmp_path, step))
+                assert (status, reply.get("generation")) == (200, f"1.{step}"), reply
+            else:
+                delta = make_delta(step, USERS, dense_seed=step)
+                write_delta(live.repository / "small/1/deltas" / f"{step}.safetensors", delta)
+                wait_for(lambda step=step: live.generation("small") == f"1.{step}")
+            # Once a delta is acknowledged, no worker answers by an older one.
+            assert {live.predict("small", INPUTS)[1] for _ in range(3)} == {f"1.{step}"}
+        status, reply = live.upload("small", delta_bytes(tmp_path, step + 5))
+        assert status == 409, reply
+        status, reply = live.post_json("/admin/models/small/rollback", {"generation": f"1.{step - 3}"})
+        assert status == 200, reply
+        assert {live.predict("small", INPUTS)[1] for _ in range(3)} == {f"1.{step - 3}"}
+    assert [c.failed for c in running] == [0, 0, 0, 0]
+    assert not [c.wrong for c in running if c.wrong]
+    assert all(len(c.generations) > 3 for c in running)
+
+
+def test_a_killed_worker_takes_only_its_own_connections_and_is_replaced_while_deltas_go_on(live, tmp_path):
+    victim = workers(live)[0]
+    with clients(live) as running:
+        os.kill(victim["pid"], signal.SIGKILL)
+        for _ in range(3):
+            step = step_of(live) + 1
+            status, reply = live.upload("small", delta_bytes(tmp_path, step))
+            assert (status, reply.get("generation")) == (200, f"1.{step}"), reply
+        wait_for(lambda: replaced(live, 0, victim["pid"]))
+        assert sorted(c.failed for c in running) == [0, 0, 1, 1]
+        assert not [c.wrong for c in running if c.wrong]
+        with clients(live) as later:
+            wait_for(lambda: workers(live)[0]["connections"] > 0)
+            wait_for(lambda: all(f"1.{step}" in c.generations for c in later))
+            assert live.upload("small", delta_bytes(tmp_path, step + 1))[0] == 200
+            wait_for(lambda: all(f"1.{step + 1}" in c.generations for c in (*running, *later)))
+        assert not [c.wrong for c in later if c.wrong]
+    assert workers(live)[0]["restarts"] == victim["restarts"] + 1
+
+
+def samples(live, name):
+    text = live.get("/metrics")[2].decode()
+    return {line.rpartition(" ")[0]: float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)}
+
+
+def test_metrics_are_of_all_workers_and_never_go_back(live):
+    name = 'freshet_model_requests_total{model="small"}'
+    with clients(live):
+        wait_for(lambda: samples(live, name)[name] > 50)
+    before = samples(live, name)[name]
+    assert before >= 50
+    assert {samples(live, name)[name] for _ in range(4)} == {before}, "whichever worker is asked"
+    assert json.loads(live.get("/admin/models", admin=True)[2])["models"]["small"]["requests"] == before
+    # A worker reports once a second of its own accord: then it has nothing left to take with it.
+    victim = workers(live)[1]["pid"]
+    os.kill(victim, signal.SIGKILL)
+    wait_for(lambda: replaced(live, 1, victim))
+    assert samples(live, name)[name] >= before
+    assert sum(samples(live, "freshet_worker_up").values()) == 2
+
+
+def test_with_all_workers_dead_nothing_is_lost_and_requests_wait_for_the_next(live, tmp_path):
+    step = step_of(live)
+    before = pids(live)
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    status, reply = live.upload("small", delta_bytes(tmp_path, step + 1))
+    assert status in (200, 503), reply
+    assert live.predict("small", INPUTS)[1] == f"1.{step + (status == 200)}"
+    wait_for(lambda: all(replaced(live, n, pid) for n, pid in enumerate(before)))
+    if status == 503:
+        assert live.upload("small", delta_bytes(tmp_path, step + 1))[0] == 200
+    with clients(live) as running:
+        wait_for(lambda: all(c.generations == {f"1.{step + 1}"} for c in running))
+    assert not [c.wrong for c in running if c.wrong]
+
+
+def test_versions_and_labels_are_known_to_every_worker_at_once(live):
+    model = live.repository / "small"
+    with clients(live, 2) as running:
+        write_package(live.repository, version=2, users=USERS, seed=0)
+        wait_for(lambda: live.generation("small") == "2.0")
+        assert live.post_json("/admin/models/small/versions/1/load", {})[0] == 200
+        assert live.post_json("/admin/models/small/labels/stable", {"version": 1}, "PUT")[0] == 200
+        body = json.dumps({"inputs": INPUTS}).encode()
+        for _ in range(4):
+            status, headers, _ = live.request("POST", "/v1/models/small/labels/stable:predict", body)
+            assert (status, headers["x-model-version"]) == (200, "1")
+            status, headers, _ = live.request("POST", "/v1/models/small/versions/2:predict", body)
+            assert (status, headers["x-model-version"]) == (200, "2")
+        status, reply = live.post_json("/admin/models/small/versions/1/unload", {})
+        assert status == 409, reply
+        assert live.post_json("/admin/models/small/labels/stable", {"version": 2}, "PUT")[0] == 200
+        assert live.post_json("/admin/models/small/versions/1/unload", {})[0] == 200
+        assert {live.request("POST", "/v1/models/small/versions/1:predict", body)[0] for _ in range(4)} == {404}
+    assert [c.failed for c in running] == [0, 0]
+    assert model.is_dir()
+
+
+def pss_of(pids, name):
+    """(bytes that the mappings of that name cost all processes together, bytes of the largest)."""
+    pss_kb, rss_kb, inside = 0, 0, False
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+            field, _, value = line.partition(":")
+            if " " in field:
+                inside = name in line
+            elif inside and field == "Pss":
+                pss_kb += int(value.split()[0])
+            elif inside and field == "Rss":
+                rss_kb = max(rss_kb, int(value.split()[0]))
+    return pss_kb << 10, rss_kb << 10
+
+
+def test_two_workers_and_the_supervisor_hold_one_copy_and_end_when_the_supervisor_is_killed(tmp_path):
+    write_package(tmp_path / "repository", users=MANY)
+    with LiveServer(tmp_path / "repository", "--workers", "2", log=tmp_path / "serve.log") as server:
+        assert server.upload("small", delta_bytes(tmp_path, 1, users=MANY))[0] == 200
+        inputs = {"user": list(MANY), "tags": [[]] * len(MANY), "floats": [[0.0] * 4] * len(MANY)}
+        spread = [http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60) for _ in range(2)]
+        for connection in spread:
+            server.predict("small", inputs, connection)
+            # A second read of each row, so that every worker has touched what it maps.
+            server.predict("small", inputs, connection)
+        children = pids(server)
+        everyone = [server.process.pid, *children]
+        for name, nbytes in (
+            ("freshet-index-user", 16 * len(MANY)),
+            ("freshet-arena-user", 16 * len(MANY)),
+            ("freshet-meta-user", 16 * len(MANY)),
+        ):
+            pss, rss = pss_of(everyone, name)
+            assert rss >= nbytes, name
+            assert pss <= 1.02 * rss, f"{name}: one copy"
+        for connection in spread:
+            connection.close()
+        server.process.kill()
+        server.process.wait()
+        wait_for(lambda: all(gone(pid) for pid in children))
+
+
+def test_sigterm_drains_all_workers_and_a_second_one_ends_the_wait(tmp_path):
+    write_package(tmp_path / "repository", users=USERS)
+    options = ("--workers", "2", "--drain-s", "600")
+    with LiveServer(tmp_path / "repository", *options, log=tmp_path / "serve.log") as server:
+        children = pids(server)
+        for pid in children:
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGINT)
+        with clients(server, 2) as running:
+            server.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: server.get("/v2/health/ready")[0] == 503)
+            for _ in range(4):
+                assert server.get("/v2/health/ready")[::2] == (503, b'{"error":"server: draining"}')
+                assert whole(server.predict("small", INPUTS))
+            assert not any(gone(pid) for pid in children)
+        assert [c.failed for c in running] == [0, 0]
+        started_s = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=30) == 0
+        assert time.monotonic() - started_s < 30
+        assert all(gone(pid) for pid in children)
+    said = (tmp_path / "serve.log").read_text()
+    assert said.count("freshet: ready in") == 1
+    assert " workers=2 models=small@1.0\n" in said

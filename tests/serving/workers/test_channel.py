@@ -1,0 +1,181 @@
+"""What the supervisor and a worker speak through: nothing mixed, nothing leaked, nothing unbounded."""
+
+import os
+import socket
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from processor.memory import reserve, share
+from serving.workers import channel as channel_module
+from serving.workers.channel import Channel, Gone
+from serving.workers.parcel import Parcel, Unpacker
+
+
+@pytest.fixture
+def ends():
+    here, there = Channel.pair()
+    other = Channel(there)
+    yield here, other
+    here.close()
+    other.close()
+
+
+def open_fds():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def memfd(content):
+    fd = os.memfd_create("test")
+    os.write(fd, content)
+    return fd
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 600), st.sampled_from([0, 10, 40_000, 300_000])), max_size=5))
+def test_messages_of_any_size_arrive_whole_in_order_with_their_descriptors(sizes):
+    here, there = Channel.pair()
+    other = Channel(there)
+    before = open_fds()
+    fds = [memfd(b"%d" % n) for n in range(max((count for count, _ in sizes), default=0))]
+
+    def send():
+        for number, (count, nbytes) in enumerate(sizes):
+            here.send({"number": number, "text": "x" * nbytes}, fds[:count])
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    for number, (count, nbytes) in enumerate(sizes):
+        message, got = other.receive()
+        assert message == {"number": number, "text": "x" * nbytes}
+        assert [os.pread(fd, 10, 0) for fd in got] == [b"%d" % n for n in range(count)]
+        for fd in got:
+            assert not os.get_inheritable(fd)
+            os.close(fd)
+    sender.join()
+    for fd in fds:
+        os.close(fd)
+    assert open_fds() == before
+    here.close()
+    other.close()
+
+
+def test_messages_of_many_threads_do_not_mix(ends):
+    here, other = ends
+    fd = memfd(b"x")
+
+    def send(name):
+        for number in range(50):
+            here.send({"name": name, "number": number, "fds": 300}, [fd] * 300)
+
+    threads = [threading.Thread(target=send, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    seen = {"a": [], "b": [], "c": []}
+    for _ in range(150):
+        message, fds = other.receive()
+        assert len(fds) == message["fds"]
+        seen[message["name"]].append(message["number"])
+        for got in fds:
+            os.close(got)
+    for thread in threads:
+        thread.join()
+    os.close(fd)
+    assert all(numbers == list(range(50)) for numbers in seen.values())
+
+
+def test_nothing_yet_is_none_and_an_end_is_gone(ends):
+    here, other = ends
+    assert other.receive(wait=False) is None
+    here.close()
+    with pytest.raises(Gone):
+        other.receive()
+    with pytest.raises(Gone):
+        other.send({})
+    with pytest.raises(Gone):
+        other.send_nowait({})
+
+
+def test_a_close_wakes_who_waits(ends):
+    here, _ = ends
+    gone = threading.Event()
+
+    def wait():
+        with pytest.raises(Gone):
+            here.receive()
+        gone.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    here.close()
+    assert gone.wait(10)
+    thread.join()
+
+
+def test_a_full_socket_is_not_waited_for(ends):
+    here, _ = ends
+    sent = 0
+    while here.send_nowait({"n": sent}):
+        sent += 1
+    assert sent > 0
+
+
+@pytest.mark.parametrize("packet", [b"?", b"J", b"J[1]", b"J{", b"M", b"Jx" * 40_000])
+def test_what_is_not_a_message_ends_the_talk_and_leaks_nothing(packet):
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    other, fd = Channel(right), memfd(b"not json")
+    before = open_fds()
+    socket.send_fds(left, [packet], [fd])
+    with pytest.raises(Gone):
+        other.receive()
+    assert open_fds() == before
+    os.close(fd)
+    left.close()
+    other.close()
+
+
+def test_a_message_beyond_the_bounds_is_never_sent_nor_read(ends, monkeypatch):
+    here, other = ends
+    monkeypatch.setattr(channel_module, "MAX_MESSAGE_NBYTES", 50_000)
+    with pytest.raises(ValueError, match="too large"):
+        here.send({"text": "x" * 60_000})
+    monkeypatch.setattr(channel_module, "MAX_MESSAGE_NBYTES", 70_000)
+    here.send({"text": "x" * 60_000})
+    monkeypatch.setattr(channel_module, "MAX_MESSAGE_NBYTES", 50_000)
+    with pytest.raises(Gone):
+        other.receive()
+
+
+def test_arrays_of_one_reservation_travel_as_one_descriptor_and_stay_the_same_memory(ends):
+    here, other = ends
+    memory = reserve(4096, "test")
+    first, second = memory[:800].view(np.int64), memory[1024:1048].view(np.float32).reshape(2, 3)
+    handles = share([first, second, np.arange(3)], "test")
+    parcel = Parcel()
+    packed = [parcel.pack(handles[0]), parcel.pack(handles[1], writable=True), parcel.pack(handles[2])]
+    assert len(parcel.fds) == 2
+    before = open_fds()
+    here.send({"arrays": packed}, parcel.fds)
+    message, fds = other.receive()
+    with Unpacker(fds) as unpacker:
+        arrays = [unpacker.unpack(p) for p in message["arrays"]]
+    first[3], second[1, 2] = 33, 1.5
+    assert arrays[0][3] == 33
+    assert arrays[1].tolist() == second.tolist()
+    assert arrays[2].tolist() == [0, 1, 2]
+    assert [a.flags.writeable for a in arrays] == [False, True, False]
+    arrays[1][0, 0] = 2.5
+    assert second[0, 0] == 2.5
+    del arrays
+    del unpacker
+    assert open_fds() == before
+
+
+def test_an_array_that_cannot_be_is_refused():
+    with Unpacker([memfd(b"x" * 100)]) as unpacker:
+        for packed in ([1, 0, "<i8", [1], False], [0, 96, "<i8", [1], False], [0, -8, "<i8", [1], False]):
+            with pytest.raises((ValueError, IndexError)):
+                unpacker.unpack(packed)

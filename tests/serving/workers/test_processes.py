@@ -1,0 +1,77 @@
+"""Readers in another process while a writer flips, rolls back and reuses slots here."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from processor.clock import SystemClock
+from processor.package.version import VersionReader
+from processor.served import ServedVersion
+from serving.workers.changes import Sender
+from serving.workers.channel import Channel
+from tests.packages import make_delta, write_package
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 4.0
+USERS = range(16)
+
+
+class Child:
+    """processor.replica.Readers: one process of tests.serving.workers.reading."""
+
+    def __init__(self, version):
+        self.channel, there = Channel.pair()
+        with there:
+            command = [sys.executable, "-m", "tests.serving.workers.reading", str(there.fileno()), str(len(USERS))]
+            self.process = subprocess.Popen(command, cwd=ROOT, pass_fds=(there.fileno(),))
+        self.sender, self.held, self.cost = Sender(version.reader, version.control), frozenset(), {}
+        self.ask("open", *self.sender.opening(0))
+
+    def ask(self, op, message=None, fds=()):
+        self.channel.send({**(message or {}), "op": op}, fds)
+        return self.channel.receive()[0]
+
+    def prepare(self, change):
+        outgoing = self.sender.number(change)
+        self.ask("change", *self.sender.message(outgoing, self.held))
+        self.held = outgoing.numbers
+        self.sender.settle(outgoing)
+
+    def forget(self, flip):
+        self.ask("forget", {"flip": flip})
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("undo_depth", [0, 2])
+def test_every_batch_of_another_process_is_of_one_generation_and_no_slot_is_reused_under_it(tmp_path, undo_depth):
+    version = ServedVersion(VersionReader(write_package(tmp_path, users=USERS)), undo_depth, SystemClock())
+    child = Child(version)
+    try:
+        version.open(child)
+        child.ask("start")
+        end_s, flips = time.monotonic() + SECONDS, 0
+        step = 0
+        while time.monotonic() < end_s:
+            step += 1
+            # A content that fits float32 exactly, whatever the step: reading.py computes the same.
+            version.apply(make_delta(step, USERS, tag=step % 97))
+            flips += 1
+            if undo_depth and flips % 7 == 0:
+                version.rollback(step - 2)
+                step -= 2
+                flips += 1
+        said = child.ask("end")
+    finally:
+        child.channel.close()
+        child.process.kill()
+        child.process.wait()
+    assert not said["problems"]
+    assert flips > 50
+    assert said["generations"] > 20
+    assert said["batches"] > flips
+    assert version.tables["user"]._slots.bump <= len(USERS) * (undo_depth + 6), "slots are reused"
