@@ -9,7 +9,7 @@ import platform
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import engine, hashing, lookup
+from tests.bench import engine, hashing, lookup, tiers
 from tests.bench.pairs import compare
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     ratios = []
-    for pair in (*lookup.pairs(), *hashing.pairs(), *engine.pairs()):
+    for pair in (*lookup.pairs(), *tiers.pairs(), *hashing.pairs(), *engine.pairs()):
         ratio = compare(pair, arguments.rounds)
         ratios.append(ratio)
         print(f"{ratio.name}: {ratio.median:.2f} (quartiles {ratio.low:.2f} to {ratio.high:.2f})", flush=True)
