@@ -68,7 +68,7 @@ def test_every_worker_has_a_version_before_any_route_names_it(hosts):
 
 
 def test_the_flip_comes_after_every_worker_has_prepared_it(hosts, tmp_path, monkeypatch):
-    host, workers = hosts()
+    host, _ = hosts()
     host.load_all()
     version = version_of(host)
     seen, ask = [], FakeWorker.ask
@@ -139,7 +139,7 @@ def test_a_version_that_nobody_is_there_to_open_is_loaded_by_the_next_look(hosts
 
 
 def test_a_new_worker_gets_every_version_at_the_change_where_it_stands_then_routes_then_connections(hosts, tmp_path):
-    host, workers = hosts()
+    host, _ = hosts()
     host.load_all()
     host.opened()
     host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
