@@ -11,11 +11,14 @@ was verified here, whatever its path has come to mean since.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,12 +101,16 @@ def attach(mapped: mmap.mmap | NDArray[np.uint8], offset: int, dtype: str, shape
 
 def _mapping(array: NDArray[Any]) -> SharedMap | None:
     """What an array is a view of, if that is a SharedMap."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, memoryview):
-        base = base.obj
-    return base if isinstance(base, SharedMap) else None
+    owner = _owner(array)
+    return owner if isinstance(owner, SharedMap) else None
+
+
+def _owner(array: NDArray[Any]) -> Any:
+    """The object whose memory an array is a view of."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    return owner
 
 
 def _gather(arrays: Sequence[NDArray[Any]], name: str) -> list[NDArray[Any]]:
@@ -119,3 +126,42 @@ def _gather(arrays: Sequence[NDArray[Any]], name: str) -> list[NDArray[Any]]:
         np.copyto(copy, array)
         copies.append(copy)
     return copies
+
+
+def advise(array: NDArray[Any], advice: int) -> None:
+    """madvise() for the pages that an array lies in, if it is a view of a mapping; where it fails nothing changes.
+
+    Of a mapping and of nothing else: MADV_DONTNEED drops what it can read again, and for other memory there is nothing
+    to read. Through the C library, because a call for many pages must not hold the GIL.
+    """
+    if not isinstance(_owner(array), mmap.mmap) or not array.size or sys.platform != "linux":
+        return
+    start = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+    stop = array.ctypes.data + array.nbytes
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), ctypes.c_int(advice))
+
+
+class ScratchFile:
+    """A file without a name, mapped as one buffer of its final size; on disk only where space was taken.
+
+    It is gone with the process, however that ends. Space is taken before it is written to: a full disk is an OSError
+    of take(), never a fault in whoever writes.
+    """
+
+    def __init__(self, folder: Path, nbytes: int) -> None:
+        """folder: where there is room; raises OSError."""
+        with tempfile.TemporaryFile(dir=folder, prefix="freshet-") as file:
+            os.ftruncate(file.fileno(), nbytes)
+            self._mapped = SharedMap.of(file.fileno(), nbytes, writable=True)
+        self.array = np.frombuffer(self._mapped, np.uint8)
+
+    def take(self, start: int, nbytes: int) -> None:
+        """Makes sure of room for the bytes from `start` on; raises OSError."""
+        os.posix_fallocate(self._mapped.fd, start, nbytes)
+
+    def give_back(self, start: int, nbytes: int) -> None:
+        """Gives the room for whole pages back to the disk, where the file system can; they read as zeros then."""
+        try:
+            self._mapped.madvise(mmap.MADV_REMOVE, start, nbytes)
+        except OSError:
+            return

@@ -139,7 +139,7 @@ class ServedVersion:
             self._flip(change)
             for old in self._undo[:excess]:
                 for name, table_versions in old.versions.items():
-                    self.tables[name].retire(table_versions, change.flip + 1)
+                    self.tables[name].retire(table_versions, change.flip)
             del self._undo[:excess]
             self._wait_readers(change.flip)
             self.delta_count += 1
@@ -243,4 +243,4 @@ class ServedVersion:
     def _reclaim(self) -> None:
         oldest = min(self._oldest_pin(), self.change.flip)
         for table in self.tables.values():
-            table.reclaim(oldest)
+            table.reclaim(oldest, self.change.flip + 1)

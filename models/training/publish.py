@@ -16,6 +16,8 @@ from processor.package.manifest import Manifest
 from processor.package.version import DELTAS, DENSE, GRAPH, VersionWriter, table_file
 from processor.table import packed
 
+MOST_COUNTED = 2**32 - 1
+
 Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
@@ -29,15 +31,19 @@ def publish_version(
     event_time: tuple[float, float] | None = None,
     buckets: Sequence[int] = BUCKETS,
     progress: Callable[[int, int], None] | None = None,
+    counts: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> Path:
     """Writes, compiles and commits <repository>/<model>/<version>; returns its folder.
 
     tables: by name, keys int64 [n] and rows float32 [n, dim]. graph: the dense graph with the weights to publish.
-    created_at, event_time: Unix seconds. Raises Conflict when the version exists.
+    created_at, event_time: Unix seconds. counts: by name, how often training met each key, int64 [n]; a server whose
+    memory is bounded starts with the rows that were met most. Raises Conflict when the version exists.
     """
     with VersionWriter(repository, draft.model, version) as writer:
         for name, (keys, rows) in tables.items():
-            writer.tensors(table_file(name), packed(keys, rows, draft.table(name).dtype))
+            met = counts.get(name) if counts else None
+            frequencies = None if met is None else np.minimum(met, MOST_COUNTED).astype(np.uint32)
+            writer.tensors(table_file(name), packed(keys, rows, draft.table(name).dtype, frequencies))
         writer.tensors(DENSE, graph.weights)
         graph.save(writer.folder / GRAPH)
         executables = compile_graph(graph, writer.folder, buckets, progress=progress)

@@ -209,18 +209,19 @@ class Run:
 
     def _publish_version(self) -> None:
         state = self.state
-        tables = {name: (e.keys, e.rows) for name, e in ((n, t.export()) for n, t in self.trainer.tables.items())}
+        exports = {name: table.export() for name, table in self.trainer.tables.items()}
         graph = DenseGraph.from_keras(self.trainer.arch.scores)
         self._report.begin("compiling", 5)
         publish_version(
             self.repository,
             self.trainer.manifest,
             state.version,
-            tables,
+            {name: (e.keys, e.rows) for name, e in exports.items()},
             graph,
             created_at=state.finished_at,
             event_time=state.event_time,
             progress=lambda done, total: self._report.advance(1),
+            counts={name: e.counts for name, e in exports.items()},
         )
         state.event_time, state.events = None, 0
         self._last_dense = self.trainer.weights()

@@ -13,4 +13,5 @@ import processor.kernels.hashing  # noqa: E402
 import processor.kernels.index  # noqa: E402
 import processor.kernels.pool  # noqa: E402
 import processor.kernels.rows  # noqa: E402
-import processor.kernels.rowtypes  # noqa: E402, F401
+import processor.kernels.rowtypes  # noqa: E402
+import processor.kernels.tiers  # noqa: E402, F401

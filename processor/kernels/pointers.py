@@ -59,6 +59,28 @@ def load_acquire(typingctx, address):
 
 
 @intrinsic
+def add_relaxed(typingctx, address, value):
+    """Adds to the int64 at an address, which other threads add to as well; returns what was there."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, args[1], "monotonic")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def load_u8(typingctx, address):
+    """The byte at an address."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        return builder.zext(builder.load(pointer), ir.IntType(64))
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
 def store_release(typingctx, address, value):
     """Stores an int64 after every earlier store of this thread."""
 

@@ -3,7 +3,7 @@
 All state arrives as flat int64 tables of addresses and sizes, so one call serves any number of tables, features and
 requests, runs without the GIL and allocates nothing but one block of 2.5 kB.
 
-tables   int64 [T, 11]     see kernels.rows
+tables   int64 [T, 15]     see kernels.rows
 plan     int64 [F, 8]      kind, slot, column, table, combiner, max_length, offset, width
 scaling  float32 [F, 3]    log1p (0 | 1), mean, scale of float features
 inputs   int64 [R, S, 4]   per request and slot: values, rows (1: broadcast), stride in values, row_splits (0: none)
@@ -48,11 +48,13 @@ from processor.kernels.rows import (
     META,
     ROW_NBYTES,
     TABLE_NBYTES,
+    TIERED,
     row_at,
     scale_at,
     visible,
 )
 from processor.kernels.rowtypes import FLOAT32, INT8, add_row, add_typed, copy_row, copy_typed
+from processor.kernels.tiers import note, sampled
 
 KIND_FLOAT, KIND_ONE, KIND_MANY = 0, 1, 2
 SUM, MEAN, SQRTN, NONE = 0, 1, 2, 3
@@ -104,9 +106,13 @@ def carry_out(count, block, tables, epoch, counts):
                 row = load_i64(table + DEFAULT)
             else:
                 row = row_at(table, ref)
-                dtype = load_i64(table + DTYPE)
-                if dtype != FLOAT32:
-                    store_i64(op, load_i64(op) + TYPED * dtype)
+                special = load_i64(table + DTYPE)
+                if special != FLOAT32:
+                    dtype = special % TIERED
+                    if special >= TIERED and sampled(load_i64(tally)):
+                        note(table, load_i64(op + 16), ref)
+                    if dtype != FLOAT32:
+                        store_i64(op, load_i64(op) + TYPED * dtype)
                     if dtype == INT8:
                         scale = scale_at(table, ref)
                         prefetch(scale)

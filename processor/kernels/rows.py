@@ -1,8 +1,13 @@
 """Row versions of a served table: arena rows stamped with the epoch that wrote them, chained to what they replaced.
 
-ref < base_rows        a row of the loaded version's file, there in every epoch
-ref >= base_rows       slot ref - base_rows of the arena
-meta int64 [slots, 2]  (epoch * 2 + tombstone, ref of what it replaced: a row, or ABSENT)
+ref < base_rows        a row of the loaded version's file
+ref < SETTLED          slot ref - base_rows of the arena: a version, stamped with its epoch
+ref < LOGGED           slot ref - SETTLED of the arena: the only version that any reader can still want
+ref >= LOGGED          record ref - LOGGED of the log (processor.tier)
+meta int64 [slots, 2]  of a version: (epoch * 2 + tombstone, ref of what it replaced: a row, or ABSENT)
+                       of a settled slot: (anything, ref of the file's row or the record that it copies, or ABSENT)
+
+All but versions are there in every epoch, and cost a reader no look at meta.
 
 A table is a row of int64 that names addresses and sizes, all in reach of its reader (processor.table.descriptor):
 
@@ -12,7 +17,11 @@ arena, meta
 row_nbytes
 default                  float32 [dim], the row of an unseen id
 dtype                    what rows are stored as (kernels.rowtypes)
+                         plus TIERED for a table with a memory budget
 scales, arena_scales     float32, one a row, INT8 only
+log, record_nbytes       records of a key, a scale and a row (LOG_KEY, LOG_SCALE, LOG_ROW: where in a record)
+hits                     uint8 [slots], how often settled slots were read lately
+ring                     int64 [RING_HEADER + RING_KEYS]: notes so far, cold lookups, hot lookups; keys of cold rows
 
 A reader of epoch g walks from the head to the first version that is not newer than g. The writer fills a slot that no
 head points at, then publishes the head with one release store; so a reader meets whole rows or none.
@@ -27,17 +36,21 @@ from processor.kernels.index import ABSENT, EMPTY, probe
 from processor.kernels.pointers import load_acquire, load_i64, store_i64, store_release
 from processor.kernels.rowtypes import copy_typed, store_typed
 
-TABLE_FIELDS = 11
+TABLE_FIELDS = 15
 TABLE_NBYTES = 8 * TABLE_FIELDS
-INDEX, CAPACITY, BASE, BASE_ROWS, ARENA, META, ROW_NBYTES, DEFAULT, DTYPE, SCALES, ARENA_SCALES = range(
-    0, TABLE_NBYTES, 8
-)
+INDEX, CAPACITY, BASE, BASE_ROWS, ARENA, META, ROW_NBYTES, DEFAULT = range(0, 64, 8)
+DTYPE, SCALES, ARENA_SCALES, LOG, RECORD_NBYTES, HITS, RING = range(64, TABLE_NBYTES, 8)
+
+SETTLED, LOGGED = 1 << 40, 1 << 41
+TIERED = 4
+LOG_KEY, LOG_SCALE, LOG_ROW = 0, 8, 16
+RING_HEADER, RING_KEYS = 8, 1 << 14
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def visible(ref, base_rows, meta, epoch):
     """From a head, the ref of the row as of an epoch, or ABSENT."""
-    while ref >= base_rows:
+    while ref >= base_rows and ref < SETTLED:
         stamp = load_i64(meta + 16 * (ref - base_rows))
         if stamp >> 1 <= epoch:
             return ABSENT if stamp & 1 else ref
@@ -61,7 +74,11 @@ def row_at(table, ref):
     base_rows, row_nbytes = load_i64(table + BASE_ROWS), load_i64(table + ROW_NBYTES)
     if ref < base_rows:
         return load_i64(table + BASE) + ref * row_nbytes
-    return load_i64(table + ARENA) + (ref - base_rows) * row_nbytes
+    if ref < SETTLED:
+        return load_i64(table + ARENA) + (ref - base_rows) * row_nbytes
+    if ref < LOGGED:
+        return load_i64(table + ARENA) + (ref - SETTLED) * row_nbytes
+    return load_i64(table + LOG) + (ref - LOGGED) * load_i64(table + RECORD_NBYTES) + LOG_ROW
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
@@ -70,7 +87,11 @@ def scale_at(table, ref):
     base_rows = load_i64(table + BASE_ROWS)
     if ref < base_rows:
         return load_i64(table + SCALES) + 4 * ref
-    return load_i64(table + ARENA_SCALES) + 4 * (ref - base_rows)
+    if ref < SETTLED:
+        return load_i64(table + ARENA_SCALES) + 4 * (ref - base_rows)
+    if ref < LOGGED:
+        return load_i64(table + ARENA_SCALES) + 4 * (ref - SETTLED)
+    return load_i64(table + LOG) + (ref - LOGGED) * load_i64(table + RECORD_NBYTES) + LOG_SCALE
 
 
 @nb.njit(
@@ -95,7 +116,7 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
-    dtype = table[DTYPE // 8]
+    dtype = table[DTYPE // 8] % TIERED
     tally[:] = 0
     for i in range(len(keys)):
         e = probe(index, capacity, keys[i])
@@ -107,7 +128,8 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
             tally[0] += 1
         else:
             before = load_i64(index + 16 * e + 8)
-            if before >= 0 and (before < base_rows or load_i64(meta + 16 * (before - base_rows)) & 1 == 0):
+            version = before >= base_rows and before < SETTLED
+            if before >= 0 and not (version and load_i64(meta + 16 * (before - base_rows)) & 1):
                 tally[1] += 1
         ref = base_rows + slots[i]
         store_typed(dtype, row_at(at, ref), scale_at(at, ref), rows + 4 * dim * i, dim)
@@ -137,27 +159,54 @@ def unpublish(index, entries, slots, meta):
         store_release(index + 16 * entries[i] + 8, meta[slots[i], 1])
 
 
-@nb.njit(
-    nb.int64(nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[:, ::1], nb.int64, nb.int64[::1]), cache=True, nogil=True
-)
-def superseded(index, entries, slots, meta, base_rows, freed):
-    """Slots that no reader can need once the given versions cannot be undone; returns how many were put in `freed`.
+@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+def holder(table, key, ref):
+    """Address of the int64 that holds a ref: the key's head, or what a version or settled slot points at; 0: none.
 
-    A version's predecessor is never walked to again. A tombstone that is still the head becomes ABSENT itself.
-    freed has room for twice the versions.
+    For the writer alone: nobody else may change what it finds.
     """
-    count = 0
-    for i in range(len(entries)):
-        before = meta[slots[i], 1]
-        if before >= base_rows:
-            freed[count] = before - base_rows
-            count += 1
-        head = index + 16 * entries[i] + 8
-        if meta[slots[i], 0] & 1 and load_i64(head) == base_rows + slots[i]:
-            store_release(head, ABSENT)
-            freed[count] = slots[i]
-            count += 1
-    return count
+    index, base_rows, meta = load_i64(table + INDEX), load_i64(table + BASE_ROWS), load_i64(table + META)
+    e = probe(index, load_i64(table + CAPACITY), key)
+    if e < 0:
+        return 0
+    at = index + 16 * e + 8
+    while True:
+        held = load_i64(at)
+        if held == ref:
+            return at
+        if held < base_rows or held >= LOGGED:
+            return 0
+        slot = held - base_rows if held < SETTLED else held - SETTLED
+        at = meta + 16 * slot + 8
+
+
+@nb.njit(
+    nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.int64[::1], nb.int64[::1]),
+    cache=True,
+    nogil=True,
+)
+def settle(table, keys, slots, rows, replaced, dead):
+    """Makes versions that every reader sees and nobody can undo the only ones of their keys; oldest deltas first.
+
+    A row's slot becomes settled where it is. A tombstone's key becomes ABSENT; its slot may still be looked at.
+    rows[i]: whether version i is a row. replaced[i]: the settled slot that it had replaced, dead[i]: the record of the
+    log, each -1 where there is none: nobody can want them any more.
+    """
+    at = np.int64(table.ctypes.data)
+    base_rows, meta = table[BASE_ROWS // 8], table[META // 8]
+    for i in range(len(keys)):
+        own = meta + 16 * slots[i]
+        before = load_i64(own + 8)
+        replaced[i] = dead[i] = -1
+        if before >= SETTLED and before < LOGGED:
+            replaced[i] = before - SETTLED
+            before = load_i64(meta + 16 * replaced[i] + 8)
+        if before >= LOGGED:
+            dead[i] = before - LOGGED
+        held = holder(at, keys[i], base_rows + slots[i])
+        rows[i] = load_i64(own) & 1 == 0
+        store_i64(own + 8, ABSENT)
+        store_release(held, SETTLED + slots[i] if rows[i] else ABSENT)
 
 
 @nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
@@ -186,4 +235,4 @@ def gather(table, refs, rows):
     """rows[i] = the row at refs[i], as float32."""
     at, out, dim = np.int64(table.ctypes.data), np.int64(rows.ctypes.data), rows.shape[1]
     for i in range(len(refs)):
-        copy_typed(table[DTYPE // 8], out + 4 * dim * i, row_at(at, refs[i]), scale_at(at, refs[i]), dim)
+        copy_typed(table[DTYPE // 8] % TIERED, out + 4 * dim * i, row_at(at, refs[i]), scale_at(at, refs[i]), dim)

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from processor.memory import attach, private_copy, reserve, share
+from processor.memory import ScratchFile, advise, attach, private_copy, reserve, share
 from processor.package.tensors import map_file
 
 
@@ -118,3 +118,43 @@ def test_descriptors_go_with_the_last_view():
     assert len(os.listdir("/proc/self/fd")) > before
     del handles
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="madvise")
+def test_dropping_pages_changes_nothing_whatever_kind_of_memory_it_is(tmp_path):
+    (tmp_path / "file").write_bytes(bytes(range(256)) * 64)
+    reserved = reserve(1 << 14, "test")
+    reserved[:] = 7
+    for array in (np.full(1 << 14, 7, np.uint8), reserved, map_file(tmp_path / "file"), np.empty(0, np.uint8)):
+        wanted = array.tobytes()
+        advise(array[100:], mmap.MADV_DONTNEED)
+        assert array.tobytes() == wanted
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_dropped_pages_of_a_file_are_not_resident(tmp_path):
+    with open(tmp_path / "file", "wb") as file:
+        file.write(bytes(32 << 20))
+    mapped = map_file(tmp_path / "file")
+    assert not mapped.any()
+    before = resident_nbytes()
+    advise(mapped, mmap.MADV_DONTNEED)
+    assert before - resident_nbytes() > 16 << 20
+
+
+def test_a_scratch_file_has_no_name_and_takes_room_only_as_asked(tmp_path):
+    scratch = ScratchFile(tmp_path, 1 << 40)
+    assert os.listdir(tmp_path) == []
+    scratch.take(1 << 20, 1 << 16)
+    scratch.array[1 << 20 : (1 << 20) + 4] = 5
+    assert scratch.array[(1 << 20) - 1 : (1 << 20) + 5].tolist() == [0, 5, 5, 5, 5, 0]
+    scratch.give_back(1 << 20, 1 << 16)
+    assert scratch.array[1 << 20] in (0, 5), "zero where the file system can punch holes"
+    files = len(os.listdir("/proc/self/fd"))
+    del scratch
+    assert len(os.listdir("/proc/self/fd")) < files
+
+
+def test_a_scratch_file_in_no_folder_is_an_error(tmp_path):
+    with pytest.raises(OSError):
+        ScratchFile(tmp_path / "missing", 4096)

@@ -65,7 +65,7 @@ def test_any_mix_of_deltas_undos_and_retirements_equals_a_dict_at_every_visible_
     epoch, flip, tag = 0, 1, 0
     for action, chosen in steps:
         flip += 1
-        table.reclaim(flip - 1)
+        table.reclaim(flip - 1, flip)
         if action == "apply":
             tag += 1
             cut = data.draw(st.integers(0, len(chosen)))
@@ -92,7 +92,7 @@ def test_any_mix_of_deltas_undos_and_retirements_equals_a_dict_at_every_visible_
 def test_slots_of_superseded_rows_are_used_again_once_their_readers_are_gone():
     table = served([1])
     for tag in range(1, 200):
-        table.reclaim(tag)
+        table.reclaim(tag, tag + 1)
         versions = table.apply(delta([1, 2, 3], [], tag), tag)
         table.retire(versions, tag + 1)
     assert table.nbytes["arena"] <= 9 * (DIM * 4 + 16)
@@ -132,7 +132,7 @@ def test_ids_that_come_and_go_do_not_grow_the_index_for_ever():
     table = served(range(100))
     previous = []
     for tag in range(1, 120):
-        table.reclaim(tag)
+        table.reclaim(tag, tag + 1)
         wave = list(range(1000 * tag, 1000 * tag + 50))
         versions = table.apply(delta(wave, previous, tag), tag)
         table.retire(versions, tag + 1)

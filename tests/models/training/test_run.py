@@ -22,7 +22,7 @@ from processor.clock import SystemClock
 from processor.errors import BadInput
 from processor.generation import Generation
 from processor.package.delta import read_delta
-from processor.package.version import VersionReader
+from processor.package.version import VersionReader, table_file
 from processor.repository import Repository
 from processor.served import ServedVersion
 from tests.models.training.streams import (
@@ -97,6 +97,9 @@ def test_a_run_publishes_a_version_and_a_whole_chain_of_deltas(tmp_path):
         ["user_id", "item_id", "category", "tags", "hour"], 16
     )
     assert reader.manifest.created_at == 1000.0
+    met = reader.tensors(table_file("hour"))["frequencies"]
+    assert met.dtype == np.uint32
+    assert met.sum() >= 1000 // 64
     deltas = [read_delta(tmp_path / "mixed" / "1" / "deltas" / f"{n}.safetensors") for n in (1, 2, 3, 4)]
     assert [(d.step, d.parent_step, d.version, d.events) for d in deltas] == [
         (1, 0, 1, 300), (2, 1, 1, 300), (3, 2, 1, 300), (4, 3, 1, 100),

@@ -1,5 +1,6 @@
 """A version on its way to another process: what arrives is what was meant, and only what is new travels."""
 
+import gc
 import os
 
 import numpy as np
@@ -179,8 +180,10 @@ def test_descriptors_do_not_pile_up(package):
     version, _ = open_far(package, 1)
     version.apply(make_delta(1, [1], dense_seed=1))
     version.apply(make_delta(2, [1], dense_seed=2))
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for step in range(3, 20):
         version.apply(make_delta(step, [1], dense_seed=step))
+    gc.collect()
     # The undo log keeps the tensors of three deltas.
     assert len(os.listdir("/proc/self/fd")) <= before + 8

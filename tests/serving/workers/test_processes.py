@@ -74,4 +74,4 @@ def test_every_batch_of_another_process_is_of_one_generation_and_no_slot_is_reus
     assert flips > 50
     assert said["generations"] > 20
     assert said["batches"] > flips
-    assert version.tables["user"]._bump <= len(USERS) * (undo_depth + 6), "slots are reused"
+    assert version.tables["user"]._slots.bump <= len(USERS) * (undo_depth + 6), "slots are reused"

@@ -1,0 +1,67 @@
+"""Slots of an arena: given out, and given back once every reader that could have met them has gone.
+
+Belongs to the table's writer. A slot that is given back waits in limbo for a flip that all readers must have reached.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.errors import TooLarge
+
+Int64s = NDArray[np.int64]
+
+
+class Slots:
+    """Numbers below `capacity`, each held by at most one owner. bump: those from here on were never given out."""
+
+    def __init__(self, capacity: int, what: str) -> None:
+        """what: names the arena in messages."""
+        self.capacity = capacity
+        self.bump = 0
+        self._what = what
+        self._free = np.empty(0, np.int64)
+        self._limbo: deque[tuple[int, Int64s]] = deque()
+        self._waiting = 0
+
+    @property
+    def used(self) -> int:
+        """Slots that are held; those in limbo are not."""
+        return self.bump - len(self._free) - self._waiting
+
+    @property
+    def waiting(self) -> int:
+        """Slots in limbo."""
+        return self._waiting
+
+    def allocate(self, count: int) -> Int64s:
+        """int64 [count]; raises TooLarge when there are not so many."""
+        recycled = min(count, len(self._free))
+        fresh = count - recycled
+        if self.bump + fresh > self.capacity:
+            raise TooLarge(f"{self._what}: the arena of {self.capacity} rows is full; publish a new version")
+        slots = np.concatenate([self._free[:recycled], np.arange(self.bump, self.bump + fresh)])
+        self._free = self._free[recycled:]
+        self.bump += fresh
+        return slots
+
+    def give_back(self, slots: Int64s, safe_flip: int) -> None:
+        """Takes slots back that may be used again once every reader has reached `safe_flip`."""
+        if len(slots):
+            self._limbo.append((safe_flip, slots))
+            self._waiting += len(slots)
+
+    def free(self, slots: Int64s) -> None:
+        """Takes slots back that no reader can have met, or can meet any more."""
+        if len(slots):
+            self._free = np.concatenate([self._free, slots])
+
+    def reclaim(self, oldest_flip: int) -> None:
+        """Every reader has reached `oldest_flip`."""
+        while self._limbo and self._limbo[0][0] <= oldest_flip:
+            slots = self._limbo.popleft()[1]
+            self._waiting -= len(slots)
+            self.free(slots)
