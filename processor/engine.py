@@ -11,35 +11,38 @@ request.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any, cast
 
 from processor.clock import Clock, SystemClock
+from processor.cores import available
 from processor.errors import BadInput
 from processor.host import ModelHost, ModelStats
 from processor.model import Applied
-from processor.predictor import Predictor, PredictReply, PredictRequest
+from processor.predictor import Predictor, PredictRequest
 from processor.replica import Replica
 from processor.routes import VersionStatus
 from processor.served import ServedVersion
-from processor.sessions import SessionGroup, SessionStats, total
+from processor.session import SessionStats, total
+from processor.sessions import Compute, GroupOptions, Policy, SessionGroup
+from processor.work import PredictReply
 
 __all__ = ["Applied", "ModelStats", "PredictReply", "PredictRequest", "Processor", "ProcessorConfig", "VersionStatus"]
-
-MAX_BATCH_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorConfig:
     """repository: folder of models. sessions: 0 for one a core. threads_per_session: of the executable.
     max_queue_rows: rows that may wait. models: the only ones to serve, or None. undo_depth: deltas a rollback can
-    take back without reading the disk."""
+    take back without reading the disk. compute, policy, batch_window_us: see processor.sessions."""
 
     repository: str
     sessions: int = 0
     threads_per_session: int = 1
     max_queue_rows: int = 65536
+    compute: Compute = "threads"
+    policy: Policy = "shared"
+    batch_window_us: float = 0.0
     models: list[str] | None = None
     undo_depth: int = 16
 
@@ -54,8 +57,14 @@ class Processor(Predictor, ModelHost):
         ModelHost.__init__(self, config.repository, config.models, config.undo_depth, clock)
         if config.sessions < 0 or config.sessions > 1024:
             raise BadInput(f"sessions: 0 to 1024 wanted, got {config.sessions}")
-        sessions = config.sessions or available_cores()
-        Predictor.__init__(self, SessionGroup(sessions, MAX_BATCH_ROWS, config.max_queue_rows, clock), clock)
+        options = GroupOptions(
+            sessions=config.sessions or len(available()),
+            max_queue_rows=config.max_queue_rows,
+            compute=config.compute,
+            policy=config.policy,
+            window_s=config.batch_window_us / 1e6,
+        )
+        Predictor.__init__(self, SessionGroup(options, clock), clock)
 
     @classmethod
     def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Processor:
@@ -99,8 +108,3 @@ class Processor(Predictor, ModelHost):
         """Answers what is queued, then stops the sessions; later calls raise NotReady."""
         self._closed = True
         self._group.close()
-
-
-def available_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -50,9 +50,11 @@ class Overloaded(FreshetError):
     http_status = 429
     grpc_code = "RESOURCE_EXHAUSTED"
 
-    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+    def __init__(self, message: str, retry_after_s: float = 1.0, late: bool = False) -> None:
+        """late: for want of time rather than of room."""
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.late = late
 
 
 class NotReady(FreshetError):

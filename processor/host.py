@@ -19,7 +19,7 @@ from processor.replica import Readers
 from processor.repository import FolderWatch, Repository
 from processor.routes import VersionStatus, find
 from processor.served import ServedVersion
-from processor.sessions import SessionStats
+from processor.session import SessionStats
 
 
 @dataclass(frozen=True, slots=True)

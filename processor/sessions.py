@@ -1,237 +1,405 @@
-"""A SessionGroup: N threads with their own buffers over one copy of the variables.
+"""A SessionGroup: N sessions over one copy of the variables, and the queues in front of them.
 
-Who owns what: the group's condition guards the batcher and the closing flag; a session thread owns its buffers, its
-bindings and its pin, and nobody else touches them. A batch runs wholly on one session, under one pinned state, so
-every reply it gives carries one generation. done() of a request is called exactly once, on a session thread, with a
-reply or an error; an error in one batch never reaches another, and never ends a session.
+Policies say which queue a request joins: `shared` is one queue that idle sessions pull from; `round-robin`, `mod` (by
+caller) and `least-loaded` (by predicted work) are one queue a session.
+
+Computing happens on the sessions' own threads, or `inline`: one session without a thread, driven through run_once() by
+an owner (an event loop that attach() has named) or, without one, by whoever waits for a reply. Inline there is no
+hand-over between threads at all: what arrived in one turn of the owner's loop is the next batch.
+
+Who owns what
+- The group's lock guards queues, idle sessions and counts; nothing is computed and no done() is called under it.
+- A thread's session is its own. The inline session belongs to the holder of the `_turn` lock.
+- A session sleeps on its gate, a lock that it has taken once and that whoever wakes it releases. It stands in its
+  queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
+- Numbers are reader's words of processor.replica: sessions use those below HOLDS, split requests those from there on.
+  A number is used again only after its session has ended. One group at most serves a version.
+
+A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
+way to wakes another only when it holds more than one batch's worth (CostTable.grain), and a session that takes a batch
+leaves the rest, if it is worth it, to the next, which it wakes.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Executable
-from processor.batcher import Batcher, Ticket
+from processor.batcher import Batcher, Taken
 from processor.clock import Clock
-from processor.errors import Expired, FreshetError, NotReady, Overloaded
-from processor.generation import Generation
-from processor.replica import Replica, State
-from processor.sparse import Bound
+from processor.cores import run_on
+from processor.errors import BadInput, Expired, NotReady, Overloaded
+from processor.replica import READERS, Replica
+from processor.session import Session, SessionStats, total
+from processor.split import Part, Split
+from processor.work import Work, answer
 
-log = logging.getLogger("freshet.sessions")
-
-Outputs = dict[str, NDArray[np.float32]]
+Policy = Literal["shared", "round-robin", "mod", "least-loaded"]
+Compute = Literal["threads", "inline"]
+Wake = Callable[[float], None]
+HOLDS = READERS // 2
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Outputs by name, float32 [rows, columns], and the one generation that they come from."""
+class GroupOptions:
+    """sessions: with compute "inline" there is one. window_s: 0 for none. cpus: cores for each session in turn; empty
+    for any."""
 
-    outputs: Outputs
-    generation: Generation
-
-
-Done = Callable[[Answer | FreshetError], None]
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    """One bound request of one version."""
-
-    version: Replica
-    bound: Bound
-    done: Done
+    sessions: int = 1
+    max_batch_rows: int = 256
+    max_queue_rows: int = 65536
+    policy: Policy = "shared"
+    compute: Compute = "threads"
+    window_s: float = 0.0
+    cpus: tuple[frozenset[int], ...] = ()
 
 
-@dataclass(slots=True)
-class SessionStats:
-    """What one session has done: written by its thread only."""
+class Queue:
+    """A batcher and the sessions that take from it. Guarded by the group's lock."""
 
-    batches: int = 0
-    requests: int = 0
-    rows: int = 0
-    padded_rows: int = 0
-    failed: int = 0
+    def __init__(self, options: GroupOptions) -> None:
+        self.batcher: Batcher[Work] = Batcher(options.max_batch_rows, options.max_queue_rows, options.window_s)
+        self.sessions = 0
+        self.idle: list[SessionThread] = []
+        self.waking = 0
+        self.running_s = 0.0
+
+    @property
+    def load_s(self) -> float:
+        """Predicted seconds of a session for all that waits or runs."""
+        return self.batcher.work_s() + self.running_s
+
+    def wake(self) -> None:
+        """Wakes a session, unless those on their way will do."""
+        if self.idle and (not self.waking or self.batcher.batches() > self.waking):
+            self.waking += 1
+            self.idle.pop().gate.release()
+
+    def take(self, session: Session, now_s: float, hurry: bool) -> Taken[Work]:
+        """The next batch, as the session's own from now on."""
+        taken = self.batcher.take(now_s, 1 + self.waking + len(self.idle), hurry)
+        if taken.batch:
+            rows, ids, arrived_s = 0, 0, 0.0
+            for work in taken.batch:
+                rows += work.rows
+                ids += work.ids
+                arrived_s += work.arrived_s
+            session.stats.wait_s += len(taken.batch) * now_s - arrived_s
+            session.predicted_s = self.batcher.predict_s(taken.batch[0].target, rows, ids)
+            session.started_s = session.started_s or now_s
+            self.running_s += session.predicted_s
+        return taken
+
+    def finish(self, session: Session, now_s: float) -> None:
+        """The session has answered its batch. While work waits, what it does between two batches counts as theirs."""
+        if session.predicted_s:
+            self.running_s = max(0.0, self.running_s - session.predicted_s)
+            measured_s = now_s - session.started_s
+            self.batcher.paced(session.predicted_s, measured_s)
+            session.stats.busy_s += measured_s
+            session.predicted_s = 0.0
+        session.started_s = now_s if self.batcher else 0.0
 
 
-def total(parts: Sequence[SessionStats]) -> SessionStats:
-    """The sum of what several sessions have done."""
-    return SessionStats(*(sum(getattr(p, f.name) for p in parts) for f in fields(SessionStats)))
+class SessionThread(threading.Thread):
+    """A session with a thread of its own."""
+
+    def __init__(self, number: int, group: SessionGroup, queue: Queue, clock: Clock, cpus: frozenset[int]) -> None:
+        super().__init__(name=f"freshet-session-{number}", daemon=True)
+        self.session = Session(number, clock)
+        self.queue = queue
+        self.retired = False
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self._group, self._cpus = group, cpus
+
+    def run(self) -> None:
+        run_on(self._cpus)
+        self._group.serve(self)
 
 
 class SessionGroup:
-    """Runs bound requests on its sessions; close() answers what is queued and joins the threads."""
+    """Runs bound requests on its sessions; close() answers what is queued and ends them."""
 
-    def __init__(self, sessions: int, max_batch_rows: int, max_queue_rows: int, clock: Clock) -> None:
-        self._batcher: Batcher[Work] = Batcher(max_batch_rows, max_queue_rows)
-        self._ready = threading.Condition(threading.Lock())
+    def __init__(self, options: GroupOptions, clock: Clock) -> None:
+        self.options = options
         self._clock = clock
+        self._lock = threading.Lock()
         self._closing = False
-        self._sessions = [Session(n, self) for n in range(sessions)]
-        for session in self._sessions:
-            session.start()
-
-    def submit(self, work: Work, deadline_s: float | None) -> None:
-        """Queues work; raises NotReady, or Overloaded with the time that the queue takes to drain. deadline_s is on the
-        group's clock."""
-        ticket = Ticket(work.version, work.bound.rows, work, deadline_s)
-        with self._ready:
-            if self._closing:
-                raise NotReady("the processor is closed")
-            try:
-                self._batcher.put(ticket)
-            except Overloaded as error:
-                wait_s = work.version.costs.total(self._batcher.queue_rows) / len(self._sessions)
-                raise Overloaded(str(error), retry_after_s=wait_s) from None
-            self._ready.notify()
-
-    def next_batch(self) -> list[Work] | None:
-        """Blocks a session until there is work; None when the group has closed and the queue is empty.
-
-        The batch is empty when everything that was taken had expired.
-        """
-        with self._ready:
-            while not self._batcher and not self._closing:
-                self._ready.wait()
-            if not self._batcher:
-                return None
-            taken = self._batcher.take(self._clock.now_s())
-        for ticket in taken.expired:
-            answer(ticket.payload, Expired("the request's deadline passed while it was queued"))
-        return [ticket.payload for ticket in taken.batch]
+        self._queues: list[Queue] = []
+        self._threads: list[SessionThread] = []
+        self._turns = count()
+        self._holds = list(range(HOLDS, READERS))
+        # Of sessions that have ended, and of requests that no session has met.
+        self._past = SessionStats()
+        self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()
+        self._inline: Session | None = None
+        self._turn = threading.RLock()
+        self._wake: Wake | None = None
+        self._owner = 0
+        self._asked = False
+        if options.compute == "inline":
+            self._inline = Session(0, clock)
+            self._queues.append(Queue(options))
+            self._queues[0].sessions = 1
+        else:
+            self.resize(options.sessions)
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return sum([queue.sessions for queue in self._queues])
 
     @property
     def queue_rows(self) -> int:
-        return self._batcher.queue_rows
+        return sum([queue.batcher.queue_rows for queue in self._queues])
+
+    def admit(self, timeout_s: float | None) -> None:
+        """Raises Overloaded for a request that would be refused whatever it holds: before it is read, at little
+        cost."""
+        with self._lock:
+            self._check(min(self._queues, key=_load_s), 1, 0.0, timeout_s)
+
+    def submit(self, work: Work) -> None:
+        """Queues work; raises NotReady, or Overloaded with the time that the queue takes to drain. Its deadline is on
+        the group's clock."""
+        with self._lock:
+            if self._closing:
+                raise NotReady("the processor is closed")
+            now_s = self._clock.now_s()
+            parts = self._parts(work)
+            queue = self._route(work)
+            patience_s = None if work.deadline_s is None else work.deadline_s - now_s
+            own_s = queue.batcher.predict_s(work.target, work.rows // parts, work.ids // parts)
+            self._check(queue, work.rows, own_s, patience_s)
+            self._past.predicted_wait_s += queue.load_s / queue.sessions
+            if parts == 1:
+                queue.batcher.put(work, now_s)
+                queue.wake()
+            else:
+                for part in Split(work, parts, self._holds).parts():
+                    queue = self._route(part)
+                    queue.batcher.put(part, now_s)
+                    queue.wake()
+            self._ask(0.0)
+
+    def attach(self, wake: Wake) -> bool:
+        """Makes the calling thread the owner: done() is called on it, within run_once(), which it calls soon after
+        wake(delay_s) was called, from any thread. False with compute "threads": nothing changes."""
+        with self._lock:
+            if self._inline is None:
+                return False
+            self._wake, self._owner, self._asked = wake, threading.get_ident(), False
+            if self._queues[0].batcher:
+                self._ask(0.0)
+            return True
+
+    @property
+    def inline(self) -> bool:
+        return self._inline is not None
+
+    @property
+    def driven(self) -> bool:
+        """Whether a thread that waits for a reply has to call run_once() for it."""
+        return self._inline is not None and (self._wake is None or self._owner == threading.get_ident())
+
+    def run_once(self, hurry: bool = False) -> None:
+        """Inline: computes the next batch in this thread and answers it. hurry: without waiting for the window."""
+        session, queue = self._inline, self._queues[0]
+        if session is None:
+            raise RuntimeError("the sessions of this group have threads of their own")
+        with self._turn:
+            with self._lock:
+                self._asked = False
+                taken = queue.take(session, self._clock.now_s(), hurry)
+            self._expire(taken.expired)
+            if taken.batch:
+                session.run(taken.batch)
+            with self._lock:
+                now_s = self._clock.now_s()
+                queue.finish(session, now_s)
+                if queue.batcher:
+                    self._ask(0.0 if taken.until_s is None else max(0.0, taken.until_s - now_s))
+
+    def serve(self, thread: SessionThread) -> None:
+        """The life of a session's thread."""
+        session, queue = thread.session, thread.queue
+        taken: Taken[Work] = Taken([], [])
+        while True:
+            with self._lock:
+                now_s = self._clock.now_s()
+                queue.finish(session, now_s)
+                if thread.retired:
+                    # It may have been woken for work that another one has to do now.
+                    queue.wake()
+                    break
+                taken = queue.take(session, now_s, self._closing)
+                if taken.batch:
+                    queue.wake()
+                elif not taken.expired:
+                    if self._closing and not queue.batcher:
+                        break
+                    queue.idle.append(thread)
+                    session.started_s = 0.0
+            if taken.batch or taken.expired:
+                self._expire(taken.expired)
+                if taken.batch:
+                    session.run(taken.batch)
+                # A session that waits must not hold the version of its last batch: it may be served no more.
+                taken = Taken([], [])
+                continue
+            in_time = thread.gate.acquire(timeout=-1 if taken.until_s is None else max(0.0, taken.until_s - now_s))
+            with self._lock:
+                if not in_time and thread in queue.idle:
+                    queue.idle.remove(thread)
+                    continue
+                queue.waking -= 1
+            if not in_time:
+                thread.gate.acquire()
+        self._end(thread)
+
+    def resize(self, sessions: int) -> None:
+        """So many sessions from now on. Those that are too many finish their batch; what waits for them goes to the
+        others. Raises BadInput."""
+        if not 1 <= sessions <= HOLDS:
+            raise BadInput(f"sessions: 1 to {HOLDS} wanted, got {sessions}")
+        if self._inline is not None:
+            raise BadInput("sessions: with inline compute there is one a process")
+        with self._lock:
+            if self._closing:
+                raise NotReady("the processor is closed")
+            shared = self.options.policy == "shared"
+            while len(self) < sessions:
+                if not shared or not self._queues:
+                    self._queues.append(Queue(self.options))
+                self._start(self._queues[-1])
+            while len(self) > sessions:
+                self._retire(self._queues[-1])
 
     def statistics(self) -> list[SessionStats]:
-        return [s.stats for s in self._sessions]
+        """Of every session, and of the group for what no session has met."""
+        return [self._past, *(s.stats for s in self._sessions())]
 
     def counts(self, version: Replica) -> NDArray[np.int64]:
         """int64 [T, 2]: lookups and misses of a version's tables over all sessions."""
         total = np.zeros((max(1, len(version.manifest.tables)), 2), np.int64)
-        for session in self._sessions:
+        past = self._past_counts.get(version)
+        if past is not None:
+            total += past
+        for session in self._sessions():
             buffers = session.buffers.get(version)
             if buffers is not None:
                 total += buffers.counts
         return total
 
     def close(self) -> None:
-        with self._ready:
+        """Answers what is queued, then ends the sessions; submit() raises NotReady from now on."""
+        with self._lock:
             self._closing = True
-            self._ready.notify_all()
-        for session in self._sessions:
-            session.join()
+            self._wake = None
+            for queue in self._queues:
+                queue.waking += len(queue.idle)
+                for thread in queue.idle:
+                    thread.gate.release()
+                queue.idle.clear()
+            threads = list(self._threads)
+        while self._inline is not None and self._queues[0].batcher:
+            self.run_once(hurry=True)
+        for thread in threads:
+            thread.join()
 
+    def _sessions(self) -> list[Session]:
+        return [self._inline] if self._inline else [thread.session for thread in self._threads]
 
-class Buffers:
-    """One session's arrays for one version: input and outputs per bucket, and the runs bound to them."""
+    def _start(self, queue: Queue) -> None:
+        taken = {thread.session.number for thread in self._threads}
+        number = next(n for n in count() if n not in taken)
+        cpus = self.options.cpus
+        thread = SessionThread(number, self, queue, self._clock, cpus[number % len(cpus)] if cpus else frozenset())
+        queue.sessions += 1
+        self._threads.append(thread)
+        thread.start()
 
-    def __init__(self, version: Replica) -> None:
-        self._width, self._outputs = version.plan.width, version.outputs
-        self.counts = np.zeros((max(1, len(version.manifest.tables)), 2), np.int64)
-        self._arrays: dict[int, tuple[NDArray[np.float32], Outputs]] = {}
-        self._bound: dict[int, tuple[Executable, Callable[[], None]]] = {}
+    def _retire(self, queue: Queue) -> None:
+        thread = next(t for t in reversed(self._threads) if t.queue is queue and not t.retired)
+        thread.retired = True
+        queue.sessions -= 1
+        if thread in queue.idle:
+            queue.idle.remove(thread)
+            queue.waking += 1
+            thread.gate.release()
+        if not queue.sessions:
+            self._queues.remove(queue)
+            for work in queue.batcher.drain():
+                other = self._route(work)
+                other.batcher.put(work, work.arrived_s)
+                other.wake()
 
-    def get(self, state: State, bucket: int) -> tuple[NDArray[np.float32], Outputs, Callable[[], None]]:
-        """(x, outputs, run) for a bucket with the state's weights; allocates only the first time."""
-        if bucket not in self._arrays:
-            outputs = {n: np.empty((bucket, c), np.float32) for n, c in self._outputs.items()}
-            self._arrays[bucket] = (np.zeros((bucket, self._width), np.float32), outputs)
-        x, outputs = self._arrays[bucket]
-        executable = state.executables[bucket]
-        bound = self._bound.get(bucket)
-        if bound is None or bound[0] is not executable:
-            bound = self._bound[bucket] = (executable, executable.bind(x, outputs))
-        return x, outputs, bound[1]
+    def _end(self, thread: SessionThread) -> None:
+        """Keeps what an ended session has counted."""
+        with self._lock:
+            self._threads.remove(thread)
+            self._past = total([self._past, thread.session.stats])
+            for version, buffers in thread.session.buffers.items():
+                past = self._past_counts.get(version)
+                self._past_counts[version] = buffers.counts if past is None else past + buffers.counts
 
-
-class Session(threading.Thread):
-    """One executor thread."""
-
-    def __init__(self, number: int, group: SessionGroup) -> None:
-        super().__init__(name=f"freshet-session-{number}", daemon=True)
-        self._number, self._group = number, group
-        # Weak: a version that is served no more is freed with its last batch, and its buffers with it.
-        self.buffers: weakref.WeakKeyDictionary[Replica, Buffers] = weakref.WeakKeyDictionary()
-        self.stats = SessionStats()
-
-    def run(self) -> None:
-        while (batch := self._group.next_batch()) is not None:
-            if batch:
-                self._run_batch(batch)
-            # A session that waits must not hold the version of its last batch: it may be served no more.
-            del batch
-
-    def _run_batch(self, batch: Sequence[Work]) -> None:
-        version = batch[0].version
+    def _check(self, queue: Queue, rows: int, own_s: float, patience_s: float | None) -> None:
         try:
-            with version.pinned(self._number) as state:
-                outputs = self._compute(version, state, [work.bound for work in batch])
-                generation = state.generation
-        except Exception as error:
-            if not isinstance(error, FreshetError):
-                log.exception("a batch failed")
-                error = FreshetError("the model could not be run on this request")
-            self.stats.failed += len(batch)
-            for work in batch:
-                answer(work, error)
+            queue.batcher.admit(rows, own_s, patience_s, queue.sessions, queue.running_s)
+        except Overloaded as error:
+            if error.late:
+                self._past.refused_late += 1
+            else:
+                self._past.refused_full += 1
+            raise
+
+    def _parts(self, work: Work) -> int:
+        """In how many parts to run a request: as many as there are sessions, if each is worth a batch."""
+        sessions, grain = len(self), work.version.costs.grain
+        if sessions < 2 or work.rows < 2 * grain or not self._holds:
+            return 1
+        return min(sessions, work.rows // grain)
+
+    def _route(self, work: Work) -> Queue:
+        """The queue that a request joins."""
+        queues, policy = self._queues, self.options.policy
+        if len(queues) == 1:
+            return queues[0]
+        if policy == "least-loaded":
+            return min(queues, key=_load_s)
+        if policy == "mod" and work.caller is not None and not isinstance(work, Part):
+            return queues[work.caller % len(queues)]
+        return queues[next(self._turns) % len(queues)]
+
+    def _ask(self, delay_s: float) -> None:
+        """Has the owner call run_once(), once for as many requests as come before it does."""
+        if self._wake is not None and not self._asked:
+            self._asked = delay_s == 0
+            try:
+                self._wake(delay_s)
+            except RuntimeError:
+                # The owner's loop has closed: whoever waits for a reply drives from now on.
+                self._wake = None
+
+    def _expire(self, expired: Sequence[Work]) -> None:
+        if not expired:
             return
-        at = 0
-        for work in batch:
-            rows = work.bound.rows
-            answer(work, Answer({n: o[at : at + rows] for n, o in outputs.items()}, generation))
-            at += rows
-        self.stats.batches += 1
-        self.stats.requests += len(batch)
-        self.stats.rows += at
-
-    def _compute(self, version: Replica, state: State, bound: list[Bound]) -> Outputs:
-        """Scores of all rows of the batch, one request after another, bucket by bucket."""
-        buffers = self.buffers.get(version)
-        if buffers is None:
-            buffers = self.buffers[version] = Buffers(version)
-        total = sum(b.rows for b in bound)
-        results = {n: np.empty((total, c), np.float32) for n, c in version.outputs.items()}
-        at = 0
-        for bucket in version.costs.cover(total):
-            stop = min(at + bucket, total)
-            x, outputs, run = buffers.get(state, bucket)
-            part, spans = _cut(bound, at, stop)
-            version.plan.fill(state.tables, state.epoch, part, spans, x, buffers.counts)
-            run()
-            for name, result in results.items():
-                result[at:stop] = outputs[name][: stop - at]
-            self.stats.padded_rows += bucket - (stop - at)
-            at = stop
-        return results
+        with self._lock:
+            self._past.expired += len(expired)
+        for work in expired:
+            error = Expired("the request's deadline passed, or came too close, while it was queued")
+            if isinstance(work, Part):
+                work.split.fail(error)
+                work.split.leave()
+            else:
+                answer(work.done, error)
 
 
-def answer(work: Work, result: Answer | FreshetError) -> None:
-    """Calls done(); what a callback raises is the caller's fault and must not end the session."""
-    try:
-        work.done(result)
-    except Exception:
-        log.exception("a reply could not be handed over")
-
-
-def _cut(bound: list[Bound], start: int, stop: int) -> tuple[list[Bound], NDArray[np.int64]]:
-    """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""
-    part, spans, at = [], [], 0
-    for b in bound:
-        first, last = max(start, at), min(stop, at + b.rows)
-        if first < last:
-            part.append(b)
-            spans.append((first - at, last - first))
-        at += b.rows
-    return part, np.array(spans, np.int64)
+def _load_s(queue: Queue) -> float:
+    return queue.load_s

@@ -38,10 +38,11 @@ class Slot(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """A checked request. rows: candidates. words: int64 [slots, 4] as bytes (kernels.pool's inputs), addresses into
-    `keep`, which must outlive it."""
+    """A checked request. rows: candidates. ids: what there is to look up, before rows of 1 are broadcast. words: int64
+    [slots, 4] as bytes (kernels.pool's inputs), addresses into `keep`, which must outlive it."""
 
     rows: int
+    ids: int
     words: bytes
     keep: Sequence[Any]
 
@@ -50,6 +51,7 @@ class Layout(NamedTuple):
     """What binding every Packed of one Places comes to. slots: offset of the values, rows and stride of each."""
 
     rows: int
+    ids: int
     slots: tuple[tuple[int, int, int], ...]
 
 
@@ -67,7 +69,8 @@ class SparsePlan:
                 self._slots[name, seed] = len(self._slots)
         # In the order of their slots' numbers.
         self._reads = [
-            (_Read(spec), [seed for owner, seed in self._slots if owner == name]) for name, spec in self._inputs.items()
+            (_Read(spec), [seed for owner, seed in self._slots if owner == name], spec.dtype != "float32")
+            for name, spec in self._inputs.items()
         ]
         self._layouts: dict[Places, Layout] = {}
         self._pack = Struct(f"={len(self._slots) * pool.INPUT_FIELDS}q").pack
@@ -100,13 +103,13 @@ class SparsePlan:
         if type(inputs) is Packed and (layout := self._layout(inputs)) is not None:
             start = address_of_bytes(inputs.buffer) + inputs.start
             packed = [word for at, count, stride in layout.slots for word in (start + at, count, stride, 0)]
-            return Bound(layout.rows, self._pack(*packed), (inputs.buffer,))
+            return Bound(layout.rows, layout.ids, self._pack(*packed), (inputs.buffer,))
         if inputs.keys() != self._inputs.keys():
             self._refuse_names(inputs)
         words: list[int] = []
         keep: list[Slot] = []
-        rows = 1
-        for read, seeds in self._reads:
+        rows, ids = 1, 0
+        for read, seeds, looked_up in self._reads:
             for seed in seeds:
                 slot = read(inputs[read.name], seed)
                 values, count, stride, splits = slot
@@ -116,17 +119,19 @@ class SparsePlan:
                     if rows != 1:
                         raise BadInput(f"input {read.name!r}: {rows} rows (or 1) wanted, got {count}")
                     rows = count
-        return Bound(rows, self._pack(*words), keep)
+                if looked_up:
+                    ids += values.size
+        return Bound(rows, ids, self._pack(*words), keep)
 
     def _layout(self, inputs: Packed) -> Layout | None:
         """What bind() finds for these places, whatever their values; None where it has to look at values."""
         places = inputs.places
         layout = self._layouts.get(places)
-        if layout is None and not any(read.looks_at_values for read, _ in self._reads):
+        if layout is None and not any(read.looks_at_values for read, _, _ in self._reads):
             bound = self.bind({name: inputs[name] for name in inputs})
             offsets = {place.name: place.offset for place in places.columns}
-            slots = [(offsets[read.name], slot) for (read, _), slot in zip(self._reads, bound.keep)]
-            layout = Layout(bound.rows, tuple((at, slot.rows, slot.stride) for at, slot in slots))
+            slots = [(offsets[read.name], slot) for (read, _, _), slot in zip(self._reads, bound.keep)]
+            layout = Layout(bound.rows, bound.ids, tuple((at, slot.rows, slot.stride) for at, slot in slots))
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[places] = layout

@@ -1,15 +1,17 @@
 """The data port: TensorFlow Serving REST, KServe v2, health and metrics as one raw ASGI application.
 
 Life of a predict request: path -> manifest -> codec -> Processor.submit -> codec -> reply. Everything but the
-prediction runs on the event loop; the prediction runs on a session's thread, which hands the reply back through
-Wakeups. A client that leaves costs its own prediction and nothing else: sends to it
-are dropped below ASGI.
+prediction runs on the event loop. With inline compute the prediction does too: what a turn of the loop has read is
+computed at its end, batch by batch, the sockets getting their turn between two batches. Otherwise it runs on a
+session's thread, which hands the reply back through Wakeups. A client that leaves costs its own prediction and nothing
+else: sends to it are dropped below ASGI.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
@@ -39,7 +41,7 @@ from serving.routes import Route, parse
 from serving.wakeups import Wakeups
 
 if TYPE_CHECKING:
-    pass
+    from processor.engine import Processor
 
 log = logging.getLogger("freshet.http")
 
@@ -64,6 +66,7 @@ CODECS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[bytes, RawHeader
 }
 
 Answer = tuple[int, bytes, RawHeaders]
+Finish = Callable[[PredictReply | FreshetError], None]
 
 
 @lru_cache(maxsize=1024)
@@ -96,7 +99,8 @@ class DataApp:
         self.metrics = metrics
         self._version = version
         self.max_body_nbytes = max_body_nbytes
-        self._wakeups: Wakeups | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._hand_over: Callable[[Finish], Finish]
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
             "live": self._live,
             "ready": self._ready,
@@ -142,11 +146,10 @@ class DataApp:
         body: whole, as sent. Raises FreshetError when the request cannot be submitted. Both the ASGI route and the
         protocol below ASGI (serving.protocol) go through here.
         """
-        loop = asyncio.get_running_loop()
-        wakeups = self._wakeups
-        if wakeups is None or wakeups.loop is not loop:
-            wakeups = self._wakeups = Wakeups(loop)
         processor = self._lifecycle.processor()
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._connect(loop, processor)
         body = inflate(body, headers, self.max_body_nbytes)
         manifest, _ = processor.manifest(route.model, route.version, route.label)
         decode, encode = CODECS[route.action]
@@ -165,7 +168,26 @@ class DataApp:
                 answered((200, content, [*kinds, *generation_headers(result.generation)]))
 
         request = PredictRequest(route.model, inputs, route.version, route.label, options.timeout_s)
-        processor.submit(request, lambda result: wakeups.post(finish, result))
+        processor.submit(request, self._hand_over(finish))
+
+    def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:
+        """Has replies come on this loop: computed there, or handed over by session threads."""
+        thread = threading.get_ident()
+
+        def wake(delay_s: float) -> None:
+            if threading.get_ident() != thread:
+                loop.call_soon_threadsafe(processor.run_once)
+            elif delay_s:
+                loop.call_later(delay_s, processor.run_once)
+            else:
+                loop.call_soon(processor.run_once)
+
+        if processor.attach(wake):
+            self._hand_over = lambda finish: finish
+        else:
+            post = Wakeups(loop).post
+            self._hand_over = lambda finish: lambda result: post(finish, result)
+        self._loop = loop
 
     async def _predict(self, route: Route, headers: Headers, receive: Receive) -> Answer:
         """The predict routes where the protocol below ASGI does not take them."""

@@ -75,6 +75,9 @@ def serve(
         int | None, typer.Option(help="Sessions a process; 0 is one per core, with several workers one each. [0]")
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that answer; 0 is one per core. [1]")] = None,
+    compute: Annotated[
+        str | None, typer.Option(help="inline (in the event loop), threads (one a session) or auto. [auto]")
+    ] = None,
     models: Annotated[str | None, typer.Option(help="Serve only these, separated by commas. [all]")] = None,
     max_body_bytes: Annotated[
         int | None, typer.Option(help="Largest request body, also when inflated. [67108864]")

@@ -18,6 +18,7 @@ from serving.guard import is_loopback
 
 ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
+COMPUTES = ("auto", "inline", "threads")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -34,6 +35,7 @@ class ServeConfig:
     admin_token: str = field(default="", repr=False)
     sessions: int = 0
     workers: int = 1
+    compute: str = "auto"
     models: list[str] = field(default_factory=list)
     max_body_bytes: int = 64 << 20
     drain_s: float = 0.0
@@ -55,6 +57,10 @@ class ServeConfig:
         _want(0 <= self.sessions <= 1024, f"sessions: 0 (one per core) to 1024 wanted, got {self.sessions}")
         _want(0 <= self.workers <= 256, f"workers: 0 (one per core) to 256 wanted, got {self.workers}")
         _want(self.workers == 1 or sys.platform == "linux", f"workers: 1 wanted on this system, got {self.workers}")
+        _want(
+            self.compute in COMPUTES,
+            f"compute: one of {', '.join(COMPUTES)} wanted, got {self.compute[:40]!r}",
+        )
         _want(
             1 <= self.max_body_bytes <= 1 << 32,
             f"max_body_bytes: 1 to {1 << 32} wanted, got {self.max_body_bytes}",

@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 from processor.errors import BadInput, FreshetError
 from serving.admin import create_admin
@@ -47,6 +47,17 @@ ADMIN_STOP_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+def computing(config: ServeConfig) -> Literal["inline", "threads"]:
+    """What compute = "auto" means: inline where another thread would only share the core with the event loop, unless
+    several sessions a process were asked for."""
+    from processor.cores import available
+
+    if config.compute == "auto":
+        alone = config.workers != 1 or len(available()) == 1
+        return "inline" if alone and config.sessions <= 1 else "threads"
+    return "inline" if config.compute == "inline" else "threads"
+
+
 def open_processor(config: ServeConfig) -> Processor:
     """The processor that the options describe, its models loaded."""
     from processor.engine import Processor, ProcessorConfig
@@ -55,6 +66,7 @@ def open_processor(config: ServeConfig) -> Processor:
         ProcessorConfig(
             repository=config.repository,
             sessions=config.sessions,
+            compute=computing(config),
             max_queue_rows=config.max_queue_rows,
             models=config.models or None,
             undo_depth=config.undo_depth,
@@ -93,10 +105,10 @@ class Server:
         out: TextIO | None = None,
     ) -> None:
         """open_processor: what one process serves with."""
-        from processor.engine import available_cores
+        from processor.cores import available
 
         self._config = config
-        self._workers = config.workers or available_cores()
+        self._workers = config.workers or len(available())
         self._out = out or sys.stdout
         self._start_s = time.monotonic()
         self._lifecycle: Lifecycle[ModelHost] = Lifecycle()
@@ -142,6 +154,7 @@ class Server:
         config = self._config
         settings = WorkerSettings(
             sessions=config.sessions or 1,
+            compute=computing(config),
             max_queue_rows=config.max_queue_rows,
             max_body_nbytes=config.max_body_bytes,
             shutdown_timeout_s=config.shutdown_timeout_s,

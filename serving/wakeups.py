@@ -19,7 +19,7 @@ class Wakeups:
     """Calls functions with results on one event loop, from any thread, in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self._loop = loop
         self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._pending = False
 
@@ -29,7 +29,7 @@ class Wakeups:
         if not self._pending:
             self._pending = True
             try:
-                self.loop.call_soon_threadsafe(self._deliver)
+                self._loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:
                 # The loop has closed: nobody waits for the reply any more.
                 self._queue.clear()

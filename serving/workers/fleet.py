@@ -39,6 +39,7 @@ import numpy as np
 from processor import errors
 from processor.errors import FreshetError, NotReady
 from processor.memory import reserve, share
+from processor.sessions import Compute
 from serving.workers.channel import Channel, Gone, Message
 from serving.workers.parcel import Parcel
 
@@ -70,6 +71,7 @@ class WorkerSettings:
     """What a worker is started with."""
 
     sessions: int
+    compute: Compute
     max_queue_rows: int
     max_body_nbytes: int
     shutdown_timeout_s: float

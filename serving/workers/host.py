@@ -32,7 +32,7 @@ from processor.errors import FreshetError, NotReady
 from processor.host import ModelHost
 from processor.replica import Change, clear_words
 from processor.served import ServedVersion
-from processor.sessions import SessionStats
+from processor.session import SessionStats
 from serving.config import ServeConfig
 from serving.workers.changes import Outgoing, Sender
 from serving.workers.channel import Gone, Message

@@ -29,12 +29,12 @@ from dataclasses import asdict
 from typing import Any
 
 from processor.clock import Clock, SystemClock
-from processor.engine import MAX_BATCH_ROWS
 from processor.errors import FreshetError, NotReady
 from processor.predictor import Predictor
 from processor.replica import Replica
 from processor.routes import Routes, VersionStatus, find
-from processor.sessions import SessionGroup, total
+from processor.session import total
+from processor.sessions import GroupOptions, SessionGroup
 from serving.app import DataApp
 from serving.lifecycle import Lifecycle
 from serving.metrics import Counts
@@ -113,7 +113,10 @@ class Worker:
         self._channel, self._slot = channel, int(settings["slot"])
         self._ended_connections = unpacker.unpack(settings["ended_connections"])
         self._clock = SystemClock()
-        group = SessionGroup(settings["sessions"], MAX_BATCH_ROWS, settings["max_queue_rows"], self._clock)
+        options = GroupOptions(
+            sessions=settings["sessions"], compute=settings["compute"], max_queue_rows=settings["max_queue_rows"]
+        )
+        group = SessionGroup(options, self._clock)
         self._predictor = WorkerPredictor(group, self._clock)
         self._lifecycle: Lifecycle = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)

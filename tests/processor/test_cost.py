@@ -2,10 +2,12 @@
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from processor import cost as cost_module
 from processor.cost import CostTable
 
 costs = st.integers(1, 200).map(lambda c: c / 8)
@@ -24,7 +26,7 @@ def cheapest(cost, rows):
 
 def check(cover, cost, rows):
     assert set(cover) <= cost.keys()
-    assert cover == sorted(cover, reverse=True)
+    assert list(cover) == sorted(cover, reverse=True)
     assert sum(cover) >= rows
     assert sum(cover[:-1]) < rows
 
@@ -48,42 +50,102 @@ def test_up_to_the_largest_bucket_no_cover_is_cheaper(cost):
 def test_beyond_the_largest_bucket_the_rest_is_covered_as_by_itself(cost, rows, whole):
     table = CostTable(cost)
     if rows <= table.max_rows:
-        assert table.cover(whole * table.max_rows + rows) == [table.max_rows] * whole + table.cover(rows)
+        assert table.cover(whole * table.max_rows + rows) == (table.max_rows,) * whole + table.cover(rows)
 
 
 def test_65_rows_run_as_64_and_1_rather_than_padded_to_256():
     table = CostTable({1: 10, 64: 100, 256: 380})
-    assert table.cover(65) == [64, 1]
-    assert table.cover(64) == [64]
-    assert table.cover(63) == [64]
-    assert table.cover(3) == [1, 1, 1]
-    assert table.cover(255) == [256]
-    assert table.cover(256) == [256]
-    assert table.cover(257) == [256, 1]
+    assert table.cover(65) == (64, 1)
+    assert table.cover(64) == (64,)
+    assert table.cover(63) == (64,)
+    assert table.cover(3) == (1, 1, 1)
+    assert table.cover(255) == (256,)
+    assert table.cover(256) == (256,)
+    assert table.cover(257) == (256, 1)
 
 
 def test_a_full_batch_is_split_too_where_its_bucket_is_dearer_than_smaller_ones():
     table = CostTable({1: 1, 64: 10, 256: 100})
-    assert table.cover(255) == [64] * 4
-    assert table.cover(256) == [64] * 4
+    assert table.cover(255) == (64,) * 4
+    assert table.cover(256) == (64,) * 4
 
 
 def test_where_padding_is_cheaper_than_another_run_it_pads():
-    assert CostTable({1: 50, 64: 100, 256: 120}).cover(65) == [256]
+    assert CostTable({1: 50, 64: 100, 256: 120}).cover(65) == (256,)
 
 
-def test_a_queue_is_priced_by_the_bucket_that_is_cheapest_a_row():
+def test_a_share_is_priced_by_the_rows_of_the_cheapest_batch_and_adds_up():
     table = CostTable({1: 10.0, 64: 100.0, 256: 600.0})
-    assert table.total(640) == pytest.approx(1000.0)
-    assert table.total(0) == 0.0
+    assert table.share(640) == pytest.approx(1000.0, rel=1e-6)
+    assert table.share(0) == 0.0
+    assert table.share(3, 5) + table.share(4, 6) == pytest.approx(table.share(7, 11))
+
+
+def test_a_batch_is_priced_by_its_cover_and_by_its_rows_and_ids():
+    table = CostTable({1: 10.0, 64: 100.0})
+    assert table.predict(65) == pytest.approx(110.0, rel=1e-4)
+    assert table.predict(130) == pytest.approx(220.0, rel=1e-4)
+    extra_s = table.predict(65, 1000) - table.predict(65)
+    assert extra_s == pytest.approx(1000 * table.id_s)
+    assert table.predict(0) == 0.0
+
+
+def test_the_grain_is_the_smallest_batch_that_is_nearly_as_cheap_a_row_as_the_best():
+    assert CostTable({1: 10.0, 16: 20.0, 64: 60.0, 256: 230.0}).grain == 56
+    assert CostTable({1: 1.0, 64: 64.0}).grain == 1
+    assert CostTable({64: 64.0}).grain == 54
+
+
+@settings(max_examples=60, deadline=None)
+@given(cost=ladders)
+def test_one_outlier_moves_a_cost_by_a_few_percent_and_never_the_cover(cost):
+    table = CostTable(cost)
+    covers = [table.cover(rows) for rows in range(table.max_rows + 1)]
+    for bucket in cost:
+        before = table.cost[bucket]
+        table.ran(bucket, 1000 * before)
+        assert before < table.cost[bucket] < 1.04 * before
+    assert covers == [table.cover(rows) for rows in range(table.max_rows + 1)]
+
+
+def test_a_lasting_change_of_cost_changes_the_cover():
+    table = CostTable({1: 10.0, 64: 100.0, 256: 380.0})
+    for _ in range(200):
+        table.ran(64, 380.0)
+    assert table.cost[64] == pytest.approx(380.0, rel=0.05)
+    assert table.cover(130) == (256,)
+    assert table.predict(64) > 300.0
+
+
+def test_a_clock_that_stood_still_teaches_nothing():
+    table = CostTable({1: 10.0})
+    table.ran(1, 0.0)
+    table.filled(1, 1, 1, 0.0)
+    assert table.cost == {1: 10.0}
+    assert (table.run_s, table.row_s, table.id_s) == (cost_module.RUN_S, cost_module.ROW_S, cost_module.ID_S)
+
+
+def test_the_sparse_cost_is_learnt_for_batches_of_all_kinds():
+    table, random = CostTable({256: 1.0}), np.random.default_rng(0)
+
+    def truth(rows, ids):
+        return 5e-5 + 2e-7 * rows + 9e-8 * ids
+
+    for _ in range(3000):
+        rows = int(random.integers(1, 257))
+        ids = rows * int(random.integers(1, 60))
+        table.filled(1, rows, ids, truth(rows, ids) * random.choice([1.0, 1.0, 1.0, 30.0], p=[0.4, 0.3, 0.29, 0.01]))
+    for rows, ids in [(1, 26), (64, 26 * 64), (256, 26 * 256), (256, 60 * 256), (16, 16)]:
+        learnt = table.run_s + rows * table.row_s + ids * table.id_s
+        assert learnt == pytest.approx(truth(rows, ids), rel=0.35)
 
 
 def test_no_rows_need_no_bucket():
-    assert CostTable({4: 1.0}).cover(0) == []
+    assert CostTable({4: 1.0}).cover(0) == ()
 
 
 def test_one_bucket_covers_everything():
-    assert CostTable({4: 1.0}).cover(9) == [4, 4, 4]
+    assert CostTable({4: 1.0}).cover(9) == (4, 4, 4)
 
 
 @pytest.mark.parametrize("cost", [{}, {0: 1.0}, {-1: 1.0, 4: 1.0}])

@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+import time
 import weakref
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -14,7 +15,9 @@ from processor.clock import FakeClock, SystemClock
 from processor.cost import CostTable
 from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
-from processor.sessions import Answer, SessionGroup, Work, _cut
+from processor.session import Session, total
+from processor.sessions import GroupOptions, SessionGroup
+from processor.work import PredictReply, Work
 
 TIMEOUT_S = 5
 
@@ -24,7 +27,7 @@ class Request:
 
     def __init__(self, values):
         self.values = np.asarray(values, np.float32)
-        self.rows = len(self.values)
+        self.rows = self.ids = len(self.values)
 
 
 class Version:
@@ -34,23 +37,23 @@ class Version:
         self.costs = CostTable(costs or {1: 1.0, 4: 1.5})
         self.plan = SimpleNamespace(width=1, fill=self.fill)
         self.outputs = {"y": 1, "z": 2}
-        self.manifest = SimpleNamespace(tables=["t"])
+        self.manifest = SimpleNamespace(model="m", tables=["t"])
         self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold
         self.step, self.pins = 1, {}
         # Apart, because what is bound to buffers may not refer to the version: buffers live as long as it does.
         self.log = SimpleNamespace(runs=[], binds=0, filled=0)
 
-    @contextmanager
-    def pinned(self, session):
-        assert self.pins.get(session) is None, "a session holds one pin"
-        self.pins[session] = self.step
+    def pin(self, reader):
+        assert self.pins.get(reader) is None, "a reader holds one pin"
+        self.pins[reader] = self.step
         executables = {b: SimpleNamespace(bind=self.binder(b)) for b in self.costs.cost}
-        try:
-            yield SimpleNamespace(
-                generation=Generation(1, self.step), tables=None, epoch=self.step, executables=executables
-            )
-        finally:
-            self.pins[session] = None
+        return SimpleNamespace(
+            generation=Generation(1, self.step), tables=None, epoch=self.step, executables=executables
+        )
+
+    def unpin(self, reader):
+        assert self.pins[reader] is not None
+        self.pins[reader] = None
 
     def fill(self, tables, epoch, bound, spans, out, counts):
         self.entered.release()
@@ -93,28 +96,31 @@ class Answers:
     def __init__(self):
         self.calls = queue.Queue()
 
-    def work(self, version, number, values):
-        return Work(version, Request(values), lambda answer: self.calls.put((number, answer)))
+    def work(self, version, number, values, deadline_s=None, caller=None):
+        bound = Request(values)
+        done = lambda answer: self.calls.put((number, answer))  # noqa: E731
+        return Work(version, bound.rows, bound.ids, deadline_s, version=version, bound=bound, done=done, caller=caller)
 
     def wait(self, count):
         return dict(self.calls.get(timeout=TIMEOUT_S) for _ in range(count))
 
 
 @contextmanager
-def group(sessions=1, max_batch_rows=8, max_queue_rows=100, clock=None):
-    made = SessionGroup(sessions, max_batch_rows, max_queue_rows, clock or SystemClock())
+def group(sessions=1, max_batch_rows=8, max_queue_rows=100, clock=None, **options):
+    options = GroupOptions(sessions, max_batch_rows, max_queue_rows, **options)
+    made = SessionGroup(options, clock or SystemClock())
     try:
         yield made
     finally:
         made.close()
-    assert not any(s.is_alive() for s in made._sessions)
+    assert not made._threads
 
 
 @contextmanager
 def held(version, group, answers, number=-1):
     """One session is inside a batch for the length of the block, so what is submitted meanwhile queues up."""
     gate = Version(hold=threading.Event())
-    group.submit(answers.work(gate, number, [0]), None)
+    group.submit(answers.work(gate, number, [0]))
     assert gate.entered.acquire(timeout=TIMEOUT_S)
     try:
         yield
@@ -122,8 +128,15 @@ def held(version, group, answers, number=-1):
         gate.hold.set()
 
 
+def wait_until(condition):
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
 def assert_answers(answer, values):
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, PredictReply)
     x = np.asarray(values, np.float32).reshape(-1, 1)
     np.testing.assert_array_equal(answer.outputs["y"], 2 * x)
     np.testing.assert_array_equal(answer.outputs["z"], np.concatenate([x, -x], axis=1))
@@ -133,9 +146,9 @@ def assert_answers(answer, values):
 def test_a_request_of_any_size_gets_its_own_rows_back(rows):
     version, answers = Version(), Answers()
     with group() as sessions:
-        sessions.submit(answers.work(version, 0, range(1, rows + 1)), None)
+        sessions.submit(answers.work(version, 0, range(1, rows + 1)))
         assert_answers(answers.wait(1)[0], range(1, rows + 1))
-    assert [b for b, _ in version.runs] == version.costs.cover(rows)
+    assert [b for b, _ in version.runs] == list(version.costs.cover(rows))
     assert sum(filled for _, filled in version.runs) == rows
 
 
@@ -145,7 +158,7 @@ def test_requests_that_queue_up_share_a_batch_and_each_gets_its_own_rows():
     with group() as sessions:
         with held(version, sessions, answers):
             for number, values in wanted.items():
-                sessions.submit(answers.work(version, number, values), None)
+                sessions.submit(answers.work(version, number, values))
             assert sessions.queue_rows == 7
         got = answers.wait(4)
         for number, values in wanted.items():
@@ -158,9 +171,9 @@ def test_statistics_count_batches_requests_rows_and_padding():
     version, answers = Version({4: 1.0}), Answers()
     with group() as sessions:
         for number in range(3):
-            sessions.submit(answers.work(version, number, [1, 2, 3, 4, 5]), None)
+            sessions.submit(answers.work(version, number, [1, 2, 3, 4, 5]))
             answers.wait(1)
-    (stats,) = sessions.statistics()
+    stats = total(sessions.statistics())
     assert (stats.batches, stats.requests, stats.rows, stats.padded_rows, stats.failed) == (3, 3, 15, 9, 0)
     np.testing.assert_array_equal(sessions.counts(version), [[15, 6]])
 
@@ -169,16 +182,16 @@ def test_what_one_batch_left_in_the_buffers_is_not_in_the_next():
     version, answers = Version({4: 1.0}), Answers()
     with group() as sessions:
         for number, values in enumerate([[9, 9, 9, 9], [1], [2, 3]]):
-            sessions.submit(answers.work(version, number, values), None)
+            sessions.submit(answers.work(version, number, values))
             assert_answers(answers.wait(1)[number], values)
 
 
 def test_replies_do_not_change_when_later_batches_use_the_same_buffers():
     version, answers = Version({4: 1.0}), Answers()
     with group() as sessions:
-        sessions.submit(answers.work(version, 0, [1, 2]), None)
+        sessions.submit(answers.work(version, 0, [1, 2]))
         first = answers.wait(1)[0]
-        sessions.submit(answers.work(version, 1, [8, 9]), None)
+        sessions.submit(answers.work(version, 1, [8, 9]))
         answers.wait(1)
     assert_answers(first, [1, 2])
 
@@ -188,7 +201,7 @@ def test_every_reply_names_the_generation_that_was_pinned():
     with group() as sessions:
         for step in (1, 2, 3):
             version.step = step
-            sessions.submit(answers.work(version, step, [step]), None)
+            sessions.submit(answers.work(version, step, [step]))
             assert answers.wait(1)[step].generation == Generation(1, step)
     assert set(version.pins.values()) == {None}
 
@@ -198,19 +211,19 @@ def test_an_error_in_one_batch_ends_neither_the_session_nor_touches_other_batche
     version.broken = {13: ZeroDivisionError("/secret/path")}
     with group() as sessions:
         with caplog.at_level(logging.CRITICAL, logger="freshet.sessions"), held(version, sessions, answers):
-            sessions.submit(answers.work(other, 0, [1]), None)
-            sessions.submit(answers.work(version, 1, [13, 2]), None)
-            sessions.submit(answers.work(version, 2, [3]), None)
-            sessions.submit(answers.work(other, 3, [4]), None)
+            sessions.submit(answers.work(other, 0, [1]))
+            sessions.submit(answers.work(version, 1, [13, 2]))
+            sessions.submit(answers.work(version, 2, [3]))
+            sessions.submit(answers.work(other, 3, [4]))
         got = answers.wait(5)
         assert_answers(got[0], [1])
         assert_answers(got[3], [4])
         for number in (1, 2):
             assert type(got[number]) is FreshetError
             assert str(got[number]) == "the model could not be run on this request"
-        sessions.submit(answers.work(version, 4, [5]), None)
+        sessions.submit(answers.work(version, 4, [5]))
         assert_answers(answers.wait(1)[4], [5])
-    (stats,) = sessions.statistics()
+    stats = total(sessions.statistics())
     assert stats.failed == 2
     assert set(version.pins.values()) == {None}
 
@@ -219,7 +232,7 @@ def test_an_error_of_ours_is_answered_as_it_is():
     version, answers = Version(), Answers()
     version.broken = {13: BadInput("ids: too many")}
     with group() as sessions:
-        sessions.submit(answers.work(version, 0, [13]), None)
+        sessions.submit(answers.work(version, 0, [13]))
         got = answers.wait(1)[0]
     assert type(got) is BadInput
     assert str(got) == "ids: too many"
@@ -227,11 +240,12 @@ def test_an_error_of_ours_is_answered_as_it_is():
 
 def test_a_version_that_cannot_be_pinned_is_an_error_of_its_requests_alone():
     version, answers = Version(), Answers()
-    version.pinned = lambda session: (_ for _ in ()).throw(RuntimeError("no"))
+    version.pin = lambda session: (_ for _ in ()).throw(RuntimeError("no"))
+    version.unpin = None
     with group() as sessions:
-        sessions.submit(answers.work(version, 0, [1]), None)
+        sessions.submit(answers.work(version, 0, [1]))
         assert isinstance(answers.wait(1)[0], FreshetError)
-        sessions.submit(answers.work(Version(), 1, [2]), None)
+        sessions.submit(answers.work(Version(), 1, [2]))
         assert_answers(answers.wait(1)[1], [2])
 
 
@@ -240,10 +254,12 @@ def test_a_callback_that_raises_ends_neither_the_session_nor_its_neighbours_repl
     caplog.set_level(logging.CRITICAL, logger="freshet.sessions")
     with group() as sessions:
         with held(version, sessions, answers):
-            sessions.submit(Work(version, Request([1]), lambda answer: 1 / 0), None)
-            sessions.submit(answers.work(version, 1, [2]), None)
+            failing = answers.work(version, 9, [1])
+            failing.done = lambda answer: 1 / 0
+            sessions.submit(failing)
+            sessions.submit(answers.work(version, 1, [2]))
         assert_answers(answers.wait(2)[1], [2])
-        sessions.submit(answers.work(version, 2, [3]), None)
+        sessions.submit(answers.work(version, 2, [3]))
         assert_answers(answers.wait(1)[2], [3])
 
 
@@ -251,9 +267,9 @@ def test_an_expired_request_is_answered_and_never_computed():
     clock, version, answers = FakeClock(), Version(), Answers()
     with group(clock=clock) as sessions:
         with held(version, sessions, answers):
-            sessions.submit(answers.work(version, 0, [1]), clock.now_s() + 1)
-            sessions.submit(answers.work(version, 1, [2]), clock.now_s() + 10)
-            sessions.submit(answers.work(version, 2, [3]), None)
+            sessions.submit(answers.work(version, 0, [1], clock.now_s() + 1))
+            sessions.submit(answers.work(version, 1, [2], clock.now_s() + 10))
+            sessions.submit(answers.work(version, 2, [3]))
             clock.advance(5)
         got = answers.wait(4)
         assert isinstance(got[0], Expired)
@@ -266,9 +282,9 @@ def test_a_queue_of_nothing_but_expired_requests_leaves_the_session_waiting_for_
     clock, version, answers = FakeClock(now_s=10.0), Version(), Answers()
     with group(clock=clock) as sessions:
         for number in range(3):
-            sessions.submit(answers.work(version, number, [1]), 5.0)
+            sessions.submit(answers.work(version, number, [1], 5.0))
         assert all(isinstance(a, Expired) for a in answers.wait(3).values())
-        sessions.submit(answers.work(version, 3, [2]), None)
+        sessions.submit(answers.work(version, 3, [2]))
         assert_answers(answers.wait(1)[3], [2])
 
 
@@ -276,12 +292,12 @@ def test_a_full_queue_sheds_and_what_it_holds_is_answered():
     version, answers = Version(), Answers()
     with group(max_queue_rows=4) as sessions:
         with held(version, sessions, answers):
-            sessions.submit(answers.work(version, 0, [1, 2]), None)
-            sessions.submit(answers.work(version, 1, [3, 4]), None)
+            sessions.submit(answers.work(version, 0, [1, 2]))
+            sessions.submit(answers.work(version, 1, [3, 4]))
             with pytest.raises(Overloaded) as shed:
-                sessions.submit(answers.work(version, 2, [5]), None)
-            # Four rows wait; the cheapest batch does four rows for 1.5.
-            assert shed.value.retry_after_s == pytest.approx(1.5 / len(sessions))
+                sessions.submit(answers.work(version, 2, [5]))
+            # A row for 1.0 is being run and four wait; the cheapest batch does four for 1.5.
+            assert shed.value.retry_after_s == pytest.approx(2.5, rel=1e-3)
         assert answers.wait(3).keys() == {-1, 0, 1}
 
 
@@ -289,16 +305,15 @@ def test_closing_answers_what_is_queued_and_takes_nothing_more():
     version, answers = Version(), Answers()
     with group() as sessions:
         gate = Version(hold=threading.Event())
-        sessions.submit(answers.work(gate, -1, [0]), None)
+        sessions.submit(answers.work(gate, -1, [0]))
         assert gate.entered.acquire(timeout=TIMEOUT_S)
         for number in range(5):
-            sessions.submit(answers.work(version, number, [number] * 3), None)
+            sessions.submit(answers.work(version, number, [number] * 3))
         closer = threading.Thread(target=sessions.close)
         closer.start()
-        with sessions._ready:
-            assert sessions._ready.wait_for(lambda: sessions._closing, TIMEOUT_S) or sessions._closing
+        wait_until(lambda: sessions._closing)
         with pytest.raises(NotReady, match="closed"):
-            sessions.submit(answers.work(version, 9, [1]), None)
+            sessions.submit(answers.work(version, 9, [1]))
         gate.hold.set()
         closer.join(TIMEOUT_S)
         got = answers.wait(6)
@@ -318,7 +333,7 @@ def test_sessions_work_at_the_same_time():
     answers = Answers()
     with group(sessions=3) as sessions:
         for number in range(3):
-            sessions.submit(answers.work(Meeting(), number, [number]), None)
+            sessions.submit(answers.work(Meeting(), number, [number]))
         got = answers.wait(3)
     for number in range(3):
         assert_answers(got[number], [number])
@@ -328,14 +343,14 @@ def test_runs_are_bound_again_only_when_the_executable_changes():
     version, answers = Version({4: 1.0}), Answers()
     executable = SimpleNamespace(bind=version.binder(4))
     state = SimpleNamespace(generation=Generation(1, 1), tables=None, epoch=1, executables={4: executable})
-    version.pinned = contextmanager(lambda session: iter([state]))
+    version.pin, version.unpin = lambda reader: state, lambda reader: None
     with group() as sessions:
         for number in range(3):
-            sessions.submit(answers.work(version, number, [1]), None)
+            sessions.submit(answers.work(version, number, [1]))
             answers.wait(1)
         assert version.log.binds == 1
         state.executables = {4: SimpleNamespace(bind=version.binder(4))}
-        sessions.submit(answers.work(version, 4, [7]), None)
+        sessions.submit(answers.work(version, 4, [7]))
         assert_answers(answers.wait(1)[4], [7])
         assert version.log.binds == 2
 
@@ -343,7 +358,7 @@ def test_runs_are_bound_again_only_when_the_executable_changes():
 def test_an_idle_session_does_not_keep_a_version_that_nobody_serves():
     version, answers, gone = Version(), Answers(), threading.Event()
     with group() as sessions:
-        sessions.submit(answers.work(version, 0, [1, 2]), None)
+        sessions.submit(answers.work(version, 0, [1, 2]))
         answers.wait(1)
         weakref.finalize(version, gone.set)
         version.plan = None
@@ -352,10 +367,105 @@ def test_an_idle_session_does_not_keep_a_version_that_nobody_serves():
 
 
 def test_a_cut_through_a_batch_names_each_requests_first_row_and_rows():
-    requests = [Request([0] * n) for n in (3, 1, 5)]
-    part, spans = _cut(requests, 2, 6)
-    assert part == requests
+    answers, version = Answers(), Version()
+    works = [answers.work(version, 0, [0] * n) for n in (3, 1, 5)]
+    session = Session(0, FakeClock())
+    part, spans = session._cut(works, 2, 6)
+    assert part == [w.bound for w in works]
     assert spans.tolist() == [[2, 1], [0, 1], [0, 2]]
-    part, spans = _cut(requests, 6, 9)
-    assert part == requests[2:]
-    assert spans.tolist() == [[2, 3]]
+    works[2].first = 100
+    part, spans = session._cut(works, 6, 9)
+    assert part == [works[2].bound]
+    assert spans.tolist() == [[102, 3]]
+
+
+# Inline
+
+
+def test_inline_a_batch_is_what_has_arrived_and_is_answered_in_the_thread_that_runs_it():
+    version, answers = Version(), Answers()
+    threads = []
+    with group(compute="inline") as sessions:
+        for number in range(3):
+            work = answers.work(version, number, [number])
+            keep = work.done
+            work.done = lambda answer, keep=keep: (threads.append(threading.get_ident()), keep(answer))
+            sessions.submit(work)
+        assert sessions.queue_rows == 3
+        sessions.run_once()
+        got = answers.wait(3)
+        assert sessions.queue_rows == 0
+    for number in range(3):
+        assert_answers(got[number], [number])
+    assert version.runs == [(4, 3)]
+    assert set(threads) == {threading.get_ident()}
+
+
+def test_inline_the_owner_is_asked_once_a_turn_and_again_while_something_waits():
+    version, answers, asked = Version(), Answers(), []
+    with group(compute="inline", max_batch_rows=2) as sessions:
+        assert sessions.attach(asked.append)
+        for number in range(4):
+            sessions.submit(answers.work(version, number, [number]))
+        assert asked == [0.0]
+        sessions.run_once()
+        assert asked == [0.0, 0.0]
+        sessions.run_once()
+        assert asked == [0.0, 0.0]
+        sessions.submit(answers.work(version, 4, [4]))
+        assert asked == [0.0] * 3
+        sessions.run_once()
+        assert answers.wait(5).keys() == set(range(5))
+
+
+def test_inline_what_was_queued_before_there_was_an_owner_is_asked_for():
+    version, answers, asked = Version(), Answers(), []
+    with group(compute="inline") as sessions:
+        sessions.submit(answers.work(version, 0, [1]))
+        sessions.attach(asked.append)
+        assert asked == [0.0]
+    assert_answers(answers.wait(1)[0], [1])
+
+
+def test_inline_a_window_has_the_owner_come_back_when_it_ends():
+    clock, version, answers, asked = FakeClock(), Version({1: 1e-6, 4: 2e-6}), Answers(), []
+    with group(compute="inline", window_s=0.5, clock=clock) as sessions:
+        sessions.attach(asked.append)
+        sessions.submit(answers.work(version, 0, [1]))
+        sessions.run_once()
+        assert asked == [0.0, pytest.approx(0.5)]
+        clock.advance(0.5)
+        sessions.run_once()
+        assert_answers(answers.wait(1)[0], [1])
+
+
+def test_inline_an_owner_whose_loop_has_closed_leaves_the_work_to_whoever_waits():
+    def closed(delay_s):
+        raise RuntimeError("Event loop is closed")
+
+    version, answers = Version(), Answers()
+    with group(compute="inline") as sessions:
+        sessions.attach(closed)
+        sessions.submit(answers.work(version, 0, [1]))
+        assert sessions.driven
+        sessions.run_once()
+        assert_answers(answers.wait(1)[0], [1])
+
+
+def test_inline_closing_answers_what_is_queued():
+    version, answers = Version(), Answers()
+    with group(compute="inline", window_s=100.0) as sessions:
+        for number in range(3):
+            sessions.submit(answers.work(version, number, [number] * 5))
+        sessions.close()
+        assert answers.wait(3).keys() == {0, 1, 2}
+        with pytest.raises(NotReady):
+            sessions.submit(answers.work(version, 3, [1]))
+
+
+def test_sessions_with_threads_have_no_owner_and_are_not_driven():
+    with group() as sessions:
+        assert not sessions.attach(print)
+        assert not sessions.driven
+        with pytest.raises(RuntimeError):
+            sessions.run_once()

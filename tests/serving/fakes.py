@@ -91,6 +91,9 @@ class FakeProcessor:
         else:
             threading.Thread(target=answer).start()
 
+    def attach(self, wake: Callable[[float], None]) -> bool:
+        return False
+
     def release(self) -> None:
         held, self.held = self.held, []
         for answer in held:

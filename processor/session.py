@@ -1,0 +1,197 @@
+"""A session: one executor with its own buffers, over variables that all sessions share.
+
+Who owns what: a session is used by one thread at a time; nobody else touches its buffers, its bindings or its pin. A
+batch runs wholly on one session, under one pinned state, so every reply it gives carries one generation. A split
+request is several works on several sessions: their Split holds one pin for all of them, so it carries one generation
+too. done() of a request is called exactly once, with a reply or an error; an error in one batch never reaches another.
+What a batch allocates is the arrays that its replies are made of; everything else is kept from batch to batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.backends.base import Executable
+from processor.clock import Clock
+from processor.errors import FreshetError
+from processor.replica import Replica, State
+from processor.sparse import Bound
+from processor.split import Part
+from processor.work import Outputs, PredictReply, Work, answer
+
+log = logging.getLogger("freshet.sessions")
+
+
+@dataclass(slots=True)
+class SessionStats:
+    """What one session has done, written by its thread only; and what its group has refused, under the group's lock.
+
+    batches to failed: computed. expired: dropped from the queue, their deadline passed or out of reach. refused_full,
+    refused_late: not admitted. wait_s, predicted_wait_s: in the queue, summed over requests. busy_s: in batches.
+    buckets: runs by bucket.
+    """
+
+    batches: int = 0
+    requests: int = 0
+    rows: int = 0
+    padded_rows: int = 0
+    failed: int = 0
+    expired: int = 0
+    refused_full: int = 0
+    refused_late: int = 0
+    wait_s: float = 0.0
+    predicted_wait_s: float = 0.0
+    busy_s: float = 0.0
+    buckets: dict[int, int] = field(default_factory=dict)
+
+
+def total(parts: Sequence[SessionStats]) -> SessionStats:
+    """The sum of what several sessions have done."""
+    whole = SessionStats()
+    for part in parts:
+        for f in fields(SessionStats):
+            if f.name != "buckets":
+                setattr(whole, f.name, getattr(whole, f.name) + getattr(part, f.name))
+        for bucket, runs in part.buckets.copy().items():
+            whole.buckets[bucket] = whole.buckets.get(bucket, 0) + runs
+    return whole
+
+
+class Buffers:
+    """One session's arrays for one version: input and outputs per bucket, and the runs bound to them."""
+
+    def __init__(self, version: Replica) -> None:
+        self._width, self._outputs = version.plan.width, version.outputs
+        self.counts = np.zeros((max(1, len(version.manifest.tables)), 2), np.int64)
+        self._arrays: dict[int, tuple[NDArray[np.float32], Outputs]] = {}
+        self._bound: dict[int, tuple[Executable, Callable[[], None]]] = {}
+
+    def get(self, state: State, bucket: int) -> tuple[NDArray[np.float32], Outputs, Callable[[], None]]:
+        """(x, outputs, run) for a bucket with the state's weights; allocates only the first time."""
+        if bucket not in self._arrays:
+            outputs = {n: np.empty((bucket, c), np.float32) for n, c in self._outputs.items()}
+            self._arrays[bucket] = (np.zeros((bucket, self._width), np.float32), outputs)
+        x, outputs = self._arrays[bucket]
+        executable = state.executables[bucket]
+        bound = self._bound.get(bucket)
+        if bound is None or bound[0] is not executable:
+            bound = self._bound[bucket] = (executable, executable.bind(x, outputs))
+        return x, outputs, bound[1]
+
+
+class Session:
+    """One executor. number: of the reader's word that it pins with, for any version."""
+
+    def __init__(self, number: int, clock: Clock) -> None:
+        self.number = number
+        self._clock = clock
+        # Weak: a version that is served no more is freed with its last batch, and its buffers with it.
+        self.buffers: weakref.WeakKeyDictionary[Replica, Buffers] = weakref.WeakKeyDictionary()
+        self.stats = SessionStats()
+        # The batch that it is in, written by its group: 0 where there is none.
+        self.predicted_s = self.started_s = 0.0
+        self._spans = np.zeros((16, 2), np.int64)
+
+    def run(self, batch: Sequence[Work]) -> None:
+        """Computes a batch of one target and answers every request of it."""
+        if isinstance(batch[0], Part):
+            self._run_part(batch[0])
+            return
+        version = batch[0].version
+        rows = sum([work.rows for work in batch])
+        try:
+            results = {n: np.empty((rows, c), np.float32) for n, c in version.outputs.items()}
+            state = version.pin(self.number)
+            try:
+                self._compute(version, state, batch, rows, results)
+                generation = state.generation
+            finally:
+                version.unpin(self.number)
+        except Exception as error:
+            self.stats.failed += len(batch)
+            told = _told(error)
+            for work in batch:
+                answer(work.done, told)
+            return
+        stats = self.stats
+        stats.batches += 1
+        stats.requests += len(batch)
+        stats.rows += rows
+        model = version.manifest.model
+        if len(batch) == 1:
+            answer(batch[0].done, PredictReply(results, generation, model))
+            return
+        at = 0
+        for work in batch:
+            stop = at + work.rows
+            outputs = {n: result[at:stop] for n, result in results.items()}
+            answer(work.done, PredictReply(outputs, generation, model))
+            at = stop
+
+    def _run_part(self, part: Part) -> None:
+        split, stats = part.split, self.stats
+        try:
+            if split.enter():
+                self._compute(part.version, split.state, [part], part.rows, split.results_of(part))
+                stats.rows += part.rows
+                stats.batches += 1
+        except Exception as error:
+            split.fail(_told(error))
+            stats.failed += 1
+        if split.leave():
+            stats.requests += 1
+
+    def _compute(self, version: Replica, state: State, works: Sequence[Work], rows: int, results: Outputs) -> None:
+        """Scores of all rows of the works, one after another, bucket by bucket; measures what they cost."""
+        buffers = self.buffers.get(version)
+        if buffers is None:
+            buffers = self.buffers[version] = Buffers(version)
+        costs, fill, now_s, stats = version.costs, version.plan.fill, self._clock.now_s, self.stats
+        cover = costs.cover(rows)
+        at, sparse_s = 0, 0.0
+        for bucket in cover:
+            stop = min(at + bucket, rows)
+            started_s = now_s()
+            x, outputs, run = buffers.get(state, bucket)
+            bound, spans = self._cut(works, at, stop)
+            fill(state.tables, state.epoch, bound, spans, x, buffers.counts)
+            filled_s = now_s()
+            run()
+            costs.ran(bucket, now_s() - filled_s)
+            sparse_s += filled_s - started_s
+            for name, result in results.items():
+                result[at:stop] = outputs[name][: stop - at]
+            stats.padded_rows += bucket - (stop - at)
+            stats.buckets[bucket] = stats.buckets.get(bucket, 0) + 1
+            at = stop
+        costs.filled(len(cover), rows, sum([work.ids for work in works]), sparse_s)
+
+    def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[Bound], NDArray[np.int64]]:
+        """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""
+        if len(works) > len(self._spans):
+            self._spans = np.zeros((2 * len(works), 2), np.int64)
+        part, firsts, counts, at = [], [], [], 0
+        for work in works:
+            first, last = max(start, at), min(stop, at + work.rows)
+            if first < last:
+                part.append(work.bound)
+                firsts.append(work.first + first - at)
+                counts.append(last - first)
+            at += work.rows
+        spans = self._spans[: len(part)]
+        spans[:, 0], spans[:, 1] = firsts, counts
+        return part, spans
+
+
+def _told(error: Exception) -> FreshetError:
+    """What the client is told; a failure that is not its own is logged."""
+    if isinstance(error, FreshetError):
+        return error
+    log.error("a batch failed", exc_info=error)
+    return FreshetError("the model could not be run on this request")
