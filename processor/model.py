@@ -191,10 +191,11 @@ class ServedModel:
         wanted = {v for v in self.labels.values() if v in known} | (self._by_hand & set(known))
         newest = max(known, default=0)
         events = []
-        for number in sorted(wanted | {newest} - {0} - self._unloaded):
+        first = wanted | {newest} - {0} - self._unloaded
+        for number in sorted(first):
             events += self._try(number)
         # Nothing to fall back on in memory, as at a start: the newest version that loads is the last good one.
-        for number in sorted(set(known) - self._unloaded, reverse=True):
+        for number in sorted(set(known) - first - self._unloaded, reverse=True):
             if self.served or newest in self._unloaded:
                 break
             events += self._try(number)

@@ -45,8 +45,8 @@ from processor.table import descriptor
 IDLE = np.iinfo(np.int64).max
 READERS = 2048
 CALIBRATION_RUNS = 3
-WRITTEN_BY_READERS: frozenset[str] = frozenset()
-"""Names of table arrays that sessions write too; other processes map all the others for reading only."""
+WRITTEN_BY_READERS = frozenset({"hits", "ring"})
+"""Names of table arrays that sessions write too (processor.tier); other processes map the others for reading only."""
 
 Dense = Mapping[str, NDArray[np.float32]]
 Arrays = Mapping[str, NDArray[Any]]

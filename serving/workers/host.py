@@ -19,6 +19,7 @@ With all workers dead at once nothing can be prepared: deltas and loads are NotR
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -41,7 +42,7 @@ from serving.workers.report import Totals
 
 log = logging.getLogger("freshet.fleet")
 
-ANSWER_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 300.0
 REPORT_TIMEOUT_S = 1.0
 ABSENCE_TIMEOUT_S = 2.0
 ABSENCE_POLL_S = 0.02
@@ -61,7 +62,7 @@ class FleetHost(ModelHost):
         self._registry = threading.Lock()
         self._joined: tuple[WorkerProcess, ...] = ()
         self._readers: dict[int, FleetReaders] = {}
-        self._last_key = 0
+        self._keys = itertools.count(1)
         self._publishing = threading.RLock()
         self._loaded = self._draining = False
         self.totals = Totals()
@@ -74,9 +75,7 @@ class FleetHost(ModelHost):
     def connect(self, version: ServedVersion) -> FleetReaders:
         """See ModelHost.connect: every worker there is, and every one to come."""
         self._fleet.wait_complete()
-        with self._registry:
-            self._last_key += 1
-            return FleetReaders(self, self._last_key, version)
+        return FleetReaders(self, next(self._keys), version)
 
     def work_done(self) -> tuple[SessionStats, int]:
         """See ModelHost.work_done: as last reported."""
