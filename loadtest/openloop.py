@@ -27,6 +27,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
@@ -46,6 +47,7 @@ LEAD_S = 0.05
 IDLE_POLL_S = 0.1
 RECONNECT_S = 0.01
 GRACE_S = 10.0
+CONNECT_TIMEOUT_S = 5.0
 STARTUP_S = 60.0
 TIMEOUT_HEADER = "x-request-timeout-ms"
 # TFD_TIMER_ABSTIME of linux/timerfd.h.
@@ -110,7 +112,7 @@ class Connection:
         self.open()
 
     def open(self) -> None:
-        """Connects, without waiting for it; on loopback that succeeds or fails at once."""
+        """Connects, without waiting for it."""
         self.number, self.rest = -1, b""
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -165,6 +167,8 @@ class Generator:
         self._broken: list[tuple[float, Connection]] = []
         self._in_flight = 0
         self._freed_s = 0.0
+        # Connecting without waiting, as below, would not tell that nobody listens.
+        socket.create_connection(self.address, CONNECT_TIMEOUT_S).close()
         for _ in range(job.connections):
             self._join(Connection(self))
 
@@ -302,19 +306,23 @@ class Openloop:
 
     def __init__(self, job: Job) -> None:
         path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
-        self._job = job
         self._process = subprocess.Popen(
             [sys.executable, "-m", "loadtest.openloop"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": path},
         )
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+        # A generator that hangs must not hang its owner.
+        self._limit = threading.Timer(STARTUP_S + job.warm_s + job.seconds + GRACE_S, self._process.kill)
+        self._limit.daemon = True
+        self._limit.start()
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(asdict(job)) + "\n")
-            self._process.stdin.flush()
+            self._in.write(json.dumps(asdict(job)) + "\n")
+            self._in.close()
 
     def __enter__(self) -> Openloop:
         return self
@@ -322,31 +330,26 @@ class Openloop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
+        self._limit.cancel()
+        self._limit.join()
+        self._process.kill()
+        self._process.wait()
+        self._out.close()
 
     def started(self) -> float:
         """Waits until the schedule begins; returns that instant of the monotonic clock."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise OpenloopFailed(self._said())
-        return float(json.loads(line)["start_s"])
+        return float(self._line()["start_s"])
 
     def result(self) -> Figures:
         """Waits for the end, after started(); raises OpenloopFailed."""
-        try:
-            text, said = self._process.communicate(timeout=self._job.warm_s + self._job.seconds + GRACE_S + STARTUP_S)
-        except subprocess.TimeoutExpired:
-            raise OpenloopFailed("it did not end in time") from None
-        if self._process.returncode:
-            raise OpenloopFailed(said.strip()[-2000:])
-        return Figures(**json.loads(text))
+        return Figures(**self._line())
 
-    def _said(self) -> str:
-        _, said = self._process.communicate()
-        return said.strip()[-2000:]
+    def _line(self) -> dict[str, Any]:
+        line = self._out.readline()
+        document: dict[str, Any] = json.loads(line) if line else {"error": "the generator ended without figures"}
+        if "error" in document:
+            raise OpenloopFailed(document["error"])
+        return document
 
 
 def drive(job: Job) -> Figures:
@@ -361,7 +364,7 @@ def main() -> int:
     try:
         generator = Generator(job)
     except OSError as error:
-        print(f"{job.host}:{job.port}: {error.strerror or error}", file=sys.stderr)
+        print(json.dumps({"error": f"{job.host}:{job.port}: {error.strerror or error}"}))
         return 1
     found = generator.run(lambda start_s: print(json.dumps({"start_s": start_s}), flush=True))
     print(json.dumps(asdict(found)))

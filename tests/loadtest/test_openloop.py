@@ -1,6 +1,7 @@
 """The generator against small servers on loopback; the servers run in a thread of the test."""
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -20,7 +21,7 @@ class Server:
 
     def __enter__(self):
         self._thread.start()
-        starting = asyncio.start_server(self._serve, "127.0.0.1", 0)
+        starting = asyncio.start_server(self._handle, "127.0.0.1", 0)
         self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -38,21 +39,26 @@ class Server:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _serve(self, reader, writer):
+    async def _handle(self, reader, writer):
         try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                headers = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
-                body = await reader.readexactly(int(headers["Content-Length"]))
-                self.requests.append((headers, body))
-                reply = self.answer(len(self.requests))
-                if reply is None:
-                    break
-                writer.write(reply)
+            await self._serve(reader, writer)
         except (asyncio.IncompleteReadError, ConnectionResetError):
             pass
         finally:
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _serve(self, reader, writer):
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            headers = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
+            body = await reader.readexactly(int(headers["Content-Length"]))
+            self.requests.append((headers, body))
+            reply = self.answer(len(self.requests))
+            if reply is None:
+                break
+            writer.write(reply)
 
 
 def reply(status=200, body=b"ok", close=False):
@@ -114,16 +120,12 @@ def test_statuses_are_counted_and_a_broken_connection_is_a_fault_of_its_request_
 
 
 def test_a_stall_is_charged_to_every_request_that_was_due_meanwhile(payload):
-    """One connection, and a server that answers the first request late: the others' latency runs from when they were
-    due."""
+    """One connection, and a server that is silent at first: latency runs from when each request was due."""
     release = threading.Event()
-    held = []
 
     class Stalling(Server):
         async def _serve(self, reader, writer):
-            if not held:
-                held.append(True)
-                await asyncio.get_running_loop().run_in_executor(None, release.wait)
+            await asyncio.get_running_loop().run_in_executor(None, release.wait)
             await super()._serve(reader, writer)
 
     with Stalling(lambda n: reply()) as server:
