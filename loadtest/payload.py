@@ -18,6 +18,7 @@ from loadtest.wire import Request, Signature, Tensor, encode_kserve
 IDS, FLOATS = 26, 13
 BENCH = Signature("bench", (Tensor("ids", "INT64", IDS), Tensor("floats", "FP32", FLOATS)), ("score",))
 DESCRIPTION = "request.json"
+BATCH_ROWS, FEWEST = 256, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ def of_requests(requests: list[Request]) -> Payload:
     if any((r.path, r.headers) != (first.path, first.headers) for r in requests):
         raise ValueError("requests: one path and one set of headers wanted")
     return Payload(first.path, tuple(r.body for r in requests), first.headers)
+
+
+def bench_count(candidates: int) -> int:
+    """How many different requests a payload holds: enough to fill a full batch, and never few."""
+    return max(FEWEST, BATCH_ROWS // candidates)
 
 
 def bench_inputs(candidates: int, count: int, table_rows: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
