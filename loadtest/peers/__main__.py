@@ -43,6 +43,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--serve", default="", metavar="OPTIONS", help='more options for freshet serve, as "--workers 2"')
     add("--quick", action="store_true", help="one short turn each: shows that everything works, measures nothing")
     add("--venvs", type=Path, default=VENVS, help=f"folder of the environments [{VENVS}]")
+    add("--python", default=sys.executable, help="the interpreter that environments are made with [this one]")
     add("--out", type=Path, default=RESULTS, help="folder of the report")
     return parser
 
@@ -51,6 +52,7 @@ def main() -> int:
     """Returns 0; 1 when a peer could not be run; 2 when nothing could."""
     options = vars(arguments().parse_args())
     out, only, venvs = options.pop("out"), options.pop("only"), options.pop("venvs").resolve()
+    interpreter = options.pop("python")
     options["serve"] = tuple(shlex.split(options["serve"]))
     given = {name: value for name, value in options.items() if value is not None}
     settings = Settings(**{**(QUICK if given["quick"] else {}), **given})
@@ -71,7 +73,9 @@ def main() -> int:
                 facts, refused, variants = machine(), "", []
                 with serving(work / "repository", work / "serve.log", list(settings.serve)) as server:
                     try:
-                        variants = Arena(work, work / "repository", server, settings, say).measure(peer, venvs)
+                        variants = Arena(work, work / "repository", server, settings, say).measure(
+                            peer, venvs, interpreter
+                        )
                     except (CommandFailed, subprocess.TimeoutExpired) as error:
                         refused = str(error)
                         say(f"could not be run: {refused}")

@@ -73,10 +73,10 @@ class Arena:
         made = bodies.payload(kind, path, candidates, self._settings.table_rows)
         return made, made.save(self._work / f"{kind}-{path.strip('/').replace('/', '-')}-{candidates}")
 
-    def measure(self, peer: Peer, venvs: Path) -> list[Variant]:
+    def measure(self, peer: Peer, venvs: Path, interpreter: str) -> list[Variant]:
         """The peer tuned and untuned; raises CommandFailed when it cannot be run, or answers something else."""
         self.say(f"{peer.name}: environment")
-        python = install(peer, venvs)
+        python = install(peer, venvs, interpreter)
         best = self._tune(peer, python)
         rounds = self._settings.rounds
         return [

@@ -26,15 +26,16 @@ STOP_TIMEOUT_S = 15.0
 TAIL_LINES = 12
 
 
-def install(peer: Peer, venvs: Path) -> Path:
-    """The interpreter of the peer's environment, made on first use and whenever its requirements change."""
+def install(peer: Peer, venvs: Path, interpreter: str = sys.executable) -> Path:
+    """The interpreter of the peer's environment, made on first use with `interpreter`, and brought up to date whenever
+    its requirements change."""
     folder = venvs / peer.name
     python, stamp = folder / "bin" / "python", folder / ".installed"
     wanted = hashlib.sha256(peer.requirements.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
         return python
     if not python.exists():
-        _run([sys.executable, "-m", "venv", str(folder)])
+        _run([interpreter, "-m", "venv", str(folder)])
     _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(peer.requirements)])
     stamp.write_text(wanted)
     return python
