@@ -77,7 +77,7 @@ def application():
 
 def main():
     options = arguments(__doc__).parse_args()
-    saved = Path(options.folder).parents[1] / "fastapi_tf"
+    saved = Path(options.folder).parents[2] / "fastapi_tf"
     if not saved.exists():
         # In a process of its own: the threads of the served model must be set before TensorFlow starts.
         process = multiprocessing.get_context("spawn").Process(target=build, args=(Path(options.folder), saved))
