@@ -183,8 +183,6 @@ class Generator:
         patience_s = job.deadline_s if job.deadline_s is not None else float("inf")
         end_s = (due[-1] if due else start_s) + self._grace_s
         at = 0
-        gc.collect()
-        gc.freeze()
         cpu_s = time.process_time()
         while at < len(due) or self._in_flight:
             now = monotonic()
@@ -366,6 +364,9 @@ def main() -> int:
     except OSError as error:
         print(json.dumps({"error": f"{job.host}:{job.port}: {error.strerror or error}"}))
         return 1
+    # The collector would stop the generator for what lives until its end anyway.
+    gc.collect()
+    gc.freeze()
     found = generator.run(lambda start_s: print(json.dumps({"start_s": start_s}), flush=True))
     print(json.dumps(asdict(found)))
     return 0

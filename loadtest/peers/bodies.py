@@ -29,11 +29,11 @@ def payload(kind: str, path: str, candidates: int, table_rows: int) -> Payload:
 
 
 def scores(kind: str, body: bytes, headers: Mapping[str, str]) -> NDArray[np.float32]:
-    """float32 [n] from a reply; raises ValueError when it is none."""
+    """float32 [n] from a reply, header names in lower case; raises ValueError when it is none."""
     if kind == "raw":
         return np.frombuffer(body, "<f4")
     if kind == "kserve":
-        return decode_kserve(body, headers.get(HEADER_LENGTH), "score")
+        return decode_kserve(body, headers.get(HEADER_LENGTH.lower()), "score")
     try:
         return np.asarray(orjson.loads(body)["outputs"][0]["data"], np.float32).reshape(-1)
     except (KeyError, IndexError, TypeError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import math
 import shlex
 from collections.abc import Callable
@@ -140,8 +141,8 @@ class Arena:
                 try:
                     replies = ask(port, theirs, number), ask(self._server.http_port, ours, number)
                     kinds = (peer.body, "kserve")
-                    got, wanted = (bodies.scores(k, r.content, r.headers) for k, r in zip(kinds, replies))
-                except ValueError as error:
+                    got, wanted = (bodies.scores(k, r.body, r.headers) for k, r in zip(kinds, replies))
+                except (ValueError, OSError, http.client.HTTPException) as error:
                     raise CommandFailed(f"its reply to {candidates} candidates: {error}") from None
                 if got.shape != wanted.shape or not np.allclose(got, wanted, rtol=0, atol=TOLERANCE):
                     raise CommandFailed(f"its scores of {candidates} candidates are not ours within {TOLERANCE:g}")

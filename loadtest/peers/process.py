@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-
-import httpx
 
 from loadtest.payload import Payload
 from loadtest.peers.catalog import Peer
@@ -23,6 +23,7 @@ READY_TIMEOUT_S = 180.0
 INSTALL_TIMEOUT_S = 1800.0
 POLL_S = 0.2
 STOP_TIMEOUT_S = 15.0
+REPLY_TIMEOUT_S = 30.0
 TAIL_LINES = 12
 
 
@@ -66,10 +67,25 @@ def running(peer: Peer, python: Path, options: tuple[str, ...], version: Path, p
         _end(process)
 
 
-def ask(port: int, payload: Payload, number: int = 0) -> httpx.Response:
-    """One request of a payload, answered."""
-    url = f"http://{HOST}:{port}{payload.path}"
-    return httpx.post(url, content=payload.bodies[number], headers=dict(payload.headers), timeout=30.0)
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """headers: by their names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def ask(port: int, payload: Payload, number: int = 0) -> Reply:
+    """One request of a payload, answered; raises OSError or http.client.HTTPException."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=REPLY_TIMEOUT_S)
+    try:
+        connection.request("POST", payload.path, payload.bodies[number], dict(payload.headers))
+        reply = connection.getresponse()
+        headers = {name.lower(): value for name, value in reply.getheaders()}
+        return Reply(reply.status, headers, reply.read())
+    finally:
+        connection.close()
 
 
 def _wait(port: int, payload: Payload, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -79,10 +95,10 @@ def _wait(port: int, payload: Payload, process: subprocess.Popen[bytes], log: Pa
             raise CommandFailed(f"it ended with code {process.returncode}: {_tail(log)}")
         try:
             reply = ask(port, payload)
-            if reply.status_code == 200:
+            if reply.status == 200:
                 return
-            said = f"status {reply.status_code}"
-        except httpx.HTTPError:
+            said = f"status {reply.status}"
+        except (OSError, http.client.HTTPException):
             pass
         time.sleep(POLL_S)
     raise CommandFailed(f"not ready after {READY_TIMEOUT_S:g} s ({said}): {_tail(log)}")

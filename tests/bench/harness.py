@@ -88,7 +88,7 @@ class Bench:
     work: Path
     say: Callable[[str], Any]
     rounds: int = 5
-    seconds: float = 4.0
+    seconds: float = 3.0
     micro_rounds: int = 101
     table_rows: int = 100_000
     quick: bool = False

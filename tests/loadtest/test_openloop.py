@@ -42,7 +42,7 @@ class Server:
     async def _handle(self, reader, writer):
         try:
             await self._serve(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionResetError):
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionResetError):
             pass
         finally:
             writer.close()

@@ -27,7 +27,7 @@ def run(bench: Bench) -> Result:
     """p99 of A at a fixed rate, alone and with B saturated, for every way of giving out the cores."""
     result = Result("neighbour", "p99 of model A with model B saturated / alone")
     repository = two_models(bench)
-    seconds = max(3.0, bench.seconds)
+    seconds = bench.seconds
     for side in SIDES:
         try:
             with bench.server(side, repository) as server:
