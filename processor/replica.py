@@ -44,7 +44,7 @@ from processor.table import descriptor
 IDLE = np.iinfo(np.int64).max
 READERS = 2048
 CALIBRATION_RUNS = 3
-WRITTEN_BY_READERS: frozenset[str] = frozenset()
+WRITTEN_BY_READERS: frozenset[str] = frozenset({"hits", "ring"})
 """Names of table arrays that sessions write too; other processes map all the others for reading only."""
 
 Dense = Mapping[str, NDArray[np.float32]]
