@@ -19,6 +19,7 @@ With all workers dead at once nothing can be prepared: deltas and loads are NotR
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -32,6 +33,7 @@ from processor.host import ModelHost
 from processor.replica import Change, clear_words
 from processor.served import ServedVersion
 from processor.session import SessionStats
+from processor.stores.remote import RemoteStats, RemoteTables
 from serving.config import ServeConfig
 from serving.workers.changes import Outgoing, Sender
 from serving.workers.channel import Gone, Message
@@ -40,7 +42,7 @@ from serving.workers.report import Totals
 
 log = logging.getLogger("freshet.fleet")
 
-ANSWER_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 300.0
 REPORT_TIMEOUT_S = 1.0
 ABSENCE_TIMEOUT_S = 2.0
 ABSENCE_POLL_S = 0.02
@@ -53,14 +55,14 @@ class FleetHost(ModelHost):
         self, config: ServeConfig, fleet: Fleet, scrape: Callable[[], bytes], clock: Clock | None = None
     ) -> None:
         """Starts the fleet; load_all() loads the models. scrape: renders the metrics that workers are asked for."""
-        super().__init__(
-            config.repository, config.models or None, config.undo_depth, clock or SystemClock(), len(fleet)
-        )
+        clock, remote = clock or SystemClock(), config.remote()
+        tables = RemoteTables.of(remote, clock) if remote else None
+        super().__init__(config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables)
         self._fleet, self._sessions = fleet, fleet.settings.sessions
         self._registry = threading.Lock()
         self._joined: tuple[WorkerProcess, ...] = ()
         self._readers: dict[int, FleetReaders] = {}
-        self._last_key = 0
+        self._keys = itertools.count(1)
         self._publishing = threading.RLock()
         self._loaded = self._draining = False
         self.totals = Totals()
@@ -73,9 +75,7 @@ class FleetHost(ModelHost):
     def connect(self, version: ServedVersion) -> FleetReaders:
         """See ModelHost.connect: every worker there is, and every one to come."""
         self._fleet.wait_complete()
-        with self._registry:
-            self._last_key += 1
-            return FleetReaders(self, self._last_key, version)
+        return FleetReaders(self, next(self._keys), version)
 
     def work_done(self) -> tuple[SessionStats, int]:
         """See ModelHost.work_done: as last reported."""
@@ -88,6 +88,13 @@ class FleetHost(ModelHost):
         assert isinstance(readers, FleetReaders), "connect() made them"
         lookups, misses = self.totals.counters().get("lookups", {}).get(str(readers.key), (0, 0))
         return lookups, misses
+
+    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+        """See ModelHost.remote_rows: as last reported."""
+        readers = version.readers
+        assert isinstance(readers, FleetReaders), "connect() made them"
+        counted = self.totals.counters().get("remote", {}).get(str(readers.key))
+        return RemoteStats(**counted) if counted else None
 
     def rerouted(self) -> None:
         """See ModelHost.rerouted: every worker has the new routes when this returns."""
