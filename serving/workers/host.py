@@ -37,7 +37,7 @@ from serving.config import ServeConfig
 from serving.workers.changes import Outgoing, Sender
 from serving.workers.channel import Gone, Message
 from serving.workers.fleet import Fleet, WorkerProcess
-from serving.workers.report import Totals
+from serving.workers.report import Totals, stats_of
 
 log = logging.getLogger("freshet.fleet")
 
@@ -79,7 +79,7 @@ class FleetHost(ModelHost):
     def work_done(self) -> tuple[SessionStats, int]:
         """See ModelHost.work_done: as last reported."""
         queued = sum(gauges["queue_rows"] for gauges in self.totals.gauges().values())
-        return SessionStats(**self.totals.counters().get("work", {})), queued
+        return stats_of(self.totals.counters().get("work", {})), queued
 
     def lookups(self, version: ServedVersion) -> tuple[int, int]:
         """See ModelHost.lookups: as last reported."""

@@ -25,7 +25,6 @@ import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from typing import Any
 
 from processor.clock import Clock, SystemClock
@@ -43,7 +42,7 @@ from serving.protocol import PredictProtocol
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message
 from serving.workers.parcel import Unpacker
-from serving.workers.report import Report
+from serving.workers.report import Report, numbers_of
 
 log = logging.getLogger("freshet.worker")
 
@@ -138,9 +137,8 @@ class Worker:
         await self._port.listening.wait()
         loop.add_reader(self._channel.fileno(), self._read)
         self._channel.send({"op": "hello"})
-        reporting = asyncio.create_task(self._report_regularly())
+        self._report_regularly()
         await serving
-        reporting.cancel()
         loop.remove_reader(self._channel.fileno())
         self._changes.shutdown()
         self._predictor.group.close()
@@ -242,14 +240,13 @@ class Worker:
             for key, receiver in list(self._receivers.items())
         }
         return {
-            "counters": {**self._metrics.snapshot(), "work": asdict(total(group.statistics())), "lookups": lookups},
+            "counters": {**self._metrics.snapshot(), "work": numbers_of(total(group.statistics())), "lookups": lookups},
             "gauges": {"queue_rows": group.queue_rows, "cpu_s": usage.ru_utime + usage.ru_stime},
         }
 
-    async def _report_regularly(self) -> None:
-        while True:
-            self._channel.send_nowait({"op": "report", "report": self._report()})
-            await asyncio.sleep(REPORT_INTERVAL_S)
+    def _report_regularly(self) -> None:
+        self._loop.call_later(REPORT_INTERVAL_S, self._report_regularly)
+        self._channel.send_nowait({"op": "report", "report": self._report()})
 
     def _scrape(self) -> bytes:
         """The metrics of all processes, from the supervisor; on a thread of its own. Raises NotReady."""

@@ -13,7 +13,7 @@ from serving.workers.door import Door
 from serving.workers.fleet import Fleet, WorkerSettings, _refusal
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 
-SETTINGS = WorkerSettings(1, 100, 100, 1.0, "info", "9")
+SETTINGS = WorkerSettings(1, "threads", 100, 100, 1.0, "info", "9")
 WAIT_S = 30
 
 
