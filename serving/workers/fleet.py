@@ -266,6 +266,12 @@ class Fleet:
             if not self._changed.wait_for(lambda: self.complete or self._ending.is_set(), START_TIMEOUT_S):
                 raise NotReady("workers: not all processes came up; the server's log says why")
 
+    @property
+    def uneven(self) -> bool:
+        """Whether a worker has two connections more than another."""
+        counts = [self._connections(worker) for worker in self.offered()]
+        return bool(counts) and max(counts) - min(counts) > 1
+
     def hand(self, connection: socket.socket) -> bool:
         """Hands a connection to the worker that has the fewest; False when none can take it now."""
         workers = self.offered()

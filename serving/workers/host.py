@@ -33,13 +33,12 @@ from processor.groups import GroupStats
 from processor.host import ModelHost
 from processor.replica import Change, clear_words
 from processor.served import ServedVersion
-from processor.session import SessionStats
 from processor.stores.remote import RemoteStats, RemoteTables
 from serving.config import ServeConfig
 from serving.workers.changes import Outgoing, Sender
 from serving.workers.channel import Gone, Message
 from serving.workers.fleet import Fleet, WorkerProcess
-from serving.workers.report import Totals, add
+from serving.workers.report import Totals, add, stats_of
 
 log = logging.getLogger("freshet.fleet")
 
@@ -85,7 +84,7 @@ class FleetHost(ModelHost):
             now = add(now, gauges["groups"])
         work = self.totals.counters().get("groups", {})
         return {
-            name: GroupStats(sessions, queue_rows, SessionStats(**work.get(name, {})))
+            name: GroupStats(sessions, queue_rows, stats_of(work.get(name, {})))
             for name, (sessions, queue_rows) in now.items()
         }
 

@@ -45,7 +45,7 @@ from serving.protocol import PredictProtocol
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message
 from serving.workers.parcel import Unpacker
-from serving.workers.report import Report
+from serving.workers.report import Report, numbers_of
 
 log = logging.getLogger("freshet.worker")
 
@@ -143,9 +143,8 @@ class Worker:
         await self._port.listening.wait()
         loop.add_reader(self._channel.fileno(), self._read)
         self._channel.send({"op": "hello"})
-        reporting = asyncio.create_task(self._report_regularly())
+        self._report_regularly()
         await serving
-        reporting.cancel()
         loop.remove_reader(self._channel.fileno())
         self._changes.shutdown()
         self._predictor.groups.close()
@@ -255,17 +254,16 @@ class Worker:
             for key, receiver in list(self._receivers.items())
             if receiver.replica.remote is not None
         }
-        work = {name: asdict(group.work) for name, group in statistics.items()}
+        work = {name: numbers_of(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
         return {
             "counters": {**self._metrics.snapshot(), "groups": work, "lookups": lookups, "remote": remote},
             "gauges": {"groups": now, "cpu_s": usage.ru_utime + usage.ru_stime},
         }
 
-    async def _report_regularly(self) -> None:
-        while True:
-            self._channel.send_nowait({"op": "report", "report": self._report()})
-            await asyncio.sleep(REPORT_INTERVAL_S)
+    def _report_regularly(self) -> None:
+        self._loop.call_later(REPORT_INTERVAL_S, self._report_regularly)
+        self._channel.send_nowait({"op": "report", "report": self._report()})
 
     def _scrape(self) -> bytes:
         """The metrics of all processes, from the supervisor; on a thread of its own. Raises NotReady."""

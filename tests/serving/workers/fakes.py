@@ -74,6 +74,7 @@ class FakeFleet:
 
     def __init__(self, count=2):
         self.count, self.owner, self.workers, self.complete = count, None, [], True
+        self.uneven = False
 
     def __len__(self):
         return self.count

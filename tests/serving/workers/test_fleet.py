@@ -13,7 +13,7 @@ from serving.workers.door import Door
 from serving.workers.fleet import Fleet, WorkerSettings, _refusal
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 
-SETTINGS = WorkerSettings(1, 100, 100, 1.0, "info", "9")
+SETTINGS = WorkerSettings(1, "threads", 100, 100, 1.0, "info", "9")
 WAIT_S = 30
 
 
@@ -172,7 +172,9 @@ def test_a_connection_goes_to_the_worker_that_has_the_fewest_and_past_one_that_i
     for _ in range(9):
         assert fleet.hand(there)
     assert [w.handed for w in workers] == [3, 3, 3]
+    assert not fleet.uneven
     fleet._ended[1] = 2
+    assert fleet.uneven
     assert [i["connections"] for i in fleet.info()] == [3, 1, 3]
     for _ in range(2):
         fleet.hand(there)
@@ -229,3 +231,32 @@ def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
 
     asyncio.run(main())
     assert said == ["end", "joined"]
+
+
+def test_newcomers_wait_while_counts_are_uneven_but_not_for_ever(monkeypatch):
+    fleet, worker, waited = FakeFleet(), FakeWorker(7), []
+    fleet.hand, fleet.uneven, fleet.end, fleet.join = worker.hand, True, lambda: None, lambda: None
+    pause = Door._pause
+    monkeypatch.setattr(Door, "_pause", lambda door, delay_s: (waited.append(worker.handed), pause(door, delay_s)))
+
+    async def main():
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        door = Door(listener, fleet)
+        serving = asyncio.create_task(door.listen())
+        for _ in range(2):
+            clients = [await asyncio.open_connection(*listener.getsockname()) for _ in range(3)]
+            assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
+            for _, writer in clients:
+                writer.close()
+        fleet.uneven = False
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        assert await reader.read() == b"7"
+        writer.close()
+        door.end()
+        await serving
+
+    asyncio.run(main())
+    assert waited[0] == 0
+    assert 2 <= len(waited) <= 6
+    assert worker.handed == 7
