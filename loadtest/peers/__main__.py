@@ -28,7 +28,7 @@ from loadtest.server import CommandFailed, serving
 
 RESULTS = Path(__file__).parents[1] / "results"
 VENVS = Path(".peers")
-QUICK = {"rounds": 1, "seconds": 1.0, "table_rows": 20_000}
+QUICK = {"rounds": 1, "seconds": 2.0, "table_rows": 20_000}
 
 
 def arguments() -> argparse.ArgumentParser:
