@@ -25,6 +25,8 @@ from processor.routes import VersionStatus
 from processor.served import ServedVersion
 from processor.session import SessionStats, total
 from processor.sessions import Compute, GroupOptions, Policy, SessionGroup
+from processor.stores.config import RemoteConfig
+from processor.stores.remote import RemoteStats, RemoteTables
 from processor.work import PredictReply
 
 __all__ = ["Applied", "ModelStats", "PredictReply", "PredictRequest", "Processor", "ProcessorConfig", "VersionStatus"]
@@ -34,7 +36,8 @@ __all__ = ["Applied", "ModelStats", "PredictReply", "PredictRequest", "Processor
 class ProcessorConfig:
     """repository: folder of models. sessions: 0 for one a core. threads_per_session: of the executable.
     max_queue_rows: rows that may wait. models: the only ones to serve, or None. undo_depth: deltas a rollback can
-    take back without reading the disk. compute, policy, batch_window_us: see processor.sessions."""
+    take back without reading the disk. compute, policy, batch_window_us: see processor.sessions. remote: tables whose
+    rows are in a row store, or None."""
 
     repository: str
     sessions: int = 0
@@ -45,6 +48,7 @@ class ProcessorConfig:
     batch_window_us: float = 0.0
     models: list[str] | None = None
     undo_depth: int = 16
+    remote: RemoteConfig | None = None
 
 
 class Processor(Predictor, ModelHost):
@@ -54,7 +58,8 @@ class Processor(Predictor, ModelHost):
         """Opens the repository and starts the sessions; poll() loads the models. See initialize()."""
         self.config = config
         clock = clock or SystemClock()
-        ModelHost.__init__(self, config.repository, config.models, config.undo_depth, clock)
+        remote = RemoteTables.of(config.remote, clock) if config.remote else None
+        ModelHost.__init__(self, config.repository, config.models, config.undo_depth, clock, remote=remote)
         if config.sessions < 0 or config.sessions > 1024:
             raise BadInput(f"sessions: 0 to 1024 wanted, got {config.sessions}")
         options = GroupOptions(
@@ -89,7 +94,8 @@ class Processor(Predictor, ModelHost):
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
-        return Replica(version.reader, version.control, 0, self.config.threads_per_session, self._clock)
+        threads = self.config.threads_per_session
+        return Replica(version.reader, version.control, 0, threads, self._clock, self._remote)
 
     def work_done(self) -> tuple[SessionStats, int]:
         """See ModelHost.work_done."""
@@ -100,6 +106,11 @@ class Processor(Predictor, ModelHost):
         lookups, misses = self._group.counts(cast(Replica, version.readers)).sum(axis=0).tolist()
         return lookups, misses
 
+    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+        """See ModelHost.remote_rows."""
+        reader = cast(Replica, version.readers).remote
+        return reader.statistics() if reader else None
+
     def info(self) -> dict[str, Any]:
         """See ModelHost.info; with the number of sessions."""
         return {"sessions": len(self._group), **super().info()}
@@ -108,3 +119,5 @@ class Processor(Predictor, ModelHost):
         """Answers what is queued, then stops the sessions; later calls raise NotReady."""
         self._closed = True
         self._group.close()
+        if self._remote is not None:
+            self._remote.close()

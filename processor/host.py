@@ -20,12 +20,13 @@ from processor.repository import FolderWatch, Repository
 from processor.routes import VersionStatus, find
 from processor.served import ServedVersion
 from processor.session import SessionStats
+from processor.stores.remote import RemoteStats, RemoteTables
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStats:
     """A snapshot of one model. requests to padded_rows are the SessionGroup's, over all models. published_at and
-    event_time (newest event learned): Unix seconds, of the served generation."""
+    event_time (newest event learned): Unix seconds, of the served generation. remote: of its tables in a row store."""
 
     model: str
     generation: Generation
@@ -43,15 +44,23 @@ class ModelStats:
     event_time: float | None
     lookups: int
     misses: int
+    remote: RemoteStats | None = None
 
 
 class ModelHost(ABC):
     """Every model of a repository, loaded and kept up to date. connect() says who answers by a version."""
 
     def __init__(
-        self, repository: str, models: list[str] | None, undo_depth: int, clock: Clock, processes: int = 1
+        self,
+        repository: str,
+        models: list[str] | None,
+        undo_depth: int,
+        clock: Clock,
+        processes: int = 1,
+        remote: RemoteTables | None = None,
     ) -> None:
-        """models: the only ones to serve, or None. processes: how many may read a version."""
+        """models: the only ones to serve, or None. processes: how many may read a version. remote: where the rows of
+        remote tables are."""
         self._repository = Repository(repository)
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
         self._root = FolderWatch(self._repository.root)
@@ -60,6 +69,7 @@ class ModelHost(ABC):
         self._empty: dict[str, FolderWatch] = {}
         self._changing = threading.Lock()
         self._closed = False
+        self._remote = remote
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Readers:
@@ -72,6 +82,10 @@ class ModelHost(ABC):
     @abstractmethod
     def lookups(self, version: ServedVersion) -> tuple[int, int]:
         """Embedding lookups by a version, and those of them that got the default row."""
+
+    @abstractmethod
+    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+        """What a version read of remote tables; None if it has none."""
 
     @abstractmethod
     def close(self) -> None:
@@ -170,6 +184,7 @@ class ModelHost(ABC):
                     event_time=version.event_time[1] if version.event_time else None,
                     lookups=lookups,
                     misses=misses,
+                    remote=self.remote_rows(version),
                 )
             )
         return snapshots
@@ -190,12 +205,15 @@ class ModelHost(ABC):
         return ServedModel(name, self._repository, self._load_version, self.connect, self._clock, self.rerouted)
 
     def _load_version(self, reader: VersionReader) -> ServedVersion:
-        return ServedVersion(reader, self._undo_depth, self._clock, self._processes)
+        # Asked before the version's files are: a store that is not ready costs no verification.
+        remote = [t.table for t in self._remote.stored(reader.manifest)] if self._remote else []
+        return ServedVersion(reader, self._undo_depth, self._clock, self._processes, remote)
 
     def _model_info(self, model: ServedModel) -> dict[str, Any]:
         now = self._clock.unix_s()
         served = {}
         for number, version in sorted(model.served.items()):
+            remote = self.remote_rows(version)
             served[str(number)] = {
                 "generation": str(version.generation),
                 "published_at": version.published_at,
@@ -207,6 +225,7 @@ class ModelHost(ABC):
                 "delta_rows": version.delta_rows,
                 "memory": version.memory(),
                 "tables": {name: {"rows": t.rows, "dim": t.spec.dim} for name, t in version.tables.items()},
+                "remote": asdict(remote) if remote else None,
                 "buckets": {str(b): round(s * 1e6, 1) for b, s in version.readers.cost.items()},
             }
         generation = str(model.pick().generation) if model.ready else None

@@ -210,12 +210,15 @@ class ServedModel:
         manifest = self._repository.root / self.name / str(number) / MANIFEST
         if number in self.served or (seen := self._fresh(manifest)) is None:
             return []
+        before = self.routes.states.get(number)
         try:
             self._admit(number)
         except NotReady as error:
-            # Nobody was there to serve it: that is no fault of the version, which is tried again at the next look.
+            # Nobody was there to serve it, or the row store was not ready: that is no fault of the version, which is
+            # tried again at the next look, and told of once.
             self._folder = FolderWatch(self._repository.root / self.name)
-            return [f"{self.name} version {number} waits: {error}"]
+            told = before is not None and before.error == str(error)
+            return [] if told else [f"{self.name} version {number} waits: {error}"]
         except FreshetError as error:
             self._refused[manifest] = (seen, ANY_STEP)
             return [f"{self.name} version {number} refused: {error}"]

@@ -39,6 +39,7 @@ from processor.memory import reserve
 from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
 from processor.sparse import SparsePlan
+from processor.stores.remote import RemoteTables
 from processor.table import descriptor
 
 IDLE = np.iinfo(np.int64).max
@@ -117,13 +118,23 @@ def clear_words(control: NDArray[np.int64], process: int) -> None:
 class Replica:
     """One process's view of a version: prepares states, hands them to sessions, prices its executables."""
 
-    def __init__(self, reader: Package, control: NDArray[np.int64], process: int, threads: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        reader: Package,
+        control: NDArray[np.int64],
+        process: int,
+        threads: int,
+        clock: Clock,
+        remote: RemoteTables | None = None,
+    ) -> None:
         """Reads the executables' files; raises FreshetError when they cannot be served.
 
-        control: control_words() of the version. process: this one's number. threads: that one run may use.
+        control: control_words() of the version. process: this one's number. threads: that one run may use. remote:
+        where this process finds the rows of tables that are not in memory.
         """
         self.manifest: Manifest = reader.manifest
         self.plan = SparsePlan(self.manifest)
+        self.remote = remote.open(self.manifest, self.plan) if remote else None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         self.costs = CostTable({1: 1.0})
         self._clock, self._threads = clock, threads

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,7 @@ from processor.package.delta import Delta
 from processor.package.manifest import Manifest
 from processor.package.version import VersionReader, table_file
 from processor.replica import Arrays, Change, Dense, Readers, control_words
+from processor.stores.table import RemoteTable
 from processor.table import ServedTable, Versions
 
 GRACE_POLL_S = 0.0002
@@ -60,17 +61,28 @@ class Undo:
 class ServedVersion:
     """One version in memory, moved along its chain of deltas by one writer; read through `readers` once open."""
 
-    def __init__(self, reader: VersionReader, undo_depth: int, clock: Clock, processes: int = 1) -> None:
+    def __init__(
+        self,
+        reader: VersionReader,
+        undo_depth: int,
+        clock: Clock,
+        processes: int = 1,
+        remote: Collection[str] = (),
+    ) -> None:
         """Loads and verifies the version; raises FreshetError when it cannot be served. Deltas may be applied before
-        open(). processes: how many may read it."""
+        open(). processes: how many may read it. remote: tables whose rows are in a row store, which vouches for their
+        checksum; their files are not opened."""
         self.manifest: Manifest = reader.manifest
         self.reader = reader
         self.lock = threading.RLock()
         self.control = control_words(processes)
         self._clock = clock
         self._readers: Readers | None = None
-        reader.verify()
-        self.tables = {t.name: ServedTable(t, reader.tensors(table_file(t.name))) for t in self.manifest.tables}
+        reader.verify(self.manifest.files.keys() - {table_file(name) for name in remote})
+        self.tables: dict[str, ServedTable] = {
+            t.name: RemoteTable(t) if t.name in remote else ServedTable(t, reader.tensors(table_file(t.name)))
+            for t in self.manifest.tables
+        }
         self.dense: Dense = reader.dense()
         self.chain = Chain(self.manifest.model, self.manifest.version, undo_depth)
         self._undo: list[Undo] = []

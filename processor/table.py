@@ -85,7 +85,7 @@ def descriptor(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
         arrays["index"].ctypes.data,
         len(arrays["index"]),
         arrays["base"].ctypes.data,
-        spec.rows,
+        len(arrays["base"]),
         arrays["arena"].ctypes.data,
         arrays["meta"].ctypes.data,
         spec.dim * ROW_TYPES[spec.dtype].dtype.itemsize,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from processor.errors import BadInput
+from processor.stores.config import RemoteConfig
 from serving.guard import is_loopback
 
 ENV_PREFIX = "FRESHET_"
@@ -44,6 +45,11 @@ class ServeConfig:
     log_level: str = "info"
     undo_depth: int = 16
     max_queue_rows: int = 65536
+    remote_url: str = field(default="", repr=False)
+    remote_tables: list[str] = field(default_factory=list)
+    remote_timeout_s: float = 0.05
+    remote_on_error: str = "default"
+    remote_cache_rows: int = 1_000_000
     given: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +96,15 @@ class ServeConfig:
         _want(
             bool(self.admin_token) or is_loopback(self.admin_host),
             f"admin_host: without an admin_token a loopback address is wanted, got {self.admin_host[:64]!r}",
+        )
+        self.remote()
+
+    def remote(self) -> RemoteConfig | None:
+        """Which tables are in a row store, None if none are; raises BadInput."""
+        if not self.remote_url and not self.remote_tables:
+            return None
+        return RemoteConfig(
+            self.remote_url, self.remote_tables, self.remote_timeout_s, self.remote_on_error, self.remote_cache_rows
         )
 
 

@@ -37,6 +37,31 @@ COUNTERS: tuple[tuple[str, str, Value], ...] = (
     ("freshet_model_delta_rows", "Table rows that those deltas changed.", lambda s: s.delta_rows),
     ("freshet_model_lookups", "Embedding lookups.", lambda s: s.lookups),
     ("freshet_model_lookup_misses", "Embedding lookups answered by the default row.", lambda s: s.misses),
+    (
+        "freshet_model_remote_ids",
+        "Distinct ids of batches that had to come from the row store or its cache.",
+        lambda s: s.remote.asked if s.remote else None,
+    ),
+    (
+        "freshet_model_remote_cached_ids",
+        "Of those, ids served from the cache.",
+        lambda s: s.remote.cached if s.remote else None,
+    ),
+    (
+        "freshet_model_remote_lost_ids",
+        "Of those, ids whose row could not be had.",
+        lambda s: s.remote.lost if s.remote else None,
+    ),
+    (
+        "freshet_model_remote_fetches",
+        "Batches that asked the row store.",
+        lambda s: s.remote.fetches if s.remote else None,
+    ),
+    (
+        "freshet_model_remote_fetch_seconds",
+        "Time spent in those.",
+        lambda s: s.remote.fetch_s if s.remote else None,
+    ),
 )
 GAUGES: tuple[tuple[str, str, Value], ...] = (
     ("freshet_model_version", "Version that answers.", lambda s: s.generation.version),

@@ -49,9 +49,13 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def computing(config: ServeConfig) -> Literal["inline", "threads"]:
     """What compute = "auto" means: inline where another thread would only share the core with the event loop, unless
-    several sessions a process were asked for."""
+    several sessions a process were asked for. A session that waits for a row store must not stop the event loop."""
     from processor.cores import available
 
+    if config.remote() is not None:
+        if config.compute == "inline":
+            raise BadInput("compute: threads wanted with remote tables, got inline")
+        return "threads"
     if config.compute == "auto":
         alone = config.workers != 1 or len(available()) == 1
         return "inline" if alone and config.sessions <= 1 else "threads"
@@ -70,6 +74,7 @@ def open_processor(config: ServeConfig) -> Processor:
             max_queue_rows=config.max_queue_rows,
             models=config.models or None,
             undo_depth=config.undo_depth,
+            remote=config.remote(),
         )
     )
 
@@ -160,6 +165,7 @@ class Server:
             shutdown_timeout_s=config.shutdown_timeout_s,
             log_level=config.log_level,
             version=version,
+            remote=config.remote(),
         )
         fleet = Fleet(self._workers, settings)
         self._front = door = Door(data, fleet)

@@ -26,6 +26,7 @@ from processor.generation import Generation
 from processor.memory import Handle, advise, share
 from processor.package.manifest import Manifest
 from processor.replica import WRITTEN_BY_READERS, Change, Package, Replica, chosen
+from processor.stores.remote import RemoteTables
 from serving.workers.channel import Message
 from serving.workers.parcel import Packed, Parcel, Unpacker
 
@@ -127,10 +128,13 @@ class Received:
 class Receiver:
     """A worker's side of one version: its replica, and the arrays that it holds."""
 
-    def __init__(self, message: Message, unpacker: Unpacker, threads: int, clock: Clock) -> None:
+    def __init__(
+        self, message: Message, unpacker: Unpacker, threads: int, clock: Clock, remote: RemoteTables | None = None
+    ) -> None:
         files = {name: unpacker.unpack(packed).tobytes() for name, packed in message["files"].items()}
         package = Received(Manifest.from_json(message["manifest"].encode()), files)
-        self.replica = Replica(package, unpacker.unpack(message["control"]), message["process"], threads, clock)
+        control = unpacker.unpack(message["control"])
+        self.replica = Replica(package, control, message["process"], threads, clock, remote)
         self._arrays: dict[int, NDArray[Any]] = {}
         self._dense_numbers: dict[str, int] = {}
         self._dense: dict[str, NDArray[np.float32]] = {}

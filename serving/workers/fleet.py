@@ -31,7 +31,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,6 +40,7 @@ from processor import errors
 from processor.errors import FreshetError, NotReady
 from processor.memory import reserve, share
 from processor.sessions import Compute
+from processor.stores.config import RemoteConfig
 from serving.workers.channel import Channel, Gone, Message
 from serving.workers.parcel import Parcel
 
@@ -77,9 +78,10 @@ class WorkerSettings:
     shutdown_timeout_s: float
     log_level: str
     version: str
+    remote: RemoteConfig | None = None
 
     def message(self) -> Message:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 Heard = Callable[["WorkerProcess", Message], None]

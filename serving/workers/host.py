@@ -33,6 +33,7 @@ from processor.host import ModelHost
 from processor.replica import Change, clear_words
 from processor.served import ServedVersion
 from processor.session import SessionStats
+from processor.stores.remote import RemoteStats, RemoteTables
 from serving.config import ServeConfig
 from serving.workers.changes import Outgoing, Sender
 from serving.workers.channel import Gone, Message
@@ -54,9 +55,9 @@ class FleetHost(ModelHost):
         self, config: ServeConfig, fleet: Fleet, scrape: Callable[[], bytes], clock: Clock | None = None
     ) -> None:
         """Starts the fleet; load_all() loads the models. scrape: renders the metrics that workers are asked for."""
-        super().__init__(
-            config.repository, config.models or None, config.undo_depth, clock or SystemClock(), len(fleet)
-        )
+        clock, remote = clock or SystemClock(), config.remote()
+        tables = RemoteTables.of(remote, clock) if remote else None
+        super().__init__(config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables)
         self._fleet, self._sessions = fleet, fleet.settings.sessions
         self._registry = threading.Lock()
         self._joined: tuple[WorkerProcess, ...] = ()
@@ -87,6 +88,13 @@ class FleetHost(ModelHost):
         assert isinstance(readers, FleetReaders), "connect() made them"
         lookups, misses = self.totals.counters().get("lookups", {}).get(str(readers.key), (0, 0))
         return lookups, misses
+
+    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+        """See ModelHost.remote_rows: as last reported."""
+        readers = version.readers
+        assert isinstance(readers, FleetReaders), "connect() made them"
+        counted = self.totals.counters().get("remote", {}).get(str(readers.key))
+        return RemoteStats(**counted) if counted else None
 
     def rerouted(self) -> None:
         """See ModelHost.rerouted: every worker has the new routes when this returns."""

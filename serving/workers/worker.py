@@ -25,6 +25,7 @@ import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 from processor.clock import Clock, SystemClock
@@ -34,6 +35,8 @@ from processor.replica import Replica
 from processor.routes import Routes, VersionStatus, find
 from processor.session import total
 from processor.sessions import GroupOptions, SessionGroup
+from processor.stores.config import RemoteConfig
+from processor.stores.remote import RemoteTables
 from serving.app import DataApp
 from serving.lifecycle import Lifecycle
 from serving.metrics import Counts
@@ -126,6 +129,8 @@ class Worker:
         self._port = Port(app, None, settings["shutdown_timeout_s"], protocol)
         self._changes = ThreadPoolExecutor(1, "freshet-changes")
         self._receivers: dict[int, Receiver] = {}
+        remote = settings["remote"]
+        self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
         self._adopting: set[asyncio.Task[None]] = set()
         self._asked: dict[int, Future[Message]] = {}
         self._numbers = itertools.count(1)
@@ -205,7 +210,7 @@ class Worker:
         try:
             with Unpacker(fds) as unpacker:
                 if op == "open":
-                    self._receivers[key] = Receiver(message, unpacker, THREADS_PER_SESSION, self._clock)
+                    self._receivers[key] = Receiver(message, unpacker, THREADS_PER_SESSION, self._clock, self._remote)
                 elif op == "change":
                     receiver = self._receivers[key]
                     receiver.prepare(message, unpacker)
@@ -239,8 +244,14 @@ class Worker:
             str(key): group.counts(receiver.replica).sum(axis=0).tolist()
             for key, receiver in list(self._receivers.items())
         }
+        remote = {
+            str(key): asdict(receiver.replica.remote.statistics())
+            for key, receiver in list(self._receivers.items())
+            if receiver.replica.remote is not None
+        }
+        work = numbers_of(total(group.statistics()))
         return {
-            "counters": {**self._metrics.snapshot(), "work": numbers_of(total(group.statistics())), "lookups": lookups},
+            "counters": {**self._metrics.snapshot(), "work": work, "lookups": lookups, "remote": remote},
             "gauges": {"queue_rows": group.queue_rows, "cpu_s": usage.ru_utime + usage.ru_stime},
         }
 

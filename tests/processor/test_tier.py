@@ -1,5 +1,6 @@
 """A table with a memory budget against a dict per epoch: the same rows at any budget, whatever moves meanwhile."""
 
+import threading
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,13 +61,14 @@ def read(descriptor, epoch):
 
 
 def look_up(table, ids, epoch=0):
-    """The rows of `ids` by the fused kernel, as a batch."""
+    """The rows of `ids` by the fused kernel, as a batch. table: a ServedTable or its descriptor."""
+    descriptor = table.descriptor() if isinstance(table, ServedTable) else table
     ids = np.ascontiguousarray(ids, np.int64)
     plan = np.zeros((1, pool.PLAN_FIELDS), np.int64)
     plan[0] = (pool.KIND_ONE, 0, 0, 0, 0, 0, 0, DIM)
     out, counts = np.empty((len(ids), DIM), np.float32), np.zeros((1, 2), np.int64)
     inputs = np.array([[[ids.ctypes.data, len(ids), 1, 0]]], np.int64)
-    spans, tables = np.array([[0, len(ids)]], np.int64), np.array([table.descriptor()], np.int64)
+    spans, tables = np.array([[0, len(ids)]], np.int64), np.array([descriptor], np.int64)
     pool.run(tables, plan, np.zeros((1, 3), np.float32), inputs, spans, epoch, out, counts)
     return out
 
@@ -109,14 +111,13 @@ class World:
         self.tag += 1
         keys = np.array(upserts, np.int64)
         versions = self.table.apply(TableDelta(keys, rows_of(keys, self.tag), np.array(removed, np.int64)), self.tag)
-        self.applied.append((versions, self.epoch, self.model))
+        self.applied.append((versions, self.tag, self.epoch, self.model))
         self.epoch = self.tag
         model = {k: v for k, v in self.model.items() if k not in removed} | dict.fromkeys(upserts, self.tag)
         self.publish(model)
 
     def undo(self):
-        versions, epoch, model = self.applied.pop()
-        undone, self.epoch = self.epoch, epoch
+        versions, undone, self.epoch, model = self.applied.pop()
         self.publish(model)
         self.pinned = [s for s in self.pinned if s.epoch < undone]
         self.table.undo(versions, self.state.flip + 1)
@@ -323,6 +324,65 @@ def test_counts_in_the_sketch_are_never_too_low():
     estimates = np.empty(300, np.uint8)
     tiers.estimate(sketch, distinct, estimates)
     assert (estimates >= np.bincount(keys, minlength=300)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_readers_never_meet_another_row_while_everything_moves(tmp_path, dtype):
+    """Deltas write the values that keys have had all along, so a reader of any state must find those and no others."""
+    keys = np.arange(300, dtype=np.int64)
+    wanted = dequantise(quantise(rows_of(keys, 0), dtype), dtype)
+    table = make_table(keys, 40, tmp_path, dtype)
+    lock, stop = threading.Lock(), threading.Event()
+    pins, state, wrong = np.full(2, 1 << 62), [(1, 0, table.descriptor(), table.arrays)], []
+
+    def serve(reader):
+        random = np.random.default_rng(reader)
+        while not stop.is_set():
+            while True:
+                flip, epoch, descriptor, keep = state[0]
+                pins[reader] = flip
+                if state[0][0] == flip:
+                    break
+            ids = random.zipf(1.2, 500) % 300
+            if not np.array_equal(look_up(descriptor, ids, epoch), wanted[ids]):
+                wrong.append((reader, flip))
+            del keep
+            pins[reader] = 1 << 62
+
+    def publish(epoch):
+        state[0] = (state[0][0] + 1, epoch, table.descriptor(), table.arrays)
+
+    def tend():
+        with lock:
+            flip, epoch = state[0][:2]
+            if table.tend(min(int(pins.min()), flip), flip + 1, 0.0):
+                publish(epoch)
+        return True
+
+    readers = [threading.Thread(target=serve, args=(n,)) for n in range(2)]
+    keeper = tier.Keeper(tend, busy_interval_s=0.0)
+    for thread in (*readers, keeper):
+        thread.start()
+    random = np.random.default_rng(9)
+    for epoch in range(1, 150):
+        changed = random.choice(keys, 20, replace=False)
+        with lock:
+            table.reclaim(min(int(pins.min()), state[0][0]), state[0][0] + 1)
+            versions = table.apply(TableDelta(changed, rows_of(changed, 0), np.empty(0, np.int64)), epoch)
+            publish(epoch)
+            table.retire(versions, state[0][0])
+        for _ in range(20):
+            keeper.join(0.0005)
+            if table.tier.hot_rows <= table.tier.hot_rows_limit:
+                break
+    stop.set()
+    keeper.close()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    assert table.tier.compactions > 0
+    assert table.tier.promoted > 10
+    assert table.tier.demoted > 100
 
 
 def test_the_keeper_works_again_at_once_while_there_is_work_and_ends_when_closed():
