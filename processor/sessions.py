@@ -75,7 +75,7 @@ class Queue:
         self.sessions = 0
         self.idle: list[SessionThread] = []
         self.waking = 0
-        self.running_s = 0.0
+        self.running_s = self.turn_s = 0.0
 
     @property
     def load_s(self) -> float:
@@ -109,6 +109,7 @@ class Queue:
             self.running_s = max(0.0, self.running_s - session.predicted_s)
             measured_s = now_s - session.started_s
             self.batcher.paced(session.predicted_s, measured_s)
+            self.turn_s = measured_s if self.batcher else 0.0
             session.stats.busy_s += measured_s
             session.predicted_s = 0.0
         session.started_s = now_s if self.batcher else 0.0
@@ -181,6 +182,9 @@ class SessionGroup:
             now_s = self._clock.now_s()
             parts = self._parts(work)
             queue = self._route(work)
+            if self._inline is not None and work.deadline_s is not None:
+                # While a batch was computed nobody read: the request may have been there all that time.
+                work.deadline_s -= queue.turn_s
             if queue.batcher:
                 patience_s = None if work.deadline_s is None else work.deadline_s - now_s
                 own_s = queue.batcher.predict_s(work.target, work.rows // parts, work.ids // parts)
