@@ -1,91 +1,78 @@
-"""The engine against the bare loop: same kernels, same executable, perfect batches, no queue and no hand-over."""
+"""The engine against the bare loop, and its ways to compute against each other, in one process.
+
+The bare loop: same kernels, same executable, perfect batches, no queue and no hand-over.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-<<<<<<< HEAD
 from loadtest.payload import bench_inputs
-=======
-from models.bench import FLOATS, TABLES, write_model
 from processor.cores import available
->>>>>>> batch
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from tests.bench.bare import BareLoop
 from tests.bench.pairs import Pair
 
 REQUESTS = 32
+LARGE_REQUESTS = 4
 
 
-<<<<<<< HEAD
 @contextlib.contextmanager
 def pairs(repository: Path, table_rows: int) -> Iterator[list[Pair]]:
     """repository: one that holds the benchmark's model, of table_rows rows a table."""
-    with Processor.initialize(ProcessorConfig(str(repository), sessions=1)) as processor:
-        yield [_pair(processor, n, table_rows) for n in (1, 64)] + [_shared_user(processor, table_rows)]
-
-
-def _pair(processor: Processor, candidates: int, table_rows: int) -> Pair:
-    requests = [PredictRequest("bench", i) for i in bench_inputs(candidates, REQUESTS, table_rows)]
-=======
-def pairs() -> list[Pair]:
-    repository = Path(tempfile.mkdtemp(prefix="freshet-bench-"))
-    write_model(repository, ROWS)
-    inline, thread = (
-        Processor.initialize(ProcessorConfig(str(repository), sessions=1, compute=compute))
-        for compute in ("inline", "threads")
-    )
-    bare = [_pair(p, name, n) for p, name in ((inline, "inline"), (thread, "one thread")) for n in (1, 64)]
     cores = len(available())
-    two = {
-        policy: Processor.initialize(ProcessorConfig(str(repository), sessions=cores, policy=policy))
-        for policy in ("shared", "least-loaded", "round-robin")
-    }
-    groups = [_side_by_side(thread, "one session", two["shared"], f"{cores} sessions", n) for n in (1, 64, 512)]
-    policies = [
-        _side_by_side(two["shared"], "shared", two[policy], policy, n)
-        for policy in ("least-loaded", "round-robin")
-        for n in (1, 64)
-    ]
-    return [*bare, _shared_user(thread), *groups, *policies]
+    with contextlib.ExitStack() as stack:
+
+        def opened(**options: Any) -> Processor:
+            return stack.enter_context(Processor.initialize(ProcessorConfig(repository=str(repository), **options)))
+
+        inline, thread = opened(sessions=1, compute="inline"), opened(sessions=1)
+        policies = {name: opened(sessions=cores, policy=name) for name in ("shared", "least-loaded", "round-robin")}
+        shared = policies.pop("shared")
+        found = [
+            _bare(processor, name, candidates, table_rows)
+            for processor, name in ((inline, "inline"), (thread, "one thread"))
+            for candidates in (1, 64)
+        ]
+        found.append(_shared_user(thread, table_rows))
+        for candidates in (1, 64, 512):
+            found.append(_sides(thread, "one session", shared, f"{cores} sessions", candidates, table_rows))
+        for name, processor in policies.items():
+            found += [_sides(shared, "shared", processor, name, candidates, table_rows) for candidates in (1, 64)]
+        yield found
 
 
-def _inputs(candidates: int, seed: int = 0) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(seed)
-    return {
-        "ids": random.integers(0, ROWS, (candidates, TABLES)),
-        "floats": random.random((candidates, FLOATS), np.float32),
-    }
+def _requests(candidates: int, table_rows: int) -> list[PredictRequest]:
+    count = REQUESTS if candidates < 256 else LARGE_REQUESTS
+    return [PredictRequest("bench", inputs) for inputs in bench_inputs(candidates, count, table_rows)]
 
 
-def _side_by_side(a: Processor, a_name: str, b: Processor, b_name: str, candidates: int) -> Pair:
-    """The same requests through two processors: 32 at once, or four large ones."""
-    count = REQUESTS if candidates < 256 else 4
-    requests = [PredictRequest("bench", _inputs(candidates, seed)) for seed in range(count)]
+def _named(what: str, candidates: int, count: int) -> str:
+    return f"{what}, {candidates} candidate{'s' if candidates > 1 else ''} a request, {count} at once"
+
+
+def _bare(processor: Processor, compute: str, candidates: int, table_rows: int) -> Pair:
+    requests = _requests(candidates, table_rows)
+    bare = BareLoop(processor, requests)
+    name = _named(f"engine ({compute}) / bare loop", candidates, len(requests))
+    return Pair(name, lambda: processor.batch_process(requests), bare.run, len(requests), "request")
+
+
+def _sides(a: Processor, a_name: str, b: Processor, b_name: str, candidates: int, table_rows: int) -> Pair:
+    """The same requests through two processors."""
+    requests = _requests(candidates, table_rows)
     return Pair(
-        f"{a_name} / {b_name}, {candidates} candidate{'s' if candidates > 1 else ''}, {len(requests)} at once",
+        _named(f"{a_name} / {b_name}", candidates, len(requests)),
         lambda: a.batch_process(requests),
         lambda: b.batch_process(requests),
         len(requests),
         "request",
     )
-
-
-def _pair(processor: Processor, compute: str, candidates: int) -> Pair:
-    requests = [PredictRequest("bench", _inputs(candidates, seed)) for seed in range(REQUESTS)]
->>>>>>> batch
-    bare = BareLoop(processor, requests)
-
-    def engine() -> None:
-        processor.batch_process(requests)
-
-    plural = "s" if candidates > 1 else ""
-    name = f"engine ({compute}) / bare loop, {candidates} candidate{plural} a request, {REQUESTS} at once"
-    return Pair(name, engine, bare.run, REQUESTS, "request")
 
 
 def _shared_user(processor: Processor, table_rows: int) -> Pair:
