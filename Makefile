@@ -4,10 +4,13 @@ BIN := .venv/bin
 DEMO_ARGS ?=
 DATA ?=
 BENCH_ARGS ?=
+PEERS ?=
+PEERS_ARGS ?=
+SOAK_ARGS ?=
 LOADTEST_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check format bench loadtest kills image-steps clean
+.PHONY: help install demo test check format bench bench-peers soak loadtest kills image-steps clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,8 +32,14 @@ format: .venv/.dev .venv/.kernels
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/.dev .venv/.kernels ## paired micro-benchmarks, as ratios
+bench: .venv/.dev .venv/.kernels ## server and engine against the bare loop, an echo, themselves; BENCH_ARGS="--only single --quick"
 	$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
+	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)
+
+soak: .venv/.dev .venv/.kernels ## ten minutes of load, deltas, loads and unloads; SOAK_ARGS="--minutes 60"
+	$(BIN)/python -m tests.bench --only soak $(SOAK_ARGS)
 
 loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second; report in loadtest/results/
 	$(BIN)/python -m loadtest $(LOADTEST_ARGS)

@@ -131,7 +131,7 @@ def markdown(summary: dict[str, Any], name: str) -> str:
         f"{'Passed' if passed(summary) else 'FAILED'}: {summary['requests']} predict requests, "
         f"{summary['failed']} failed, {summary['mixed']} mixed generations, {summary['deltas']} deltas, "
         f"{len(summary['deltas_never_served'])} of them never served.",
-        _table(
+        table(
             ["", ""],
             [
                 ["machine", f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB, {m['system']}"],
@@ -146,14 +146,14 @@ def markdown(summary: dict[str, Any], name: str) -> str:
             ],
         ),
         "## Latency, milliseconds",
-        _table(["", "requests", "p50", "p90", "p99", "p99.9", "max"], rows),
+        table(["", "requests", "p50", "p90", "p99", "p99.9", "max"], rows),
         f"![latency over time]({name}-latency.png)",
         "## Freshness, milliseconds",
         "From the moment before a delta is published to the first reply that carries it. "
         f"The goal is a p99 under {GOAL_MS:g} ms: {'met' if goal else 'not met'}. "
         f"Replies of the prober came {summary['probe_interval_ms']['p50']:g} ms apart "
         f"(p99 {summary['probe_interval_ms']['p99']:g} ms).",
-        _table(["published by", "deltas", "p50", "p99", "max"], ways),
+        table(["published by", "deltas", "p50", "p99", "max"], ways),
         f"![freshness]({name}-freshness.png)",
         "## Correctness",
         f"{summary['checked']} replies were checked, every score against what the generation named by the "
@@ -163,7 +163,7 @@ def markdown(summary: dict[str, Any], name: str) -> str:
     ]
     if summary["faults"]:
         faults = [[text.replace("|", "\\|"), count] for text, count in summary["faults"].items()]
-        parts += ["## Failures", _table(["what", "times"], faults)]
+        parts += ["## Failures", table(["what", "times"], faults)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -171,6 +171,7 @@ def _figures(values: dict[str, Any], names: Iterable[str] = ("p50", "p90", "p99"
     return [str(values[n]) if n == "deltas" else f"{values[n]:.2f}" for n in names]
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table; with more than two columns all but the first are figures, set to the right."""
     lines = [header, ["---", *["---:" if len(header) > 2 else "---"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)

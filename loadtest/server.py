@@ -50,11 +50,12 @@ def prepare(repository: Path, deltas: Path, table_rows: int, delta_rows: int, co
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A running server. ready_s: from its start to the first 200 of /v2/health/ready."""
+    """A running server. ready_s: from its start to the first 200 of /v2/health/ready. pid: of its first process."""
 
     http_port: int
     admin_port: int
     ready_s: float
+    pid: int = 0
 
     @property
     def host(self) -> str:
@@ -79,7 +80,7 @@ def serving(repository: Path, log: Path, options: list[str]) -> Iterator[Serving
             if process.poll() is not None or time.monotonic() - start_s > READY_TIMEOUT_S:
                 raise CommandFailed(_ended("freshet serve: not ready", process.returncode, _read(log)))
             time.sleep(READY_POLL_S)
-        yield Serving(http_port, admin_port, time.monotonic() - start_s)
+        yield Serving(http_port, admin_port, time.monotonic() - start_s, process.pid)
         if process.poll() is not None:
             raise CommandFailed(_ended("freshet serve", process.returncode, _read(log)))
     finally:

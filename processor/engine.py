@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
+from processor.budgets import Budgets
 from processor.clock import Clock, SystemClock
 from processor.groups import GroupConfig, Groups, SessionConfig
 from processor.host import ModelHost, ModelStats
@@ -22,6 +23,8 @@ from processor.predictor import Predictor, PredictRequest
 from processor.replica import Replica
 from processor.routes import VersionStatus
 from processor.served import ServedVersion
+from processor.stores.config import RemoteConfig
+from processor.stores.remote import RemoteStats, RemoteTables
 from processor.work import PredictReply
 
 __all__ = [
@@ -39,11 +42,14 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class ProcessorConfig(SessionConfig):
     """repository: folder of models. models: the only ones to serve, or None. undo_depth: deltas a rollback can take
-    back without reading the disk. The rest: see processor.groups."""
+    back without reading the disk. remote: tables whose rows are in a row store, or None. budgets: memory for
+    the rows of tables, or None. The rest: see processor.groups."""
 
     repository: str
     models: list[str] | None = None
     undo_depth: int = 16
+    remote: RemoteConfig | None = None
+    budgets: Budgets | None = None
 
 
 class Processor(Predictor, ModelHost):
@@ -53,7 +59,8 @@ class Processor(Predictor, ModelHost):
         """Opens the repository and starts the sessions; poll() loads the models. See initialize()."""
         self.config = config
         clock = clock or SystemClock()
-        ModelHost.__init__(self, config.repository, config.models, config.undo_depth, clock)
+        remote = RemoteTables.of(config.remote, clock) if config.remote else None
+        ModelHost.__init__(self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets)
         Predictor.__init__(self, Groups(config, clock), clock)
 
     @classmethod
@@ -80,12 +87,17 @@ class Processor(Predictor, ModelHost):
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
         options = self._groups.of(version.manifest.model).options
-        return Replica(version.reader, version.control, 0, options.threads, self._clock, options.all_cpus)
+        return Replica(version.reader, version.control, 0, options.threads, self._clock, options.all_cpus, self._remote)
 
     def lookups(self, version: ServedVersion) -> tuple[int, int]:
         """See ModelHost.lookups."""
         lookups, misses = self._groups.counts(cast(Replica, version.readers)).sum(axis=0).tolist()
         return lookups, misses
+
+    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+        """See ModelHost.remote_rows."""
+        reader = cast(Replica, version.readers).remote
+        return reader.statistics() if reader else None
 
     def info(self) -> dict[str, Any]:
         """See ModelHost.info; with the session groups."""
@@ -96,5 +108,7 @@ class Processor(Predictor, ModelHost):
 
     def close(self) -> None:
         """Answers what is queued, then stops the sessions; later calls raise NotReady."""
-        self._closed = True
+        ModelHost.close(self)
         self._groups.close()
+        if self._remote is not None:
+            self._remote.close()

@@ -5,13 +5,15 @@ Changes run in the caller's thread under the model's lock and never block a requ
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from processor.budgets import Budgets
 from processor.clock import Clock
-from processor.errors import BadInput, NotReady
+from processor.errors import BadInput, FreshetError, NotReady
 from processor.generation import Generation
 from processor.groups import GroupStats
 from processor.model import Applied, ServedModel
@@ -21,12 +23,17 @@ from processor.repository import FolderWatch, Repository
 from processor.routes import VersionStatus, find
 from processor.served import ServedVersion
 from processor.session import total
+from processor.stores.remote import RemoteStats, RemoteTables
+from processor.tier import Keeper, Tally
+
+log = logging.getLogger("freshet.host")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStats:
-    """A snapshot of one model. requests to padded_rows are the SessionGroup's, over all models. published_at and
-    event_time (newest event learned): Unix seconds, of the served generation."""
+    """A snapshot of one model. requests to padded_rows are the sessions', over all models. published_at and
+    event_time (newest event learned): Unix seconds, of the served generation. remote: of its tables in a row store.
+    tiers: of its tables with a memory budget."""
 
     model: str
     generation: Generation
@@ -44,15 +51,25 @@ class ModelStats:
     event_time: float | None
     lookups: int
     misses: int
+    remote: RemoteStats | None = None
+    tiers: dict[str, Tally] = field(default_factory=dict)
 
 
 class ModelHost(ABC):
     """Every model of a repository, loaded and kept up to date. connect() says who answers by a version."""
 
     def __init__(
-        self, repository: str, models: list[str] | None, undo_depth: int, clock: Clock, processes: int = 1
+        self,
+        repository: str,
+        models: list[str] | None,
+        undo_depth: int,
+        clock: Clock,
+        processes: int = 1,
+        remote: RemoteTables | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
-        """models: the only ones to serve, or None. processes: how many may read a version."""
+        """models: the only ones to serve, or None. processes: how many may read a version. remote: where the rows of
+        remote tables are. budgets: memory for the rows of tables."""
         self._repository = Repository(repository)
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
         self._root = FolderWatch(self._repository.root)
@@ -61,6 +78,11 @@ class ModelHost(ABC):
         self._empty: dict[str, FolderWatch] = {}
         self._changing = threading.Lock()
         self._closed = False
+        self._remote = remote
+        self._budgets = budgets if budgets and budgets.nbytes else None
+        self._keeper = Keeper(self._tend) if self._budgets else None
+        if self._keeper:
+            self._keeper.start()
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Readers:
@@ -80,8 +102,14 @@ class ModelHost(ABC):
         """Embedding lookups by a version, and those of them that got the default row."""
 
     @abstractmethod
+    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+        """What a version read of remote tables; None if it has none."""
+
     def close(self) -> None:
-        """Ends what answers; later calls raise NotReady."""
+        """Later calls raise NotReady."""
+        self._closed = True
+        if self._keeper:
+            self._keeper.close()
 
     def rerouted(self) -> None:  # noqa: B027
         """Called when what answers a model's requests has changed, and in whose words."""
@@ -177,6 +205,8 @@ class ModelHost(ABC):
                     event_time=version.event_time[1] if version.event_time else None,
                     lookups=lookups,
                     misses=misses,
+                    remote=self.remote_rows(version),
+                    tiers={name: tally for name, t in version.tables.items() if (tally := t.tier) is not None},
                 )
             )
         return snapshots
@@ -197,12 +227,26 @@ class ModelHost(ABC):
         return ServedModel(name, self._repository, self._load_version, self.connect, self._clock, self.rerouted)
 
     def _load_version(self, reader: VersionReader) -> ServedVersion:
-        return ServedVersion(reader, self._undo_depth, self._clock, self._processes)
+        # Asked before the version's files are: a store that is not ready costs no verification.
+        remote = [t.table for t in self._remote.stored(reader.manifest)] if self._remote else []
+        return ServedVersion(reader, self._undo_depth, self._clock, self._processes, remote, self._budgets)
+
+    def _tend(self) -> bool:
+        """One slice for every table that has a memory budget; the keeper's work."""
+        busy = False
+        for model in self._models.values():
+            for version in model.served.values():
+                try:
+                    busy |= version.tend()
+                except FreshetError as error:
+                    log.warning("tables of %s could not be tended: %s", model.name, error)
+        return busy
 
     def _model_info(self, model: ServedModel) -> dict[str, Any]:
         now = self._clock.unix_s()
         served = {}
         for number, version in sorted(model.served.items()):
+            remote = self.remote_rows(version)
             served[str(number)] = {
                 "generation": str(version.generation),
                 "published_at": version.published_at,
@@ -214,6 +258,7 @@ class ModelHost(ABC):
                 "delta_rows": version.delta_rows,
                 "memory": version.memory(),
                 "tables": {name: {"rows": t.rows, "dim": t.spec.dim} for name, t in version.tables.items()},
+                "remote": asdict(remote) if remote else None,
                 "buckets": {str(b): round(s * 1e6, 1) for b, s in version.readers.cost.items()},
             }
         generation = str(model.pick().generation) if model.ready else None

@@ -191,10 +191,11 @@ class ServedModel:
         wanted = {v for v in self.labels.values() if v in known} | (self._by_hand & set(known))
         newest = max(known, default=0)
         events = []
-        for number in sorted(wanted | {newest} - {0} - self._unloaded):
+        first = wanted | {newest} - {0} - self._unloaded
+        for number in sorted(first):
             events += self._try(number)
         # Nothing to fall back on in memory, as at a start: the newest version that loads is the last good one.
-        for number in sorted(set(known) - self._unloaded, reverse=True):
+        for number in sorted(set(known) - first - self._unloaded, reverse=True):
             if self.served or newest in self._unloaded:
                 break
             events += self._try(number)
@@ -209,12 +210,15 @@ class ServedModel:
         manifest = self._repository.root / self.name / str(number) / MANIFEST
         if number in self.served or (seen := self._fresh(manifest)) is None:
             return []
+        before = self.routes.states.get(number)
         try:
             self._admit(number)
         except NotReady as error:
-            # Nobody was there to serve it: that is no fault of the version, which is tried again at the next look.
+            # Nobody was there to serve it, or the row store was not ready: that is no fault of the version, which is
+            # tried again at the next look, and told of once.
             self._folder = FolderWatch(self._repository.root / self.name)
-            return [f"{self.name} version {number} waits: {error}"]
+            told = before is not None and before.error == str(error)
+            return [] if told else [f"{self.name} version {number} waits: {error}"]
         except FreshetError as error:
             self._refused[manifest] = (seen, ANY_STEP)
             return [f"{self.name} version {number} refused: {error}"]

@@ -40,13 +40,14 @@ from processor.memory import reserve
 from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
 from processor.sparse import SparsePlan
+from processor.stores.remote import RemoteTables
 from processor.table import descriptor
 
 IDLE = np.iinfo(np.int64).max
 READERS = 2048
 CALIBRATION_RUNS = 3
-WRITTEN_BY_READERS: frozenset[str] = frozenset()
-"""Names of table arrays that sessions write too; other processes map all the others for reading only."""
+WRITTEN_BY_READERS = frozenset({"hits", "ring"})
+"""Names of table arrays that sessions write too (processor.tier); other processes map the others for reading only."""
 
 Dense = Mapping[str, NDArray[np.float32]]
 Arrays = Mapping[str, NDArray[Any]]
@@ -126,14 +127,16 @@ class Replica:
         threads: int,
         clock: Clock,
         cpus: frozenset[int] = frozenset(),
+        remote: RemoteTables | None = None,
     ) -> None:
         """Reads the executables' files; raises FreshetError when they cannot be served.
 
         control: control_words() of the version. process: this one's number. threads: that one run may use.
-        cpus: cores for them, none for any.
+        cpus: cores for them, none for any. remote: where this process finds the rows of tables that are not in memory.
         """
         self.manifest: Manifest = reader.manifest
         self.plan = SparsePlan(self.manifest)
+        self.remote = remote.open(self.manifest, self.plan) if remote else None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         self.costs = CostTable({1: 1.0})
         self._clock, self._threads, self._cpus = clock, threads, cpus

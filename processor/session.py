@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from processor.backends.base import Executable
 from processor.clock import Clock
-from processor.errors import FreshetError
+from processor.errors import FreshetError, NotReady
 from processor.replica import Replica, State
 from processor.sparse import Bound
 from processor.split import Part
+from processor.stores.remote import StandIn
 from processor.work import Outputs, PredictReply, Work, answer
 
 log = logging.getLogger("freshet.sessions")
@@ -117,6 +118,11 @@ class Session:
             finally:
                 version.unpin(self.number)
         except Exception as error:
+            if isinstance(error, NotReady) and len(batch) > 1:
+                # Rows that one request reads could not be had: the others are not to fail with it.
+                for work in batch:
+                    self.run([work])
+                return
             self.stats.failed += len(batch)
             told = _told(error)
             for work in batch:
@@ -160,12 +166,16 @@ class Session:
         if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
             cover = costs.explore(rows)
         at, sparse_s = 0, 0.0
+        # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
+        tables: State | StandIn = state
+        if version.remote is not None:
+            tables = version.remote.stand_in(state.tables, state.epoch, *self._cut(works, 0, rows))
         for bucket in cover:
             stop = min(at + bucket, rows)
             started_s = now_s()
             x, outputs, run = buffers.get(state, bucket)
             bound, spans = self._cut(works, at, stop)
-            fill(state.tables, state.epoch, bound, spans, x, buffers.counts)
+            fill(tables.tables, state.epoch, bound, spans, x, buffers.counts)
             filled_s = now_s()
             run()
             costs.ran(bucket, now_s() - filled_s)

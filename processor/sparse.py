@@ -153,9 +153,13 @@ class SparsePlan:
         counts: NDArray[np.int64],
     ) -> None:
         """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]."""
-        words = bytearray().join([b.words for b in bound])
-        inputs = np.frombuffer(words, np.int64).reshape(len(bound), -1, pool.INPUT_FIELDS)
-        pool.run(tables, self.plan, self.scaling, inputs, spans, epoch, out, counts)
+        pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+
+
+def inputs_of(bound: Sequence[Bound]) -> NDArray[np.int64]:
+    """What kernels read requests by: int64 [R, S, 4] (kernels.pool)."""
+    words = bytearray().join([b.words for b in bound])
+    return np.frombuffer(words, np.int64).reshape(len(bound), -1, pool.INPUT_FIELDS)
 
 
 def address(array: NDArray[Any]) -> int:

@@ -85,7 +85,7 @@ def descriptor(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
         arrays["index"].ctypes.data,
         len(arrays["index"]),
         arrays["base"].ctypes.data,
-        spec.rows,
+        len(arrays["base"]),
         arrays["arena"].ctypes.data,
         arrays["meta"].ctypes.data,
         spec.dim * ROW_TYPES[spec.dtype].dtype.itemsize,
@@ -206,7 +206,12 @@ class ServedTable:
         slot_nbytes = self._row_nbytes + 16 + (4 if self._type.scaled else 0)
         rows = self._base.nbytes + self._scales.nbytes
         parts = {"rows": rows, "index": self._index.nbytes, "arena": self._slots.bump * slot_nbytes}
-        return parts | ({"log": self._tier.tally().log_nbytes} if self._tier else {})
+        return parts | ({"log": self._tier.tally().log_nbytes, "books": self._tier.nbytes} if self._tier else {})
+
+    @property
+    def tiered(self) -> bool:
+        """Whether there is a memory budget to keep."""
+        return self._tier is not None
 
     @property
     def tier(self) -> Tally | None:

@@ -15,6 +15,7 @@ import typer
 
 from processor.errors import FreshetError
 from serving.demo import demo
+from serving.tables import tables_app
 from serving.training import bench_app, train
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ delta_app = typer.Typer(help="List, apply and roll back deltas.", no_args_is_hel
 app.command()(train)
 app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
+app.add_typer(tables_app, name="tables")
 app.command()(demo)
 
 AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
@@ -111,6 +113,26 @@ def serve(
     max_queue_rows: Annotated[
         int | None, typer.Option(help="Candidate rows that may wait before shedding. [65536]")
     ] = None,
+    table_memory: Annotated[
+        str | None,
+        typer.Option(help="Memory for rows: model/table=SIZE or model/*=SIZE, separated by commas. [all of them]"),
+    ] = None,
+    scratch: Annotated[
+        str | None, typer.Option(help="Folder for rows of such tables that deltas change. [the system's]")
+    ] = None,
+    remote_url: Annotated[
+        str | None, typer.Option(help="Row store of remote tables; better set as FRESHET_REMOTE_URL. [none]")
+    ] = None,
+    remote_tables: Annotated[
+        str | None, typer.Option(help="Tables in the row store, model/table or model/*, separated by commas.")
+    ] = None,
+    remote_timeout_s: Annotated[float | None, typer.Option(help="Seconds to wait for the row store. [0.05]")] = None,
+    remote_on_error: Annotated[
+        str | None, typer.Option(help="Rows that cannot be had: default (row) or fail (503). [default]")
+    ] = None,
+    remote_cache_rows: Annotated[
+        int | None, typer.Option(help="Rows of each remote table kept in memory, in each process. [1000000]")
+    ] = None,
     config: Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")] = None,
 ) -> None:
     """Serves a model repository until SIGTERM.
@@ -123,6 +145,10 @@ def serve(
 
     if models is not None:
         options["models"] = split_names(models)
+    if remote_tables is not None:
+        options["remote_tables"] = split_names(remote_tables)
+    if table_memory is not None:
+        options["table_memory"] = split_names(table_memory)
     settings = load_config(options, os.environ, config)
     _log_to_stderr(settings.log_level)
     if "grpc_port" in settings.given:

@@ -7,13 +7,16 @@ fields.
 from __future__ import annotations
 
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from processor.budgets import Budgets
 from processor.errors import BadInput
+from processor.stores.config import RemoteConfig
 from serving.guard import is_loopback
 
 ENV_PREFIX = "FRESHET_"
@@ -51,6 +54,13 @@ class ServeConfig:
     log_level: str = "info"
     undo_depth: int = 16
     max_queue_rows: int = 65536
+    table_memory: list[str] = field(default_factory=list)
+    scratch: str = ""
+    remote_url: str = field(default="", repr=False)
+    remote_tables: list[str] = field(default_factory=list)
+    remote_timeout_s: float = 0.05
+    remote_on_error: str = "default"
+    remote_cache_rows: int = 1_000_000
     given: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __post_init__(self) -> None:
@@ -112,6 +122,24 @@ class ServeConfig:
             bool(self.admin_token) or is_loopback(self.admin_host),
             f"admin_host: without an admin_token a loopback address is wanted, got {self.admin_host[:64]!r}",
         )
+        _want(
+            self.remote() is None or self.compute != "inline",
+            "compute: threads or auto wanted with remote tables, got inline",
+        )
+
+        self.budgets()
+
+    def budgets(self) -> Budgets:
+        """Memory for the rows of tables; raises BadInput."""
+        return Budgets.parse(self.table_memory, self.scratch or tempfile.gettempdir())
+
+    def remote(self) -> RemoteConfig | None:
+        """Which tables are in a row store, None if none are; raises BadInput."""
+        if not self.remote_url and not self.remote_tables:
+            return None
+        return RemoteConfig(
+            self.remote_url, self.remote_tables, self.remote_timeout_s, self.remote_on_error, self.remote_cache_rows
+        )
 
     @property
     def default_timeout_s(self) -> float | None:
@@ -122,10 +150,10 @@ class ServeConfig:
         """processor.groups.SessionConfig's fields, JSON-able. workers: processes that answer; cores: of the machine.
 
         compute = "auto" is inline where a session's thread would only share a core with the event loop, unless several
-        sessions a process were asked for.
+        sessions a process were asked for, or a session waits for a row store: that must not stop the loop.
         """
         alone = (workers > 1 or cores == 1) and self.sessions <= 1
-        inline = self.compute == "inline" or (self.compute == "auto" and alone)
+        inline = self.compute == "inline" or (self.compute == "auto" and alone and self.remote() is None)
         return {
             "sessions": self.sessions or (1 if workers > 1 and not self.groups else 0),
             "threads_per_session": self.threads_per_session,

@@ -52,7 +52,13 @@ def open_processor(config: ServeConfig) -> Processor:
     """The processor that the options describe, its models loaded."""
     from processor.engine import Processor, ProcessorConfig
 
-    others = {"repository": config.repository, "models": config.models or None, "undo_depth": config.undo_depth}
+    others = {
+        "repository": config.repository,
+        "models": config.models or None,
+        "undo_depth": config.undo_depth,
+        "remote": config.remote(),
+        "budgets": config.budgets(),
+    }
     cores = len(available())
     return Processor.initialize(ProcessorConfig.of(config.session_options(workers=1, cores=cores) | others))
 
@@ -146,6 +152,7 @@ class Server:
             shutdown_timeout_s=config.shutdown_timeout_s,
             log_level=config.log_level,
             version=version,
+            remote=config.remote(),
         )
         fleet = Fleet(self._workers, settings)
         self._front = door = Door(data, fleet)

@@ -26,7 +26,7 @@ DIM = 4
 BUCKETS = (1, 4, 16)
 
 
-def manifest(version=1, users=0, tags=0, model="small"):
+def manifest(version=1, users=0, tags=0, model="small", dtype="float32"):
     features = [
         Feature("user", "id", "user", side="user", table="user", offset=0, width=DIM),
         Feature("tags", "strings", "tags", table="tag", combiner="mean", max_length=3, offset=DIM, width=DIM),
@@ -42,7 +42,7 @@ def manifest(version=1, users=0, tags=0, model="small"):
         created_at=time.time(),
         inputs=[Input("user", "int64"), Input("tags", "string", ragged=True), Input("floats", "float32", columns=4)],
         features=features,
-        tables=[Table("user", DIM, users), Table("tag", DIM, tags, hash_seed=7)],
+        tables=[Table("user", DIM, users, dtype), Table("tag", DIM, tags, dtype, hash_seed=7)],
         outputs=[Output("score")],
         width=WIDTH,
         dense={name: list(shape) for name, shape in SHAPES.items()},
@@ -67,18 +67,18 @@ def rows_of(keys, tag):
     return np.array([row_of(k, tag) for k in keys], np.float32).reshape(len(keys), DIM)
 
 
-def write_package(repository, version=1, users=range(20), tags=("a", "b", "c"), seed=0, model="small"):
+def write_package(repository, version=1, users=range(20), tags=("a", "b", "c"), seed=0, model="small", dtype="float32"):
     """Commits a version; returns its folder."""
     keys = {"user": np.array(list(users), np.int64), "tag": np.array([tag_id(t) for t in tags], np.int64)}
     with VersionWriter(Path(repository), model, version) as writer:
         for name, table_keys in keys.items():
-            writer.tensors(table_file(name), packed(table_keys, rows_of(table_keys, 0)))
+            writer.tensors(table_file(name), packed(table_keys, rows_of(table_keys, 0), dtype))
         writer.tensors(DENSE, make_weights(seed))
         folder = writer.folder / "compiled" / "onnxruntime-cpu"
         folder.mkdir(parents=True)
         for bucket in BUCKETS:
             (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
-        return writer.commit(manifest(version, len(keys["user"]), len(keys["tag"]), model))
+        return writer.commit(manifest(version, len(keys["user"]), len(keys["tag"]), model, dtype))
 
 
 def make_delta(step, users=(), removed=(), tags=(), parent=None, version=1, tag=None, dense_seed=None, **changes):

@@ -12,6 +12,7 @@ import processor.kernels.fences  # noqa: E402
 import processor.kernels.hashing  # noqa: E402
 import processor.kernels.index  # noqa: E402
 import processor.kernels.pool  # noqa: E402
+import processor.kernels.remote  # noqa: E402
 import processor.kernels.rows  # noqa: E402
 import processor.kernels.rowtypes  # noqa: E402
 import processor.kernels.tiers  # noqa: E402, F401

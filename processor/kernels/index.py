@@ -25,8 +25,8 @@ MAX_CAPACITY = 2**32 - LINE_ENTRIES
 
 
 def capacity_for(keys: int) -> int:
-    """Entries for an index that starts with `keys` keys: load 0.7, whole cache lines."""
-    return min(MAX_CAPACITY, max(16, -(-keys * 10 // 7 // LINE_ENTRIES) * LINE_ENTRIES + LINE_ENTRIES))
+    """Entries for an index that starts with `keys` keys: load 0.75, whole cache lines."""
+    return min(MAX_CAPACITY, max(16, -(-keys * 4 // 3 // LINE_ENTRIES) * LINE_ENTRIES + LINE_ENTRIES))
 
 
 def empty_index(capacity: int) -> np.ndarray:

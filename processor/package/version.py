@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -112,11 +112,12 @@ class VersionReader:
         if str(self.manifest.version) != folder.name or self.manifest.model != folder.parent.name:
             raise Corrupt(f"manifest: names {self.manifest.model!r} version {self.manifest.version}, not its folder's")
 
-    def verify(self) -> None:
-        """Checks size and checksum of every file of the package; raises Corrupt naming the first that fails."""
+    def verify(self, names: Iterable[str] | None = None) -> None:
+        """Checks size and checksum of every file of the package, or of `names`; raises Corrupt naming the first that
+        fails."""
         workers = max(1, min(8, os.cpu_count() or 1))
         with ThreadPoolExecutor(workers, "freshet-verify") as pool:
-            for _ in pool.map(self._verify_file, self.manifest.files):
+            for _ in pool.map(self._verify_file, self.manifest.files if names is None else names):
                 pass
 
     def _verify_file(self, name: str) -> None:

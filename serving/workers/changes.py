@@ -13,6 +13,7 @@ that a delta has brought are copied once into memory that can be shared.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +23,11 @@ from numpy.typing import NDArray
 
 from processor.clock import Clock
 from processor.generation import Generation
-from processor.memory import Handle, share
+from processor.memory import Handle, advise, share
 from processor.package.manifest import Manifest
 from processor.replica import WRITTEN_BY_READERS, Change, Package, Replica, chosen
 from processor.sessions import GroupOptions
+from processor.stores.remote import RemoteTables
 from serving.workers.channel import Message
 from serving.workers.parcel import Packed, Parcel, Unpacker
 
@@ -128,14 +130,19 @@ class Receiver:
     """A worker's side of one version: its replica, and the arrays that it holds."""
 
     def __init__(
-        self, message: Message, unpacker: Unpacker, options_of: Callable[[str], GroupOptions], clock: Clock
+        self,
+        message: Message,
+        unpacker: Unpacker,
+        options_of: Callable[[str], GroupOptions],
+        clock: Clock,
+        remote: RemoteTables | None = None,
     ) -> None:
-        """options_of: a model's session group."""
+        """options_of: a model's session group. remote: see Replica."""
         files = {name: unpacker.unpack(packed).tobytes() for name, packed in message["files"].items()}
         package = Received(Manifest.from_json(message["manifest"].encode()), files)
         control = unpacker.unpack(message["control"])
         options = options_of(package.manifest.model)
-        self.replica = Replica(package, control, message["process"], options.threads, clock, options.all_cpus)
+        self.replica = Replica(package, control, message["process"], options.threads, clock, options.all_cpus, remote)
         self._arrays: dict[int, NDArray[Any]] = {}
         self._dense_numbers: dict[str, int] = {}
         self._dense: dict[str, NDArray[np.float32]] = {}
@@ -148,6 +155,12 @@ class Receiver:
         same = self._dense and numbers == self._dense_numbers
         dense = self._dense if same else {name: arrays[number] for name, number in numbers.items()}
         tables = tuple({name: arrays[number] for name, number in names.items()} for names in message["tables"])
+        for names in message["tables"]:
+            if "ring" in names:
+                # As the table itself does where it has a memory budget: advice goes with a mapping, not with a file.
+                for number in (names["base"], names["log"]):
+                    if number not in self._arrays:
+                        advise(arrays[number], mmap.MADV_RANDOM)
         version, step = message["generation"]
         self.replica.prepare(Change(message["flip"], message["epoch"], Generation(version, step), tables, dense))
         named = {n for names in (*message["tables"], numbers) for n in names.values()}

@@ -2,6 +2,10 @@
 
 A connection that no worker can take, because none is up or all are busy reading, waits here, and those behind it in the
 listener's queue: they are late, not refused.
+
+Clients that leave and come back all at once meet counts that are not true yet: a worker that computes notices only
+after its batch that its old connections have ended, and the new ones would all go to the worker that noticed first,
+for as long as they live. So while the counts are uneven, a newcomer waits a moment for them to settle.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ log = logging.getLogger("freshet.fleet")
 
 ACCEPTS_A_TURN = 64
 RETRY_S = 0.02
+SETTLE_S = 0.02
 
 
 class Door:
@@ -26,6 +31,7 @@ class Door:
         self._listener, self._fleet = listener, fleet
         self.host: FleetHost | None = None
         self._held: socket.socket | None = None
+        self._settled = False
         self._ending = asyncio.Event()
         self._retry: asyncio.TimerHandle | None = None
 
@@ -64,26 +70,31 @@ class Door:
         self._fleet.abort()
 
     def _accept(self) -> None:
+        if self._fleet.uneven and not self._settled:
+            self._settled = True
+            self._pause(SETTLE_S)
+            return
         for _ in range(ACCEPTS_A_TURN):
             if self._held is None:
                 try:
                     self._held, _ = self._listener.accept()
                 except (BlockingIOError, ConnectionAbortedError):
+                    self._settled = False
                     return
                 except OSError as error:
                     log.error("a connection cannot be accepted: %s", error.strerror)
-                    self._pause()
+                    self._pause(RETRY_S)
                     return
             if not self._fleet.hand(self._held):
-                self._pause()
+                self._pause(RETRY_S)
                 return
             self._held.close()
             self._held = None
 
-    def _pause(self) -> None:
+    def _pause(self, delay_s: float) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener.fileno())
-        self._retry = loop.call_later(RETRY_S, self._resume)
+        self._retry = loop.call_later(delay_s, self._resume)
 
     def _resume(self) -> None:
         loop = asyncio.get_running_loop()

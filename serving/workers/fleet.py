@@ -31,7 +31,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,6 +39,7 @@ import numpy as np
 from processor import errors
 from processor.errors import FreshetError, NotReady
 from processor.memory import reserve, share
+from processor.stores.config import RemoteConfig
 from serving.workers.channel import Channel, Gone, Message
 from serving.workers.parcel import Parcel
 
@@ -75,9 +76,10 @@ class WorkerSettings:
     shutdown_timeout_s: float
     log_level: str
     version: str
+    remote: RemoteConfig | None = None
 
     def message(self) -> Message:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 Heard = Callable[["WorkerProcess", Message], None]
@@ -263,6 +265,12 @@ class Fleet:
         with self._changed:
             if not self._changed.wait_for(lambda: self.complete or self._ending.is_set(), START_TIMEOUT_S):
                 raise NotReady("workers: not all processes came up; the server's log says why")
+
+    @property
+    def uneven(self) -> bool:
+        """Whether a worker has two connections more than another."""
+        counts = [self._connections(worker) for worker in self.offered()]
+        return bool(counts) and max(counts) - min(counts) > 1
 
     def hand(self, connection: socket.socket) -> bool:
         """Hands a connection to the worker that has the fewest; False when none can take it now."""

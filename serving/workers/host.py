@@ -19,6 +19,7 @@ With all workers dead at once nothing can be prepared: deltas and loads are NotR
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -32,16 +33,16 @@ from processor.groups import GroupStats
 from processor.host import ModelHost
 from processor.replica import Change, clear_words
 from processor.served import ServedVersion
-from processor.session import SessionStats
+from processor.stores.remote import RemoteStats, RemoteTables
 from serving.config import ServeConfig
 from serving.workers.changes import Outgoing, Sender
 from serving.workers.channel import Gone, Message
 from serving.workers.fleet import Fleet, WorkerProcess
-from serving.workers.report import Totals, add
+from serving.workers.report import Totals, add, stats_of
 
 log = logging.getLogger("freshet.fleet")
 
-ANSWER_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 300.0
 REPORT_TIMEOUT_S = 1.0
 ABSENCE_TIMEOUT_S = 2.0
 ABSENCE_POLL_S = 0.02
@@ -54,14 +55,16 @@ class FleetHost(ModelHost):
         self, config: ServeConfig, fleet: Fleet, scrape: Callable[[], bytes], clock: Clock | None = None
     ) -> None:
         """Starts the fleet; load_all() loads the models. scrape: renders the metrics that workers are asked for."""
+        clock, remote = clock or SystemClock(), config.remote()
+        tables = RemoteTables.of(remote, clock) if remote else None
         super().__init__(
-            config.repository, config.models or None, config.undo_depth, clock or SystemClock(), len(fleet)
+            config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables, config.budgets()
         )
         self._fleet = fleet
         self._registry = threading.Lock()
         self._joined: tuple[WorkerProcess, ...] = ()
         self._readers: dict[int, FleetReaders] = {}
-        self._last_key = 0
+        self._keys = itertools.count(1)
         self._publishing = threading.RLock()
         self._loaded = self._draining = False
         self.totals = Totals()
@@ -74,9 +77,7 @@ class FleetHost(ModelHost):
     def connect(self, version: ServedVersion) -> FleetReaders:
         """See ModelHost.connect: every worker there is, and every one to come."""
         self._fleet.wait_complete()
-        with self._registry:
-            self._last_key += 1
-            return FleetReaders(self, self._last_key, version)
+        return FleetReaders(self, next(self._keys), version)
 
     def group_stats(self) -> dict[str, GroupStats]:
         """See ModelHost.group_stats: as last reported."""
@@ -85,7 +86,7 @@ class FleetHost(ModelHost):
             now = add(now, gauges["groups"])
         work = self.totals.counters().get("groups", {})
         return {
-            name: GroupStats(sessions, queue_rows, SessionStats(**work.get(name, {})))
+            name: GroupStats(sessions, queue_rows, stats_of(work.get(name, {})))
             for name, (sessions, queue_rows) in now.items()
         }
 
@@ -99,6 +100,13 @@ class FleetHost(ModelHost):
         assert isinstance(readers, FleetReaders), "connect() made them"
         lookups, misses = self.totals.counters().get("lookups", {}).get(str(readers.key), (0, 0))
         return lookups, misses
+
+    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+        """See ModelHost.remote_rows: as last reported."""
+        readers = version.readers
+        assert isinstance(readers, FleetReaders), "connect() made them"
+        counted = self.totals.counters().get("remote", {}).get(str(readers.key))
+        return RemoteStats(**counted) if counted else None
 
     def rerouted(self) -> None:
         """See ModelHost.rerouted: every worker has the new routes when this returns."""
@@ -144,7 +152,7 @@ class FleetHost(ModelHost):
 
     def close(self) -> None:
         """The fleet has ended; later calls raise NotReady."""
-        self._closed = True
+        super().close()
         self._scrapes.shutdown()
 
     # What a Fleet asks of its owner.

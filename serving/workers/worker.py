@@ -35,6 +35,8 @@ from processor.predictor import Predictor
 from processor.replica import Replica
 from processor.routes import Routes, VersionStatus, find
 from processor.sessions import GroupOptions
+from processor.stores.config import RemoteConfig
+from processor.stores.remote import RemoteTables
 from serving.app import DataApp
 from serving.lifecycle import Lifecycle
 from serving.metrics import Counts
@@ -43,7 +45,7 @@ from serving.protocol import PredictProtocol
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message
 from serving.workers.parcel import Unpacker
-from serving.workers.report import Report
+from serving.workers.report import Report, numbers_of
 
 log = logging.getLogger("freshet.worker")
 
@@ -128,6 +130,8 @@ class Worker:
         self._port = Port(app, None, settings["shutdown_timeout_s"], protocol)
         self._changes = ThreadPoolExecutor(1, "freshet-changes")
         self._receivers: dict[int, Receiver] = {}
+        remote = settings["remote"]
+        self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
         self._adopting: set[asyncio.Task[None]] = set()
         self._asked: dict[int, Future[Message]] = {}
         self._numbers = itertools.count(1)
@@ -139,9 +143,8 @@ class Worker:
         await self._port.listening.wait()
         loop.add_reader(self._channel.fileno(), self._read)
         self._channel.send({"op": "hello"})
-        reporting = asyncio.create_task(self._report_regularly())
+        self._report_regularly()
         await serving
-        reporting.cancel()
         loop.remove_reader(self._channel.fileno())
         self._changes.shutdown()
         self._predictor.groups.close()
@@ -208,7 +211,7 @@ class Worker:
         try:
             with Unpacker(fds) as unpacker:
                 if op == "open":
-                    self._receivers[key] = Receiver(message, unpacker, self._options_of, self._clock)
+                    self._receivers[key] = Receiver(message, unpacker, self._options_of, self._clock, self._remote)
                 elif op == "change":
                     receiver = self._receivers[key]
                     receiver.prepare(message, unpacker)
@@ -246,17 +249,21 @@ class Worker:
             str(key): groups.counts(receiver.replica).sum(axis=0).tolist()
             for key, receiver in list(self._receivers.items())
         }
-        work = {name: asdict(group.work) for name, group in statistics.items()}
+        remote = {
+            str(key): asdict(receiver.replica.remote.statistics())
+            for key, receiver in list(self._receivers.items())
+            if receiver.replica.remote is not None
+        }
+        work = {name: numbers_of(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
         return {
-            "counters": {**self._metrics.snapshot(), "groups": work, "lookups": lookups},
+            "counters": {**self._metrics.snapshot(), "groups": work, "lookups": lookups, "remote": remote},
             "gauges": {"groups": now, "cpu_s": usage.ru_utime + usage.ru_stime},
         }
 
-    async def _report_regularly(self) -> None:
-        while True:
-            self._channel.send_nowait({"op": "report", "report": self._report()})
-            await asyncio.sleep(REPORT_INTERVAL_S)
+    def _report_regularly(self) -> None:
+        self._loop.call_later(REPORT_INTERVAL_S, self._report_regularly)
+        self._channel.send_nowait({"op": "report", "report": self._report()})
 
     def _scrape(self) -> bytes:
         """The metrics of all processes, from the supervisor; on a thread of its own. Raises NotReady."""

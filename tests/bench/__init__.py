@@ -1,1 +1,1 @@
-"""Paired benchmarks of the engine: every figure a ratio of two things run in turn, in one process, many times."""
+"""Benchmarks: kernels in pairs in one process, and servers side by side; every figure a ratio within one run."""

@@ -1,50 +1,128 @@
-"""`make bench`: runs every pair, prints ratios, writes loadtest/results/bench.json and bench.md."""
+"""`make bench`: the scenarios, measured; loadtest/results/bench.json, bench.md and two pictures.
+
+A scenario's result replaces its last one in bench.json; those that were not run now stay as they are, each with the
+machine and the settings of its own run.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
-import os
-import platform
+import shlex
+import sys
+import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from tests.bench import engine, hashing, lookup
-from tests.bench.pairs import compare
+from rich.console import Console
+
+from loadtest import wrk
+from loadtest.charts import bars, percentiles
+from loadtest.report import machine
+from loadtest.server import CommandFailed
+from tests.bench.harness import LAYOUTS, Bench
+from tests.bench.report import markdown, summary, unmet
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
+SCENARIOS = ("saturated", "single", "overload", "group", "deltas", "neighbour", "micro")
+ON_DEMAND = ("soak",)
+QUICK = {"rounds": 1, "seconds": 1.0, "micro_rounds": 11, "table_rows": 20_000}
 
 
-def main() -> None:
+def arguments() -> argparse.ArgumentParser:
+    d = Bench(Path(), print)
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=101, help="how often each side of a pair runs")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    ratios = []
-    for pair in (*lookup.pairs(), *hashing.pairs(), *engine.pairs()):
-        ratio = compare(pair, arguments.rounds)
-        ratios.append(ratio)
-        print(f"{ratio.name}: {ratio.median:.2f} (quartiles {ratio.low:.2f} to {ratio.high:.2f})", flush=True)
-    machine = {"cores": len(os.sched_getaffinity(0)), "python": platform.python_version(), "rounds": arguments.rounds}
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "bench.json").write_text(
-        json.dumps({"machine": machine, "ratios": [asdict(r) for r in ratios]}, indent=1)
-    )
-    lines = [
-        f"# Paired benchmarks ({machine['cores']} cores, Python {machine['python']}, {arguments.rounds} rounds)",
-        "",
-        "Each line compares two things run in turn in one process: the median of time A / time B, its quartiles, and",
-        "both medians in nanoseconds a unit. Absolute figures are of a shared machine; the ratio is the result.",
-        "",
-        "| A / B | ratio | quartiles | A ns | B ns | unit |",
-        "|---|---|---|---|---|---|",
+    add = parser.add_argument
+    add("--only", default="", help=f"scenarios, separated by commas: {', '.join((*SCENARIOS, *ON_DEMAND))}")
+    add("--rounds", type=int, help=f"turns of each side [{d.rounds}]")
+    add("--seconds", type=float, help=f"length of a turn [{d.seconds:g}]")
+    add("--micro-rounds", type=int, help=f"turns of each pair of micro [{d.micro_rounds}]")
+    add("--table-rows", type=int, help=f"rows of each of the 26 tables [{d.table_rows}]")
+    add("--minutes", type=float, default=d.minutes, help=f"length of the soak [{d.minutes:g}]")
+    add("--layouts", default="", help=f"of {'; '.join(side.name for side in LAYOUTS)}; separated by semicolons [all]")
+    add("--serve", default="", metavar="OPTIONS", help='of the server in scenarios that need one, as "--workers 2"')
+    add("--quick", action="store_true", help="one short turn each: shows that everything works, measures nothing")
+    add("--out", type=Path, default=RESULTS, help="folder of the reports")
+    return parser
+
+
+def main() -> int:
+    """Returns 0; 1 when a scenario could not be run; a goal that was not met is reported, and is no error."""
+    options = vars(arguments().parse_args())
+    out, only = options.pop("out"), [n.strip() for n in options.pop("only").split(",") if n.strip()]
+    if stray := set(only) - {*SCENARIOS, *ON_DEMAND}:
+        print(f"--only: unknown scenario {sorted(stray)[0]!r}", file=sys.stderr)
+        return 2
+    options["serve"] = tuple(shlex.split(options["serve"]))
+    options["only_layouts"] = tuple(n.strip() for n in options.pop("layouts").split(";") if n.strip())
+    given = {name: value for name, value in options.items() if value is not None}
+    given = {**(QUICK if given["quick"] else {}), **given}
+    console = Console(stderr=True, highlight=False)
+    failed, began_s = [], time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as folder:
+        bench = Bench(Path(folder), lambda line: console.print(f"  {line}", markup=False), **given)
+        for name in only or SCENARIOS:
+            console.print(f"[bold]{name}[/bold] ({time.monotonic() - began_s:.0f} s)")
+            facts = machine()
+            try:
+                wrk.available()
+                result = importlib.import_module(f"tests.bench.scenarios.{name}").run(bench)
+            except (CommandFailed, ValueError) as error:
+                failed.append(name)
+                console.print(f"{name}: {error}", style="red", markup=False)
+                continue
+            keep(out, {**result.document(), "machine": facts, "settings": _settings(bench)})
+    results = write_page(out)
+    print(summary(results))
+    if short := unmet(results):
+        print("\nshort of their goal:", *short, sep="\n- ")
+    print(f"\n{time.monotonic() - began_s:.0f} s" + (f"; could not be run: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+def keep(out: Path, document: dict[str, Any]) -> None:
+    """Puts one result into bench.json, in the place of the last of its scenario."""
+    results = {r["name"]: r for r in stored(out)} | {document["name"]: document}
+    ordered = [results[name] for name in (*SCENARIOS, *ON_DEMAND) if name in results]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "bench.json").write_text(json.dumps({"results": ordered}, indent=1) + "\n")
+
+
+def stored(out: Path) -> list[dict[str, Any]]:
+    """The results that bench.json has."""
+    path = out / "bench.json"
+    return json.loads(path.read_bytes()).get("results", []) if path.exists() else []
+
+
+def write_page(out: Path) -> list[dict[str, Any]]:
+    """bench.md and its pictures from bench.json; returns the results."""
+    results = stored(out)
+    rows = [
+        (r["what"], r["ratio"]["median"], r["ratio"]["low"], r["ratio"]["high"], r["goal"][1])
+        for result in results
+        for r in result["rows"]
+        if r["goal"]
     ]
-    for r in ratios:
-        lines.append(
-            f"| {r.name} | {r.median:.2f} | {r.low:.2f} to {r.high:.2f} | {r.a_ns:.0f} | {r.b_ns:.0f} | {r.unit} |"
-        )
-    (arguments.out / "bench.md").write_text("\n".join(lines) + "\n")
+    latencies = {label: text for result in results for label, text in result["latencies"].items()}
+    plots = {}
+    if rows:
+        bars(rows, "Ratios and their goals (red)", "ratio", out / "bench-ratios.png")
+        plots["ratios and goals"] = "bench-ratios.png"
+    if latencies:
+        percentiles(latencies, "Latency by percentile, from when a request was due", out / "bench-latency.png")
+        plots["latency"] = "bench-latency.png"
+    if results:
+        (out / "bench.md").write_text(markdown(results, plots))
+    return results
+
+
+def _settings(bench: Bench) -> dict[str, Any]:
+    shown = ("rounds", "seconds", "micro_rounds", "table_rows", "quick", "minutes", "serve")
+    return {name: value for name, value in asdict(bench).items() if name in shown}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,58 +1,73 @@
-"""The engine against the bare loop: same kernels, same executable, perfect batches, no queue and no hand-over."""
+"""The engine against the bare loop, and its ways to compute against each other, in one process.
+
+The bare loop: same kernels, same executable, perfect batches, no queue and no hand-over.
+"""
 
 from __future__ import annotations
 
-import tempfile
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from models.bench import FLOATS, TABLES, write_model
+from loadtest.payload import bench_inputs
 from processor.cores import available
 from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.replica import READERS
+from tests.bench.bare import BareLoop
 from tests.bench.pairs import Pair
 
-ROWS = 100_000
 REQUESTS = 32
+LARGE_REQUESTS = 4
 
 
-def pairs() -> list[Pair]:
-    repository = Path(tempfile.mkdtemp(prefix="freshet-bench-"))
-    write_model(repository, ROWS)
-    inline, thread = (
-        Processor.initialize(ProcessorConfig(str(repository), sessions=1, compute=compute))
-        for compute in ("inline", "threads")
-    )
-    bare = [_pair(p, name, n) for p, name in ((inline, "inline"), (thread, "one thread")) for n in (1, 64)]
+@contextlib.contextmanager
+def pairs(repository: Path, table_rows: int) -> Iterator[list[Pair]]:
+    """repository: one that holds the benchmark's model, of table_rows rows a table."""
     cores = len(available())
-    two = {
-        policy: Processor.initialize(ProcessorConfig(str(repository), sessions=cores, policy=policy))
-        for policy in ("shared", "least-loaded", "round-robin")
-    }
-    groups = [_side_by_side(thread, "one session", two["shared"], f"{cores} sessions", n) for n in (1, 64, 512)]
-    policies = [
-        _side_by_side(two["shared"], "shared", two[policy], policy, n)
-        for policy in ("least-loaded", "round-robin")
-        for n in (1, 64)
-    ]
-    return [*bare, _shared_user(thread), *groups, *policies]
+    with contextlib.ExitStack() as stack:
+
+        def opened(**options: Any) -> Processor:
+            return stack.enter_context(Processor.initialize(ProcessorConfig(repository=str(repository), **options)))
+
+        inline, thread = opened(sessions=1, compute="inline"), opened(sessions=1)
+        policies = {name: opened(sessions=cores, policy=name) for name in ("shared", "least-loaded", "round-robin")}
+        shared = policies.pop("shared")
+        found = [
+            _bare(processor, name, candidates, table_rows)
+            for processor, name in ((inline, "inline"), (thread, "one thread"))
+            for candidates in (1, 64)
+        ]
+        found.append(_shared_user(thread, table_rows))
+        for candidates in (1, 64, 512):
+            found.append(_sides(thread, "one session", shared, f"{cores} sessions", candidates, table_rows))
+        for name, processor in policies.items():
+            found += [_sides(shared, "shared", processor, name, candidates, table_rows) for candidates in (1, 64)]
+        yield found
 
 
-def _inputs(candidates: int, seed: int = 0) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(seed)
-    return {
-        "ids": random.integers(0, ROWS, (candidates, TABLES)),
-        "floats": random.random((candidates, FLOATS), np.float32),
-    }
+def _requests(candidates: int, table_rows: int) -> list[PredictRequest]:
+    count = REQUESTS if candidates < 256 else LARGE_REQUESTS
+    return [PredictRequest("bench", inputs) for inputs in bench_inputs(candidates, count, table_rows)]
 
 
-def _side_by_side(a: Processor, a_name: str, b: Processor, b_name: str, candidates: int) -> Pair:
-    """The same requests through two processors: 32 at once, or four large ones."""
-    count = REQUESTS if candidates < 256 else 4
-    requests = [PredictRequest("bench", _inputs(candidates, seed)) for seed in range(count)]
+def _named(what: str, candidates: int, count: int) -> str:
+    return f"{what}, {candidates} candidate{'s' if candidates > 1 else ''} a request, {count} at once"
+
+
+def _bare(processor: Processor, compute: str, candidates: int, table_rows: int) -> Pair:
+    requests = _requests(candidates, table_rows)
+    bare = BareLoop(processor, requests)
+    name = _named(f"engine ({compute}) / bare loop", candidates, len(requests))
+    return Pair(name, lambda: processor.batch_process(requests), bare.run, len(requests), "request")
+
+
+def _sides(a: Processor, a_name: str, b: Processor, b_name: str, candidates: int, table_rows: int) -> Pair:
+    """The same requests through two processors."""
+    requests = _requests(candidates, table_rows)
     return Pair(
-        f"{a_name} / {b_name}, {candidates} candidate{'s' if candidates > 1 else ''}, {len(requests)} at once",
+        _named(f"{a_name} / {b_name}", candidates, len(requests)),
         lambda: a.batch_process(requests),
         lambda: b.batch_process(requests),
         len(requests),
@@ -60,21 +75,9 @@ def _side_by_side(a: Processor, a_name: str, b: Processor, b_name: str, candidat
     )
 
 
-def _pair(processor: Processor, compute: str, candidates: int) -> Pair:
-    requests = [PredictRequest("bench", _inputs(candidates, seed)) for seed in range(REQUESTS)]
-    bare = BareLoop(processor, requests)
-
-    def engine() -> None:
-        processor.batch_process(requests)
-
-    plural = "s" if candidates > 1 else ""
-    name = f"engine ({compute}) / bare loop, {candidates} candidate{plural} a request, {REQUESTS} at once"
-    return Pair(name, engine, bare.run, REQUESTS, "request")
-
-
-def _shared_user(processor: Processor) -> Pair:
+def _shared_user(processor: Processor, table_rows: int) -> Pair:
     """Floats sent once and broadcast to 64 candidates, against floats repeated in the request."""
-    inputs = _inputs(64)
+    (inputs,) = bench_inputs(64, 1, table_rows)
     once = PredictRequest("bench", inputs | {"floats": inputs["floats"][:1]})
     repeated = PredictRequest("bench", inputs | {"floats": np.repeat(inputs["floats"][:1], 64, 0)})
     return Pair(
@@ -84,27 +87,3 @@ def _shared_user(processor: Processor) -> Pair:
         8,
         "request",
     )
-
-
-class BareLoop:
-    """What the engine would be with nothing around it: bound requests in full batches through kernel and executable."""
-
-    def __init__(self, processor: Processor, requests: list[PredictRequest]) -> None:
-        self._version = processor.replica("bench")
-        self._state = self._version.pin(READERS - 1)
-        bound = [self._version.plan.bind(r.inputs) for r in requests]
-        rows = bound[0].rows
-        buckets = sorted(self._state.executables)
-        a_batch = max(1, buckets[-1] // rows)
-        self._counts = np.zeros((TABLES, 2), np.int64)
-        self._plans = []
-        for batch in (bound[i : i + a_batch] for i in range(0, len(bound), a_batch)):
-            bucket = next(b for b in buckets if b >= len(batch) * rows)
-            x = np.zeros((bucket, self._version.plan.width), np.float32)
-            run = self._state.executables[bucket].bind(x, {"score": np.empty((bucket, 1), np.float32)})
-            self._plans.append((batch, np.array([[0, rows]] * len(batch), np.int64), x, run))
-
-    def run(self) -> None:
-        for batch, spans, x, run in self._plans:
-            self._version.plan.fill(self._state.tables, self._state.epoch, batch, spans, x, self._counts)
-            run()

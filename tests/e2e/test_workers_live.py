@@ -158,8 +158,10 @@ def test_a_killed_worker_takes_only_its_own_connections_and_is_replaced_while_de
 
 
 def samples(live, name):
-    text = live.get("/metrics")[2].decode()
-    return {line.rpartition(" ")[0]: float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)}
+    status, _, text = live.get("/metrics")
+    assert status == 200, text
+    lines = [line for line in text.decode().splitlines() if line.startswith(name)]
+    return {line.rpartition(" ")[0]: float(line.split()[-1]) for line in lines}
 
 
 def test_metrics_are_of_all_workers_and_never_go_back(live):

@@ -1,5 +1,8 @@
 """A table with a memory budget against a dict per epoch: the same rows at any budget, whatever moves meanwhile."""
 
+import mmap
+import os
+import threading
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,11 +14,13 @@ from processor import rowlog, tier
 from processor.errors import BadInput, Corrupt
 from processor.kernels import pool, tiers
 from processor.kernels import rows as row_kernels
+from processor.memory import attach, share
 from processor.package.delta import TableDelta
 from processor.package.manifest import Table
 from processor.package.tensors import map_file, parse_tensors, write_tensors
 from processor.quantise import dequantise, quantise
-from processor.table import ServedTable, packed
+from processor.replica import WRITTEN_BY_READERS
+from processor.table import ServedTable, descriptor, packed
 
 DIM = 5
 SLOT_NBYTES = DIM * 4 + tier.SLOT_BOOKS_NBYTES
@@ -60,13 +65,14 @@ def read(descriptor, epoch):
 
 
 def look_up(table, ids, epoch=0):
-    """The rows of `ids` by the fused kernel, as a batch."""
+    """The rows of `ids` by the fused kernel, as a batch. table: a ServedTable or its descriptor."""
+    row = table.descriptor() if isinstance(table, ServedTable) else table
     ids = np.ascontiguousarray(ids, np.int64)
     plan = np.zeros((1, pool.PLAN_FIELDS), np.int64)
     plan[0] = (pool.KIND_ONE, 0, 0, 0, 0, 0, 0, DIM)
     out, counts = np.empty((len(ids), DIM), np.float32), np.zeros((1, 2), np.int64)
     inputs = np.array([[[ids.ctypes.data, len(ids), 1, 0]]], np.int64)
-    spans, tables = np.array([[0, len(ids)]], np.int64), np.array([table.descriptor()], np.int64)
+    spans, tables = np.array([[0, len(ids)]], np.int64), np.array([row], np.int64)
     pool.run(tables, plan, np.zeros((1, 3), np.float32), inputs, spans, epoch, out, counts)
     return out
 
@@ -109,14 +115,13 @@ class World:
         self.tag += 1
         keys = np.array(upserts, np.int64)
         versions = self.table.apply(TableDelta(keys, rows_of(keys, self.tag), np.array(removed, np.int64)), self.tag)
-        self.applied.append((versions, self.epoch, self.model))
+        self.applied.append((versions, self.tag, self.epoch, self.model))
         self.epoch = self.tag
         model = {k: v for k, v in self.model.items() if k not in removed} | dict.fromkeys(upserts, self.tag)
         self.publish(model)
 
     def undo(self):
-        versions, epoch, model = self.applied.pop()
-        undone, self.epoch = self.epoch, epoch
+        versions, undone, self.epoch, model = self.applied.pop()
         self.publish(model)
         self.pinned = [s for s in self.pinned if s.epoch < undone]
         self.table.undo(versions, self.state.flip + 1)
@@ -229,6 +234,28 @@ def test_what_is_read_often_moves_into_memory_and_what_is_not_moves_out(tmp_path
     assert before.log_nbytes == 0, "rows of the file go back without being written"
 
 
+def test_another_process_needs_the_spec_and_the_arrays_and_writes_only_what_it_may(tmp_path):
+    """Maps the same files again, for reading only where readers may not write: a stray store would be the end of it."""
+    table = make_table(range(30), 4, tmp_path)
+    table.retire(table.apply(TableDelta(np.arange(10), rows_of(range(10), 1), np.empty(0, np.int64)), 1), 2)
+    for flip in range(2, 12):
+        table.tend(flip, flip + 1, 0.0)
+    assert 0 < table.tier.hot_rows <= 4
+    assert table.tier.log_rows > 0
+    arrays = table.arrays
+    mapped = {}
+    for name, handle in zip(arrays, share(list(arrays.values()), "test")):
+        access = mmap.ACCESS_WRITE if name in WRITTEN_BY_READERS else mmap.ACCESS_READ
+        file = mmap.mmap(handle.mapping.fd, os.fstat(handle.mapping.fd).st_size, access=access)
+        mapped[name] = attach(file, handle.offset, handle.dtype, handle.shape)
+    before = table.tier
+    got = look_up(descriptor(table.spec, mapped), np.tile(np.arange(30), 40), 1)
+    wanted = np.concatenate([rows_of(range(10), 1), rows_of(range(10, 30), 0)])
+    np.testing.assert_array_equal(got, np.tile(wanted, (40, 1)))
+    assert table.tier.hot_lookups > before.hot_lookups
+    assert table.tier.cold_lookups > before.cold_lookups
+
+
 @pytest.mark.parametrize("period", [1, 2, 8, 26, 64])
 def test_every_place_of_a_repeated_request_is_sampled_alike(period):
     drawn = np.zeros(period, np.int64)
@@ -323,6 +350,65 @@ def test_counts_in_the_sketch_are_never_too_low():
     estimates = np.empty(300, np.uint8)
     tiers.estimate(sketch, distinct, estimates)
     assert (estimates >= np.bincount(keys, minlength=300)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_readers_never_meet_another_row_while_everything_moves(tmp_path, dtype):
+    """Deltas write the values that keys have had all along, so a reader of any state must find those and no others."""
+    keys = np.arange(300, dtype=np.int64)
+    wanted = dequantise(quantise(rows_of(keys, 0), dtype), dtype)
+    table = make_table(keys, 40, tmp_path, dtype)
+    lock, stop = threading.Lock(), threading.Event()
+    pins, state, wrong = np.full(2, 1 << 62), [(1, 0, table.descriptor(), table.arrays)], []
+
+    def serve(reader):
+        random = np.random.default_rng(reader)
+        while not stop.is_set():
+            while True:
+                flip, epoch, descriptor, keep = state[0]
+                pins[reader] = flip
+                if state[0][0] == flip:
+                    break
+            ids = random.zipf(1.2, 500) % 300
+            if not np.array_equal(look_up(descriptor, ids, epoch), wanted[ids]):
+                wrong.append((reader, flip))
+            del keep
+            pins[reader] = 1 << 62
+
+    def publish(epoch):
+        state[0] = (state[0][0] + 1, epoch, table.descriptor(), table.arrays)
+
+    def tend():
+        with lock:
+            flip, epoch = state[0][:2]
+            if table.tend(min(int(pins.min()), flip), flip + 1, 0.0):
+                publish(epoch)
+        return True
+
+    readers = [threading.Thread(target=serve, args=(n,)) for n in range(2)]
+    keeper = tier.Keeper(tend, busy_interval_s=0.0)
+    for thread in (*readers, keeper):
+        thread.start()
+    random = np.random.default_rng(9)
+    for epoch in range(1, 150):
+        changed = random.choice(keys, 20, replace=False)
+        with lock:
+            table.reclaim(min(int(pins.min()), state[0][0]), state[0][0] + 1)
+            versions = table.apply(TableDelta(changed, rows_of(changed, 0), np.empty(0, np.int64)), epoch)
+            publish(epoch)
+            table.retire(versions, state[0][0])
+        for _ in range(20):
+            keeper.join(0.0005)
+            if table.tier.hot_rows <= table.tier.hot_rows_limit:
+                break
+    stop.set()
+    keeper.close()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    assert table.tier.compactions > 0
+    assert table.tier.promoted > 10
+    assert table.tier.demoted > 100
 
 
 def test_the_keeper_works_again_at_once_while_there_is_work_and_ends_when_closed():

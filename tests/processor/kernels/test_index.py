@@ -181,7 +181,7 @@ def test_consecutive_ids_spread_over_the_index():
 def test_a_new_index_is_a_little_under_load_and_made_of_whole_lines(keys):
     capacity = capacity_for(keys)
     assert capacity % LINE_ENTRIES == 0
-    assert keys * 10 <= capacity * 7
+    assert keys * 4 <= capacity * 3
     assert capacity <= max(16, keys * 10 / 7 + 2 * LINE_ENTRIES)
 
 

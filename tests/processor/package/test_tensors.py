@@ -4,6 +4,7 @@ import io
 import json
 import math
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from processor.errors import BadInput, Corrupt, FreshetError
 from processor.package import tensors
+from processor.package import tensors as tensors_module
 from processor.package.tensors import (
     ALIGNMENT,
     DTYPES,
@@ -71,6 +73,15 @@ def test_what_is_written_is_what_is_read(arrays, metadata):
     back = parsed(written(arrays, metadata))
     assert_same(back.arrays, arrays)
     assert back.metadata == metadata
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 299, 300, 301, 599, 600, 4096, 100_003])
+def test_the_checksum_of_a_large_buffer_is_made_of_those_of_its_parts(monkeypatch, nbytes):
+    data = np.random.default_rng(nbytes).bytes(nbytes)
+    monkeypatch.setattr(tensors_module, "PARALLEL_NBYTES", 300)
+    for cores in (1, 2, 3, 64):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        assert crc32(data) == f"{zlib.crc32(data):08x}"
 
 
 def test_bit_patterns_of_bfloat16_are_named_so_in_the_file():

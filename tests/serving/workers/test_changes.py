@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from processor.clock import SystemClock
 from processor.errors import BadInput
 from processor.generation import Generation
-from processor.package.version import VersionReader
+from processor.package.version import VersionReader, table_file
 from processor.replica import READERS
 from processor.served import ServedVersion
 from processor.sessions import GroupOptions
+from processor.table import ServedTable
 from serving.workers.changes import Receiver, Sender
 from serving.workers.channel import Channel
 from serving.workers.parcel import Unpacker
@@ -79,14 +80,13 @@ class Far:
         return Both()
 
 
-def scores(replica):
+def scores(replica, counts=None):
     inputs = make_inputs(PROBE)
     with replica.pinned(3) as state:
         bound = replica.plan.bind(inputs)
         x, out = np.zeros((16, replica.plan.width), np.float32), np.empty((16, 1), np.float32)
-        replica.plan.fill(
-            state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, np.zeros((2, 2), np.int64)
-        )
+        counts = np.zeros((2, 2), np.int64) if counts is None else counts
+        replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
         state.executables[16].bind(x, {"score": out})()
         return out[: len(PROBE), 0], state.generation
 
@@ -156,6 +156,29 @@ def test_rows_are_seen_where_they_lie_and_cannot_be_written_from_there(package):
     version.apply(make_delta(1, [0], tag=9))
     np.testing.assert_array_equal(mine[:4], table["arena"][:4])
     assert mine.any()
+
+
+def test_tables_with_a_memory_budget_are_read_and_counted_by_other_processes(package, tmp_path):
+    reader = VersionReader(package)
+    version = ServedVersion(reader, 0, SystemClock())
+    spec, files = version.manifest.tables[0], reader.tensors(table_file("user"))
+    table = version.tables["user"] = ServedTable(spec, files, budget_nbytes=200, scratch=tmp_path)
+    version.change = version._next(version.generation, 0, version.dense)
+    version.control[0] = version.change.flip
+    far = Far(version, 1)
+    version.open(far)
+    names = far.receivers[0].replica._states[version.change.flip]
+    assert len(names.keep) == sum(len(t.arrays) for t in version.tables.values())
+    counts = np.zeros((2, 2), np.int64)
+    for step in range(1, 30):
+        version.apply(make_delta(step, USERS, tag=step))
+        for _ in range(20):
+            got, generation = scores(far.receivers[0].replica, counts)
+        table.tend(version.change.flip, version.change.flip + 1, step)
+        assert generation == Generation(1, step)
+        np.testing.assert_allclose(got, wanted(dict.fromkeys(USERS, step), 0), atol=1e-5)
+    assert table.tier.log_rows > 0, "rows were read from the log"
+    assert table.tier.hot_lookups + table.tier.cold_lookups > 0, "and counted there"
 
 
 def test_an_index_that_has_grown_travels_and_the_old_one_goes(package):

@@ -1,15 +1,13 @@
 """Counts of many processes: sums that never go back."""
 
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from processor.session import SessionStats
 from serving.metrics import BOUNDS_S, Counts
-from serving.workers.report import Totals, add
+from serving.workers.report import Totals, add, numbers_of, stats_of
 
-numbers = st.recursive(
-    st.integers(0, 1000),
-    lambda inner: st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 9), max_size=3), max_size=3),
-)
 reports = st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 9), max_size=3), max_size=3)
 
 
@@ -59,3 +57,10 @@ def test_counts_survive_the_way_through_a_snapshot_and_add_up():
     }
     assert all(len(counts) == len(BOUNDS_S) + 1 for _, _, counts, _ in total.series())
     assert list(Counts.of({}).series()) == []
+
+
+def test_session_statistics_survive_json_and_add_up():
+    stats = [SessionStats(batches=2, wait_s=0.5, buckets={1: 3, 64: 1}), SessionStats(failed=1, buckets={64: 2})]
+    sent = [orjson.loads(orjson.dumps(numbers_of(s))) for s in stats]
+    assert stats_of(add(*sent)) == SessionStats(batches=2, failed=1, wait_s=0.5, buckets={1: 3, 64: 3})
+    assert stats_of({}) == SessionStats()

@@ -1,0 +1,137 @@
+"""`make bench-peers`: every peer installed, tuned, checked and measured against Freshet.
+
+A peer's result replaces its last one in loadtest/results/peers.json. A peer that cannot be run here is reported with
+its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from loadtest import wrk
+from loadtest.charts import bars
+from loadtest.peers.catalog import PEERS, chosen
+from loadtest.peers.measure import Arena, Settings, document, write_model
+from loadtest.peers.report import markdown, summary, unmet
+from loadtest.report import machine
+from loadtest.server import CommandFailed, serving
+
+RESULTS = Path(__file__).parents[1] / "results"
+VENVS = Path(".peers")
+QUICK = {"rounds": 1, "seconds": 2.0, "table_rows": 20_000}
+
+
+def arguments() -> argparse.ArgumentParser:
+    d = Settings()
+    parser = argparse.ArgumentParser(prog="python -m loadtest.peers", description=__doc__)
+    add = parser.add_argument
+    add("--only", default="", help=f"peers, separated by spaces: {' '.join(peer.name for peer in PEERS)}")
+    add("--rounds", type=int, help=f"turns of each side [{d.rounds}]")
+    add("--seconds", type=float, help=f"length of a turn [{d.seconds:g}]")
+    add("--connections", type=int, help=f"of wrk when it saturates [{d.connections}]")
+    add("--table-rows", type=int, help=f"rows of each of the 26 tables [{d.table_rows}]")
+    add("--serve", default="", metavar="OPTIONS", help='more options for freshet serve, as "--workers 2"')
+    add("--quick", action="store_true", help="one short turn each: shows that everything works, measures nothing")
+    add("--venvs", type=Path, default=VENVS, help=f"folder of the environments [{VENVS}]")
+    add("--python", default=sys.executable, help="the interpreter that environments are made with [this one]")
+    add("--out", type=Path, default=RESULTS, help="folder of the report")
+    return parser
+
+
+def main() -> int:
+    """Returns 0; 1 when a peer could not be run; 2 when nothing could."""
+    options = vars(arguments().parse_args())
+    out, only, venvs = options.pop("out"), options.pop("only"), options.pop("venvs").resolve()
+    interpreter = options.pop("python")
+    options["serve"] = tuple(shlex.split(options["serve"]))
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = Settings(**{**(QUICK if given["quick"] else {}), **given})
+    console = Console(stderr=True, highlight=False)
+
+    def say(line: str) -> None:
+        console.print(f"  {line}", markup=False)
+
+    try:
+        wrk.available()
+        peers = chosen(only)
+        with tempfile.TemporaryDirectory(prefix="freshet-peers-") as folder:
+            work = Path(folder)
+            say(f"writing a model of 26 tables of {settings.table_rows} rows")
+            write_model(work / "repository", settings.table_rows)
+            for peer in peers:
+                console.print(f"[bold]{peer.name}[/bold]")
+                facts, refused, variants = machine(), "", []
+                with serving(work / "repository", work / "serve.log", list(settings.serve)) as server:
+                    try:
+                        variants = Arena(work, work / "repository", server, settings, say).measure(
+                            peer, venvs, interpreter
+                        )
+                    except (CommandFailed, subprocess.TimeoutExpired) as error:
+                        refused = str(error)
+                        say(f"could not be run: {refused}")
+                keep(
+                    out,
+                    {
+                        "name": peer.name,
+                        "refused": refused,
+                        "variants": [document(v) for v in variants],
+                        "machine": facts,
+                        "settings": asdict(settings),
+                    },
+                )
+    except (CommandFailed, ValueError) as error:
+        print(f"bench-peers: {error}", file=sys.stderr)
+        return 2
+    results = write_page(out)
+    print(summary(results))
+    if short := unmet(results):
+        print("\nshort of their goal:", *short, sep="\n- ")
+    return 1 if any(r["refused"] for r in results) else 0
+
+
+def keep(out: Path, result: dict[str, Any]) -> None:
+    """Puts one peer's result into peers.json, in the place of its last."""
+    results = {r["name"]: r for r in stored(out)} | {result["name"]: result}
+    ordered = [results[peer.name] for peer in PEERS if peer.name in results]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "peers.json").write_text(json.dumps({"results": ordered}, indent=1) + "\n")
+
+
+def stored(out: Path) -> list[dict[str, Any]]:
+    path = out / "peers.json"
+    return json.loads(path.read_bytes())["results"] if path.exists() else []
+
+
+def write_page(out: Path) -> list[dict[str, Any]]:
+    """peers.md and its picture from peers.json; returns the results."""
+    results = stored(out)
+    rows = [
+        (f"{r['name']}, {f['candidates']}", *_bar(f), None)
+        for r in results
+        for v in r["variants"][:1]
+        for f in v["figures"]
+        if f["what"] == "throughput"
+    ]
+    if rows:
+        bars(rows, "Freshet's throughput over each tuned peer's, by candidates a request", "ratio", out / "peers.png")
+    (out / "peers.md").write_text(markdown(results, "peers.png"))
+    return results
+
+
+def _bar(figure: dict[str, Any]) -> tuple[float, float, float]:
+    r = figure["ratio"]
+    return r["median"], r["low"], r["high"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""The same inputs as each peer wants them, and scores read from each peer's reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from loadtest.payload import BENCH, Payload, bench_count, bench_inputs, bench_payload
+from loadtest.wire import DTYPES, HEADER_LENGTH, decode_kserve
+
+KINDS = ("raw", "kserve", "json")
+
+
+def payload(kind: str, path: str, candidates: int, table_rows: int) -> Payload:
+    """The benchmark's requests in one of the forms, to one path."""
+    count = bench_count(candidates)
+    if kind == "kserve":
+        return bench_payload(candidates, count, table_rows)
+    inputs = bench_inputs(candidates, count, table_rows)
+    if kind == "raw":
+        bodies = tuple(i["ids"].astype("<i8").tobytes() + i["floats"].astype("<f4").tobytes() for i in inputs)
+        return Payload(path, bodies, {"Content-Type": "application/octet-stream"})
+    if kind == "json":
+        return Payload(path, tuple(map(_json, inputs)), {"Content-Type": "application/json"})
+    raise ValueError(f"body: one of {', '.join(KINDS)} wanted, got {kind!r}")
+
+
+def scores(kind: str, body: bytes, headers: Mapping[str, str]) -> NDArray[np.float32]:
+    """float32 [n] from a reply, header names in lower case; raises ValueError when it is none."""
+    if kind == "raw":
+        return np.frombuffer(body, "<f4")
+    if kind == "kserve":
+        return decode_kserve(body, headers.get(HEADER_LENGTH.lower()), "score")
+    try:
+        return np.asarray(orjson.loads(body)["outputs"][0]["data"], np.float32).reshape(-1)
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise ValueError("a KServe v2 reply with one output wanted") from None
+
+
+def _json(inputs: Mapping[str, NDArray]) -> bytes:
+    tensors = [
+        {
+            "name": t.name,
+            "shape": list(inputs[t.name].shape),
+            "datatype": t.datatype,
+            "data": inputs[t.name].astype(DTYPES[t.datatype]).reshape(-1).tolist(),
+        }
+        for t in BENCH.inputs
+    ]
+    return orjson.dumps({"inputs": tensors})

@@ -1,0 +1,99 @@
+"""The peers: how each is reached, its settings untuned, and the tuned ones that are tried."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One peer, a folder beside this file. body: raw (peers.plain) | kserve (binary tensors) | json (KServe v2).
+    untuned: as its documentation begins. tuned: what it advises for a model on CPU, several to be tried. other_ports:
+    whether its server.py wants two more."""
+
+    name: str
+    path: str
+    body: str
+    untuned: tuple[str, ...]
+    tuned: tuple[tuple[str, ...], ...]
+    other_ports: bool = False
+
+    @property
+    def server(self) -> Path:
+        return HERE / self.name / "server.py"
+
+    @property
+    def requirements(self) -> Path:
+        return HERE / self.name / "requirements.txt"
+
+
+_WORKERS = ("--workers", str(CORES))
+_BATCHES = ("--batch", "4", "--wait-ms", "1")
+_DEFAULT_THREADS = ("--threads", "0")
+
+PEERS = (
+    Peer(
+        "mosec",
+        "/inference",
+        "raw",
+        ("--workers", "1"),
+        (_WORKERS, (*_WORKERS, *_BATCHES), (*_WORKERS, "--batch", "16", "--wait-ms", "1")),
+    ),
+    Peer(
+        "fastapi_tf",
+        "/predict",
+        "raw",
+        ("--workers", "1", *_DEFAULT_THREADS),
+        ((*_WORKERS, "--threads", "1"), (*_WORKERS, *_DEFAULT_THREADS)),
+    ),
+    Peer(
+        "litserve",
+        "/predict",
+        "raw",
+        ("--workers", "1"),
+        (
+            (*_WORKERS, "--fast-queue", "--front-ends", "1"),
+            (*_WORKERS, "--fast-queue"),
+            (*_WORKERS, *_BATCHES, "--fast-queue", "--front-ends", "1"),
+        ),
+    ),
+    Peer("bentoml", "/predict", "raw", ("--workers", "1", "--access-log"), (_WORKERS,)),
+    Peer(
+        "mlserver",
+        "/v2/models/bench/infer",
+        "json",
+        ("--workers", "1"),
+        (_WORKERS, ("--workers", "0"), (*_WORKERS, *_BATCHES)),
+        other_ports=True,
+    ),
+    Peer(
+        "ray",
+        "/predict",
+        "raw",
+        ("--workers", "1"),
+        ((*_WORKERS, "--ongoing", "64"), (*_WORKERS, *_BATCHES, "--ongoing", "64")),
+    ),
+    Peer(
+        "pytriton",
+        "/v2/models/bench/infer",
+        "kserve",
+        ("--workers", "1"),
+        (_WORKERS, (*_WORKERS, "--wait-ms", "0.2"), ("--workers", "4", "--wait-ms", "0.1")),
+        other_ports=True,
+    ),
+)
+
+
+def chosen(names: str) -> list[Peer]:
+    """Peers by their names, separated by spaces or commas; all for none. Raises ValueError."""
+    wanted = names.replace(",", " ").split()
+    known = {peer.name: peer for peer in PEERS}
+    for name in wanted:
+        if name not in known:
+            raise ValueError(f"peer: one of {', '.join(known)} wanted, got {name!r}")
+    return [known[name] for name in wanted] or list(PEERS)

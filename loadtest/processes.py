@@ -1,0 +1,44 @@
+"""What a running server takes of the machine: memory and processor time of a process and all that it started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def tree(pid: int, proc: Path = PROC) -> list[int]:
+    """A process and its descendants, itself first."""
+    children: dict[int, list[int]] = {}
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            parent = _parent(folder)
+            if parent is not None:
+                children.setdefault(parent, []).append(int(folder.name))
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found
+
+
+def pss_nbytes(pids: Iterable[int], proc: Path = PROC) -> int:
+    """Proportional set size: what is shared by n processes counts 1/n for each, so that a sum over all counts it once.
+    Processes that have gone meanwhile count nothing."""
+    total = 0
+    for pid in pids:
+        try:
+            lines = (proc / str(pid) / "smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return total
+
+
+def _parent(folder: Path) -> int | None:
+    try:
+        text = (folder / "stat").read_text()
+    except OSError:
+        return None
+    # The name stands in parentheses and may hold any character; the parent is the second field after it.
+    return int(text.rpartition(")")[2].split()[1])

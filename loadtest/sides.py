@@ -1,0 +1,71 @@
+"""Things measured in turn on one machine, and the ratios between them.
+
+A machine that is shared changes its speed by the minute. So every side is up during the whole comparison, each takes
+its turn in every round, and what is reported is the median over rounds of the ratio within a round, with its quartiles:
+a slow minute meets both sides of a ratio.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One thing that is measured. turn(): one turn, returns its figures by name."""
+
+    name: str
+    turn: Callable[[], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Median and quartiles of a ratio over rounds, and how many rounds there were."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+Turns = dict[str, list[dict[str, float]]]
+
+
+def compare(sides: Sequence[Side], rounds: int, say: Callable[[str], Any] = lambda line: None) -> Turns:
+    """Each side's turns, one a round; every round begins with another side and every other round runs backwards."""
+    turns: Turns = {side.name: [] for side in sides}
+    for number in range(rounds):
+        for side in order(sides, number):
+            figures = dict(side.turn())
+            turns[side.name].append(figures)
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+            say(f"round {number + 1} of {rounds}: {side.name}: {shown}")
+    return turns
+
+
+def order(sides: Sequence[Side], number: int) -> list[Side]:
+    """Who comes when in a round."""
+    at = number // 2 % len(sides)
+    turned = [*sides[at:], *sides[:at]]
+    return turned[::-1] if number % 2 else turned
+
+
+def values(turns: Turns, side: str, name: str) -> list[float]:
+    """One figure of a side, round by round."""
+    return [figures[name] for figures in turns[side]]
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
+    """Of two series of equal rounds; raises ValueError for a round that measured nothing below."""
+    if len(above) != len(below) or not above:
+        raise ValueError(f"as many rounds on both sides wanted, got {len(above)} and {len(below)}")
+    if any(not b > 0 for b in below):
+        raise ValueError("a side that was measured as 0 cannot be compared with")
+    found = [a / b for a, b in zip(above, below)]
+    low, high = found[0], found[0]
+    if len(found) > 1:
+        low, _, high = statistics.quantiles(found, n=4, method="inclusive")
+    return Ratio(statistics.median(found), low, high, len(found))

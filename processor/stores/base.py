@@ -1,0 +1,43 @@
+"""The seam to a row store: small immutable values by key, many at a time.
+
+Everything above this seam (layout, push, remote) works with any store that can do these five things; a test's store
+is a dictionary. Calls may come from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """values: in the order of the keys, None where a value could not be had. problem: why, in a few words, or ""."""
+
+    values: list[bytes | None]
+    problem: str = ""
+
+
+class RowStore(Protocol):
+    """A key-value store outside of this process."""
+
+    def fetch(self, keys: Sequence[bytes]) -> Reply:
+        """Values for a batch, in one round trip and within the store's timeout; never raises for a store's failure."""
+        ...
+
+    def read(self, key: bytes) -> bytes | None:
+        """One value, None when there is none; raises NotReady when the store does not answer."""
+        ...
+
+    def write(self, values: Mapping[bytes, bytes]) -> None:
+        """Stores values; raises NotReady when not all of them could be."""
+        ...
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        """Removes keys, also those that are not there; raises NotReady when not all of them could be."""
+        ...
+
+    def close(self) -> None:
+        """Gives up the store's connections."""
+        ...

@@ -1,0 +1,56 @@
+"""Three times what the server can do, with deadlines: how much of what it answers is still of use."""
+
+from __future__ import annotations
+
+import statistics
+
+from loadtest.outcome import encode, merge
+from loadtest.sides import Side, compare, ratio, values
+from tests.bench.harness import Bench, Result, Row
+
+CANDIDATES = 64
+DEADLINE_S = 0.1
+FACTORS = (0.8, 0.9, 1.0, 1.1)
+OVERLOAD = 3.0
+GOAL = 0.9
+CONNECTIONS = 384
+
+
+def run(bench: Bench) -> Result:
+    """Goodput (replies within the deadline, from when the request was due) at 3x saturation over the peak goodput."""
+    result = Result("overload", f"Goodput at {OVERLOAD:g}x saturation, deadline {DEADLINE_S * 1e3:g} ms")
+    with bench.server(bench.main) as server:
+        rate = statistics.median(bench.saturate(server, CANDIDATES).per_s for _ in range(3))
+        histograms: dict[float, list[str]] = {factor: [] for factor in (*FACTORS, OVERLOAD)}
+        statuses: dict[str, int] = {}
+
+        def turn(factor: float) -> dict[str, float]:
+            found = bench.openloop(
+                server,
+                CANDIDATES,
+                rate * factor,
+                connections=CONNECTIONS,
+                deadline_s=DEADLINE_S,
+                send_deadline=True,
+            )
+            histograms[factor].append(found.hdr)
+            if factor == OVERLOAD:
+                for code, count in found.statuses.items():
+                    statuses[code] = statuses.get(code, 0) + count
+            return {"goodput/s": found.goodput, "p99 ms": found.latency_ms["p99"], "generator cores": found.cores}
+
+        sides = [Side(f"{f:g}x", lambda f=f: turn(f)) for f in histograms]
+        turns = compare(sides, bench.rounds, bench.say)
+    over = values(turns, f"{OVERLOAD:g}x", "goodput/s")
+    peak = [max(values(turns, f"{f:g}x", "goodput/s")[n] for f in FACTORS) for n in range(bench.rounds)]
+    result.rows.append(Row(f"goodput at {OVERLOAD:g}x / peak goodput", ratio(over, peak), (">=", GOAL)))
+    result.facts.append(("saturation, by wrk", f"{rate:.0f} requests/s"))
+    for name, figures in turns.items():
+        good, cores = (statistics.median(f[key] for f in figures) for key in ("goodput/s", "generator cores"))
+        result.facts.append((f"offered {name}", f"goodput {good:.0f}/s; the generator took {cores:.2f} cores"))
+    counted = ", ".join(f"{count} x {code}" for code, count in sorted(statuses.items()))
+    result.facts.append((f"answers at {OVERLOAD:g}x", counted))
+    for factor in (FACTORS[0], OVERLOAD):
+        result.latencies[f"64 candidates, {factor:g}x saturation, answered"] = encode(merge(histograms[factor]))
+    result.notes.append("The peak of a round is the best of its turns at 0.8, 0.9, 1.0 and 1.1 of saturation.")
+    return result

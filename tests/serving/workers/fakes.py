@@ -1,0 +1,102 @@
+"""Workers and a fleet without processes: what is said to them is kept, what they answer is set."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future
+
+from processor.memory import attach
+from processor.replica import IDLE, READERS
+from serving.workers.channel import Gone
+
+
+class FakeWorker:
+    """fleet.WorkerProcess. refuse: an error for every change. dies_at: the op at which it dies. control: by version."""
+
+    def __init__(self, slot=0):
+        self.slot, self.pid, self.handed = slot, 1000 + slot, 0
+        self.gone, self.killed = threading.Event(), False
+        self.said, self.control = [], {}
+        self.refuse, self.dies_at, self.full = None, None, False
+
+    def tell(self, op, message=None, fds=()):
+        if self.gone.is_set():
+            raise Gone("gone")
+        self.said.append((op, message or {}))
+
+    def ask(self, op, message=None, fds=()):
+        self.tell(op, message, fds)
+        answer = Future()
+        if op == self.dies_at:
+            self.gone.set()
+            answer.set_exception(Gone("gone"))
+        elif op == "change" and self.refuse is not None:
+            answer.set_exception(self.refuse)
+        else:
+            if op == "open":
+                self.control[message["version"]] = self._map(message["control"], fds)
+            answer.set_result({"cost": [[1, 0.5]]})
+        return answer
+
+    def hand(self, connection):
+        if self.full or self.gone.is_set():
+            return False
+        self.handed += 1
+        connection.sendall(b"%d" % self.slot)
+        return True
+
+    def pin(self, version, flip):
+        """Pins as a session of this worker would."""
+        self.control[version][1 + self.slot * READERS] = flip
+
+    def pinned(self, version):
+        return self.control[version][1 + self.slot * READERS] != IDLE
+
+    def ops(self, *wanted):
+        return [(op, m.get("version"), m.get("flip")) for op, m in self.said if op in wanted]
+
+    def _map(self, packed, fds):
+        import mmap
+
+        import numpy as np
+
+        place, offset, dtype, shape, _ = packed
+        fd = fds[place]
+        return attach(np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint8), offset, dtype, shape)
+
+
+class FakeFleet:
+    """fleet.Fleet: its workers are introduced when a test says so."""
+
+    class settings:
+        sessions = 1
+
+    def __init__(self, count=2):
+        self.count, self.owner, self.workers, self.complete = count, None, [], True
+        self.uneven = False
+
+    def __len__(self):
+        return self.count
+
+    def start(self, owner):
+        self.owner = owner
+
+    def wait_complete(self):
+        pass
+
+    def offer(self, worker):
+        self.workers.append(worker)
+
+    def offered(self):
+        return list(self.workers)
+
+    def info(self):
+        return [{"worker": w.slot, "pid": w.pid, "up": True, "connections": 0, "restarts": 0} for w in self.workers]
+
+    def bury(self, worker):
+        if not worker.killed:
+            worker.killed = True
+            worker.gone.set()
+            self.workers = [w for w in self.workers if w is not worker]
+            self.owner.buried(worker)

@@ -1,0 +1,262 @@
+"""The life of a slot, and who gets a connection."""
+
+import asyncio
+import socket
+import threading
+
+import pytest
+
+from processor.errors import Conflict, FreshetError, NotReady
+from serving.workers import fleet as fleet_module
+from serving.workers.channel import Gone
+from serving.workers.door import Door
+from serving.workers.fleet import Fleet, WorkerSettings, _refusal
+from tests.serving.workers.fakes import FakeFleet, FakeWorker
+
+SETTINGS = WorkerSettings(1, "threads", 100, 100, 1.0, "info", "9")
+WAIT_S = 30
+
+
+class Owner:
+    """fleet.Owner: offers every worker at once."""
+
+    def __init__(self):
+        self.fleet, self.introduced, self.dead, self.refuse = None, [], [], None
+
+    def introduce(self, worker):
+        self.introduced.append(worker)
+        if self.refuse is not None:
+            raise self.refuse
+        self.fleet.offer(worker)
+
+    def buried(self, worker):
+        self.dead.append(worker)
+
+    def heard(self, worker, message):
+        pass
+
+
+class Mortal(FakeWorker):
+    """A WorkerProcess without a process."""
+
+    spawned = threading.Semaphore(0)
+    stillborn = False
+
+    def __init__(self, slot, message, fds, heard):
+        super().__init__(slot)
+        self.settings, self.heard_s, self.waited = message, fleet_module.time.monotonic(), 0
+        self._burying, self._buried = threading.Lock(), False
+        self.hello = self
+        Mortal.spawned.release()
+
+    def result(self, timeout_s):
+        if Mortal.stillborn:
+            raise Gone("stillborn")
+
+    def wait(self, timeout_s):
+        return self.gone.wait(timeout_s)
+
+    def tell(self, op, message=None, fds=()):
+        super().tell(op, message, fds)
+        if op in ("end", "abort"):
+            self.gone.set()
+
+    def bury(self, last_rites):
+        with self._burying:
+            if not self._buried:
+                self.gone.set()
+                last_rites(self)
+                self._buried = True
+
+
+@pytest.fixture
+def fleets(monkeypatch):
+    """Makes (fleet, owner) with Mortal workers, started; ended afterwards."""
+    monkeypatch.setattr(fleet_module, "WorkerProcess", Mortal)
+    monkeypatch.setattr(fleet_module, "FIRST_BACKOFF_S", 0.001)
+    monkeypatch.setattr(fleet_module, "MAX_BACKOFF_S", 0.01)
+    monkeypatch.setattr(fleet_module, "SILENCE_CHECK_S", 0.01)
+    monkeypatch.setattr(Mortal, "spawned", threading.Semaphore(0))
+    made = []
+
+    def make(count=2, refuse=None):
+        fleet, owner = Fleet(count, SETTINGS), Owner()
+        owner.fleet, owner.refuse = fleet, refuse
+        made.append(fleet)
+        fleet.start(owner)
+        return fleet, owner
+
+    yield make
+    for fleet in made:
+        fleet.end()
+        fleet.join()
+    assert not [t for t in threading.enumerate() if t.name.startswith("freshet-slot")]
+
+
+def spawns(count):
+    for _ in range(count):
+        assert Mortal.spawned.acquire(timeout=WAIT_S)
+
+
+def test_every_slot_gets_a_process_and_the_fleet_is_complete_when_all_are_up(fleets):
+    fleet, owner = fleets(3)
+    fleet.wait_complete()
+    assert sorted(w.slot for w in fleet.offered()) == [0, 1, 2]
+    assert [w.settings["slot"] for w in sorted(owner.introduced, key=lambda w: w.slot)] == [0, 1, 2]
+    assert [(i["up"], i["restarts"], i["connections"]) for i in fleet.info()] == [(True, 0, 0)] * 3
+
+
+def test_a_dead_process_is_buried_once_and_replaced_in_its_slot(fleets):
+    fleet, owner = fleets()
+    fleet.wait_complete()
+    spawns(2)
+    victim = fleet.offered()[1]
+    victim.gone.set()
+    fleet.bury(victim)
+    assert owner.dead == [victim]
+    spawns(1)
+    until(lambda: len(fleet.offered()) == 2)
+    assert victim not in fleet.offered()
+    assert [i["restarts"] for i in fleet.info()] == [0, 1]
+    assert fleet.complete
+
+
+def until(condition):
+    pause = threading.Event()
+    for _ in range(WAIT_S * 200):
+        if condition():
+            return
+        pause.wait(0.005)
+    raise AssertionError("the condition did not come true")
+
+
+@pytest.mark.parametrize("refuse", [None, FreshetError("no memory"), Gone("died"), TimeoutError(), KeyError("x")])
+def test_a_slot_whose_process_cannot_serve_is_tried_again_and_never_offered(fleets, monkeypatch, refuse):
+    monkeypatch.setattr(Mortal, "stillborn", refuse is None)
+    monkeypatch.setattr(fleet_module, "START_TIMEOUT_S", 0.05)
+    fleet, owner = fleets(1, refuse)
+    spawns(4)
+    assert not fleet.offered()
+    with pytest.raises(NotReady, match="not all processes came up"):
+        fleet.wait_complete()
+    owner.refuse = None
+    monkeypatch.setattr(Mortal, "stillborn", False)
+    until(fleet.offered)
+    assert fleet.info()[0]["restarts"] >= 3
+
+
+def test_a_process_that_says_nothing_for_long_is_replaced(fleets):
+    fleet, owner = fleets(1)
+    fleet.wait_complete()
+    silent = fleet.offered()[0]
+    silent.heard_s -= 2 * fleet_module.SILENCE_TIMEOUT_S
+    until(lambda: silent in owner.dead and fleet.offered())
+
+
+def test_after_the_end_nobody_is_replaced(fleets):
+    fleet, owner = fleets()
+    fleet.wait_complete()
+    workers = fleet.offered()
+    fleet.end()
+    fleet.join()
+    assert all(w.said[-1][0] == "end" for w in workers)
+    assert len(owner.introduced) == 2
+    assert not fleet.offered()
+
+
+def test_a_connection_goes_to_the_worker_that_has_the_fewest_and_past_one_that_is_full(fleets):
+    fleet, _ = fleets(3)
+    fleet.wait_complete()
+    here, there = socket.socketpair()
+    workers = sorted(fleet.offered(), key=lambda w: w.slot)
+    for _ in range(9):
+        assert fleet.hand(there)
+    assert [w.handed for w in workers] == [3, 3, 3]
+    assert not fleet.uneven
+    fleet._ended[1] = 2
+    assert fleet.uneven
+    assert [i["connections"] for i in fleet.info()] == [3, 1, 3]
+    for _ in range(2):
+        fleet.hand(there)
+    assert [w.handed for w in workers] == [3, 5, 3]
+    workers[0].full = workers[2].full = True
+    fleet.hand(there)
+    assert [w.handed for w in workers] == [3, 6, 3]
+    workers[1].full = True
+    assert not fleet.hand(there)
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("Conflict", Conflict), ("KeyError", FreshetError), ("annotations", FreshetError)]
+)
+def test_an_error_of_a_worker_is_raised_as_what_it_was_there(name, kind):
+    error = _refusal(name, "why")
+    assert type(error) is kind
+    assert str(error) == "why"
+
+
+def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
+    fleet, worker = FakeFleet(), FakeWorker(7)
+    fleet.hand = lambda connection: bool(fleet.workers) and worker.hand(connection)
+    said = []
+    fleet.end = lambda: said.append("end")
+    fleet.abort = lambda: said.append("abort")
+    fleet.join = lambda: said.append("joined")
+
+    async def main():
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        address = listener.getsockname()
+        door = Door(listener, fleet)
+        serving = asyncio.create_task(door.listen())
+        clients = [await asyncio.open_connection(*address) for _ in range(3)]
+        while door._held is None:
+            await asyncio.sleep(0.001)
+        assert worker.handed == 0
+        fleet.workers.append(worker)
+        assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
+        fleet.workers.clear()
+        clients.append(await asyncio.open_connection(*address))
+        while door._held is None:
+            await asyncio.sleep(0.001)
+        door.end()
+        await serving
+        assert await clients[-1][0].read() == b"", "nobody is left to take it"
+        for _, writer in clients:
+            writer.close()
+        with pytest.raises(OSError):
+            socket.create_connection(address)
+
+    asyncio.run(main())
+    assert said == ["end", "joined"]
+
+
+def test_newcomers_wait_while_counts_are_uneven_but_not_for_ever(monkeypatch):
+    fleet, worker, waited = FakeFleet(), FakeWorker(7), []
+    fleet.hand, fleet.uneven, fleet.end, fleet.join = worker.hand, True, lambda: None, lambda: None
+    pause = Door._pause
+    monkeypatch.setattr(Door, "_pause", lambda door, delay_s: (waited.append(worker.handed), pause(door, delay_s)))
+
+    async def main():
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        door = Door(listener, fleet)
+        serving = asyncio.create_task(door.listen())
+        for _ in range(2):
+            clients = [await asyncio.open_connection(*listener.getsockname()) for _ in range(3)]
+            assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
+            for _, writer in clients:
+                writer.close()
+        fleet.uneven = False
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        assert await reader.read() == b"7"
+        writer.close()
+        door.end()
+        await serving
+
+    asyncio.run(main())
+    assert waited[0] == 0
+    assert 2 <= len(waited) <= 6
+    assert worker.handed == 7
