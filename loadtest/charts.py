@@ -24,7 +24,7 @@ def bars(rows: Sequence[tuple[str, float, float, float, float | None]], title: s
             axes.plot([goal, goal], [y - 0.4, y + 0.4], color="tab:red", linewidth=2)
         axes.annotate(f" {median:.2f}", (max(median, high), y), va="center", fontsize="small")
     axes.set_yticks(list(at), [r[0] for r in rows], fontsize="small")
-    axes.margins(x=0.12)
+    axes.margins(x=0.12, y=0.02)
     axes.set(xlabel=axis, title=title)
     save(drawing, path)
 

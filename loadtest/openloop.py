@@ -30,6 +30,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -172,7 +173,7 @@ class Generator:
         for _ in range(job.connections):
             self._join(Connection(self))
 
-    def run(self, started: Any = lambda start_s: None) -> Figures:
+    def run(self, started: Callable[[float], object] = lambda start_s: None) -> Figures:
         """Sends everything; started(start_s) is called with the monotonic clock at which the schedule begins."""
         start_s = self.start_s = time.monotonic() + LEAD_S
         started(start_s)

@@ -1,4 +1,4 @@
-"""Which cores a session runs on: cpusets as text, NUMA nodes, sessions over them. Pure, but for run_on() and on()."""
+"""Cores: cpusets as text, memory nodes, how sessions are spread over them. Pure, but for run_on() and on()."""
 
 from __future__ import annotations
 

@@ -15,37 +15,36 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from processor.clock import Clock, SystemClock
-from processor.cores import available
-from processor.errors import BadInput
+from processor.groups import GroupConfig, Groups, SessionConfig
 from processor.host import ModelHost, ModelStats
 from processor.model import Applied
 from processor.predictor import Predictor, PredictRequest
 from processor.replica import Replica
 from processor.routes import VersionStatus
 from processor.served import ServedVersion
-from processor.session import SessionStats, total
-from processor.sessions import Compute, GroupOptions, Policy, SessionGroup
 from processor.stores.config import RemoteConfig
 from processor.stores.remote import RemoteStats, RemoteTables
 from processor.work import PredictReply
 
-__all__ = ["Applied", "ModelStats", "PredictReply", "PredictRequest", "Processor", "ProcessorConfig", "VersionStatus"]
+__all__ = [
+    "Applied",
+    "GroupConfig",
+    "ModelStats",
+    "PredictReply",
+    "PredictRequest",
+    "Processor",
+    "ProcessorConfig",
+    "VersionStatus",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessorConfig:
-    """repository: folder of models. sessions: 0 for one a core. threads_per_session: of the executable.
-    max_queue_rows: rows that may wait. models: the only ones to serve, or None. undo_depth: deltas a rollback can
-    take back without reading the disk. compute, policy, batch_window_us: see processor.sessions. remote: tables whose
-    rows are in a row store, or None."""
+class ProcessorConfig(SessionConfig):
+    """repository: folder of models. models: the only ones to serve, or None. undo_depth: deltas a rollback can take
+    back without reading the disk. remote: tables whose rows are in a row store, or None. The rest: see
+    processor.groups."""
 
     repository: str
-    sessions: int = 0
-    threads_per_session: int = 1
-    max_queue_rows: int = 65536
-    compute: Compute = "threads"
-    policy: Policy = "shared"
-    batch_window_us: float = 0.0
     models: list[str] | None = None
     undo_depth: int = 16
     remote: RemoteConfig | None = None
@@ -60,16 +59,7 @@ class Processor(Predictor, ModelHost):
         clock = clock or SystemClock()
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
         ModelHost.__init__(self, config.repository, config.models, config.undo_depth, clock, remote=remote)
-        if config.sessions < 0 or config.sessions > 1024:
-            raise BadInput(f"sessions: 0 to 1024 wanted, got {config.sessions}")
-        options = GroupOptions(
-            sessions=config.sessions or len(available()),
-            max_queue_rows=config.max_queue_rows,
-            compute=config.compute,
-            policy=config.policy,
-            window_s=config.batch_window_us / 1e6,
-        )
-        Predictor.__init__(self, SessionGroup(options, clock), clock)
+        Predictor.__init__(self, Groups(config, clock), clock)
 
     @classmethod
     def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Processor:
@@ -94,16 +84,12 @@ class Processor(Predictor, ModelHost):
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
-        threads = self.config.threads_per_session
-        return Replica(version.reader, version.control, 0, threads, self._clock, self._remote)
-
-    def work_done(self) -> tuple[SessionStats, int]:
-        """See ModelHost.work_done."""
-        return total(self._group.statistics()), self._group.queue_rows
+        options = self._groups.of(version.manifest.model).options
+        return Replica(version.reader, version.control, 0, options.threads, self._clock, options.all_cpus, self._remote)
 
     def lookups(self, version: ServedVersion) -> tuple[int, int]:
         """See ModelHost.lookups."""
-        lookups, misses = self._group.counts(cast(Replica, version.readers)).sum(axis=0).tolist()
+        lookups, misses = self._groups.counts(cast(Replica, version.readers)).sum(axis=0).tolist()
         return lookups, misses
 
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
@@ -112,12 +98,15 @@ class Processor(Predictor, ModelHost):
         return reader.statistics() if reader else None
 
     def info(self) -> dict[str, Any]:
-        """See ModelHost.info; with the number of sessions."""
-        return {"sessions": len(self._group), **super().info()}
+        """See ModelHost.info; with the session groups."""
+        groups = self.group_stats()
+        sessions = sum(group.sessions for group in groups.values())
+        shown = {name: self._groups.describe(name) for name in groups}
+        return {"sessions": sessions, "groups": shown, **super().info()}
 
     def close(self) -> None:
         """Answers what is queued, then stops the sessions; later calls raise NotReady."""
         self._closed = True
-        self._group.close()
+        self._groups.close()
         if self._remote is not None:
             self._remote.close()

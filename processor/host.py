@@ -13,13 +13,14 @@ from typing import Any
 from processor.clock import Clock
 from processor.errors import BadInput, NotReady
 from processor.generation import Generation
+from processor.groups import GroupStats
 from processor.model import Applied, ServedModel
 from processor.package.version import VersionReader
 from processor.replica import Readers
 from processor.repository import FolderWatch, Repository
 from processor.routes import VersionStatus, find
 from processor.served import ServedVersion
-from processor.session import SessionStats
+from processor.session import total
 from processor.stores.remote import RemoteStats, RemoteTables
 
 
@@ -76,8 +77,13 @@ class ModelHost(ABC):
         """Who is to answer by a version; raises FreshetError when its executables cannot be served."""
 
     @abstractmethod
-    def work_done(self) -> tuple[SessionStats, int]:
-        """What all sessions have done since the start, and the rows that wait now."""
+    def group_stats(self) -> dict[str, GroupStats]:
+        """What the sessions have done since the start, and what waits now, by group."""
+
+    @abstractmethod
+    def resize(self, sessions: int, group: str | None = None) -> None:
+        """So many sessions from now on, in one group or in every one; no request fails for it. Raises NotFound,
+        BadInput."""
 
     @abstractmethod
     def lookups(self, version: ServedVersion) -> tuple[int, int]:
@@ -159,7 +165,8 @@ class ModelHost(ABC):
 
     def stats(self) -> list[ModelStats]:
         """A snapshot for each model that serves."""
-        done, queue_rows = self.work_done()
+        groups = self.group_stats().values()
+        done, queue_rows = total([group.work for group in groups]), sum(group.queue_rows for group in groups)
         snapshots = []
         for name, model in sorted(self._models.items()):
             if not model.ready:

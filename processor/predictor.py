@@ -15,9 +15,10 @@ from processor.clock import Clock
 from processor.columns import Column
 from processor.errors import FreshetError
 from processor.generation import Generation
+from processor.groups import Groups, GroupStats
 from processor.package.manifest import Manifest
 from processor.replica import Replica
-from processor.sessions import SessionGroup, Wake
+from processor.sessions import Wake
 from processor.work import Done, PredictReply, Work
 
 # How often a thread that waits for an inline reply looks whether the owner is still there to compute it.
@@ -40,8 +41,8 @@ class PredictRequest:
 class Predictor(ABC):
     """Answers requests by the replicas that replica() picks."""
 
-    def __init__(self, group: SessionGroup, clock: Clock) -> None:
-        self._group, self._clock = group, clock
+    def __init__(self, groups: Groups, clock: Clock) -> None:
+        self._groups, self._clock = groups, clock
 
     @abstractmethod
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
@@ -50,14 +51,14 @@ class Predictor(ABC):
     def admit(self, model: str, timeout_s: float | None) -> None:
         """Raises Overloaded for a request that submit() would refuse whatever it holds; costs a fraction of reading
         it. timeout_s: as in the request."""
-        self._group.admit(timeout_s)
+        self._groups.of(model).admit(timeout_s)
 
     def submit(self, request: PredictRequest, done: Done) -> None:
         """Validates and queues; done() is called once, on a session's thread or the owner's, and must not block."""
         replica = self.replica(request.model, request.version, request.label)
         bound = replica.plan.bind(request.inputs)
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
-        self._group.submit(
+        self._groups.of(request.model).submit(
             Work(
                 replica,
                 bound.rows,
@@ -73,11 +74,22 @@ class Predictor(ABC):
     def attach(self, wake: Wake) -> bool:
         """Inline compute: makes the calling thread, an event loop's, the one that computes; see SessionGroup.attach.
         False where sessions have threads: done() is called on those."""
-        return self._group.attach(wake)
+        inline = self._groups.inline
+        return inline is not None and inline.attach(wake)
 
     def run_once(self) -> None:
         """Inline compute: the next batch, in this thread."""
-        self._group.run_once()
+        inline = self._groups.inline
+        if inline is not None:
+            inline.run_once()
+
+    def resize(self, sessions: int, group: str | None = None) -> None:
+        """So many sessions from now on, in one group or in every one; no request fails for it."""
+        self._groups.resize(sessions, group)
+
+    def group_stats(self) -> dict[str, GroupStats]:
+        """What each group has done, and what waits for it."""
+        return self._groups.statistics()
 
     def process(self, request: PredictRequest) -> PredictReply:
         """Scores one request, waiting for it; raises FreshetError."""
@@ -88,7 +100,7 @@ class Predictor(ABC):
 
     def batch_process(self, requests: Sequence[PredictRequest]) -> list[PredictReply | FreshetError]:
         """Scores requests together; each gets its own reply or its own error, in order."""
-        group = self._group
+        inline = self._groups.inline
         replies: list[PredictReply | FreshetError | None] = [None] * len(requests)
         # Counts by its length: append() is atomic, and done() comes from several threads.
         answered: list[None] = []
@@ -106,10 +118,10 @@ class Predictor(ABC):
             except FreshetError as error:
                 done(i, error)
         while requests and not finished.is_set():
-            if group.driven:
-                group.run_once(hurry=True)
+            if inline is not None and inline.driven:
+                inline.run_once(hurry=True)
             else:
-                finished.wait(OWNER_GONE_S if group.inline else None)
+                finished.wait(OWNER_GONE_S if inline is not None else None)
         return [r for r in replies if r is not None]
 
     def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from processor.backends import load_backend
 from processor.backends.base import Artefact, Executable
 from processor.clock import Clock
+from processor.cores import on
 from processor.cost import CostTable
 from processor.errors import Corrupt
 from processor.generation import Generation
@@ -125,19 +126,20 @@ class Replica:
         process: int,
         threads: int,
         clock: Clock,
+        cpus: frozenset[int] = frozenset(),
         remote: RemoteTables | None = None,
     ) -> None:
         """Reads the executables' files; raises FreshetError when they cannot be served.
 
-        control: control_words() of the version. process: this one's number. threads: that one run may use. remote:
-        where this process finds the rows of tables that are not in memory.
+        control: control_words() of the version. process: this one's number. threads: that one run may use.
+        cpus: cores for them, none for any. remote: where this process finds the rows of tables that are not in memory.
         """
         self.manifest: Manifest = reader.manifest
         self.plan = SparsePlan(self.manifest)
         self.remote = remote.open(self.manifest, self.plan) if remote else None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         self.costs = CostTable({1: 1.0})
-        self._clock, self._threads = clock, threads
+        self._clock, self._threads, self._cpus = clock, threads, cpus
         self._control = control
         self._pins = control[1 + process * READERS : 1 + (process + 1) * READERS]
         self._pins_address = self._pins.ctypes.data
@@ -203,9 +205,11 @@ class Replica:
 
     def _build(self, dense: Dense) -> dict[int, Executable]:
         executables: dict[int, Executable] = {}
-        for backend, artefacts in self._artefacts.items():
-            loaded = load_backend(backend).load_all(artefacts, dense, self.plan.width, self.outputs, self._threads)
-            executables |= {e.bucket: e for e in loaded}
+        # A backend's own threads inherit the cores of the thread that starts them.
+        with on(self._cpus):
+            for backend, artefacts in self._artefacts.items():
+                loaded = load_backend(backend).load_all(artefacts, dense, self.plan.width, self.outputs, self._threads)
+                executables |= {e.bucket: e for e in loaded}
         return executables
 
 

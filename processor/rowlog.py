@@ -44,7 +44,7 @@ class Log:
         advise(self.array, mmap.MADV_RANDOM)
         self._segment_nbytes = SEGMENT_RECORDS * record_nbytes(spec)
         self._live = np.zeros(MOST_RECORDS // SEGMENT_RECORDS, np.int64)
-        self._closed: set[int] = set()
+        self._closed = np.zeros(len(self._live), np.bool_)
         self._free: list[int] = []
         self._limbo: deque[tuple[int, int]] = deque()
         self._opened = 0
@@ -76,10 +76,11 @@ class Log:
 
     def emptiest(self) -> int:
         """The closed segment with the fewest live records, when they are half of it or fewer; -1: none."""
-        if not self._closed:
+        if not self._opened:
             return -1
-        segment: int = min(self._closed, key=lambda s: int(self._live[s]))
-        return segment if self._live[segment] * 2 <= SEGMENT_RECORDS else -1
+        live = np.where(self._closed[: self._opened], self._live[: self._opened], SEGMENT_RECORDS)
+        segment = int(live.argmin())
+        return segment if live[segment] * 2 <= SEGMENT_RECORDS else -1
 
     def live_in(self, segment: int) -> int:
         return int(self._live[segment])
@@ -91,7 +92,7 @@ class Log:
 
     def give_up(self, segment: int, safe_flip: int) -> None:
         """No record of the segment lives; it is used again once every reader has reached the flip."""
-        self._closed.discard(segment)
+        self._closed[segment] = False
         self._limbo.append((safe_flip, segment))
 
     def reclaim(self, oldest_flip: int) -> None:
@@ -111,5 +112,5 @@ class Log:
         else:
             self._free.pop()
         if self._tail >= 0:
-            self._closed.add(self._tail)
+            self._closed[self._tail] = True
         self._tail, self._fill = segment, 0

@@ -50,7 +50,7 @@ HOLDS = READERS // 2
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
     """sessions: with compute "inline" there is one. window_s: 0 for none. cpus: cores for each session in turn; empty
-    for any."""
+    for any. threads: that one run of an executable may use."""
 
     sessions: int = 1
     max_batch_rows: int = 256
@@ -59,6 +59,12 @@ class GroupOptions:
     compute: Compute = "threads"
     window_s: float = 0.0
     cpus: tuple[frozenset[int], ...] = ()
+    threads: int = 1
+
+    @property
+    def all_cpus(self) -> frozenset[int]:
+        """The cores of all sessions; empty for any."""
+        return frozenset().union(*self.cpus)
 
 
 class Queue:

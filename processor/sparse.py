@@ -69,8 +69,7 @@ class SparsePlan:
                 self._slots[name, seed] = len(self._slots)
         # In the order of their slots' numbers.
         self._reads = [
-            (_Read(spec), [seed for owner, seed in self._slots if owner == name], spec.dtype != "float32")
-            for name, spec in self._inputs.items()
+            (_Read(spec), [seed for owner, seed in self._slots if owner == name]) for name, spec in self._inputs.items()
         ]
         self._layouts: dict[Places, Layout] = {}
         self._pack = Struct(f"={len(self._slots) * pool.INPUT_FIELDS}q").pack
@@ -109,7 +108,7 @@ class SparsePlan:
         words: list[int] = []
         keep: list[Slot] = []
         rows, ids = 1, 0
-        for read, seeds, looked_up in self._reads:
+        for read, seeds in self._reads:
             for seed in seeds:
                 slot = read(inputs[read.name], seed)
                 values, count, stride, splits = slot
@@ -119,7 +118,7 @@ class SparsePlan:
                     if rows != 1:
                         raise BadInput(f"input {read.name!r}: {rows} rows (or 1) wanted, got {count}")
                     rows = count
-                if looked_up:
+                if read.looked_up:
                     ids += values.size
         return Bound(rows, ids, self._pack(*words), keep)
 
@@ -127,10 +126,10 @@ class SparsePlan:
         """What bind() finds for these places, whatever their values; None where it has to look at values."""
         places = inputs.places
         layout = self._layouts.get(places)
-        if layout is None and not any(read.looks_at_values for read, _, _ in self._reads):
+        if layout is None and not any(read.looks_at_values for read, _ in self._reads):
             bound = self.bind({name: inputs[name] for name in inputs})
             offsets = {place.name: place.offset for place in places.columns}
-            slots = [(offsets[read.name], slot) for (read, _, _), slot in zip(self._reads, bound.keep)]
+            slots = [(offsets[read.name], slot) for (read, _), slot in zip(self._reads, bound.keep)]
             layout = Layout(bound.rows, bound.ids, tuple((at, slot.rows, slot.stride) for at, slot in slots))
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
@@ -188,6 +187,7 @@ class _Read:
     def __init__(self, spec: Input) -> None:
         self.name = spec.name
         self._spec = spec
+        self.looked_up = spec.dtype != "float32"
         self._where = f"input {spec.name!r}"
         self._width = spec.columns or 1
         self.looks_at_values = spec.ragged or spec.dtype == "string"

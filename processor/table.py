@@ -206,7 +206,7 @@ class ServedTable:
         slot_nbytes = self._row_nbytes + 16 + (4 if self._type.scaled else 0)
         rows = self._base.nbytes + self._scales.nbytes
         parts = {"rows": rows, "index": self._index.nbytes, "arena": self._slots.bump * slot_nbytes}
-        return parts | ({"log": self._tier.tally().log_nbytes} if self._tier else {})
+        return parts | ({"log": self._tier.tally().log_nbytes, "books": self._tier.nbytes} if self._tier else {})
 
     @property
     def tier(self) -> Tally | None:

@@ -60,6 +60,10 @@ class RollbackTo(Strict):
     generation: str = Field(max_length=40, description="An earlier generation of the served version, such as 3.16.")
 
 
+class SessionCount(Strict):
+    sessions: int = Field(gt=0, le=1024)
+
+
 class LabelOf(Strict):
     version: int = Field(gt=0, lt=2**63)
 
@@ -159,6 +163,23 @@ def create_admin(
         what = f"label {name!r} version {version} as {label!r}"
         await _audited(request, what, lambda: processor.set_label(name, label, version))
         return _json({"model": name, "label": label, "version": version})
+
+    @app.put("/admin/sessions", openapi_extra=_documented(SessionCount))
+    async def resize(request: Request) -> Response:
+        """Changes the number of sessions of every group, while requests are answered."""
+        return await resize_group(None, request)
+
+    @app.put("/admin/groups/{group}", openapi_extra=_documented(SessionCount))
+    async def resize_one(group: Name, request: Request) -> Response:
+        """Changes the number of sessions of one group, while requests are answered."""
+        return await resize_group(group, request)
+
+    async def resize_group(group: str | None, request: Request) -> Response:
+        processor = lifecycle.processor()
+        sessions = (await _body(request, SessionCount)).sessions
+        what = f"resize {'every group' if group is None else repr(group)} to {sessions} sessions"
+        await _audited(request, what, lambda: processor.resize(sessions, group))
+        return _json({"groups": {name: s.sessions for name, s in processor.group_stats().items()}})
 
     return Guard(app, token, host)
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from processor.engine import PredictReply, PredictRequest
 from processor.errors import FreshetError, NotFound, NotReady
@@ -34,7 +35,7 @@ from serving.asgi import (
     reply,
 )
 from serving.codecs import kserve, tfs_rest
-from serving.codecs.wire import MAX_BODY_NBYTES, Headers, dump_json, inflate
+from serving.codecs.wire import MAX_BODY_NBYTES, Headers, dump_json, header_timeout_s, inflate
 from serving.lifecycle import Lifecycle
 from serving.metrics import CONTENT_TYPE, Metrics
 from serving.routes import Route, parse
@@ -78,6 +79,12 @@ def generation_headers(generation: Generation) -> tuple[tuple[bytes, bytes], tup
     )
 
 
+def caller_of(headers: Headers) -> int | None:
+    """x-caller-id as a number, the same in every process, or None."""
+    text = headers.get(b"x-caller-id")
+    return None if text is None else crc32(text)
+
+
 def internal_error() -> Answer:
     """The reply to a request that failed for a reason that is not its own; logs the exception being handled."""
     log.exception("a request failed for a reason that is not its own")
@@ -94,11 +101,14 @@ class DataApp:
         *,
         version: str = "",
         max_body_nbytes: int = MAX_BODY_NBYTES,
+        default_timeout_s: float | None = None,
     ):
+        """default_timeout_s: how long a request may take that does not say so itself; None for any time."""
         self._lifecycle = lifecycle
         self.metrics = metrics
         self._version = version
         self.max_body_nbytes = max_body_nbytes
+        self._default_timeout_s = default_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hand_over: Callable[[Finish], Finish]
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
@@ -150,6 +160,9 @@ class DataApp:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._connect(loop, processor)
+        # Most of an overload is refused here, before a byte of the body is read.
+        timeout_s = header_timeout_s(headers) or self._default_timeout_s
+        processor.admit(route.model, timeout_s)
         body = inflate(body, headers, self.max_body_nbytes)
         manifest, _ = processor.manifest(route.model, route.version, route.label)
         decode, encode = CODECS[route.action]
@@ -167,7 +180,8 @@ class DataApp:
             else:
                 answered((200, content, [*kinds, *generation_headers(result.generation)]))
 
-        request = PredictRequest(route.model, inputs, route.version, route.label, options.timeout_s)
+        timeout_s = options.timeout_s or self._default_timeout_s
+        request = PredictRequest(route.model, inputs, route.version, route.label, timeout_s, caller_of(headers))
         processor.submit(request, self._hand_over(finish))
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:

@@ -80,6 +80,21 @@ def serve(
     compute: Annotated[
         str | None, typer.Option(help="inline (in the event loop), threads (one a session) or auto. [auto]")
     ] = None,
+    threads_per_session: Annotated[
+        int | None, typer.Option(help="Threads that one run of an executable may use. [1]")
+    ] = None,
+    session_cpus: Annotated[
+        str | None, typer.Option(help='Cores of each session in turn, such as "0-1;2-3". [any]')
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Which session gets a request: shared, round-robin, mod, least-loaded. [shared]")
+    ] = None,
+    batch_window_us: Annotated[
+        float | None, typer.Option(help="Microseconds that a batch may wait to grow; 0: an idle session takes all. [0]")
+    ] = None,
+    default_timeout_ms: Annotated[
+        float | None, typer.Option(help="Deadline of requests that bring none, in milliseconds; 0 is none. [0]")
+    ] = None,
     models: Annotated[str | None, typer.Option(help="Serve only these, separated by commas. [all]")] = None,
     max_body_bytes: Annotated[
         int | None, typer.Option(help="Largest request body, also when inflated. [67108864]")

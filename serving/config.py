@@ -20,6 +20,7 @@ from serving.guard import is_loopback
 ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
 COMPUTES = ("auto", "inline", "threads")
+POLICIES = ("shared", "round-robin", "mod", "least-loaded")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -37,6 +38,12 @@ class ServeConfig:
     sessions: int = 0
     workers: int = 1
     compute: str = "auto"
+    threads_per_session: int = 1
+    session_cpus: str = ""
+    policy: str = "shared"
+    batch_window_us: float = 0.0
+    default_timeout_ms: float = 0.0
+    groups: dict[str, Any] = field(default_factory=dict)
     models: list[str] = field(default_factory=list)
     max_body_bytes: int = 64 << 20
     drain_s: float = 0.0
@@ -68,6 +75,20 @@ class ServeConfig:
             f"compute: one of {', '.join(COMPUTES)} wanted, got {self.compute[:40]!r}",
         )
         _want(
+            1 <= self.threads_per_session <= 256,
+            f"threads_per_session: 1 to 256 wanted, got {self.threads_per_session}",
+        )
+        _want(self.policy in POLICIES, f"policy: one of {', '.join(POLICIES)} wanted, got {self.policy[:40]!r}")
+        _want(0 <= self.batch_window_us <= 1e7, f"batch_window_us: 0 to 10000000 wanted, got {self.batch_window_us:g}")
+        _want(
+            0 <= self.default_timeout_ms <= 3.6e6,
+            f"default_timeout_ms: 0 (none) to 3600000 wanted, got {self.default_timeout_ms:g}",
+        )
+        _want(
+            self.compute != "inline" or not self.groups,
+            "compute: auto or threads wanted with groups, got 'inline'",
+        )
+        _want(
             1 <= self.max_body_bytes <= 1 << 32,
             f"max_body_bytes: 1 to {1 << 32} wanted, got {self.max_body_bytes}",
         )
@@ -97,7 +118,10 @@ class ServeConfig:
             bool(self.admin_token) or is_loopback(self.admin_host),
             f"admin_host: without an admin_token a loopback address is wanted, got {self.admin_host[:64]!r}",
         )
-        self.remote()
+        _want(
+            self.remote() is None or self.compute != "inline",
+            "compute: threads or auto wanted with remote tables, got inline",
+        )
 
     def remote(self) -> RemoteConfig | None:
         """Which tables are in a row store, None if none are; raises BadInput."""
@@ -106,6 +130,30 @@ class ServeConfig:
         return RemoteConfig(
             self.remote_url, self.remote_tables, self.remote_timeout_s, self.remote_on_error, self.remote_cache_rows
         )
+
+    @property
+    def default_timeout_s(self) -> float | None:
+        """How long a request may take that does not say so itself."""
+        return self.default_timeout_ms / 1e3 or None
+
+    def session_options(self, workers: int, cores: int) -> dict[str, Any]:
+        """processor.groups.SessionConfig's fields, JSON-able. workers: processes that answer; cores: of the machine.
+
+        compute = "auto" is inline where a session's thread would only share a core with the event loop, unless several
+        sessions a process were asked for, or a session waits for a row store: that must not stop the loop.
+        """
+        alone = (workers > 1 or cores == 1) and self.sessions <= 1
+        inline = self.compute == "inline" or (self.compute == "auto" and alone and self.remote() is None)
+        return {
+            "sessions": self.sessions or (1 if workers > 1 and not self.groups else 0),
+            "threads_per_session": self.threads_per_session,
+            "cpus": self.session_cpus,
+            "policy": self.policy,
+            "batch_window_us": self.batch_window_us,
+            "max_queue_rows": self.max_queue_rows,
+            "compute": "inline" if inline and not self.groups else "threads",
+            "groups": self.groups,
+        }
 
 
 def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: str | None = None) -> ServeConfig:
@@ -145,8 +193,11 @@ def _read_toml(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise BadInput(f"config: {path}: not valid TOML: {error}") from None
     for key, value in document.items():
-        if key not in _PARSERS:
-            raise BadInput(f"config: unknown key {key[:64]!r}; known: {', '.join(_PARSERS)}")
+        if key not in (*_PARSERS, "groups"):
+            raise BadInput(f"config: unknown key {key[:64]!r}; known: {', '.join(_PARSERS)}, groups")
+        if key == "groups":
+            _check_groups(value)
+            continue
         wanted = _KINDS[key]
         if wanted is float and type(value) is int:
             document[key] = value = float(value)
@@ -154,6 +205,24 @@ def _read_toml(path: str) -> dict[str, Any]:
             wanted_name = "list of strings" if wanted is list else wanted.__name__
             raise BadInput(f"config: {key}: {wanted_name} wanted, got {type(value).__name__}")
     return document
+
+
+def _check_groups(groups: Any) -> None:
+    """[groups.NAME] sections: their keys and types; what they say together is checked when the groups are made."""
+    known: dict[str, tuple[type, ...]] = {
+        "models": (list,), "sessions": (int,), "threads_per_session": (int,), "cpus": (str,), "policy": (str,),
+        "batch_window_us": (int, float), "max_queue_rows": (int,),
+    }  # fmt: skip
+    if type(groups) is not dict or any(type(group) is not dict for group in groups.values()):
+        raise BadInput("config: groups: sections such as [groups.baseline] wanted")
+    for name, group in groups.items():
+        for key, value in group.items():
+            where = f"config: groups.{name[:64]}.{key[:64]}"
+            if key not in known:
+                raise BadInput(f"{where}: unknown key; known: {', '.join(known)}")
+            if type(value) not in known[key] or (key == "models" and any(type(v) is not str for v in value)):
+                wanted = "list of strings" if key == "models" else known[key][0].__name__
+                raise BadInput(f"{where}: {wanted} wanted, got {type(value).__name__}")
 
 
 def _parsed(parse: Callable[[str], Any], text: str, name: str) -> Any:
@@ -171,6 +240,6 @@ def _want(condition: bool, message: str) -> None:
 _KINDS: dict[str, type] = {
     f.name: {"str": str, "int": int, "float": float, "list[str]": list}[str(f.type)]
     for f in fields(ServeConfig)
-    if f.name != "given"
+    if f.name not in ("given", "groups")
 }
 _PARSERS: dict[str, Callable[[str], Any]] = {key: split_names if kind is list else kind for key, kind in _KINDS.items()}

@@ -21,6 +21,8 @@ from serving.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     from processor.engine import ModelStats
+    from processor.groups import GroupStats
+    from processor.session import SessionStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 # Seconds; two or three buckets an octave where a CTR request lives, wider above.
@@ -87,13 +89,21 @@ GAUGES: tuple[tuple[str, str, Value], ...] = (
         lambda s: s.published_at,
     ),
 )
-# The same, of the sessions, which all models share: any model's snapshot carries them.
-SESSION_COUNTERS: tuple[tuple[str, str, Value], ...] = (
+# name, help, value of one group of sessions
+SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] = (
     ("freshet_session_requests", "Requests computed by the sessions.", lambda s: s.requests),
     ("freshet_session_rows", "Candidate rows computed.", lambda s: s.rows),
-    ("freshet_session_failures", "Requests that failed or expired in a session's queue.", lambda s: s.failed),
+    ("freshet_session_failures", "Requests that failed in a session.", lambda s: s.failed),
     ("freshet_session_batches", "Batches run.", lambda s: s.batches),
     ("freshet_session_padded_rows", "Rows computed only to fill a bucket.", lambda s: s.padded_rows),
+    ("freshet_session_busy_seconds", "Seconds that sessions spent in batches.", lambda s: s.busy_s),
+    ("freshet_queue_wait_seconds", "Seconds that requests waited for a session, summed.", lambda s: s.wait_s),
+    (
+        "freshet_queue_predicted_wait_seconds",
+        "Seconds that requests were predicted to wait when they came, summed.",
+        lambda s: s.predicted_wait_s,
+    ),
+    ("freshet_queue_expired", "Requests dropped from the queue, too late to be answered.", lambda s: s.expired),
 )
 
 
@@ -197,14 +207,12 @@ class Metrics(Collector):
 
     def _model_families(self) -> Iterator[Metric]:
         try:
-            stats = self._lifecycle.processor().stats()
+            processor = self._lifecycle.processor()
+            stats, groups = processor.stats(), processor.group_stats()
         except FreshetError:
             # Loading or closed: the server's own counts are still worth reading.
             return
-        for snapshot in stats[:1]:
-            for name, text, value in SESSION_COUNTERS:
-                yield CounterMetricFamily(name, text, value(snapshot))
-            yield GaugeMetricFamily("freshet_queue_rows", "Candidate rows waiting for a session.", snapshot.queue_rows)
+        yield from _group_families(groups)
         for kind, table in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
             for name, text, value in table:
                 family = kind(name, text, labels=("model",))
@@ -235,6 +243,30 @@ def _request_families(counts: Counts) -> Iterator[Metric]:
         counter.add_metric((protocol, str(code)), total)
     yield counter
     yield histogram
+
+
+def _group_families(groups: Mapping[str, GroupStats]) -> Iterator[Metric]:
+    for name, text, value in SESSION_COUNTERS:
+        family = CounterMetricFamily(name, text, labels=("group",))
+        for group, stats in groups.items():
+            family.add_metric((group,), value(stats.work))
+        yield family
+    sessions = GaugeMetricFamily("freshet_sessions", "Sessions that compute.", labels=("group",))
+    queue = GaugeMetricFamily("freshet_queue_rows", "Candidate rows waiting for a session.", labels=("group",))
+    runs = CounterMetricFamily("freshet_session_runs", "Runs of an executable, by bucket.", labels=("group", "bucket"))
+    refused = CounterMetricFamily(
+        "freshet_queue_refused",
+        "Requests refused at once: the queue had no room (full), or no answer in time was to be expected (late).",
+        labels=("group", "reason"),
+    )
+    for group, stats in groups.items():
+        sessions.add_metric((group,), stats.sessions)
+        queue.add_metric((group,), stats.queue_rows)
+        for bucket, count in sorted(stats.work.buckets.items(), key=lambda item: int(item[0])):
+            runs.add_metric((group, bucket), count)
+        refused.add_metric((group, "full"), stats.work.refused_full)
+        refused.add_metric((group, "late"), stats.work.refused_late)
+    yield from (sessions, queue, runs, refused)
 
 
 def _prediction_families(counts: Counts) -> Iterator[Metric]:

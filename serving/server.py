@@ -25,8 +25,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
+from processor.cores import available
 from processor.errors import BadInput, FreshetError
 from serving.admin import create_admin
 from serving.app import DataApp
@@ -47,36 +48,18 @@ ADMIN_STOP_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def computing(config: ServeConfig) -> Literal["inline", "threads"]:
-    """What compute = "auto" means: inline where another thread would only share the core with the event loop, unless
-    several sessions a process were asked for. A session that waits for a row store must not stop the event loop."""
-    from processor.cores import available
-
-    if config.remote() is not None:
-        if config.compute == "inline":
-            raise BadInput("compute: threads wanted with remote tables, got inline")
-        return "threads"
-    if config.compute == "auto":
-        alone = config.workers != 1 or len(available()) == 1
-        return "inline" if alone and config.sessions <= 1 else "threads"
-    return "inline" if config.compute == "inline" else "threads"
-
-
 def open_processor(config: ServeConfig) -> Processor:
     """The processor that the options describe, its models loaded."""
     from processor.engine import Processor, ProcessorConfig
 
-    return Processor.initialize(
-        ProcessorConfig(
-            repository=config.repository,
-            sessions=config.sessions,
-            compute=computing(config),
-            max_queue_rows=config.max_queue_rows,
-            models=config.models or None,
-            undo_depth=config.undo_depth,
-            remote=config.remote(),
-        )
-    )
+    others = {
+        "repository": config.repository,
+        "models": config.models or None,
+        "undo_depth": config.undo_depth,
+        "remote": config.remote(),
+    }
+    cores = len(available())
+    return Processor.initialize(ProcessorConfig.of(config.session_options(workers=1, cores=cores) | others))
 
 
 class Front(Protocol):
@@ -110,8 +93,6 @@ class Server:
         out: TextIO | None = None,
     ) -> None:
         """open_processor: what one process serves with."""
-        from processor.cores import available
-
         self._config = config
         self._workers = config.workers or len(available())
         self._out = out or sys.stdout
@@ -144,7 +125,13 @@ class Server:
         """This process answers."""
         config = self._config
         self._metrics = Metrics(self._lifecycle)
-        app = DataApp(self._lifecycle, self._metrics, version=version, max_body_nbytes=config.max_body_bytes)
+        app = DataApp(
+            self._lifecycle,
+            self._metrics,
+            version=version,
+            max_body_nbytes=config.max_body_bytes,
+            default_timeout_s=config.default_timeout_s,
+        )
         protocol = functools.partial(PredictProtocol, data_app=app)
         self._front = Port(app, data, config.shutdown_timeout_s, protocol)
         self._open = lambda: open_processor(config)
@@ -158,9 +145,8 @@ class Server:
 
         config = self._config
         settings = WorkerSettings(
-            sessions=config.sessions or 1,
-            compute=computing(config),
-            max_queue_rows=config.max_queue_rows,
+            session_options=config.session_options(self._workers, len(available())),
+            default_timeout_s=config.default_timeout_s,
             max_body_nbytes=config.max_body_bytes,
             shutdown_timeout_s=config.shutdown_timeout_s,
             log_level=config.log_level,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import math
 import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -53,10 +52,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A peer with one set of options."""
+    """A peer tuned, or untuned. options: by the number of candidates."""
 
     name: str
-    options: str
+    options: dict[str, str]
     figures: list[Figure]
 
 
@@ -78,41 +77,45 @@ class Arena:
         """The peer tuned and untuned; raises CommandFailed when it cannot be run, or answers something else."""
         self.say(f"{peer.name}: environment")
         python = install(peer, venvs, interpreter)
-        best = self._tune(peer, python)
         rounds = self._settings.rounds
         return [
-            self._variant(peer, python, "tuned", best, rounds),
-            self._variant(peer, python, "untuned", peer.untuned, 1 if rounds == 1 else 2),
+            self._variant(peer, python, "tuned", self._tune(peer, python), rounds),
+            self._variant(peer, python, "untuned", dict.fromkeys(CANDIDATES, peer.untuned), min(2, rounds)),
         ]
 
-    def _tune(self, peer: Peer, python: Path) -> tuple[str, ...]:
-        """The options of the most throughput, as the geometric mean over 1 and 64 candidates."""
+    def _tune(self, peer: Peer, python: Path) -> dict[int, tuple[str, ...]]:
+        """For each size of request the options of the most throughput: a peer is at its best in every comparison."""
         if len(peer.tuned) == 1:
-            return peer.tuned[0]
-        found = dict.fromkeys(peer.tuned, 0.0)
+            return dict.fromkeys(CANDIDATES, peer.tuned[0])
+        found = {(options, n): 0.0 for options in peer.tuned for n in CANDIDATES}
         # Twice over on a machine that changes its speed, each setting with a server of its own.
         for options in peer.tuned * min(2, self._settings.rounds):
             with running(peer, python, options, self.version, self.payload(peer.body, peer.path, 1)[0]) as port:
-                rates = [self._rate(port, self.payload(peer.body, peer.path, n)[1]).per_s for n in LIGHT]
-            found[options] += math.log(math.prod(rates))
-            self.say(f"{peer.name} {shlex.join(options)}: {rates[0]:.0f} and {rates[1]:.0f} requests/s")
-        return max(found, key=lambda options: found[options])
+                for n in CANDIDATES:
+                    rate = self._rate(port, self.payload(peer.body, peer.path, n)[1]).per_s
+                    found[options, n] += rate
+                    self.say(f"{peer.name} {shlex.join(options)}: {n} candidates, {rate:.0f} requests/s")
+        return {n: max(peer.tuned, key=lambda options: found[options, n]) for n in CANDIDATES}
 
-    def _variant(self, peer: Peer, python: Path, name: str, options: tuple[str, ...], rounds: int) -> Variant:
+    def _variant(self, peer: Peer, python: Path, name: str, chosen: dict[int, tuple[str, ...]], rounds: int) -> Variant:
+        """chosen: options by candidates; one server for those that share them."""
         figures: list[Figure] = []
-        with running(peer, python, options, self.version, self.payload(peer.body, peer.path, 1)[0]) as port:
-            self._check(peer, port)
-            for candidates in CANDIDATES:
-                turns = self._compare(peer, port, candidates, rounds, self._settings.connections)
-                ours, theirs = (values(turns, side, "requests/s") for side in ("freshet", peer.name))
-                figures.append(_figure("throughput", candidates, ours, theirs, ours, theirs))
-                ours, theirs = (values(turns, side, "p99 ms") for side in ("freshet", peer.name))
-                figures.append(_figure("p99", candidates, theirs, ours, ours, theirs))
-            for candidates in LIGHT:
-                turns = self._compare(peer, port, candidates, rounds, 1)
-                ours, theirs = (values(turns, side, "p50 ms") for side in ("freshet", peer.name))
-                figures.append(_figure("light", candidates, theirs, ours, ours, theirs))
-        return Variant(name, shlex.join(options), figures)
+        for options in dict.fromkeys(chosen.values()):
+            sizes = [n for n in CANDIDATES if chosen[n] == options]
+            with running(peer, python, options, self.version, self.payload(peer.body, peer.path, 1)[0]) as port:
+                self._check(peer, port)
+                for candidates in sizes:
+                    turns = self._compare(peer, port, candidates, rounds, self._settings.connections)
+                    ours, theirs = (values(turns, side, "requests/s") for side in ("freshet", peer.name))
+                    figures.append(_figure("throughput", candidates, ours, theirs, ours, theirs))
+                    ours, theirs = (values(turns, side, "p99 ms") for side in ("freshet", peer.name))
+                    figures.append(_figure("p99", candidates, theirs, ours, ours, theirs))
+                for candidates in (n for n in sizes if n in LIGHT):
+                    turns = self._compare(peer, port, candidates, rounds, 1)
+                    ours, theirs = (values(turns, side, "p50 ms") for side in ("freshet", peer.name))
+                    figures.append(_figure("light", candidates, theirs, ours, ours, theirs))
+        figures.sort(key=lambda f: (f.what == "light", f.candidates))
+        return Variant(name, {str(n): shlex.join(options) for n, options in chosen.items()}, figures)
 
     def _compare(self, peer: Peer, port: int, candidates: int, rounds: int, connections: int):
         def side(name: str, port: int, payload: Path) -> Side:

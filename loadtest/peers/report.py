@@ -35,7 +35,7 @@ def markdown(results: Iterable[Document], plot: str) -> str:
             f"{s['connections']} connections{serve}." + (" Quick run: too short to rely on." if s["quick"] else "")
         )
         for variant in result["variants"]:
-            parts += [f"{variant['name'].capitalize()}: `{variant['options']}`", _figures(variant["figures"])]
+            parts += [f"{variant['name'].capitalize()}: {_options(variant['options'])}", _figures(variant["figures"])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -67,6 +67,12 @@ def unmet(results: Iterable[Document]) -> list[str]:
                 if value < goal:
                     found.append(f"{result['name']}, {what}, {n} candidates: {value:.2f}, {goal:g} wanted")
     return found
+
+
+def _options(chosen: Mapping[str, str]) -> str:
+    if len(set(chosen.values())) == 1:
+        return f"`{next(iter(chosen.values()))}`"
+    return ", ".join(f"{n} candidates `{options}`" for n, options in chosen.items())
 
 
 def _by_what(figures: Iterable[Document]) -> dict[tuple[str, int], float]:

@@ -14,7 +14,7 @@ that a delta has brought are copied once into memory that can be shared.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from processor.generation import Generation
 from processor.memory import Handle, advise, share
 from processor.package.manifest import Manifest
 from processor.replica import WRITTEN_BY_READERS, Change, Package, Replica, chosen
+from processor.sessions import GroupOptions
 from processor.stores.remote import RemoteTables
 from serving.workers.channel import Message
 from serving.workers.parcel import Packed, Parcel, Unpacker
@@ -129,12 +130,19 @@ class Receiver:
     """A worker's side of one version: its replica, and the arrays that it holds."""
 
     def __init__(
-        self, message: Message, unpacker: Unpacker, threads: int, clock: Clock, remote: RemoteTables | None = None
+        self,
+        message: Message,
+        unpacker: Unpacker,
+        options_of: Callable[[str], GroupOptions],
+        clock: Clock,
+        remote: RemoteTables | None = None,
     ) -> None:
+        """options_of: a model's session group. remote: see Replica."""
         files = {name: unpacker.unpack(packed).tobytes() for name, packed in message["files"].items()}
         package = Received(Manifest.from_json(message["manifest"].encode()), files)
         control = unpacker.unpack(message["control"])
-        self.replica = Replica(package, control, message["process"], threads, clock, remote)
+        options = options_of(package.manifest.model)
+        self.replica = Replica(package, control, message["process"], options.threads, clock, options.all_cpus, remote)
         self._arrays: dict[int, NDArray[Any]] = {}
         self._dense_numbers: dict[str, int] = {}
         self._dense: dict[str, NDArray[np.float32]] = {}

@@ -39,7 +39,6 @@ import numpy as np
 from processor import errors
 from processor.errors import FreshetError, NotReady
 from processor.memory import reserve, share
-from processor.sessions import Compute
 from processor.stores.config import RemoteConfig
 from serving.workers.channel import Channel, Gone, Message
 from serving.workers.parcel import Parcel
@@ -69,11 +68,10 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker is started with."""
+    """What a worker is started with. session_options: see ServeConfig."""
 
-    sessions: int
-    compute: Compute
-    max_queue_rows: int
+    session_options: dict[str, Any]
+    default_timeout_s: float | None
     max_body_nbytes: int
     shutdown_timeout_s: float
     log_level: str

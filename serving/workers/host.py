@@ -19,6 +19,7 @@ With all workers dead at once nothing can be prepared: deltas and loads are NotR
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -28,7 +29,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from processor.clock import Clock, SystemClock
-from processor.errors import FreshetError, NotReady
+from processor.errors import BadInput, FreshetError, NotReady
+from processor.groups import GroupStats
 from processor.host import ModelHost
 from processor.replica import Change, clear_words
 from processor.served import ServedVersion
@@ -38,7 +40,7 @@ from serving.config import ServeConfig
 from serving.workers.changes import Outgoing, Sender
 from serving.workers.channel import Gone, Message
 from serving.workers.fleet import Fleet, WorkerProcess
-from serving.workers.report import Totals, stats_of
+from serving.workers.report import Totals, add
 
 log = logging.getLogger("freshet.fleet")
 
@@ -58,7 +60,7 @@ class FleetHost(ModelHost):
         clock, remote = clock or SystemClock(), config.remote()
         tables = RemoteTables.of(remote, clock) if remote else None
         super().__init__(config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables)
-        self._fleet, self._sessions = fleet, fleet.settings.sessions
+        self._fleet = fleet
         self._registry = threading.Lock()
         self._joined: tuple[WorkerProcess, ...] = ()
         self._readers: dict[int, FleetReaders] = {}
@@ -77,10 +79,20 @@ class FleetHost(ModelHost):
         self._fleet.wait_complete()
         return FleetReaders(self, next(self._keys), version)
 
-    def work_done(self) -> tuple[SessionStats, int]:
-        """See ModelHost.work_done: as last reported."""
-        queued = sum(gauges["queue_rows"] for gauges in self.totals.gauges().values())
-        return stats_of(self.totals.counters().get("work", {})), queued
+    def group_stats(self) -> dict[str, GroupStats]:
+        """See ModelHost.group_stats: as last reported."""
+        now: Any = {}
+        for gauges in self.totals.gauges().values():
+            now = add(now, gauges["groups"])
+        work = self.totals.counters().get("groups", {})
+        # Groups of the dead are still counted while nobody lives to report them.
+        return {
+            name: GroupStats(*now.get(name, (0, 0)), SessionStats(**work.get(name, {}))) for name in {**work, **now}
+        }
+
+    def resize(self, sessions: int, group: str | None = None) -> None:
+        """See ModelHost.resize: not at run time; a fleet's unit is the worker."""
+        raise BadInput("sessions: fixed while several worker processes answer; set sessions and workers at the start")
 
     def lookups(self, version: ServedVersion) -> tuple[int, int]:
         """See ModelHost.lookups: as last reported."""
@@ -122,7 +134,12 @@ class FleetHost(ModelHost):
 
     def info(self) -> dict[str, Any]:
         """See ModelHost.info; with the workers and the sessions of them all."""
-        return {"workers": self.workers(), "sessions": self._sessions * len(self._fleet), **super().info()}
+        groups = {
+            name: {"sessions": group.sessions, "queue_rows": group.queue_rows}
+            for name, group in self.group_stats().items()
+        }
+        sessions = sum(group["sessions"] for group in groups.values())
+        return {"workers": self.workers(), "sessions": sessions, "groups": groups, **super().info()}
 
     def workers(self) -> list[dict[str, Any]]:
         """Each worker's process, connections and restarts."""
@@ -184,11 +201,11 @@ class FleetHost(ModelHost):
     def _answer_scrape(self, worker: WorkerProcess, number: int) -> None:
         try:
             text = self._scrape().decode()
-            worker.tell("reply", {"id": number, "text": text})
-        except Gone:
-            pass
         except Exception:
             log.exception("the metrics could not be rendered")
+            text = None
+        with contextlib.suppress(Gone):
+            worker.tell("reply", {"id": number, "text": text})
 
     # What readers need.
 

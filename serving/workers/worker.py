@@ -30,11 +30,11 @@ from typing import Any
 
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
+from processor.groups import Groups, SessionConfig
 from processor.predictor import Predictor
 from processor.replica import Replica
 from processor.routes import Routes, VersionStatus, find
-from processor.session import total
-from processor.sessions import GroupOptions, SessionGroup
+from processor.sessions import GroupOptions
 from processor.stores.config import RemoteConfig
 from processor.stores.remote import RemoteTables
 from serving.app import DataApp
@@ -45,21 +45,20 @@ from serving.protocol import PredictProtocol
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message
 from serving.workers.parcel import Unpacker
-from serving.workers.report import Report, numbers_of
+from serving.workers.report import Report
 
 log = logging.getLogger("freshet.worker")
 
 REPORT_INTERVAL_S = 1.0
 SCRAPE_TIMEOUT_S = 10.0
-THREADS_PER_SESSION = 1
 
 
 class WorkerPredictor(Predictor):
     """Answers by the replicas that the supervisor's routes name."""
 
-    def __init__(self, group: SessionGroup, clock: Clock) -> None:
-        super().__init__(group, clock)
-        self.group = group
+    def __init__(self, groups: Groups, clock: Clock) -> None:
+        super().__init__(groups, clock)
+        self.groups = groups
         self.ready = False
         self._models: dict[str, Routes[Replica]] = {}
 
@@ -115,15 +114,17 @@ class Worker:
         self._channel, self._slot = channel, int(settings["slot"])
         self._ended_connections = unpacker.unpack(settings["ended_connections"])
         self._clock = SystemClock()
-        options = GroupOptions(
-            sessions=settings["sessions"], compute=settings["compute"], max_queue_rows=settings["max_queue_rows"]
+        self._predictor = WorkerPredictor(
+            Groups(SessionConfig.of(settings["session_options"]), self._clock), self._clock
         )
-        group = SessionGroup(options, self._clock)
-        self._predictor = WorkerPredictor(group, self._clock)
         self._lifecycle: Lifecycle = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
         app = DataApp(
-            self._lifecycle, self._metrics, version=settings["version"], max_body_nbytes=settings["max_body_nbytes"]
+            self._lifecycle,
+            self._metrics,
+            version=settings["version"],
+            max_body_nbytes=settings["max_body_nbytes"],
+            default_timeout_s=settings["default_timeout_s"],
         )
         protocol = functools.partial(CountedProtocol, data_app=app, ended=self._connection_ended)
         self._port = Port(app, None, settings["shutdown_timeout_s"], protocol)
@@ -146,7 +147,7 @@ class Worker:
         await serving
         loop.remove_reader(self._channel.fileno())
         self._changes.shutdown()
-        self._predictor.group.close()
+        self._predictor.groups.close()
 
     def _read(self) -> None:
         try:
@@ -210,7 +211,7 @@ class Worker:
         try:
             with Unpacker(fds) as unpacker:
                 if op == "open":
-                    self._receivers[key] = Receiver(message, unpacker, THREADS_PER_SESSION, self._clock, self._remote)
+                    self._receivers[key] = Receiver(message, unpacker, self._options_of, self._clock, self._remote)
                 elif op == "change":
                     receiver = self._receivers[key]
                     receiver.prepare(message, unpacker)
@@ -228,6 +229,9 @@ class Worker:
         else:
             self._reply(message)
 
+    def _options_of(self, model: str) -> GroupOptions:
+        return self._predictor.groups.of(model).options
+
     def _reply(self, message: Message, **fields: Any) -> None:
         """Answers what was asked; nothing that was only told."""
         if "id" in message:
@@ -238,10 +242,11 @@ class Worker:
                 os._exit(1)
 
     def _report(self) -> Report:
-        group = self._predictor.group
+        groups = self._predictor.groups
+        statistics = groups.statistics()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         lookups = {
-            str(key): group.counts(receiver.replica).sum(axis=0).tolist()
+            str(key): groups.counts(receiver.replica).sum(axis=0).tolist()
             for key, receiver in list(self._receivers.items())
         }
         remote = {
@@ -249,10 +254,11 @@ class Worker:
             for key, receiver in list(self._receivers.items())
             if receiver.replica.remote is not None
         }
-        work = numbers_of(total(group.statistics()))
+        work = {name: asdict(group.work) for name, group in statistics.items()}
+        now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
         return {
-            "counters": {**self._metrics.snapshot(), "work": work, "lookups": lookups, "remote": remote},
-            "gauges": {"queue_rows": group.queue_rows, "cpu_s": usage.ru_utime + usage.ru_stime},
+            "counters": {**self._metrics.snapshot(), "groups": work, "lookups": lookups, "remote": remote},
+            "gauges": {"groups": now, "cpu_s": usage.ru_utime + usage.ru_stime},
         }
 
     def _report_regularly(self) -> None:
@@ -266,11 +272,13 @@ class Worker:
         self._asked[number] = asked
         try:
             self._channel.send({"op": "scrape", "id": number})
-            text: str = asked.result(SCRAPE_TIMEOUT_S)["text"]
+            text: str | None = asked.result(SCRAPE_TIMEOUT_S)["text"]
         except (Gone, TimeoutError):
             raise NotReady("metrics: the supervisor does not answer") from None
         finally:
             self._asked.pop(number, None)
+        if text is None:
+            raise FreshetError("metrics: they could not be rendered; the server's log says why")
         return text.encode()
 
 

@@ -1,7 +1,7 @@
-"""The generator against small servers on loopback; the servers run in a thread of the test."""
+"""The generator against small servers on loopback; the servers run in threads of the test."""
 
-import asyncio
 import contextlib
+import socket
 import threading
 
 import pytest
@@ -16,49 +16,59 @@ class Server:
     def __init__(self, answer):
         self.answer = answer
         self.requests = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self.closing = threading.Event()
+        self._open, self._threads = [], []
+        self._lock = threading.Lock()
 
     def __enter__(self):
-        self._thread.start()
-        starting = asyncio.start_server(self._handle, "127.0.0.1", 0)
-        self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._start(self._accept)
         return self
 
     def __exit__(self, *_):
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self.closing.set()
+        with self._lock:
+            for each in (self._listener, *self._open):
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
 
-    async def _end(self):
-        self._server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def _start(self, target, *arguments):
+        thread = threading.Thread(target=target, args=arguments)
+        self._threads.append(thread)
+        thread.start()
 
-    async def _handle(self, reader, writer):
-        try:
-            await self._serve(reader, writer)
-        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionResetError):
-            pass
-        finally:
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with self._lock:
+                    self._open.append(connection)
+                    if self.closing.is_set():
+                        connection.close()
+                        return
+                self._start(self._handle, connection)
 
-    async def _serve(self, reader, writer):
-        while True:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            headers = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
-            body = await reader.readexactly(int(headers["Content-Length"]))
-            self.requests.append((headers, body))
-            reply = self.answer(len(self.requests))
+    def _handle(self, connection):
+        with connection, contextlib.suppress(OSError), connection.makefile("rb") as reader:
+            self.serve(reader, connection)
+
+    def serve(self, reader, connection):
+        while reader.readline():
+            headers = {}
+            while (line := reader.readline().decode().rstrip()) != "":
+                name, value = line.split(": ", 1)
+                headers[name] = value
+            body = reader.read(int(headers["Content-Length"]))
+            with self._lock:
+                self.requests.append((headers, body))
+                reply = self.answer(len(self.requests))
             if reply is None:
-                break
-            writer.write(reply)
+                return
+            connection.sendall(reply)
 
 
 def reply(status=200, body=b"ok", close=False):
@@ -124,9 +134,9 @@ def test_a_stall_is_charged_to_every_request_that_was_due_meanwhile(payload):
     release = threading.Event()
 
     class Stalling(Server):
-        async def _serve(self, reader, writer):
-            await asyncio.get_running_loop().run_in_executor(None, release.wait)
-            await super()._serve(reader, writer)
+        def serve(self, reader, connection):
+            release.wait()
+            super().serve(reader, connection)
 
     with Stalling(lambda n: reply()) as server:
         generator = Generator(job(server, payload, connections=1, warm_s=0.0))
@@ -141,11 +151,10 @@ def test_a_stall_is_charged_to_every_request_that_was_due_meanwhile(payload):
 
 
 def test_the_deadline_is_sent_and_what_cannot_be_sent_within_it_is_given_up(payload):
-    never = asyncio.Event()
 
     class Silent(Server):
-        async def _serve(self, reader, writer):
-            await never.wait()
+        def serve(self, reader, connection):
+            self.closing.wait()
 
     with Server(lambda n: reply()) as server:
         found = Generator(job(server, payload, deadline_s=5.0, send_deadline=True)).run()

@@ -2,7 +2,9 @@
 
 import json
 import os
+import queue
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -12,6 +14,7 @@ from processor import PredictReply, PredictRequest, Processor, ProcessorConfig
 from processor import repository as repository_module
 from processor.clock import FakeClock
 from processor.columns import Ragged, Strings
+from processor.cost import CostTable
 from processor.errors import (
     BadInput,
     Conflict,
@@ -23,8 +26,10 @@ from processor.errors import (
     Overloaded,
 )
 from processor.generation import Generation
+from processor.groups import GroupConfig
 from processor.package.delta import write_delta
 from processor.repository import Repository
+from processor.sessions import HOLDS
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 
 USERS = range(20)
@@ -327,8 +332,14 @@ def test_a_rollback_is_served_at_once_and_after_a_restart(root, open_processor, 
         processor.rollback("small", Generation(1, 3))
 
 
-def test_every_reply_is_exactly_the_generation_that_it_names_while_deltas_and_rollbacks_run(open_processor):
-    processor = open_processor(undo_depth=4)
+@pytest.mark.parametrize("options", [{"sessions": 3}, {"sessions": 2, "policy": "least-loaded"}, {"compute": "inline"}])
+def test_every_reply_is_exactly_the_generation_that_it_names_while_deltas_and_rollbacks_run(open_processor, options):
+    processor = open_processor(undo_depth=4, **options)
+    # A cost that makes parts of large requests worth their own runs.
+    replica = processor.replica("small")
+    replica.costs = CostTable({bucket: bucket * 1e-5 for bucket in replica.cost})
+    split = []
+    pin, replica.pin = replica.pin, lambda reader: (split.append(reader >= HOLDS), pin(reader))[1]
     users = [0, 3, 7, 11, 19, 25, 1] * 40
     one = {step: scores([3], dict.fromkeys(USERS, step), step) for step in range(7)}
     many = {step: scores(users, dict.fromkeys(USERS, step), step) for step in range(7)}
@@ -361,6 +372,93 @@ def test_every_reply_is_exactly_the_generation_that_it_names_while_deltas_and_ro
             asker.join(TIMEOUT_S)
     assert not wrong
     assert len(seen) > 1
+    assert any(split) == ("sessions" in options)
+
+
+def test_inline_the_thread_that_waits_computes_whatever_waits(open_processor):
+    processor, replies = open_processor(compute="inline"), Replies()
+    processor.submit(request([4]), replies.done("before"))
+    assert not replies.calls
+    assert_reply(processor.process(request([1, 2])), "1.0", scores([1, 2]))
+    assert_reply(replies.wait(1)["before"], "1.0", scores([4]))
+    assert replies.threads == [threading.current_thread().name]
+
+
+def test_inline_many_threads_may_wait_at_once(open_processor):
+    processor, wrong = open_processor(compute="inline"), []
+
+    def ask(number):
+        for _ in range(20):
+            reply = processor.process(request([number]))
+            if not np.allclose(reply.outputs["score"][:, 0], scores([number]), atol=1e-5):
+                wrong.append(number)
+
+    askers = [threading.Thread(target=ask, args=(n,)) for n in range(6)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(TIMEOUT_S)
+        assert not asker.is_alive()
+    assert not wrong
+
+
+def test_inline_an_owner_computes_in_its_thread_whoever_asks(open_processor):
+    processor, calls, threads = open_processor(compute="inline"), queue.Queue(), []
+
+    def own():
+        assert processor.attach(calls.put)
+        while calls.get() is not None:
+            threads.append(threading.get_ident())
+            processor.run_once()
+
+    owner = threading.Thread(target=own)
+    owner.start()
+    while processor._groups.inline.driven:
+        time.sleep(0.001)
+    assert_reply(processor.process(request([7])), "1.0", scores([7]))
+    calls.put(None)
+    owner.join(TIMEOUT_S)
+    assert set(threads) == {owner.ident}
+
+
+# Groups
+
+
+def test_models_are_answered_by_their_groups_and_a_resize_is_of_one(root, open_processor):
+    write_package(root, users=USERS, model="other", seed=9)
+    groups = {"baseline": GroupConfig(["small"], sessions=1), "rest": GroupConfig(["*"], sessions=2, policy="mod")}
+    processor = open_processor(groups=groups)
+    for _ in range(3):
+        processor.process(request([1]))
+    processor.process(request([1], model="other"))
+    stats = processor.group_stats()
+    assert {name: s.work.requests for name, s in stats.items()} == {"baseline": 3, "rest": 1}
+    processor.resize(3, "rest")
+    assert {name: g["sessions"] for name, g in processor.info()["groups"].items()} == {"baseline": 1, "rest": 3}
+    assert processor.info()["sessions"] == 4
+    processor.resize(1)
+    assert {name: s.sessions for name, s in processor.group_stats().items()} == {"baseline": 1, "rest": 1}
+    with pytest.raises(NotFound, match="group 'nobody' is not one of baseline, rest"):
+        processor.resize(1, "nobody")
+
+
+def test_sessions_and_the_threads_of_their_executables_stay_on_their_cores(root, open_processor):
+    core = min(os.sched_getaffinity(0))
+    before = os.sched_getaffinity(0)
+    groups = {"baseline": GroupConfig(["small"], sessions=1, cpus=str(core), threads_per_session=2)}
+    if len(before) == 1:
+        with pytest.raises(BadInput, match="no core is left"):
+            open_processor(groups=groups)
+        return
+    processor = open_processor(groups=groups)
+    seen = queue.Queue()
+    processor.submit(request([1]), lambda reply: seen.put(os.sched_getaffinity(0)))
+    assert seen.get(timeout=TIMEOUT_S) == {core}
+    assert os.sched_getaffinity(0) == before
+    on_core = [t for t in os.listdir("/proc/self/task") if os.sched_getaffinity(int(t)) == {core}]
+    assert len(on_core) >= 2
+    (default,) = processor._groups.of("unknown").options.cpus
+    assert default == before - {core}
 
 
 # Versions

@@ -10,13 +10,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from processor.clock import FakeClock, SystemClock
 from processor.cost import CostTable
 from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
+from processor.replica import READERS
 from processor.session import Session, total
-from processor.sessions import GroupOptions, SessionGroup
+from processor.sessions import HOLDS, GroupOptions, SessionGroup
 from processor.work import PredictReply, Work
 
 TIMEOUT_S = 5
@@ -470,3 +473,253 @@ def test_sessions_with_threads_have_no_owner_and_are_not_driven():
         assert not sessions.driven
         with pytest.raises(RuntimeError):
             sessions.run_once()
+
+
+# Policies, splits, resizing
+
+
+def many(answers, version, count, **options):
+    return [answers.work(version, number, [number, -number], **options) for number in range(count)]
+
+
+@pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])
+def test_every_policy_answers_every_request_once_with_its_own_rows(policy):
+    version, answers = Version(), Answers()
+    with group(sessions=3, policy=policy, max_queue_rows=10_000) as sessions:
+        for work in many(answers, version, 200):
+            work.caller = int(work.bound.values[0]) % 7
+            sessions.submit(work)
+        got = answers.wait(200)
+        assert answers.calls.empty()
+    for number in range(200):
+        assert_answers(got[number], [number, -number])
+    stats = total(sessions.statistics())
+    assert (stats.requests, stats.rows, stats.failed) == (200, 400, 0)
+
+
+def queues_used(policy, callers, sessions=3):
+    """For each request, the queue that it joins while every session is held."""
+    version, answers, gate, used = Version(), Answers(), threading.Event(), []
+    with group(sessions=sessions, policy=policy) as made:
+        for number in range(sessions):
+            holding = Version(hold=gate)
+            work = answers.work(holding, -1 - number, [0], caller=number)
+            made.submit(work)
+            assert holding.entered.acquire(timeout=TIMEOUT_S)
+        for number, caller in enumerate(callers):
+            before = [q.batcher.queue_rows for q in made._queues]
+            made.submit(answers.work(version, number, [number], caller=caller))
+            after = [q.batcher.queue_rows for q in made._queues]
+            used.append(next(i for i, (a, b) in enumerate(zip(before, after)) if a != b))
+        gate.set()
+        answers.wait(sessions + len(callers))
+    return used
+
+
+def test_round_robin_takes_the_queues_in_turn():
+    used = queues_used("round-robin", [None] * 6)
+    assert sorted(used[:3]) == sorted(used[3:]) == [0, 1, 2]
+
+
+def test_mod_sends_a_caller_to_the_same_queue_always():
+    assert queues_used("mod", [0, 1, 2, 3, 4, 4, 4, 7]) == [0, 1, 2, 0, 1, 1, 1, 1]
+
+
+def test_least_loaded_sends_a_request_where_the_least_work_is():
+    used = queues_used("least-loaded", [None] * 6)
+    assert sorted(used[:3]) == sorted(used[3:]) == [0, 1, 2]
+
+
+class Partly(Version):
+    """Of which 4 rows are worth a batch. Every pin is another generation, so parts that pin apart would show."""
+
+    def __init__(self, **options):
+        super().__init__({1: 1.0, 4: 1.5}, **options)
+        self.readers, self.at_once, self.most = [], 0, 0
+        self.counting = threading.Lock()
+
+    def pin(self, reader):
+        with self.counting:
+            self.readers.append(reader)
+            self.step += 1
+        return super().pin(reader)
+
+
+@pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])
+@pytest.mark.parametrize("rows", [7, 8, 9, 12, 33, 1000])
+def test_a_large_request_is_split_rejoined_in_order_and_of_one_generation(policy, rows):
+    version, answers = Partly(), Answers()
+    with group(sessions=3, policy=policy) as sessions:
+        sessions.submit(answers.work(version, 0, range(1, rows + 1), caller=1))
+        assert_answers(answers.wait(1)[0], range(1, rows + 1))
+        assert len(version.readers) == 1, "one pin for all parts"
+        assert (version.readers[0] >= HOLDS) == (rows >= 8)
+        wait_until(lambda: len(sessions._holds) == READERS - HOLDS)
+    assert set(version.pins.values()) == {None}
+    stats = total(sessions.statistics())
+    assert (stats.requests, stats.rows) == (1, rows)
+    assert stats.batches == (1 if rows < 8 else min(3, rows // 4))
+
+
+def test_parts_of_a_request_run_at_the_same_time():
+    barrier = threading.Barrier(2)
+
+    class Meeting(Partly):
+        def fill(self, *args):
+            barrier.wait(TIMEOUT_S)
+            super().fill(*args)
+
+    version, answers = Meeting(), Answers()
+    with group(sessions=2) as sessions:
+        sessions.submit(answers.work(version, 0, range(8)))
+        assert_answers(answers.wait(1)[0], range(8))
+
+
+def test_one_session_and_a_process_without_free_holds_split_nothing():
+    version, answers = Partly(), Answers()
+    with group(sessions=1) as sessions:
+        sessions.submit(answers.work(version, 0, range(100)))
+        assert_answers(answers.wait(1)[0], range(100))
+    with group(sessions=2) as sessions:
+        sessions._holds.clear()
+        sessions.submit(answers.work(version, 1, range(100)))
+        assert_answers(answers.wait(1)[1], range(100))
+    assert all(reader < HOLDS for reader in version.readers)
+
+
+def test_a_part_that_fails_fails_the_request_and_lets_go_of_the_pin(caplog):
+    version, answers = Partly(), Answers()
+    version.broken = {13: ZeroDivisionError()}
+    with group(sessions=2) as sessions, caplog.at_level(logging.CRITICAL, logger="freshet.sessions"):
+        sessions.submit(answers.work(version, 0, range(20)))
+        assert type(answers.wait(1)[0]) is FreshetError
+        assert answers.calls.empty()
+        assert len(sessions._holds) == READERS - HOLDS
+        version.broken = {}
+        sessions.submit(answers.work(version, 1, range(20)))
+        assert_answers(answers.wait(1)[1], range(20))
+    assert set(version.pins.values()) == {None}
+
+
+def test_a_part_that_expires_expires_the_request_and_the_rest_of_it_is_not_run():
+    clock, version, answers = FakeClock(), Partly(), Answers()
+    with group(sessions=2, clock=clock) as sessions:
+        gate = threading.Event()
+        for number in range(2):
+            holding = Version(hold=gate)
+            sessions.submit(answers.work(holding, -1 - number, [0]))
+            assert holding.entered.acquire(timeout=TIMEOUT_S)
+        sessions.submit(answers.work(version, 0, range(8), deadline_s=clock.now_s() + 100))
+        assert sessions.queue_rows == 8
+        clock.advance(100)
+        gate.set()
+        assert isinstance(answers.wait(3)[0], Expired)
+        assert answers.calls.empty()
+    assert version.readers == []
+    assert version.runs == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    requests=st.lists(
+        st.tuples(st.integers(1, 40), st.sampled_from([None, None, 1e-3, 50.0])), min_size=1, max_size=30
+    ),
+    sessions=st.integers(1, 3),
+    policy=st.sampled_from(["shared", "round-robin", "mod", "least-loaded"]),
+)
+def test_nothing_is_lost_doubled_or_out_of_order_whatever_is_split_batched_or_late(requests, sessions, policy):
+    version, answers = Partly(), Answers()
+    version.costs = CostTable({1: 1e-4, 4: 1.5e-4})
+    refused, clock = set(), SystemClock()
+    with group(sessions=sessions, policy=policy, max_queue_rows=200) as made:
+        for number, (rows, slack_s) in enumerate(requests):
+            deadline_s = None if slack_s is None else clock.now_s() + slack_s
+            try:
+                made.submit(answers.work(version, number, range(number, number + rows), deadline_s, caller=number))
+            except Overloaded:
+                refused.add(number)
+        got = answers.wait(len(requests) - len(refused))
+    assert answers.calls.empty()
+    assert got.keys() | refused == set(range(len(requests)))
+    for number, reply in got.items():
+        if isinstance(reply, Expired):
+            assert requests[number][1] == 1e-3
+        else:
+            assert_answers(reply, range(number, number + requests[number][0]))
+    assert set(version.pins.values()) <= {None}
+    assert len(made._holds) == READERS - HOLDS
+
+
+@pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])
+def test_resizing_under_load_loses_no_request_and_no_count(policy):
+    version, answers = Version(), Answers()
+    with group(sessions=1, policy=policy, max_queue_rows=100_000) as sessions:
+        for number in range(600):
+            sessions.submit(answers.work(version, number, [number], caller=number))
+            if number % 50 == 0:
+                sessions.resize((4, 1, 3, 2)[number // 50 % 4])
+                assert len(sessions) == (4, 1, 3, 2)[number // 50 % 4]
+        got = answers.wait(600)
+        for number in range(600):
+            assert_answers(got[number], [number])
+        sessions.resize(1)
+        wait_until(lambda: len(sessions._threads) == 1)
+        stats = total(sessions.statistics())
+        assert (stats.requests, stats.rows) == (600, 600)
+        np.testing.assert_array_equal(sessions.counts(version)[:, 0], [600])
+        numbers = {thread.session.number for thread in sessions._threads}
+        assert max(numbers) < 8
+
+
+@pytest.mark.parametrize("wrong", [0, -1, HOLDS + 1])
+def test_a_number_of_sessions_that_cannot_be_is_refused(wrong):
+    with group() as sessions:
+        with pytest.raises(BadInput, match="sessions: 1 to 1024 wanted"):
+            sessions.resize(wrong)
+        assert len(sessions) == 1
+
+
+def test_a_group_that_has_closed_or_computes_inline_is_not_resized():
+    with group() as sessions:
+        sessions.close()
+        with pytest.raises(NotReady):
+            sessions.resize(2)
+    with group(compute="inline") as sessions, pytest.raises(BadInput, match="inline"):
+        sessions.resize(2)
+
+
+# Overload
+
+
+def test_a_request_that_cannot_be_answered_in_time_is_refused_before_and_after_it_is_read():
+    clock, version, answers = FakeClock(), Version({1: 1.0}), Answers()
+    with group(clock=clock) as sessions:
+        with held(version, sessions, answers):
+            for number in range(2):
+                sessions.submit(answers.work(version, number, [number], clock.now_s() + 4.0))
+            for timeout_s in (None, 50.0):
+                sessions.admit(timeout_s)
+            for refuse in (
+                lambda: sessions.admit(2.5),
+                lambda: sessions.submit(answers.work(version, 9, [9], clock.now_s() + 2.5)),
+            ):
+                with pytest.raises(Overloaded) as shed:
+                    refuse()
+                # One row is being run and two wait, a second each.
+                assert shed.value.retry_after_s == pytest.approx(3.0, rel=1e-3)
+        answers.wait(3)
+    stats = total(sessions.statistics())
+    assert (stats.refused_late, stats.refused_full, stats.expired) == (2, 0, 0)
+
+
+def test_waits_are_counted_as_predicted_and_as_they_were():
+    clock, version, answers = FakeClock(), Version({1: 1.0}), Answers()
+    with group(clock=clock) as sessions:
+        with held(version, sessions, answers):
+            sessions.submit(answers.work(version, 0, [0]))
+            clock.advance(3.0)
+        answers.wait(2)
+    stats = total(sessions.statistics())
+    assert stats.predicted_wait_s == pytest.approx(1.0, rel=1e-3)
+    assert stats.wait_s == pytest.approx(3.0)
+    assert stats.buckets == {"1": 2}

@@ -1,5 +1,7 @@
 """A table with a memory budget against a dict per epoch: the same rows at any budget, whatever moves meanwhile."""
 
+import mmap
+import os
 import threading
 from dataclasses import dataclass, field
 
@@ -12,11 +14,13 @@ from processor import rowlog, tier
 from processor.errors import BadInput, Corrupt
 from processor.kernels import pool, tiers
 from processor.kernels import rows as row_kernels
+from processor.memory import attach, share
 from processor.package.delta import TableDelta
 from processor.package.manifest import Table
 from processor.package.tensors import map_file, parse_tensors, write_tensors
 from processor.quantise import dequantise, quantise
-from processor.table import ServedTable, packed
+from processor.replica import WRITTEN_BY_READERS
+from processor.table import ServedTable, descriptor, packed
 
 DIM = 5
 SLOT_NBYTES = DIM * 4 + tier.SLOT_BOOKS_NBYTES
@@ -62,13 +66,13 @@ def read(descriptor, epoch):
 
 def look_up(table, ids, epoch=0):
     """The rows of `ids` by the fused kernel, as a batch. table: a ServedTable or its descriptor."""
-    descriptor = table.descriptor() if isinstance(table, ServedTable) else table
+    row = table.descriptor() if isinstance(table, ServedTable) else table
     ids = np.ascontiguousarray(ids, np.int64)
     plan = np.zeros((1, pool.PLAN_FIELDS), np.int64)
     plan[0] = (pool.KIND_ONE, 0, 0, 0, 0, 0, 0, DIM)
     out, counts = np.empty((len(ids), DIM), np.float32), np.zeros((1, 2), np.int64)
     inputs = np.array([[[ids.ctypes.data, len(ids), 1, 0]]], np.int64)
-    spans, tables = np.array([[0, len(ids)]], np.int64), np.array([descriptor], np.int64)
+    spans, tables = np.array([[0, len(ids)]], np.int64), np.array([row], np.int64)
     pool.run(tables, plan, np.zeros((1, 3), np.float32), inputs, spans, epoch, out, counts)
     return out
 
@@ -228,6 +232,28 @@ def test_what_is_read_often_moves_into_memory_and_what_is_not_moves_out(tmp_path
     assert before.hot_rows == 10
     assert 10 <= before.demoted < 20
     assert before.log_nbytes == 0, "rows of the file go back without being written"
+
+
+def test_another_process_needs_the_spec_and_the_arrays_and_writes_only_what_it_may(tmp_path):
+    """Maps the same files again, for reading only where readers may not write: a stray store would be the end of it."""
+    table = make_table(range(30), 4, tmp_path)
+    table.retire(table.apply(TableDelta(np.arange(10), rows_of(range(10), 1), np.empty(0, np.int64)), 1), 2)
+    for flip in range(2, 12):
+        table.tend(flip, flip + 1, 0.0)
+    assert 0 < table.tier.hot_rows <= 4
+    assert table.tier.log_rows > 0
+    arrays = table.arrays
+    mapped = {}
+    for name, handle in zip(arrays, share(list(arrays.values()), "test")):
+        access = mmap.ACCESS_WRITE if name in WRITTEN_BY_READERS else mmap.ACCESS_READ
+        file = mmap.mmap(handle.mapping.fd, os.fstat(handle.mapping.fd).st_size, access=access)
+        mapped[name] = attach(file, handle.offset, handle.dtype, handle.shape)
+    before = table.tier
+    got = look_up(descriptor(table.spec, mapped), np.tile(np.arange(30), 40), 1)
+    wanted = np.concatenate([rows_of(range(10), 1), rows_of(range(10, 30), 0)])
+    np.testing.assert_array_equal(got, np.tile(wanted, (40, 1)))
+    assert table.tier.hot_lookups > before.hot_lookups
+    assert table.tier.cold_lookups > before.cold_lookups
 
 
 @pytest.mark.parametrize("period", [1, 2, 8, 26, 64])

@@ -15,7 +15,9 @@ from processor.columns import Ragged, Strings
 from processor.engine import Applied, ModelStats, PredictReply, PredictRequest, VersionStatus
 from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
 from processor.generation import Generation
+from processor.groups import GroupStats
 from processor.package.manifest import Input, Manifest, Output
+from processor.session import SessionStats
 
 GENERATION = Generation(3, 17)
 
@@ -45,7 +47,7 @@ def rows_of(column: Any, spec: Input) -> int:
 class FakeProcessor:
     """The interface of processor.engine.Processor. A score is the sum of the row's numbers and lengths.
 
-    hold: answers wait until release() is called. refuse: what submit raises. fail: what done is given.
+    hold: answers wait until release() is called. full, refuse: what admit and submit raise. fail: what done is given.
     """
 
     manifests: dict[str, Manifest] = field(default_factory=lambda: {"ctr": PACKED})
@@ -53,6 +55,8 @@ class FakeProcessor:
     ready: bool = True
     hold: bool = False
     refuse: Exception | None = None
+    full: Exception | None = None
+    sessions: int = 2
     fail: FreshetError | None = None
     closed: bool = False
     polls: int = 0
@@ -93,6 +97,19 @@ class FakeProcessor:
 
     def attach(self, wake: Callable[[float], None]) -> bool:
         return False
+
+    def admit(self, model: str, timeout_s: float | None) -> None:
+        if self.full is not None:
+            raise self.full
+
+    def resize(self, sessions: int, group: str | None = None) -> None:
+        if group not in (None, "default"):
+            raise NotFound(f"group {group!r} is not one of default")
+        self.sessions = sessions
+
+    def group_stats(self) -> dict[str, GroupStats]:
+        work = SessionStats(requests=7, rows=70, expired=2, refused_late=3, wait_s=0.5, buckets={"64": 4})
+        return {"default": GroupStats(self.sessions, 2, work)}
 
     def release(self) -> None:
         held, self.held = self.held, []

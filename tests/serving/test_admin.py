@@ -215,6 +215,16 @@ def test_the_console_is_one_page_that_loads_nothing_else():
         assert unsafe not in reply.text
 
 
+def test_sessions_are_resized_in_every_group_or_in_one():
+    client = Client()
+    assert client("PUT", "/admin/sessions", json={"sessions": 3}).json() == {"groups": {"default": 3}}
+    assert client("PUT", "/admin/groups/default", json={"sessions": 1}).json() == {"groups": {"default": 1}}
+    assert client("PUT", "/admin/groups/nobody", json={"sessions": 1}).status_code == 404
+    for wrong in ({"sessions": 0}, {"sessions": 1025}, {"sessions": "2"}, {}):
+        assert client("PUT", "/admin/sessions", json=wrong).status_code == 400
+    assert client.processor.sessions == 1
+
+
 def test_every_route_is_in_the_schema():
     paths = Client()("GET", "/admin/openapi.json").json()["paths"]
     assert paths.keys() == {
@@ -225,6 +235,8 @@ def test_every_route_is_in_the_schema():
         "/admin/models/{name}/versions/{version}/load",
         "/admin/models/{name}/versions/{version}/unload",
         "/admin/models/{name}/labels/{label}",
+        "/admin/sessions",
+        "/admin/groups/{group}",
     }
     content = paths["/admin/models/{name}/deltas"]["post"]["requestBody"]["content"]
     assert content.keys() == {"application/octet-stream", "application/json"}

@@ -287,3 +287,85 @@ def test_a_websocket_is_refused():
     app, _, _, _ = serve()
     with pytest.raises(RuntimeError, match="http wanted"):
         asyncio.run(app({"type": "websocket"}, None, None))
+
+
+def test_an_overload_is_refused_before_the_body_is_read():
+    app, processor, _, _ = serve(FakeProcessor(full=Overloaded("queue: full", 1.2)))
+    for path in ("/v1/models/ctr:predict", "/v2/models/ctr/infer"):
+        reply = send(app, "POST", path, b"this is no JSON")
+        assert (reply.status, reply.headers["retry-after"]) == (429, "2")
+    assert processor.requests == []
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/models/ctr:predict", ROW), ("/v2/models/ctr/infer", INFER)])
+def test_a_request_without_a_deadline_gets_the_servers_own_and_one_that_has_it_keeps_it(path, body):
+    app, processor, _, _ = serve(default_timeout_s=0.25)
+    for headers in ({}, {"x-request-timeout-ms": "40"}):
+        assert send(app, "POST", path, json.dumps(body).encode(), headers).status == 200
+    assert [r.timeout_s for r in processor.requests] == [0.25, 0.04]
+
+
+def test_a_caller_is_the_same_number_every_time():
+    app, processor, _, _ = serve()
+    for caller in ("alice", "bob", "alice", None):
+        send(app, "POST", "/v1/models/ctr:predict", BODY, {"x-caller-id": caller} if caller else {})
+    alice, bob, again, nobody = [r.caller for r in processor.requests]
+    assert alice == again != bob
+    assert nobody is None
+
+
+class Inline(FakeProcessor):
+    """Answers on the loop that has attached itself, when that says so."""
+
+    def attach(self, wake):
+        self.wake, self.owner, self.woken = wake, threading.get_ident(), 0
+        self.hold = True
+        return True
+
+    def submit(self, request, done):
+        super().submit(request, done)
+        if len(self.held) == 1:
+            self.wake(0.0)
+
+    def run_once(self):
+        assert threading.get_ident() == self.owner
+        self.woken += 1
+        self.release()
+
+
+def test_inline_what_a_turn_of_the_loop_has_read_is_computed_at_its_end_without_a_hand_over():
+    app, processor, _, _ = serve(Inline())
+
+    async def scenario():
+        loop, wakeups = asyncio.get_running_loop(), []
+        loop.call_soon_threadsafe = lambda *args: wakeups.append(args)
+        replies = await asyncio.gather(*[call(app, "POST", "/v1/models/ctr:predict", BODY) for _ in range(20)])
+        del loop.call_soon_threadsafe
+        return wakeups, replies
+
+    wakeups, replies = asyncio.run(scenario())
+    assert [r.status for r in replies] == [200] * 20
+    assert processor.woken == 1
+    assert wakeups == []
+
+
+def test_inline_the_owner_is_woken_from_other_threads_and_after_a_while():
+    app, processor, _, _ = serve(Inline())
+
+    async def scenario():
+        await call(app, "POST", "/v1/models/ctr:predict", BODY)
+        await asyncio.to_thread(processor.wake, 0.0)
+        processor.wake(0.001)
+        while processor.woken < 3:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_inline_every_loop_that_serves_becomes_the_owner():
+    app, processor, _, _ = serve(Inline())
+    owners = set()
+    for _ in range(2):
+        assert send(app, "POST", "/v1/models/ctr:predict", BODY).status == 200
+        owners.add(processor.wake)
+    assert len(owners) == 2

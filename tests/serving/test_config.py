@@ -1,6 +1,7 @@
 import pytest
 
 from processor.errors import BadInput
+from processor.groups import GroupConfig, SessionConfig
 from serving.config import ServeConfig, load_config
 
 
@@ -29,6 +30,12 @@ def test_the_file_may_be_named_by_the_environment(tmp_path):
         ("http_port = true", "config: http_port: int wanted, got bool"),
         ("models = [1]", "config: models: list of strings wanted"),
         ("given = []", "unknown key 'given'"),
+        ("groups = 1", "config: groups: sections such as [groups.baseline] wanted"),
+        ("[groups]\nx = 1", "config: groups: sections such as [groups.baseline] wanted"),
+        ("[groups.a]\ncores = 1", "config: groups.a.cores: unknown key; known: models, sessions"),
+        ('[groups.a]\nsessions = "1"', "config: groups.a.sessions: int wanted, got str"),
+        ("[groups.a]\nmodels = [1]", "config: groups.a.models: list of strings wanted, got list"),
+        ("[groups.a]\nsessions = true", "config: groups.a.sessions: int wanted, got bool"),
         ("x = ", "not valid TOML"),
     ],
 )
@@ -82,3 +89,60 @@ def test_a_token_opens_the_admin_port_to_other_hosts():
 
 def test_the_token_is_not_shown():
     assert "secret" not in repr(ServeConfig("r", admin_token="secret"))
+
+
+def test_groups_of_sessions_are_sections_of_the_file(tmp_path):
+    file = tmp_path / "serve.toml"
+    file.write_text(
+        'repository = "r"\nsession_cpus = "0-1;2-3"\n'
+        '[groups.baseline]\nmodels = ["ctr"]\nsessions = 1\ncpus = "0"\n'
+        '[groups.rest]\nmodels = ["*"]\nbatch_window_us = 200\n'
+    )
+    config = load_config({}, {}, str(file))
+    options = config.session_options(workers=1, cores=4)
+    assert options["groups"] == {
+        "baseline": {"models": ["ctr"], "sessions": 1, "cpus": "0"},
+        "rest": {"models": ["*"], "batch_window_us": 200},
+    }
+    assert options["cpus"] == "0-1;2-3"
+    assert SessionConfig.of(options).groups["baseline"] == GroupConfig(["ctr"], sessions=1, cpus="0")
+    assert options["compute"] == "threads"
+    assert config.session_options(workers=4, cores=4)["compute"] == "threads"
+
+
+@pytest.mark.parametrize(
+    ("options", "workers", "cores", "compute", "sessions"),
+    [
+        ({}, 1, 4, "threads", 0),
+        ({}, 1, 1, "inline", 0),
+        ({}, 4, 4, "inline", 1),
+        ({"sessions": 2}, 4, 4, "threads", 2),
+        ({"compute": "threads"}, 4, 4, "threads", 1),
+        ({"compute": "inline"}, 1, 4, "inline", 0),
+    ],
+)
+def test_compute_is_inline_where_a_thread_would_only_share_the_core(options, workers, cores, compute, sessions):
+    options = ServeConfig("r", **options).session_options(workers, cores)
+    assert (options["compute"], options["sessions"]) == (compute, sessions)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compute": "gpu"}, "compute: one of auto, inline, threads wanted, got 'gpu'"),
+        ({"policy": "x"}, "policy: one of shared, round-robin, mod, least-loaded wanted, got 'x'"),
+        ({"threads_per_session": 0}, "threads_per_session: 1 to 256 wanted, got 0"),
+        ({"batch_window_us": -1.0}, "batch_window_us: 0 to 10000000 wanted, got -1"),
+        ({"default_timeout_ms": -1.0}, "default_timeout_ms: 0 (none) to 3600000 wanted, got -1"),
+        ({"compute": "inline", "groups": {"a": {}}}, "compute: auto or threads wanted with groups, got 'inline'"),
+    ],
+)
+def test_options_of_the_sessions_are_checked(options, message):
+    with pytest.raises(BadInput) as caught:
+        ServeConfig("r", **options)
+    assert str(caught.value) == message
+
+
+def test_a_default_deadline_of_nothing_is_none():
+    assert ServeConfig("r").default_timeout_s is None
+    assert ServeConfig("r", default_timeout_ms=250.0).default_timeout_s == 0.25

@@ -52,10 +52,16 @@ def test_models_report_generation_freshness_and_lookups_in_base_units():
     assert metrics.requests() == {"a": 2}
 
 
-def test_what_models_share_is_reported_once():
+def test_what_models_share_is_reported_once_a_group():
     samples = scraped(served(("a", "b")))
-    assert samples[("freshet_session_rows_total",)] == 70
-    assert samples[("freshet_queue_rows",)] == 2
+    assert samples[("freshet_session_rows_total", ("group", "default"))] == 70
+    assert samples[("freshet_queue_rows", ("group", "default"))] == 2
+    assert samples[("freshet_sessions", ("group", "default"))] == 2
+    assert samples[("freshet_queue_wait_seconds_total", ("group", "default"))] == 0.5
+    assert samples[("freshet_queue_expired_total", ("group", "default"))] == 2
+    assert samples[("freshet_queue_refused_total", ("group", "default"), ("reason", "late"))] == 3
+    assert samples[("freshet_queue_refused_total", ("group", "default"), ("reason", "full"))] == 0
+    assert samples[("freshet_session_runs_total", ("bucket", "64"), ("group", "default"))] == 4
 
 
 def test_a_processor_that_has_closed_does_not_break_a_scrape():

@@ -71,7 +71,7 @@ def result(name, factor=2.0, refused=""):
         throughput = [Figure(what, n, ratio, 100 * f, 100) for n in CANDIDATES for what in ("throughput", "p99")]
         return [*throughput, *(Figure("light", n, ratio, 1.0, f) for n in LIGHT)]
 
-    variants = [Variant(v, "--workers 2", figures(factor)) for v in ("tuned", "untuned")]
+    variants = [Variant(v, {"1": "--workers 2", "64": "--workers 1"}, figures(factor)) for v in ("tuned", "untuned")]
     machine = {"cores": 2, "cpu": "a CPU", "load_average": 0.1}
     return {
         "name": name,
@@ -92,6 +92,7 @@ def test_a_peer_that_could_not_be_run_stands_in_the_report_with_its_reason(tmp_p
     assert "Could not be run here: no route to it" in page
     assert summary(stored) == page[page.index(BEGIN) + len(BEGIN) : page.index(END)].strip()
     assert "1.20 (1.20)" in page
+    assert "Tuned: 1 candidates `--workers 2`, 64 candidates `--workers 1`" in page
     assert "could not be run" in summary(stored)
     assert {p.name for p in tmp_path.iterdir()} == {"peers.json", "peers.md", "peers.png"}
 

@@ -41,7 +41,7 @@ def load(package, store, clock=None, tables=("small/*",), undo_depth=3, **config
     reader = VersionReader(package)
     names = [t.table for t in remote.stored(reader.manifest)]
     version = ServedVersion(reader, undo_depth, clock, remote=names)
-    version.open(Replica(reader, version.control, 0, 1, clock, remote))
+    version.open(Replica(reader, version.control, 0, 1, clock, remote=remote))
     return version
 
 

@@ -14,6 +14,7 @@ import threading
 import numpy as np
 
 from processor.clock import SystemClock
+from processor.sessions import GroupOptions
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel
 from serving.workers.parcel import Unpacker
@@ -61,7 +62,7 @@ def main() -> None:
         message, fds = received
         with Unpacker(fds) as unpacker:
             if message["op"] == "open":
-                reading.receiver = Receiver(message, unpacker, 1, SystemClock())
+                reading.receiver = Receiver(message, unpacker, lambda model: GroupOptions(), SystemClock())
             elif message["op"] == "change":
                 assert reading.receiver is not None
                 reading.receiver.prepare(message, unpacker)

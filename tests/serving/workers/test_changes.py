@@ -14,6 +14,7 @@ from processor.generation import Generation
 from processor.package.version import VersionReader, table_file
 from processor.replica import READERS
 from processor.served import ServedVersion
+from processor.sessions import GroupOptions
 from processor.table import ServedTable
 from serving.workers.changes import Receiver, Sender
 from serving.workers.channel import Channel
@@ -39,7 +40,7 @@ class Far:
         self.receivers, self.held, self.brought, self.refusing = [], [frozenset()] * processes, [], set()
         for process in range(processes):
             with self._carried(*self.sender.opening(process)) as (message, unpacker):
-                self.receivers.append(Receiver(message, unpacker, 1, SystemClock()))
+                self.receivers.append(Receiver(message, unpacker, lambda model: GroupOptions(), SystemClock()))
         self.cost = {}
 
     def prepare(self, change):
@@ -207,6 +208,6 @@ def test_descriptors_do_not_pile_up(package):
     before = len(os.listdir("/proc/self/fd"))
     for step in range(3, 20):
         version.apply(make_delta(step, [1], dense_seed=step))
+    # What a message brought is part of a cycle; the undo log keeps the tensors of three deltas.
     gc.collect()
-    # The undo log keeps the tensors of three deltas.
     assert len(os.listdir("/proc/self/fd")) <= before + 8
