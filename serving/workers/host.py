@@ -19,6 +19,7 @@ With all workers dead at once nothing can be prepared: deltas and loads are NotR
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -33,12 +34,13 @@ from processor.groups import GroupStats
 from processor.host import ModelHost
 from processor.replica import Change, clear_words
 from processor.served import ServedVersion
+from processor.session import SessionStats
 from processor.stores.remote import RemoteStats, RemoteTables
 from serving.config import ServeConfig
 from serving.workers.changes import Outgoing, Sender
 from serving.workers.channel import Gone, Message
 from serving.workers.fleet import Fleet, WorkerProcess
-from serving.workers.report import Totals, add, stats_of
+from serving.workers.report import Totals, add
 
 log = logging.getLogger("freshet.fleet")
 
@@ -85,9 +87,9 @@ class FleetHost(ModelHost):
         for gauges in self.totals.gauges().values():
             now = add(now, gauges["groups"])
         work = self.totals.counters().get("groups", {})
+        # Groups of the dead are still counted while nobody lives to report them.
         return {
-            name: GroupStats(sessions, queue_rows, stats_of(work.get(name, {})))
-            for name, (sessions, queue_rows) in now.items()
+            name: GroupStats(*now.get(name, (0, 0)), SessionStats(**work.get(name, {}))) for name in {**work, **now}
         }
 
     def resize(self, sessions: int, group: str | None = None) -> None:
@@ -201,11 +203,11 @@ class FleetHost(ModelHost):
     def _answer_scrape(self, worker: WorkerProcess, number: int) -> None:
         try:
             text = self._scrape().decode()
-            worker.tell("reply", {"id": number, "text": text})
-        except Gone:
-            pass
         except Exception:
             log.exception("the metrics could not be rendered")
+            text = None
+        with contextlib.suppress(Gone):
+            worker.tell("reply", {"id": number, "text": text})
 
     # What readers need.
 

@@ -8,10 +8,7 @@ asked, so what a killed one takes with it is less than a second's worth.
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict
 from typing import Any
-
-from processor.session import SessionStats
 
 Numbers = Any
 Report = dict[str, Any]
@@ -25,17 +22,6 @@ def add(a: Numbers, b: Numbers) -> Numbers:
         longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
         return [add(x, y) for x, y in zip(longer, shorter)] + longer[len(shorter) :]
     return a + b
-
-
-def numbers_of(stats: SessionStats) -> Numbers:
-    """Session statistics as a report carries them: JSON's keys are strings."""
-    return {**asdict(stats), "buckets": {str(bucket): runs for bucket, runs in stats.buckets.items()}}
-
-
-def stats_of(numbers: Numbers) -> SessionStats:
-    """Session statistics out of a report, or of a sum of reports."""
-    buckets = {int(bucket): runs for bucket, runs in numbers.get("buckets", {}).items()}
-    return SessionStats(**{**numbers, "buckets": buckets})
 
 
 class Totals:

@@ -272,11 +272,13 @@ class Worker:
         self._asked[number] = asked
         try:
             self._channel.send({"op": "scrape", "id": number})
-            text: str = asked.result(SCRAPE_TIMEOUT_S)["text"]
+            text: str | None = asked.result(SCRAPE_TIMEOUT_S)["text"]
         except (Gone, TimeoutError):
             raise NotReady("metrics: the supervisor does not answer") from None
         finally:
             self._asked.pop(number, None)
+        if text is None:
+            raise FreshetError("metrics: they could not be rendered; the server's log says why")
         return text.encode()
 
 

@@ -212,8 +212,13 @@ def test_what_workers_report_is_what_the_models_have_done(hosts):
     assert host.info()["models"]["small"]["served"]["1"]["buckets"] == {"1": 500000.0}
 
 
-def test_a_scrape_is_answered_to_the_worker_that_asked(hosts):
+def test_a_scrape_is_answered_to_the_worker_that_asked_even_when_it_fails(hosts, caplog):
     host, workers = hosts()
     host.heard(workers[1], {"op": "scrape", "id": 9})
+    host.heard(workers[0], {"op": "scrape", "id": 3})
+    host._scrapes.submit(setattr, host, "_scrape", None)
+    host.heard(workers[0], {"op": "scrape", "id": 4})
     host._scrapes.shutdown()
     assert workers[1].said[-1] == ("reply", {"id": 9, "text": "metrics"})
+    assert workers[0].said[-2:] == [("reply", {"id": 3, "text": "metrics"}), ("reply", {"id": 4, "text": None})]
+    assert "could not be rendered" in caplog.text
