@@ -38,7 +38,7 @@ class SessionStats:
 
     batches to failed: computed. expired: dropped from the queue, their deadline passed or out of reach. refused_full,
     refused_late: not admitted. wait_s, predicted_wait_s: in the queue, summed over requests. busy_s: in batches.
-    buckets: runs by bucket.
+    buckets: runs by bucket, named as JSON would.
     """
 
     batches: int = 0
@@ -52,7 +52,7 @@ class SessionStats:
     wait_s: float = 0.0
     predicted_wait_s: float = 0.0
     busy_s: float = 0.0
-    buckets: dict[int, int] = field(default_factory=dict)
+    buckets: dict[str, int] = field(default_factory=dict)
 
 
 def total(parts: Sequence[SessionStats]) -> SessionStats:
@@ -183,7 +183,8 @@ class Session:
             for name, result in results.items():
                 result[at:stop] = outputs[name][: stop - at]
             stats.padded_rows += bucket - (stop - at)
-            stats.buckets[bucket] = stats.buckets.get(bucket, 0) + 1
+            label = str(bucket)
+            stats.buckets[label] = stats.buckets.get(label, 0) + 1
             at = stop
         costs.filled(len(cover), rows, sum([work.ids for work in works]), sparse_s)
 

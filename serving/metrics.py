@@ -286,8 +286,8 @@ def _group_families(groups: Mapping[str, GroupStats]) -> Iterator[Metric]:
     for group, stats in groups.items():
         sessions.add_metric((group,), stats.sessions)
         queue.add_metric((group,), stats.queue_rows)
-        for bucket, count in sorted(stats.work.buckets.copy().items()):
-            runs.add_metric((group, str(bucket)), count)
+        for bucket, count in sorted(stats.work.buckets.items(), key=lambda item: int(item[0])):
+            runs.add_metric((group, bucket), count)
         refused.add_metric((group, "full"), stats.work.refused_full)
         refused.add_metric((group, "late"), stats.work.refused_late)
     yield from (sessions, queue, runs, refused)

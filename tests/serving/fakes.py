@@ -108,7 +108,7 @@ class FakeProcessor:
         self.sessions = sessions
 
     def group_stats(self) -> dict[str, GroupStats]:
-        work = SessionStats(requests=7, rows=70, expired=2, refused_late=3, wait_s=0.5, buckets={64: 4})
+        work = SessionStats(requests=7, rows=70, expired=2, refused_late=3, wait_s=0.5, buckets={"64": 4})
         return {"default": GroupStats(self.sessions, 2, work)}
 
     def release(self) -> None:
