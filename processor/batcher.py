@@ -26,7 +26,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from processor.cost import CostTable, follow
 from processor.errors import Overloaded
@@ -62,8 +62,7 @@ class Ticket:
 T = TypeVar("T", bound=Ticket)
 
 
-@dataclass(frozen=True, slots=True)
-class Taken(Generic[T]):
+class Taken(NamedTuple, Generic[T]):
     """What one call of take() removed from the queue. until_s: when there may be a batch although nothing is put;
     None when there is one, or nothing waits."""
 
@@ -90,6 +89,7 @@ class Batcher(Generic[T]):
         self._max_rows, self._max_queue_rows, self._window_s = max_rows, max_queue_rows, window_s
         self._lanes: dict[int, _Lane[T]] = {}
         self._shares_s = [0.0] * OCTAVES
+        self._total_s = 0.0
         self._arrivals = self._count = 0
         self.queue_rows = 0
         self.pace = 1.0
@@ -100,8 +100,9 @@ class Batcher(Generic[T]):
     def put(self, ticket: T, now_s: float) -> None:
         """Queues a ticket, whether there is room or not: admit() is asked before."""
         patience_s = PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s - now_s
-        ticket.arrived_s, ticket.octave = now_s, _octave(patience_s)
-        ticket.share_s = ticket.target.costs.share(ticket.rows, ticket.ids)
+        ticket.arrived_s = now_s
+        ticket.octave = octave = PATIENT if ticket.deadline_s is None else _octave(patience_s)
+        ticket.share_s = share_s = ticket.target.costs.share(ticket.rows, ticket.ids)
         lane = self._lanes.get(id(ticket.target))
         if lane is None:
             lane = self._lanes[id(ticket.target)] = _Lane(ticket.target, now_s)
@@ -109,7 +110,8 @@ class Batcher(Generic[T]):
         heappush(lane.heap, (now_s + patience_s, self._arrivals, ticket))
         lane.rows += ticket.rows
         self.queue_rows += ticket.rows
-        self._shares_s[ticket.octave] += ticket.share_s
+        self._shares_s[octave] += share_s
+        self._total_s += share_s
         self._count += 1
 
     def admit(self, rows: int, own_s: float, patience_s: float | None, sessions: int, running_s: float) -> None:
@@ -122,9 +124,9 @@ class Batcher(Generic[T]):
             return
         if self.queue_rows + rows > self._max_queue_rows:
             message = f"queue: at most {self._max_queue_rows} rows wait, {self.queue_rows} do"
-            raise Overloaded(message, (self.work_s() + running_s) / sessions)
+            raise Overloaded(message, (self.work_s + running_s) / sessions)
         if patience_s is not None and patience_s > 0:
-            wait_s = (self.work_s(patience_s) + running_s) / sessions
+            wait_s = (self.work_before_s(patience_s) + running_s) / sessions
             if wait_s * MARGIN + own_s > patience_s:
                 wanted, given = (wait_s + own_s) * 1e3, patience_s * 1e3
                 message = f"queue: an answer takes {wanted:.1f} ms, the request gives it {given:.1f} ms"
@@ -134,8 +136,13 @@ class Batcher(Generic[T]):
         """How many sessions could be kept busy by what is queued, each with a batch worth its while."""
         return sum([max(1, lane.rows // lane.target.costs.grain) for lane in self._lanes.values()])
 
-    def work_s(self, patience_s: float = math.inf) -> float:
-        """Predicted seconds of a session for what is queued, or for what goes before a ticket with so long to go.
+    @property
+    def work_s(self) -> float:
+        """Predicted seconds of a session for all that is queued."""
+        return self.pace * self._total_s
+
+    def work_before_s(self, patience_s: float) -> float:
+        """The same for what goes before a ticket with so long to go.
 
         Sums octaves of patience: of two tickets in one octave each counts for the other.
         """
@@ -230,9 +237,10 @@ class Batcher(Generic[T]):
         self._count -= 1
         if self._count:
             self._shares_s[ticket.octave] -= ticket.share_s
+            self._total_s -= ticket.share_s
         else:
-            # An empty queue weighs nothing, whatever rounding has left over.
-            self._shares_s = [0.0] * OCTAVES
+            # An empty queue weighs nothing, whatever rounding has left over elsewhere.
+            self._shares_s[ticket.octave] = self._total_s = 0.0
         return ticket
 
 
@@ -241,3 +249,6 @@ def _octave(seconds: float) -> int:
     if seconds >= 2048.0:
         return OCTAVES - 1
     return max(0, math.frexp(seconds * 1e6)[1]) if seconds > 0 else 0
+
+
+PATIENT = _octave(PATIENCE_S)

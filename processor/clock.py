@@ -19,11 +19,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
-    def now_s(self) -> float:
-        return time.monotonic()
-
-    def unix_s(self) -> float:
-        return time.time()
+    # The functions themselves: a method around them costs more than they do, several times a batch.
+    now_s = staticmethod(time.monotonic)
+    unix_s = staticmethod(time.time)
 
 
 class FakeClock:

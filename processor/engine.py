@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
+from processor.budgets import Budgets
 from processor.clock import Clock, SystemClock
 from processor.groups import GroupConfig, Groups, SessionConfig
 from processor.host import ModelHost, ModelStats
@@ -41,13 +42,14 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class ProcessorConfig(SessionConfig):
     """repository: folder of models. models: the only ones to serve, or None. undo_depth: deltas a rollback can take
-    back without reading the disk. remote: tables whose rows are in a row store, or None. The rest: see
-    processor.groups."""
+    back without reading the disk. remote: tables whose rows are in a row store, or None. budgets: memory for
+    the rows of tables, or None. The rest: see processor.groups."""
 
     repository: str
     models: list[str] | None = None
     undo_depth: int = 16
     remote: RemoteConfig | None = None
+    budgets: Budgets | None = None
 
 
 class Processor(Predictor, ModelHost):
@@ -58,7 +60,7 @@ class Processor(Predictor, ModelHost):
         self.config = config
         clock = clock or SystemClock()
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
-        ModelHost.__init__(self, config.repository, config.models, config.undo_depth, clock, remote=remote)
+        ModelHost.__init__(self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets)
         Predictor.__init__(self, Groups(config, clock), clock)
 
     @classmethod
@@ -106,7 +108,7 @@ class Processor(Predictor, ModelHost):
 
     def close(self) -> None:
         """Answers what is queued, then stops the sessions; later calls raise NotReady."""
-        self._closed = True
+        ModelHost.close(self)
         self._groups.close()
         if self._remote is not None:
             self._remote.close()

@@ -5,13 +5,15 @@ Changes run in the caller's thread under the model's lock and never block a requ
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from processor.budgets import Budgets
 from processor.clock import Clock
-from processor.errors import BadInput, NotReady
+from processor.errors import BadInput, FreshetError, NotReady
 from processor.generation import Generation
 from processor.groups import GroupStats
 from processor.model import Applied, ServedModel
@@ -22,12 +24,16 @@ from processor.routes import VersionStatus, find
 from processor.served import ServedVersion
 from processor.session import total
 from processor.stores.remote import RemoteStats, RemoteTables
+from processor.tier import Keeper, Tally
+
+log = logging.getLogger("freshet.host")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStats:
-    """A snapshot of one model. requests to padded_rows are the SessionGroup's, over all models. published_at and
-    event_time (newest event learned): Unix seconds, of the served generation. remote: of its tables in a row store."""
+    """A snapshot of one model. requests to padded_rows are the sessions', over all models. published_at and
+    event_time (newest event learned): Unix seconds, of the served generation. remote: of its tables in a row store.
+    tiers: of its tables with a memory budget."""
 
     model: str
     generation: Generation
@@ -46,6 +52,7 @@ class ModelStats:
     lookups: int
     misses: int
     remote: RemoteStats | None = None
+    tiers: dict[str, Tally] = field(default_factory=dict)
 
 
 class ModelHost(ABC):
@@ -59,9 +66,10 @@ class ModelHost(ABC):
         clock: Clock,
         processes: int = 1,
         remote: RemoteTables | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         """models: the only ones to serve, or None. processes: how many may read a version. remote: where the rows of
-        remote tables are."""
+        remote tables are. budgets: memory for the rows of tables."""
         self._repository = Repository(repository)
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
         self._root = FolderWatch(self._repository.root)
@@ -71,6 +79,10 @@ class ModelHost(ABC):
         self._changing = threading.Lock()
         self._closed = False
         self._remote = remote
+        self._budgets = budgets if budgets and budgets.nbytes else None
+        self._keeper = Keeper(self._tend) if self._budgets else None
+        if self._keeper:
+            self._keeper.start()
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Readers:
@@ -93,9 +105,11 @@ class ModelHost(ABC):
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
         """What a version read of remote tables; None if it has none."""
 
-    @abstractmethod
     def close(self) -> None:
-        """Ends what answers; later calls raise NotReady."""
+        """Later calls raise NotReady."""
+        self._closed = True
+        if self._keeper:
+            self._keeper.close()
 
     def rerouted(self) -> None:  # noqa: B027
         """Called when what answers a model's requests has changed, and in whose words."""
@@ -192,6 +206,7 @@ class ModelHost(ABC):
                     lookups=lookups,
                     misses=misses,
                     remote=self.remote_rows(version),
+                    tiers={name: tally for name, t in version.tables.items() if (tally := t.tier) is not None},
                 )
             )
         return snapshots
@@ -214,7 +229,18 @@ class ModelHost(ABC):
     def _load_version(self, reader: VersionReader) -> ServedVersion:
         # Asked before the version's files are: a store that is not ready costs no verification.
         remote = [t.table for t in self._remote.stored(reader.manifest)] if self._remote else []
-        return ServedVersion(reader, self._undo_depth, self._clock, self._processes, remote)
+        return ServedVersion(reader, self._undo_depth, self._clock, self._processes, remote, self._budgets)
+
+    def _tend(self) -> bool:
+        """One slice for every table that has a memory budget; the keeper's work."""
+        busy = False
+        for model in self._models.values():
+            for version in model.served.values():
+                try:
+                    busy |= version.tend()
+                except FreshetError as error:
+                    log.warning("tables of %s could not be tended: %s", model.name, error)
+        return busy
 
     def _model_info(self, model: ServedModel) -> dict[str, Any]:
         now = self._clock.unix_s()

@@ -31,12 +31,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from processor.budgets import Budgets
 from processor.clock import Clock
 from processor.errors import NotReady
 from processor.generation import Chain, Generation
 from processor.kernels.fences import exchange
 from processor.package.delta import Delta
-from processor.package.manifest import Manifest
+from processor.package.manifest import Manifest, Table
 from processor.package.version import VersionReader, table_file
 from processor.replica import Arrays, Change, Dense, Readers, control_words
 from processor.stores.table import RemoteTable
@@ -68,20 +69,21 @@ class ServedVersion:
         clock: Clock,
         processes: int = 1,
         remote: Collection[str] = (),
+        budgets: Budgets | None = None,
     ) -> None:
         """Loads and verifies the version; raises FreshetError when it cannot be served. Deltas may be applied before
         open(). processes: how many may read it. remote: tables whose rows are in a row store, which vouches for their
-        checksum; their files are not opened."""
+        checksum; their files are not opened. budgets: memory for the rows of tables, which tend() keeps."""
         self.manifest: Manifest = reader.manifest
         self.reader = reader
         self.lock = threading.RLock()
         self.control = control_words(processes)
         self._clock = clock
         self._readers: Readers | None = None
+        self._closed = False
         reader.verify(self.manifest.files.keys() - {table_file(name) for name in remote})
         self.tables: dict[str, ServedTable] = {
-            t.name: RemoteTable(t) if t.name in remote else ServedTable(t, reader.tensors(table_file(t.name)))
-            for t in self.manifest.tables
+            t.name: RemoteTable(t) if t.name in remote else self._open(t, budgets) for t in self.manifest.tables
         }
         self.dense: Dense = reader.dense()
         self.chain = Chain(self.manifest.model, self.manifest.version, undo_depth)
@@ -95,6 +97,12 @@ class ServedVersion:
         self.last_apply_ms = self.last_freshness_s = 0.0
         arrays: tuple[Arrays, ...] = tuple(t.arrays for t in self.tables.values())
         self.change = Change(0, 0, Generation(self.manifest.version, 0), arrays, self.dense)
+
+    def _open(self, spec: Table, budgets: Budgets | None) -> ServedTable:
+        arrays = self.reader.tensors(table_file(spec.name))
+        if budgets is None or not (nbytes := budgets.of(self.manifest.model, spec.name)):
+            return ServedTable(spec, arrays)
+        return ServedTable(spec, arrays, budget_nbytes=nbytes, scratch=budgets.scratch)
 
     @property
     def generation(self) -> Generation:
@@ -116,6 +124,7 @@ class ServedVersion:
     def close(self) -> None:
         """The version is served no more; requests that hold it are still answered."""
         with self.lock:
+            self._closed = True
             if self._readers is not None:
                 self._readers.close()
 
@@ -196,6 +205,28 @@ class ServedVersion:
             again = self._next(change.generation, self._epoch, dense)
             self._prepare(again)
             self._flip(again)
+
+    def tend(self) -> bool:
+        """A slice of keeping tables within their memory budgets; True when more waits to be done.
+
+        What was given up can be used again after a flip; where no delta brings one, the same content is published anew.
+        The lock is free between two tables, so that a delta never waits for more than a slice.
+        """
+        given_up = False
+        for table in self.tables.values():
+            if table.tiered:
+                with self.lock:
+                    if self._closed:
+                        return False
+                    oldest = min(self._oldest_pin(), self.change.flip)
+                    given_up |= table.tend(oldest, self.change.flip + 1, self._clock.now_s())
+        with self.lock:
+            if given_up and not self._closed:
+                again = self._next(self.change.generation, self.change.epoch, self.dense)
+                self._prepare(again)
+                self._flip(again)
+                self._wait_readers(again.flip)
+        return given_up
 
     def export(self) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]], Dense]:
         """The whole model as of the served generation: per table ascending keys and rows, and the dense tensors."""

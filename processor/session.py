@@ -185,6 +185,10 @@ class Session:
 
     def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[Bound], NDArray[np.int64]]:
         """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""
+        if len(works) == 1:
+            work, spans = works[0], self._spans[:1]
+            spans[0, 0], spans[0, 1] = work.first + start, stop - start
+            return [work.bound], spans
         if len(works) > len(self._spans):
             self._spans = np.zeros((2 * len(works), 2), np.int64)
         part, firsts, counts, at = [], [], [], 0

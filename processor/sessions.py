@@ -75,12 +75,12 @@ class Queue:
         self.sessions = 0
         self.idle: list[SessionThread] = []
         self.waking = 0
-        self.running_s = 0.0
+        self.running_s = self.turn_s = 0.0
 
     @property
     def load_s(self) -> float:
         """Predicted seconds of a session for all that waits or runs."""
-        return self.batcher.work_s() + self.running_s
+        return self.batcher.work_s + self.running_s
 
     def wake(self) -> None:
         """Wakes a session, unless those on their way will do."""
@@ -109,6 +109,7 @@ class Queue:
             self.running_s = max(0.0, self.running_s - session.predicted_s)
             measured_s = now_s - session.started_s
             self.batcher.paced(session.predicted_s, measured_s)
+            self.turn_s = measured_s if self.batcher else 0.0
             session.stats.busy_s += measured_s
             session.predicted_s = 0.0
         session.started_s = now_s if self.batcher else 0.0
@@ -141,6 +142,7 @@ class SessionGroup:
         self._closing = False
         self._queues: list[Queue] = []
         self._threads: list[SessionThread] = []
+        self._count = 0
         self._turns = count()
         self._holds = list(range(HOLDS, READERS))
         # Of sessions that have ended, and of requests that no session has met.
@@ -154,12 +156,12 @@ class SessionGroup:
         if options.compute == "inline":
             self._inline = Session(0, clock)
             self._queues.append(Queue(options))
-            self._queues[0].sessions = 1
+            self._queues[0].sessions = self._count = 1
         else:
             self.resize(options.sessions)
 
     def __len__(self) -> int:
-        return sum([queue.sessions for queue in self._queues])
+        return self._count
 
     @property
     def queue_rows(self) -> int:
@@ -180,19 +182,25 @@ class SessionGroup:
             now_s = self._clock.now_s()
             parts = self._parts(work)
             queue = self._route(work)
-            patience_s = None if work.deadline_s is None else work.deadline_s - now_s
-            own_s = queue.batcher.predict_s(work.target, work.rows // parts, work.ids // parts)
-            self._check(queue, work.rows, own_s, patience_s)
+            if self._inline is not None and work.deadline_s is not None:
+                # While a batch was computed nobody read: the request may have been there all that time.
+                work.deadline_s -= queue.turn_s
+            if queue.batcher:
+                patience_s = None if work.deadline_s is None else work.deadline_s - now_s
+                own_s = queue.batcher.predict_s(work.target, work.rows // parts, work.ids // parts)
+                self._check(queue, work.rows, own_s, patience_s)
             self._past.predicted_wait_s += queue.load_s / queue.sessions
             if parts == 1:
                 queue.batcher.put(work, now_s)
-                queue.wake()
+                if queue.idle:
+                    queue.wake()
             else:
                 for part in Split(work, parts, self._holds).parts():
                     queue = self._route(part)
                     queue.batcher.put(part, now_s)
                     queue.wake()
-            self._ask(0.0)
+            if self._wake is not None and not self._asked:
+                self._ask(0.0)
 
     def attach(self, wake: Wake) -> bool:
         """Makes the calling thread the owner: done() is called on it, within run_once(), which it calls soon after
@@ -328,6 +336,7 @@ class SessionGroup:
         cpus = self.options.cpus
         thread = SessionThread(number, self, queue, self._clock, cpus[number % len(cpus)] if cpus else frozenset())
         queue.sessions += 1
+        self._count += 1
         self._threads.append(thread)
         thread.start()
 
@@ -335,6 +344,7 @@ class SessionGroup:
         thread = next(t for t in reversed(self._threads) if t.queue is queue and not t.retired)
         thread.retired = True
         queue.sessions -= 1
+        self._count -= 1
         if thread in queue.idle:
             queue.idle.remove(thread)
             queue.waking += 1
@@ -367,10 +377,11 @@ class SessionGroup:
 
     def _parts(self, work: Work) -> int:
         """In how many parts to run a request: as many as there are sessions, if each is worth a batch."""
-        sessions, grain = len(self), work.version.costs.grain
-        if sessions < 2 or work.rows < 2 * grain or not self._holds:
+        sessions = self._count
+        if sessions == 1:
             return 1
-        return min(sessions, work.rows // grain)
+        grain = work.version.costs.grain
+        return min(sessions, work.rows // grain) if work.rows >= 2 * grain and self._holds else 1
 
     def _route(self, work: Work) -> Queue:
         """The queue that a request joins."""

@@ -209,6 +209,11 @@ class ServedTable:
         return parts | ({"log": self._tier.tally().log_nbytes, "books": self._tier.nbytes} if self._tier else {})
 
     @property
+    def tiered(self) -> bool:
+        """Whether there is a memory budget to keep."""
+        return self._tier is not None
+
+    @property
     def tier(self) -> Tally | None:
         """What the tiers hold and have done; None without a memory budget."""
         return self._tier.tally() if self._tier else None

@@ -113,6 +113,13 @@ def serve(
     max_queue_rows: Annotated[
         int | None, typer.Option(help="Candidate rows that may wait before shedding. [65536]")
     ] = None,
+    table_memory: Annotated[
+        str | None,
+        typer.Option(help="Memory for rows: model/table=SIZE or model/*=SIZE, separated by commas. [all of them]"),
+    ] = None,
+    scratch: Annotated[
+        str | None, typer.Option(help="Folder for rows of such tables that deltas change. [the system's]")
+    ] = None,
     remote_url: Annotated[
         str | None, typer.Option(help="Row store of remote tables; better set as FRESHET_REMOTE_URL. [none]")
     ] = None,
@@ -140,6 +147,8 @@ def serve(
         options["models"] = split_names(models)
     if remote_tables is not None:
         options["remote_tables"] = split_names(remote_tables)
+    if table_memory is not None:
+        options["table_memory"] = split_names(table_memory)
     settings = load_config(options, os.environ, config)
     _log_to_stderr(settings.log_level)
     if "grpc_port" in settings.given:

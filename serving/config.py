@@ -7,12 +7,14 @@ fields.
 from __future__ import annotations
 
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from processor.budgets import Budgets
 from processor.errors import BadInput
 from processor.stores.config import RemoteConfig
 from serving.guard import is_loopback
@@ -52,6 +54,8 @@ class ServeConfig:
     log_level: str = "info"
     undo_depth: int = 16
     max_queue_rows: int = 65536
+    table_memory: list[str] = field(default_factory=list)
+    scratch: str = ""
     remote_url: str = field(default="", repr=False)
     remote_tables: list[str] = field(default_factory=list)
     remote_timeout_s: float = 0.05
@@ -122,6 +126,12 @@ class ServeConfig:
             self.remote() is None or self.compute != "inline",
             "compute: threads or auto wanted with remote tables, got inline",
         )
+
+        self.budgets()
+
+    def budgets(self) -> Budgets:
+        """Memory for the rows of tables; raises BadInput."""
+        return Budgets.parse(self.table_memory, self.scratch or tempfile.gettempdir())
 
     def remote(self) -> RemoteConfig | None:
         """Which tables are in a row store, None if none are; raises BadInput."""

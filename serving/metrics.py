@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from processor.engine import ModelStats
     from processor.groups import GroupStats
     from processor.session import SessionStats
+    from processor.tier import Tally
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 # Seconds; two or three buckets an octave where a CTR request lives, wider above.
@@ -90,6 +91,16 @@ GAUGES: tuple[tuple[str, str, Value], ...] = (
     ),
 )
 # name, help, value of one group of sessions
+# Of tables with a memory budget.
+TIER_COUNTERS: tuple[tuple[str, str, Callable[[Tally], int]], ...] = (
+    ("freshet_table_hot_lookups", "Lookups answered from memory.", lambda t: t.hot_lookups),
+    ("freshet_table_cold_lookups", "Lookups answered from disk.", lambda t: t.cold_lookups),
+    ("freshet_table_compactions", "Segments of the log that were rewritten.", lambda t: t.compactions),
+)
+TIER_GAUGES: tuple[tuple[str, str, Callable[[Tally], int]], ...] = (
+    ("freshet_table_hot_rows", "Rows in memory.", lambda t: t.hot_rows),
+    ("freshet_table_log_bytes", "Disk taken by cold rows that deltas changed.", lambda t: t.log_nbytes),
+)
 SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] = (
     ("freshet_session_requests", "Requests computed by the sessions.", lambda s: s.requests),
     ("freshet_session_rows", "Candidate rows computed.", lambda s: s.rows),
@@ -221,6 +232,7 @@ class Metrics(Collector):
                     if number is not None:
                         family.add_metric((snapshot.model,), number)
                 yield family
+        yield from _tier_families(stats)
 
 
 def _request_families(counts: Counts) -> Iterator[Metric]:
@@ -243,6 +255,18 @@ def _request_families(counts: Counts) -> Iterator[Metric]:
         counter.add_metric((protocol, str(code)), total)
     yield counter
     yield histogram
+
+
+def _tier_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
+    tiers = [(s.model, table, tally) for s in stats for table, tally in s.tiers.items()]
+    if not tiers:
+        return
+    for kind, values in ((CounterMetricFamily, TIER_COUNTERS), (GaugeMetricFamily, TIER_GAUGES)):
+        for name, text, value in values:
+            family = kind(name, text, labels=("model", "table"))
+            for model, table, tally in tiers:
+                family.add_metric((model, table), value(tally))
+            yield family
 
 
 def _group_families(groups: Mapping[str, GroupStats]) -> Iterator[Metric]:

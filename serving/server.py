@@ -57,6 +57,7 @@ def open_processor(config: ServeConfig) -> Processor:
         "models": config.models or None,
         "undo_depth": config.undo_depth,
         "remote": config.remote(),
+        "budgets": config.budgets(),
     }
     cores = len(available())
     return Processor.initialize(ProcessorConfig.of(config.session_options(workers=1, cores=cores) | others))

@@ -59,7 +59,9 @@ class FleetHost(ModelHost):
         """Starts the fleet; load_all() loads the models. scrape: renders the metrics that workers are asked for."""
         clock, remote = clock or SystemClock(), config.remote()
         tables = RemoteTables.of(remote, clock) if remote else None
-        super().__init__(config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables)
+        super().__init__(
+            config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables, config.budgets()
+        )
         self._fleet = fleet
         self._registry = threading.Lock()
         self._joined: tuple[WorkerProcess, ...] = ()
@@ -152,7 +154,7 @@ class FleetHost(ModelHost):
 
     def close(self) -> None:
         """The fleet has ended; later calls raise NotReady."""
-        self._closed = True
+        super().close()
         self._scrapes.shutdown()
 
     # What a Fleet asks of its owner.

@@ -106,7 +106,7 @@ class Batching(RuleBasedStateMachine):
             assert batcher.queue_rows == sum(t.rows for t in waiting)
             assert len(batcher) == len(waiting)
             assert len({id(t) for t in self.left}) == len(self.left)
-            assert batcher.work_s() == pytest.approx(sum(t.target.costs.share(t.rows, t.ids) for t in waiting))
+            assert batcher.work_s == pytest.approx(sum(t.target.costs.share(t.rows, t.ids) for t in waiting))
             assert (batcher.batches() > 0) == bool(waiting)
 
     def teardown(self):
