@@ -45,7 +45,7 @@ from serving.protocol import PredictProtocol
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message
 from serving.workers.parcel import Unpacker
-from serving.workers.report import Report, numbers_of
+from serving.workers.report import Report
 
 log = logging.getLogger("freshet.worker")
 
@@ -254,7 +254,7 @@ class Worker:
             for key, receiver in list(self._receivers.items())
             if receiver.replica.remote is not None
         }
-        work = {name: numbers_of(group.work) for name, group in statistics.items()}
+        work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
         return {
             "counters": {**self._metrics.snapshot(), "groups": work, "lookups": lookups, "remote": remote},
