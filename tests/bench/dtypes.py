@@ -24,9 +24,10 @@ from processor.package.rowtypes import ROW_TYPES
 
 TRAINED = 0.8
 SCORED_ROWS = 4096
+ROWS = 1_000_093
 
 
-def measure(folder: Path, rows: int) -> dict[str, dict[str, float]]:
+def measure(folder: Path, rows: int = ROWS) -> dict[str, dict[str, float]]:
     """By type: nbytes of the rows, memory and AUC as they are and against float32, the largest score difference.
 
     rows: events to learn from and to score, in order of time.
@@ -87,17 +88,23 @@ def _score(processor: Processor, run: Run, rows: int) -> tuple[np.ndarray, np.nd
     return np.concatenate(scores), np.concatenate(labels)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.dtypes", description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rows", type=int, default=1_000_093, help="events to use, in order of time")
-    arguments = parser.parse_args()
-    print("| rows as | bytes | of float32 | largest score difference | AUC | change |\n|---|---|---|---|---|---|")
-    for dtype, r in measure(arguments.folder, arguments.rows).items():
-        print(
+def table(measured: dict[str, dict[str, float]]) -> list[str]:
+    """measure()'s result as lines of Markdown."""
+    lines = ["| rows as | bytes | of float32 | largest score difference | AUC | change |", "|---|---|---|---|---|---|"]
+    for dtype, r in measured.items():
+        lines.append(
             f"| {dtype} | {r['nbytes']:,.0f} | {r['memory']:.3f} | {r['score_error']:.2e} | {r['auc']:.5f} |"
             f" {r['auc_change']:+.6f} |"
         )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.dtypes", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rows", type=int, default=ROWS, help="events to use, in order of time")
+    arguments = parser.parse_args()
+    print("\n".join(table(measure(arguments.folder, arguments.rows))))
 
 
 if __name__ == "__main__":

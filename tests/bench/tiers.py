@@ -95,22 +95,33 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=31)
     arguments = parser.parse_args()
+    print("\n".join(measure(arguments.rows, arguments.rounds)))
+
+
+def measure(rows: int, rounds: int) -> list[str]:
+    """What was found, in lines for people."""
+    lines = []
     with tempfile.TemporaryDirectory(prefix="freshet-tiers-") as folder:
-        whole, bounded, traffic = open_tables(Path(folder), arguments.rows)
+        whole, bounded, traffic = open_tables(Path(folder), rows)
         runs = {"all in memory": runner(whole, traffic), "a tenth": runner(bounded, traffic)}
         before = bounded.tier
-        ratio = compare(Pair("", runs["a tenth"], runs["all in memory"], BATCH * BATCHES, "row"), arguments.rounds)
-        print(f"throughput, a tenth / all: {1 / ratio.median:.2f} ({ratio.a_ns:.0f} / {ratio.b_ns:.0f} ns a row)")
+        ratio = compare(Pair("", runs["a tenth"], runs["all in memory"], BATCH * BATCHES, "row"), rounds)
+        lines.append(
+            f"throughput, a tenth / all: {1 / ratio.median:.2f} ({ratio.a_ns:.0f} / {ratio.b_ns:.0f} ns a row)"
+        )
         times: dict[str, list[float]] = {name: [] for name in runs}
-        for _ in range(arguments.rounds):
+        for _ in range(rounds):
             for name, run in runs.items():
                 times[name] += run()
         for name, seconds in times.items():
             p50, p99, p999 = np.percentile(np.array(seconds) * 1e6, [50, 99, 99.9])
-            print(f"{name}: a batch of {BATCH} in {p50:.0f} us, p99 {p99:.0f}, p99.9 {p999:.0f}")
+            lines.append(f"{name}: a batch of {BATCH} in {p50:.0f} us, p99 {p99:.0f}, p99.9 {p999:.0f}")
         after = bounded.tier
         cold, hot = after.cold_lookups - before.cold_lookups, after.hot_lookups - before.hot_lookups
-        print(f"found in memory: {hot / (hot + cold):.3f} of the lookups; {after}")
+        lines.append(
+            f"found in memory: {hot / (hot + cold):.3f} of the lookups; {after.hot_rows} rows of {rows} are hot"
+        )
+    return lines
 
 
 if __name__ == "__main__":

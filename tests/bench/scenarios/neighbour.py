@@ -20,7 +20,14 @@ A_LOAD = 0.15
 B_CONNECTIONS = 16
 
 # One row a server: how its cores are given to the models, as the text of a --config file.
-SIDES = (ServerSide("shared cores"),)
+DEDICATED = f"""
+[groups.baseline]
+models = ["{A}"]
+cpus = "0"
+[groups.rest]
+models = ["*"]
+"""
+SIDES = (ServerSide("shared cores"), ServerSide("core 0 is A's own", config=DEDICATED))
 
 
 def run(bench: Bench) -> Result:
