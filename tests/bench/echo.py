@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import socket
+import sys
 from typing import Any
 
 import uvicorn
@@ -45,6 +46,8 @@ def main() -> None:
             _serve(arguments.port, arguments.nbytes)
             os._exit(0)
         children.append(child)
+    # uvicorn raises the signal again once it has shut down; by default that would end this process before the finally.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print("ready", flush=True)
     try:
         _serve(arguments.port, arguments.nbytes)

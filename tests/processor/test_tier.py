@@ -3,6 +3,7 @@
 import mmap
 import os
 import threading
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -401,6 +402,9 @@ def test_readers_never_meet_another_row_while_everything_moves(tmp_path, dtype):
             keeper.join(0.0005)
             if table.tier.hot_rows <= table.tier.hot_rows_limit:
                 break
+    give_up_s = time.monotonic() + 60
+    while table.tier.promoted <= 10 and time.monotonic() < give_up_s:
+        keeper.join(0.005)
     stop.set()
     keeper.close()
     for reader in readers:
