@@ -20,7 +20,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from processor.kernels.index import ABSENT, EMPTY, LINE_ENTRIES, home, probe
-from processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
+from processor.kernels.pointers import load_acquire, load_i64, load_i64_anywhere, prefetch, store_i64, store_release
 from processor.kernels.pool import KIND_FLOAT, KIND_ONE
 from processor.kernels.rows import CAPACITY, INDEX, META, SETTLED, holder
 
@@ -46,17 +46,6 @@ def copy_bytes(typingctx, target, source, nbytes):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
-
-
-@intrinsic
-def load_unaligned(typingctx, address):
-    """The int64 at an address of any alignment."""
-
-    def codegen(context, builder, signature, args):
-        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
-        return builder.load(pointer, align=1)
-
-    return types.int64(types.int64), codegen
 
 
 @intrinsic
@@ -262,7 +251,7 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
                     if max_length > 0:
                         end = min(end, begin + max_length)
                 for v in range(begin, end):
-                    key = load_i64(values + 8 * v)
+                    key = load_i64_anywhere(values + 8 * v)
                     count = note(
                         key, index, capacity, bound, own, own_capacity, meta, epoch, wanted, entries, start, count
                     )
@@ -420,14 +409,14 @@ def unpack(data, starts, tag, ids, bucket, rows, status):
         size = starts[bucket[i] + 1] - start - BUCKET_HEADER_NBYTES
         if size < 0:
             continue
-        header = load_unaligned(source + start)
+        header = load_i64_anywhere(source + start)
         count = (header >> 32) & 0xFFFFFFFF
         if header & 0xFFFFFFFF != tag or count * (8 + nbytes) != size:
             continue
         status[i] = NOWHERE
         keys = source + start + BUCKET_HEADER_NBYTES
         for n in range(count):
-            if load_unaligned(keys + 8 * n) == ids[i]:
+            if load_i64_anywhere(keys + 8 * n) == ids[i]:
                 copy_bytes(target + i * nbytes, keys + 8 * count + n * nbytes, nbytes)
                 status[i] = FOUND
                 break
