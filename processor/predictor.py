@@ -48,14 +48,18 @@ class Predictor(ABC):
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
         """What answers a request; raises NotFound or NotReady."""
 
-    def admit(self, model: str, timeout_s: float | None) -> None:
-        """Raises Overloaded for a request that submit() would refuse whatever it holds; costs a fraction of reading
-        it. timeout_s: as in the request."""
+    def admit(self, model: str, version: int | None, label: str | None, timeout_s: float | None) -> Replica:
+        """What a request is to be read for and submitted with; raises NotFound or NotReady, and Overloaded where
+        submit() would refuse it whatever it holds. Costs a fraction of reading it. timeout_s: as in the request."""
+        replica = self.replica(model, version, label)
         self._groups.of(model).admit(timeout_s)
+        return replica
 
-    def submit(self, request: PredictRequest, done: Done) -> None:
-        """Validates and queues; done() is called once, on a session's thread or the owner's, and must not block."""
-        replica = self.replica(request.model, request.version, request.label)
+    def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None:
+        """Validates and queues; done() is called once, on a session's thread or the owner's, and must not block.
+        replica: what admit() gave for the request, if it was asked."""
+        if replica is None:
+            replica = self.replica(request.model, request.version, request.label)
         bound = replica.plan.bind(request.inputs)
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
         self._groups.of(request.model).submit(

@@ -171,8 +171,11 @@ class SessionGroup:
     def admit(self, timeout_s: float | None) -> None:
         """Raises Overloaded for a request that would be refused whatever it holds: before it is read, at little
         cost."""
+        queues = self._queues
+        if len(queues) == 1 and not queues[0].batcher:
+            return
         with self._lock:
-            self._check(min(self._queues, key=_load_s), 1, 0.0, timeout_s)
+            self._check(min(queues, key=_load_s), 1, 0.0, timeout_s)
 
     def submit(self, work: Work) -> None:
         """Queues work; raises NotReady, or Overloaded with the time that the queue takes to drain. Its deadline is on

@@ -36,6 +36,7 @@ from serving.asgi import (
 )
 from serving.codecs import kserve, tfs_rest
 from serving.codecs.wire import MAX_BODY_NBYTES, Headers, dump_json, header_timeout_s, inflate
+from serving.heads import Heads
 from serving.lifecycle import Lifecycle
 from serving.metrics import CONTENT_TYPE, Metrics
 from serving.routes import Route, parse
@@ -108,6 +109,7 @@ class DataApp:
         self.metrics = metrics
         self._version = version
         self.max_body_nbytes = max_body_nbytes
+        self.heads = Heads()
         self._default_timeout_s = default_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hand_over: Callable[[Finish], Finish]
@@ -162,11 +164,10 @@ class DataApp:
             self._connect(loop, processor)
         # Most of an overload is refused here, before a byte of the body is read.
         timeout_s = header_timeout_s(headers) or self._default_timeout_s
-        processor.admit(route.model, timeout_s)
+        replica = processor.admit(route.model, route.version, route.label, timeout_s)
         body = inflate(body, headers, self.max_body_nbytes)
-        manifest, _ = processor.manifest(route.model, route.version, route.label)
         decode, encode = CODECS[route.action]
-        inputs, options = decode(body, headers, manifest)
+        inputs, options = decode(body, headers, replica.manifest)
 
         def finish(result: PredictReply | FreshetError) -> None:
             if isinstance(result, FreshetError):
@@ -178,11 +179,11 @@ class DataApp:
             except Exception:
                 answered(internal_error())
             else:
-                answered((200, content, [*kinds, *generation_headers(result.generation)]))
+                answered((200, content, (*kinds, *generation_headers(result.generation))))
 
         timeout_s = options.timeout_s or self._default_timeout_s
         request = PredictRequest(route.model, inputs, route.version, route.label, timeout_s, caller_of(headers))
-        processor.submit(request, self._hand_over(finish))
+        processor.submit(request, self._hand_over(finish), replica)
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:
         """Has replies come on this loop: computed there, or handed over by session threads."""

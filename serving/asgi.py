@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
 import orjson
@@ -14,7 +14,7 @@ from serving.codecs.wire import Headers, header_int
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-RawHeaders = list[tuple[bytes, bytes]]
+RawHeaders = Sequence[tuple[bytes, bytes]]
 
 JSON_TYPE = (b"content-type", b"application/json")
 MAX_LENGTH_HEADER = 10**18 - 1
@@ -71,7 +71,7 @@ async def reply(send: Send, status: int, body: bytes, headers: Iterable[tuple[by
 
 def error_reply(error: FreshetError) -> tuple[int, bytes, RawHeaders]:
     """Status, body and headers by which a FreshetError is answered."""
-    headers: RawHeaders = [JSON_TYPE]
+    headers = [JSON_TYPE]
     if isinstance(error, Overloaded):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
     elif isinstance(error, MethodNotAllowed):

@@ -5,6 +5,9 @@ on its connection, is collected, decoded, submitted and answered by parser callb
 Whatever else it is (another route, HTTP/1.0, Expect: 100-continue, pipelined behind another request) takes uvicorn's
 own way to the ASGI application, which serves every route, these included.
 
+A request that one read brought whole, and whose head is known (serving.heads), does not pass the parser either: the
+parser stands between two messages before and after it.
+
 Invariants: one request in flight on a connection, whichever way it takes: while a Flight is unanswered it stands in
 uvicorn's `cycle`, so that a pipelined request queues behind it and a shutdown waits for it. A reply is written at most
 once and only to a connection that is still there.
@@ -56,9 +59,27 @@ class PredictProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._app = data_app
         self._receiving: Flight | None = None
+        # What the parser has been given on a boundary, for as long as it can be one whole request.
+        self._whole: bytes | None = None
+        self._on_boundary = True
         self._idle_since_s: float | None = None
 
+    def data_received(self, data: bytes) -> None:
+        if self._on_boundary:
+            known = self._app.heads.split(data)
+            if known is not None and self._free():
+                self._idle_since_s = None
+                head, body = known
+                flight = Flight(head.route, head.headers, True)
+                self.cycle = flight  # type: ignore[assignment]
+                self._start(flight, body)
+                return
+            self._whole = data
+        super().data_received(data)
+        self._whole = None
+
     def on_message_begin(self) -> None:
+        self._on_boundary = False
         # The scope is built only for requests that go on to ASGI.
         self._idle_since_s = None
         self.url = b""
@@ -93,25 +114,35 @@ class PredictProtocol(HttpToolsProtocol):
                 self._answer(flight, error_reply(TooLarge(f"body: at most {limit} bytes wanted, got more")))
 
     def on_message_complete(self) -> None:
+        self._on_boundary = True
         flight, self._receiving = self._receiving, None
+        whole, self._whole = self._whole, None
         if flight is None:
             super().on_message_complete()
         elif not flight.response_complete:
+            if whole is not None and flight.keep_alive:
+                self._app.heads.keep(whole, flight.route, flight.headers)
             body = flight.chunks[0] if len(flight.chunks) == 1 else b"".join(flight.chunks)
             flight.chunks.clear()
-            try:
-                self._app.start(flight.route, flight.headers, body, lambda answer: self._answer(flight, answer))
-            except FreshetError as error:
-                self._answer(flight, error_reply(error))
-            except Exception:
-                self._answer(flight, internal_error())
+            self._start(flight, body)
+
+    def _start(self, flight: Flight, body: bytes) -> None:
+        try:
+            self._app.start(flight.route, flight.headers, body, lambda answer: self._answer(flight, answer))
+        except FreshetError as error:
+            self._answer(flight, error_reply(error))
+        except Exception:
+            self._answer(flight, internal_error())
+
+    def _free(self) -> bool:
+        """Whether no request is in flight."""
+        return (self.cycle is None or self.cycle.response_complete) and not self.pipeline
 
     def _predict_route(self) -> Route | None:
         """The route, if this request can be answered here."""
         if not self.url.endswith(PREDICT_SUFFIXES) or self.parser.get_method() != b"POST":
             return None
-        free = self.cycle is None or self.cycle.response_complete
-        if not free or self.pipeline or self.expect_100_continue or self.parser.get_http_version() != "1.1":
+        if not self._free() or self.expect_100_continue or self.parser.get_http_version() != "1.1":
             return None
         if self.limit_concurrency is not None or self.parser.should_upgrade():
             return None

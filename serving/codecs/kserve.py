@@ -6,7 +6,8 @@ input X travels as X (its values, shape [total]) and X.row_splits (INT64 [n + 1]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -308,25 +309,44 @@ def _flat(data: Any, where: str) -> list[Any]:
 
 def encode(
     outputs: Mapping[str, NDArray[np.float32]], options: Options, model: str, version: int
-) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
     """The reply's body, and its headers but for the length. outputs: float32 [n, columns] each."""
-    tensors, buffers = [], []
-    for name, binary in options.outputs:
-        array = np.ascontiguousarray(outputs[name], "<f4")
-        tensor: dict[str, Any] = {"name": name, "datatype": "FP32", "shape": array.shape}
+    arrays = [(name, binary, np.ascontiguousarray(outputs[name], "<f4")) for name, binary in options.outputs]
+    if not options.id and all(binary for _, binary in options.outputs):
+        shapes = tuple([(name, array.shape, array.nbytes) for name, _, array in arrays])
+        header, kinds = _binary_reply(model, version, shapes)
+        return b"".join([header, *[array for _, _, array in arrays]]), kinds
+    tensors: list[dict[str, Any]] = []
+    for name, binary, array in arrays:
         if binary:
-            tensor["parameters"] = {"binary_data_size": array.nbytes}
-            buffers.append(array.data.cast("B") if array.nbytes else b"")
+            tensors.append(_binary_tensor(name, array.shape, array.nbytes))
         else:
-            tensor["data"] = json_numbers(array.reshape(-1))
-        tensors.append(tensor)
+            data = json_numbers(array.reshape(-1))
+            tensors.append({"name": name, "datatype": "FP32", "shape": array.shape, "data": data})
     document: dict[str, Any] = {"model_name": model, "model_version": str(version), "outputs": tensors}
     if options.id:
         document["id"] = options.id
     header = dump_json(document)
-    if not buffers:
-        return header, [JSON_TYPE]
-    return b"".join([header, *buffers]), [BINARY_TYPE, (HEADER_LENGTH, b"%d" % len(header))]
+    buffers = [array for _, binary, array in arrays if binary]
+    return (b"".join([header, *buffers]), _binary_kinds(header)) if buffers else (header, (JSON_TYPE,))
+
+
+@lru_cache(maxsize=1024)
+def _binary_reply(
+    model: str, version: int, tensors: tuple[tuple[str, tuple[int, ...], int], ...]
+) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
+    """The JSON header and the HTTP headers of a reply whose tensors are all binary: the same for all of one size."""
+    outputs = [_binary_tensor(*tensor) for tensor in tensors]
+    header = dump_json({"model_name": model, "model_version": str(version), "outputs": outputs})
+    return header, _binary_kinds(header)
+
+
+def _binary_tensor(name: str, shape: tuple[int, ...], nbytes: int) -> dict[str, Any]:
+    return {"name": name, "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": nbytes}}
+
+
+def _binary_kinds(header: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    return BINARY_TYPE, (HEADER_LENGTH, b"%d" % len(header))
 
 
 def encode_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> bytes:

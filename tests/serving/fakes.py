@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from processor.generation import Generation
 from processor.groups import GroupStats
 from processor.package.manifest import Input, Manifest, Output
 from processor.session import SessionStats
+from processor.work import Done
 
 GENERATION = Generation(3, 17)
 
@@ -77,7 +79,7 @@ class FakeProcessor:
             raise NotFound(f"model {model!r} has no version {version}")
         return self.manifests[model], self.generation
 
-    def submit(self, request: PredictRequest, done: Callable[[PredictReply | FreshetError], None]) -> None:
+    def submit(self, request: PredictRequest, done: Done, replica: Any) -> None:
         manifest, generation = self.manifest(request.model, request.version, request.label)
         if self.refuse is not None:
             raise self.refuse
@@ -98,9 +100,11 @@ class FakeProcessor:
     def attach(self, wake: Callable[[float], None]) -> bool:
         return False
 
-    def admit(self, model: str, timeout_s: float | None) -> None:
+    def admit(self, model: str, version: int | None, label: str | None, timeout_s: float | None) -> Any:
+        manifest, _ = self.manifest(model, version, label)
         if self.full is not None:
             raise self.full
+        return SimpleNamespace(manifest=manifest)
 
     def resize(self, sessions: int, group: str | None = None) -> None:
         if group not in (None, "default"):

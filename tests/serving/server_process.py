@@ -16,8 +16,8 @@ from tests.serving.fakes import PACKED, FakeProcessor
 
 
 class Announcing(FakeProcessor):
-    def submit(self, request: Any, done: Any) -> None:
-        super().submit(request, done)
+    def submit(self, request: Any, done: Any, replica: Any) -> None:
+        super().submit(request, done, replica)
         print("submitted", flush=True)
 
 

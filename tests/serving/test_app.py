@@ -322,8 +322,8 @@ class Inline(FakeProcessor):
         self.hold = True
         return True
 
-    def submit(self, request, done):
-        super().submit(request, done)
+    def submit(self, request, done, replica):
+        super().submit(request, done, replica)
         if len(self.held) == 1:
             self.wake(0.0)
 

@@ -267,7 +267,7 @@ def test_outputs_come_in_the_order_and_encoding_that_were_asked_for():
 def test_a_reply_without_binary_outputs_is_json_alone():
     options = kserve.Options((("score", False),), "q7")
     body, headers = kserve.encode({"score": np.array([[np.nan], [0.5]], np.float32)}, options, "ctr", 3)
-    assert headers == [(b"content-type", b"application/json")]
+    assert headers == ((b"content-type", b"application/json"),)
     assert b'"data":[NaN,0.5]' in body
     assert json.loads(body)["id"] == "q7"
 
