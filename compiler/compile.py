@@ -15,7 +15,7 @@ from processor.backends.base import Artefact
 from processor.errors import BadInput
 from processor.package.manifest import Executable
 
-BUCKETS = (1, 4, 16, 64, 256)
+BUCKETS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 TOLERANCE = 1e-3
 
 
