@@ -10,15 +10,19 @@ Invariants
 - A bucket that its estimate keeps out of every cover is tried again now and then (explore()), so that a calibration
   that was disturbed is not believed for good.
 - cover() and predict() read a plan that is made for all row counts at once and replaced whole, when a bucket's cost
-  has left the plan's by more than DRIFT. That is O(max_rows * buckets), a fraction of a millisecond, and rare; every
-  other call is O(1).
+  has left the plan's by more than DRIFT. That is O(max_rows * buckets), tens of microseconds, about once a second on a
+  noisy machine; every other call is O(1).
 - Several sessions may measure at once; one of two simultaneous updates can be lost, which only slows learning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from processor.kernels.covers import cheapest_covers
 
 RATE, FASTER_RATE, LIMIT, DRIFT = 1 / 16, 1 / 4, 0.5, 0.2
 # Where the sparse coefficients start, in seconds: they only have to be of the right order.
@@ -31,12 +35,25 @@ FREE = 1.01
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """By row count: the buckets to run and their cost. row_s: a row in the cheapest batch."""
+    """By row count: what its cheapest cover costs and one bucket of it (kernels.covers). covers: those that were asked
+    for, written down. row_s: a row in the cheapest batch."""
 
     made_for: Mapping[int, float]
-    cover: list[tuple[int, ...]]
     dense_s: list[float]
+    last: list[int]
     row_s: float
+    covers: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def cover(self, rows: int) -> tuple[int, ...]:
+        """The buckets to run, largest first."""
+        found = self.covers.get(rows)
+        if found is None:
+            buckets, rest = [], rows
+            while rest > 0:
+                buckets.append(self.last[rest])
+                rest -= buckets[-1]
+            found = self.covers[rows] = tuple(sorted(buckets, reverse=True))
+        return found
 
 
 class CostTable:
@@ -58,9 +75,9 @@ class CostTable:
         """Buckets, largest first, whose sum is at least `rows`; only the last may be padded."""
         plan = self._plan
         if rows <= self.max_rows:
-            return plan.cover[rows]
+            return plan.cover(rows)
         whole = (rows - 1) // self.max_rows
-        return (self.max_rows,) * whole + plan.cover[rows - whole * self.max_rows]
+        return (self.max_rows,) * whole + plan.cover(rows - whole * self.max_rows)
 
     def explore(self, rows: int) -> tuple[int, ...]:
         """The other way to run rows that cover() runs in several buckets: padded in one, where there is one so large.
@@ -74,7 +91,7 @@ class CostTable:
         whole = max(0, rows - 1) // self.max_rows
         rest = rows - whole * self.max_rows
         dense_s = plan.dense_s[rest] + whole * self.cost[self.max_rows]
-        return dense_s + (whole + len(plan.cover[rest])) * self.run_s + rows * self.row_s + ids * self.id_s
+        return dense_s + (whole + len(plan.cover(rest))) * self.run_s + rows * self.row_s + ids * self.id_s
 
     def parts(self, rows: int, most: int, worth: float = WORTH) -> int:
         """In how many batches, at most `most` and of equal size, so many rows may run for `worth` times their cost in
@@ -122,11 +139,7 @@ def follow(ratio: float, measured: float) -> float:
 
 
 def _plan(cost: Mapping[int, float]) -> Plan:
-    max_rows = max(cost)
-    best, cover = [0.0], [()]  # type: list[float], list[tuple[int, ...]]
-    for rows in range(1, max_rows + 1):
-        total, bucket = min((cost[b] + best[max(0, rows - b)], b) for b in cost)
-        best.append(total)
-        cover.append(tuple(sorted((bucket, *cover[max(0, rows - bucket)]), reverse=True)))
-    row_s = min(total / rows for rows, total in enumerate(best) if rows)
-    return Plan(cost, cover, best, row_s)
+    best_s, last = np.empty(max(cost) + 1), np.empty(max(cost) + 1, np.int64)
+    cheapest_covers(np.array(list(cost), np.int64), np.array(list(cost.values()), np.float64), best_s, last)
+    row_s = float((best_s[1:] / np.arange(1, len(best_s))).min())
+    return Plan(cost, best_s.tolist(), last.tolist(), row_s)

@@ -8,6 +8,7 @@ from pathlib import Path
 for stale in Path(__file__).parent.glob("__pycache__/*.nb[ic]"):
     stale.unlink()
 
+import processor.kernels.covers  # noqa: E402
 import processor.kernels.fences  # noqa: E402
 import processor.kernels.hashing  # noqa: E402
 import processor.kernels.index  # noqa: E402
