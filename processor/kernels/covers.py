@@ -8,7 +8,7 @@ import numpy as np
 
 @nb.njit(nb.void(nb.int64[::1], nb.float64[::1], nb.float64[::1], nb.int64[::1]), cache=True, nogil=True)
 def cheapest_covers(buckets, cost_s, best_s, last):
-    """Writes, for 0 to len(best_s) - 1 rows, the least sum of costs of buckets that hold them, and one of those buckets;
+    """Writes, for 0 to len(best_s) - 1 rows, the least sum of costs of buckets that hold them, and one of those:
     the others hold the rows that it leaves.
 
     buckets: int64 [B], 1 or more each. cost_s: float64 [B]. best_s: float64 [n]; last: int64 [n].
