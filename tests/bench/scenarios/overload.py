@@ -54,7 +54,7 @@ def run(bench: Bench) -> Result:
     for factor in (FACTORS[0], OVERLOAD):
         result.latencies[f"64 candidates, {factor:g}x saturation, answered"] = encode(merge(histograms[factor]))
     result.notes.append(
-        f"The peak is at {best:g}x, of 0.8, 0.9, 1.0 and 1.1 of saturation the one with the best median over all rounds; "
+        f"The peak: {best:g}x, of 0.8, 0.9, 1.0 and 1.1 of saturation the one with the best median over all rounds; "
         "turns of one round are compared. The best turn of each round would take the machine's noise for a peak."
     )
     return result
