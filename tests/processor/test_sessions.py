@@ -697,7 +697,7 @@ def test_a_request_that_cannot_be_answered_in_time_is_refused_before_and_after_i
     with group(clock=clock) as sessions:
         with held(version, sessions, answers):
             for number in range(2):
-                sessions.submit(answers.work(version, number, [number], clock.now_s() + 5.0))
+                sessions.submit(answers.work(version, number, [number], clock.now_s() + 4.1))
             for timeout_s in (None, 50.0):
                 sessions.admit(timeout_s)
             for refuse in (
