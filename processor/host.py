@@ -165,9 +165,9 @@ class ModelHost(ABC):
         """Serves an earlier generation again; later deltas leave the chain."""
         return self._model(model).rollback(generation)
 
-    def load(self, model: str, version: int) -> None:
-        """Loads a version beside those served."""
-        self._model(model).load(version)
+    def load(self, model: str, version: int, by_hand: bool = True) -> None:
+        """Loads a version beside those served. by_hand: it stays when a newer one comes."""
+        self._model(model).load(version, by_hand)
 
     def unload(self, model: str, version: int) -> None:
         """Stops serving a version."""

@@ -22,11 +22,12 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from processor.errors import FreshetError, TooLarge
-from serving.app import PROTOCOLS, Answer, DataApp, internal_error
+from serving.app import Answer, DataApp, internal_error
 from serving.asgi import error_reply
-from serving.routes import Route, parse
+from serving.dialects import DIALECTS
+from serving.routes import PREDICTS, Route, parse
 
-PREDICT_SUFFIXES = (b":predict", b"/infer")
+PREDICT_SUFFIXES = (b":predict", b"/infer", b":classify", b":regress", b":processor")
 CLOSE = (b"connection", b"close")
 
 
@@ -150,12 +151,12 @@ class PredictProtocol(HttpToolsProtocol):
             route = parse(self.url)
         except FreshetError:
             return None
-        return route if route.action in PROTOCOLS else None
+        return route if route.action in PREDICTS else None
 
     def _answer(self, flight: Flight, answer: Answer) -> None:
         status, body, headers = answer
         flight.response_complete = True
-        self._app.metrics.observe(PROTOCOLS[flight.route.action], status, time.perf_counter() - flight.start_s)
+        self._app.metrics.observe(DIALECTS[flight.route.action].protocol, status, time.perf_counter() - flight.start_s)
         if flight.disconnected or self.transport.is_closing():
             return
         said = CLOSE in headers

@@ -1,9 +1,8 @@
-"""TensorFlow Serving's REST predict: row form (instances) and column form (inputs), in and out, status and
-metadata."""
+"""TensorFlow Serving's REST: predict, in row form (instances) and column form (inputs), classify and regress."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +12,22 @@ from numpy.typing import NDArray
 from processor.columns import Column
 from processor.errors import BadInput
 from processor.package.manifest import Input, Manifest
-from serving.codecs.json_columns import DT_NAMES, column, is_base64
-from serving.codecs.wire import Headers, dump_json, header_timeout_s, json_numbers, kind, load_json, show
+from serving.catalog import SIGNATURE
+from serving.codecs import examples
+from serving.codecs.json_columns import column, is_base64
+from serving.codecs.wire import Headers, dump_json, header_timeout_s, json_number, json_numbers, kind, load_json, show
 
-SIGNATURE = "serving_default"
 JSON_TYPE = (b"content-type", b"application/json")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the request wants its answer. row: `predictions` rather than `outputs`."""
+    """How the request wants its answer. row: `predictions` rather than `outputs`. method: or `results`, of classify or
+    regress."""
 
     row: bool
     timeout_s: float | None = None
+    method: str = "predict"
 
 
 def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str, Column], Options]:
@@ -47,6 +49,11 @@ def _check_signature(document: dict[str, Any]) -> None:
     name = document.get("signature_name", SIGNATURE)
     if type(name) is not str:
         raise BadInput("Not formatted correctly. 'signature_name' key must be a string value.")
+    check_signature(name)
+
+
+def check_signature(name: str) -> None:
+    """Raises BadInput when it is not the one signature there is, or none."""
     if name not in (SIGNATURE, ""):
         raise BadInput(f"Serving signature name: {show(name)} not found in signature def, wanted {SIGNATURE!r}")
 
@@ -99,6 +106,26 @@ def _columns(values: Any, inputs: list[Input]) -> dict[str, Column]:
     return {spec.name: column(spec, values[spec.name]) for spec in inputs}
 
 
+def decode_examples(
+    body: bytes, headers: Headers, manifest: Manifest, method: str
+) -> tuple[dict[str, Column], Options]:
+    """A classify or regress body (already inflated) as the manifest's inputs; raises BadInput."""
+    document = load_json(body)
+    _check_signature(document)
+    if "examples" not in document:
+        raise BadInput(f"When method is {method}, key 'examples' is expected and was not found")
+    given, context = examples.of_json(document["examples"], document.get("context", {}))
+    return examples.columns(given, context, manifest), Options(True, header_timeout_s(headers), method)
+
+
+def encode_results(outputs: Mapping[str, NDArray[np.float32]], options: Options) -> bytes:
+    """The reply of classify, [label, score] for each class of each example, or of regress, one number for each."""
+    if options.method == "regress":
+        return dump_json({"results": json_numbers(np.ascontiguousarray(examples.regressions(outputs)))})
+    rows = examples.classes(outputs)
+    return dump_json({"results": [[["", json_number(score)] for score in row] for row in rows]})
+
+
 def encode(outputs: Mapping[str, NDArray[np.float32]], options: Options) -> bytes:
     """The reply's JSON: `predictions` or `outputs`; bare values when the model has one output.
 
@@ -112,40 +139,3 @@ def encode(outputs: Mapping[str, NDArray[np.float32]], options: Options) -> byte
         return dump_json({key: arrays})
     rows = zip(*([json_numbers(row) for row in np.ascontiguousarray(array)] for array in outputs.values()))
     return dump_json({key: [dict(zip(outputs, row)) for row in rows]})
-
-
-def encode_status(versions: Iterable[tuple[int, str, str]]) -> bytes:
-    """The status reply. versions: (version, state, error message or "")."""
-    statuses = [
-        {
-            "version": str(version),
-            "state": state,
-            "status": {"error_code": "UNKNOWN" if error else "OK", "error_message": error},
-        }
-        for version, state, error in versions
-    ]
-    return dump_json({"model_version_status": statuses})
-
-
-def encode_metadata(manifest: Manifest, model: str, version: int) -> bytes:
-    """The metadata reply: one predict signature, nested as TensorFlow Serving nests it."""
-    inputs = {i.name: _tensor_info(i.name, DT_NAMES[i.dtype], _dims(i)) for i in manifest.inputs}
-    outputs = {o.name: _tensor_info(o.name, "DT_FLOAT", [-1, o.columns]) for o in manifest.outputs}
-    signature = {"inputs": inputs, "outputs": outputs, "method_name": "tensorflow/serving/predict"}
-    return dump_json(
-        {
-            "model_spec": {"name": model, "signature_name": "", "version": str(version)},
-            "metadata": {"signature_def": {"signature_def": {SIGNATURE: signature}}},
-        }
-    )
-
-
-def _dims(spec: Input) -> list[int]:
-    if spec.ragged:
-        return [-1, -1]
-    return [-1, spec.columns] if spec.columns else [-1]
-
-
-def _tensor_info(name: str, dtype: str, dims: list[int]) -> dict[str, Any]:
-    shape = {"dim": [{"size": str(d), "name": ""} for d in dims], "unknown_rank": False}
-    return {"dtype": dtype, "tensor_shape": shape, "name": name}

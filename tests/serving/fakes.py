@@ -146,7 +146,7 @@ class FakeProcessor:
         self.calls.append(("rollback", model, generation))
         return generation
 
-    def load(self, model: str, version: int) -> None:
+    def load(self, model: str, version: int, by_hand: bool = True) -> None:
         self.calls.append(("load", model, version))
 
     def unload(self, model: str, version: int) -> None:
