@@ -10,7 +10,7 @@ SOAK_ARGS ?=
 LOADTEST_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check format bench bench-tables bench-peers soak loadtest kills image-steps clean
+.PHONY: help install demo test check protos format bench bench-tables bench-peers soak loadtest kills image-steps clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +27,9 @@ check: .venv/.dev .venv/.kernels ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+protos: .venv/.dev ## serving/rpc/descriptors.py and processor/eas_descriptor.py from *.proto
+	$(BIN)/python -m serving.rpc.generate
 
 format: .venv/.dev .venv/.kernels
 	$(BIN)/ruff check --fix .

@@ -65,7 +65,7 @@ def serve(
     repository: Annotated[str | None, typer.Option(help="Folder of models: <repository>/<model>/<version>/.")] = None,
     host: Annotated[str | None, typer.Option(help="Address of the data port. [127.0.0.1]")] = None,
     http_port: Annotated[int | None, typer.Option(help="Data port; 0 takes a free one. [8501]")] = None,
-    grpc_port: Annotated[int | None, typer.Option(help="Accepted for later: gRPC is not served yet. [8500]")] = None,
+    grpc_port: Annotated[int | None, typer.Option(help="gRPC port; 0 takes a free one. [8500]")] = None,
     admin_host: Annotated[
         str | None, typer.Option(help="Address of the admin port; loopback unless a token is set.")
     ] = None,
@@ -133,6 +133,13 @@ def serve(
     remote_cache_rows: Annotated[
         int | None, typer.Option(help="Rows of each remote table kept in memory, in each process. [1000000]")
     ] = None,
+    model_control: Annotated[
+        str | None,
+        typer.Option(help="explicit lets clients of the data ports load and unload models; none does not. [none]"),
+    ] = None,
+    shared_memory: Annotated[
+        str | None, typer.Option(help="on lets clients send tensors in system shared memory; one worker only. [off]")
+    ] = None,
     config: Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")] = None,
 ) -> None:
     """Serves a model repository until SIGTERM.
@@ -151,8 +158,6 @@ def serve(
         options["table_memory"] = split_names(table_memory)
     settings = load_config(options, os.environ, config)
     _log_to_stderr(settings.log_level)
-    if "grpc_port" in settings.given:
-        print("freshet: --grpc-port is set, but gRPC is not served yet", file=sys.stderr)
     from serving.server import Server
 
     raise typer.Exit(Server(settings, version=package_version()).run())

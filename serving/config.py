@@ -17,6 +17,7 @@ from typing import Any
 from processor.budgets import Budgets
 from processor.errors import BadInput
 from processor.stores.config import RemoteConfig
+from serving.control import MODES
 from serving.guard import is_loopback
 
 ENV_PREFIX = "FRESHET_"
@@ -61,6 +62,8 @@ class ServeConfig:
     remote_timeout_s: float = 0.05
     remote_on_error: str = "default"
     remote_cache_rows: int = 1_000_000
+    model_control: str = "none"
+    shared_memory: str = "off"
     given: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __post_init__(self) -> None:
@@ -127,6 +130,14 @@ class ServeConfig:
             "compute: threads or auto wanted with remote tables, got inline",
         )
 
+        _want(
+            self.model_control in MODES,
+            f"model_control: one of {', '.join(MODES)} wanted, got {self.model_control[:40]!r}",
+        )
+        _want(
+            self.shared_memory == "off" or (self.shared_memory == "on" and self.workers == 1),
+            f"shared_memory: off, or with one worker on, wanted, got {self.shared_memory[:40]!r}",
+        )
         self.budgets()
 
     def budgets(self) -> Budgets:

@@ -46,9 +46,9 @@ class Route:
 
 
 @lru_cache(maxsize=1024)
-def parse(path: bytes, method: str = "POST") -> Route:
+def parse(path: bytes, method: str | None = None) -> Route:
     """The route of a raw path, without its query; raises NotFound, or BadInput below /v1 as TensorFlow Serving does,
-    where another method than the route's own is malformed, too."""
+    where another method than the route's own is malformed, too. method: None for the route's own."""
     if len(path) > MAX_PATH_NBYTES:
         raise BadInput(f"path: at most {MAX_PATH_NBYTES} bytes wanted, got {len(path)}")
     if path in PLAIN:
@@ -57,8 +57,8 @@ def parse(path: bytes, method: str = "POST") -> Route:
     parts = rest.split(b"/")
     if parts[0].lower() == b"v1":
         route = _tensorflow(parts)
-        if route is None or route.method != ("GET" if method == "HEAD" else method):
-            raise BadInput(f"Malformed request: {method[:16]} {_text(path)}")
+        if route is None or (method is not None and route.method != ("GET" if method == "HEAD" else method)):
+            raise BadInput(f"Malformed request: {(method or '')[:16]} {_text(path)}")
         return route
     route = _kserve(parts) if parts[0] == b"v2" else None
     if route is None:

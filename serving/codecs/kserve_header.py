@@ -62,7 +62,8 @@ class Shape(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A checked header. timeout_s: by its own parameters. places: of the tensors behind it, if all are plain."""
+    """A checked header. timeout_s: by its own parameters. places: of the tensors behind it, if all are plain. shares:
+    whether an output is wanted in shared memory."""
 
     manifest: Manifest
     shapes: tuple[Shape, ...]
@@ -70,6 +71,7 @@ class Header(NamedTuple):
     outputs: tuple[Wanted, ...]
     id: str
     timeout_s: float | None
+    shares: bool
 
 
 def read_header(document: dict[str, Any], manifest: Manifest) -> Header:
@@ -78,12 +80,15 @@ def read_header(document: dict[str, Any], manifest: Manifest) -> Header:
     _check_priority(parameters.get("priority", 0))
     outputs, request_id = _outputs(document, parameters, manifest), _id(document)
     shapes = _shapes(document, manifest)
-    return Header(manifest, shapes, _places(shapes), outputs, request_id, _timeout_s(parameters))
+    shares = any(wanted.span is not None for wanted in outputs)
+    return Header(manifest, shapes, _places(shapes), outputs, request_id, _timeout_s(parameters), shares)
 
 
 def columns(header: Header, body: bytes, at: int, read: ReadSpan | None) -> Mapping[str, Column]:
     """The inputs of a request whose tensors lie in `body` from byte `at` on, up to its end. read: shared memory, if it
     is served. Raises BadInput."""
+    if header.shares and read is None:
+        raise BadInput("outputs: shared memory is not served")
     if header.places is not None:
         if at + header.places.nbytes != len(body):
             wanted = f"{header.places.nbytes} bytes of binary tensors"

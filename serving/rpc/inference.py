@@ -89,7 +89,7 @@ class Inference:
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Requests are answered side by side, and their replies sent in the order of the requests."""
-        metadata = {name: value for name, value in context.invocation_metadata() or ()}
+        metadata = dict(context.invocation_metadata() or ())
         as_status = metadata.get(STATUS_ERRORS) == "true"
         waiting: asyncio.Queue[asyncio.Task[tuple[bytes, Generation]] | None] = asyncio.Queue(MAX_IN_FLIGHT)
 

@@ -12,8 +12,6 @@ and thread of its own (see docs/grpc.md for what it measured).
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from typing import Any
 
 import grpc
@@ -88,31 +86,7 @@ class RpcPort:
         self._server = server
 
     async def stop(self, hurry: bool = False) -> None:
-        """Accepts nothing more; returns when what was in flight is answered, or too late."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(0.0 if hurry else self._shutdown_timeout_s)
-
-
-def reserve(host: str, port: int) -> tuple[socket.socket, str]:
-    """A socket that keeps the port for processes that listen by SO_REUSEPORT, and the address as gRPC takes it; raises
-    BadInput when somebody has it. port: 0 takes a free one."""
-    reserved: socket.socket | None = None
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
-        if port:
-            # SO_REUSEPORT would share the port with another server of the same user; a plain listener shares nothing.
-            socket.create_server(address, family=family).close()
-        reserved = socket.socket(family, kind)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(address)
-    except OSError as error:
-        if reserved is not None:
-            with contextlib.suppress(OSError):
-                reserved.close()
-        raise BadInput(f"{host}:{port}: cannot listen there: {error.strerror or error}") from None
-    name, number = reserved.getsockname()[:2]
-    return reserved, f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
+        """Accepts nothing more; returns when what was in flight is answered, or too late. hurry: now; also after a call
+        that waits."""
+        if self._server is not None:
+            await self._server.stop(0.0 if hurry else self._shutdown_timeout_s)

@@ -27,6 +27,9 @@ from typing import Any
 
 import orjson
 
+from processor import errors
+from processor.errors import FreshetError
+
 MAX_FDS = 253
 MAX_INLINE_NBYTES = 32 << 10
 MAX_MESSAGE_NBYTES = 256 << 20
@@ -156,6 +159,14 @@ class Channel:
         parts, self._parts = self._parts, []
         for fd in parts:
             os.close(fd)
+
+
+def refusal(name: str, message: str) -> FreshetError:
+    """An error as the worker raised it; its class if that is one of ours."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, FreshetError):
+        return kind(message)
+    return FreshetError(message)
 
 
 def _contents(fd: int) -> bytes:

@@ -37,6 +37,7 @@ from processor.served import ServedVersion
 from processor.session import SessionStats
 from processor.stores.remote import RemoteStats, RemoteTables
 from serving.config import ServeConfig
+from serving.control import Act, nothing_to_control
 from serving.workers.changes import Outgoing, Sender
 from serving.workers.channel import Gone, Message
 from serving.workers.fleet import Fleet, WorkerProcess
@@ -48,15 +49,23 @@ ANSWER_TIMEOUT_S = 300.0
 REPORT_TIMEOUT_S = 1.0
 ABSENCE_TIMEOUT_S = 2.0
 ABSENCE_POLL_S = 0.02
+# Clients' changes and questions at once; those of one model wait for each other anyway.
+CONTROLS = 4
 
 
 class FleetHost(ModelHost):
     """Every model of a repository, answered by a fleet."""
 
     def __init__(
-        self, config: ServeConfig, fleet: Fleet, scrape: Callable[[], bytes], clock: Clock | None = None
+        self,
+        config: ServeConfig,
+        fleet: Fleet,
+        scrape: Callable[[], bytes],
+        control: Act = nothing_to_control,
+        clock: Clock | None = None,
     ) -> None:
-        """Starts the fleet; load_all() loads the models. scrape: renders the metrics that workers are asked for."""
+        """Starts the fleet; load_all() loads the models. scrape: renders the metrics that workers are asked for.
+        control: does what their clients ask of the whole server."""
         clock, remote = clock or SystemClock(), config.remote()
         tables = RemoteTables.of(remote, clock) if remote else None
         super().__init__(
@@ -71,7 +80,8 @@ class FleetHost(ModelHost):
         self._loaded = self._draining = False
         self.totals = Totals()
         self._scrapes = ThreadPoolExecutor(1, "freshet-scrapes")
-        self._scrape = scrape
+        self._controls = ThreadPoolExecutor(CONTROLS, "freshet-controls")
+        self._scrape, self._control = scrape, control
         fleet.start(self)
 
     # What a ModelHost leaves open.
@@ -156,6 +166,7 @@ class FleetHost(ModelHost):
         """The fleet has ended; later calls raise NotReady."""
         super().close()
         self._scrapes.shutdown()
+        self._controls.shutdown()
 
     # What a Fleet asks of its owner.
 
@@ -187,6 +198,8 @@ class FleetHost(ModelHost):
             self.totals.reported(worker.slot, message["report"])
         elif message["op"] == "scrape":
             self._scrapes.submit(self._answer_scrape, worker, message["id"])
+        elif message["op"] == "control":
+            self._controls.submit(self._answer_control, worker, message)
 
     # Reports.
 
@@ -208,6 +221,18 @@ class FleetHost(ModelHost):
             text = None
         with contextlib.suppress(Gone):
             worker.tell("reply", {"id": number, "text": text})
+
+    def _answer_control(self, worker: WorkerProcess, message: Message) -> None:
+        answer: Message = {"id": message["id"]}
+        try:
+            answer["result"] = self._control(message["operation"], message["arguments"])
+        except FreshetError as error:
+            answer["error"] = [type(error).__name__, str(error)]
+        except Exception:
+            log.exception("%s failed", message["operation"])
+            answer["error"] = ["FreshetError", "internal error"]
+        with contextlib.suppress(Gone):
+            worker.tell("reply", answer)
 
     # What readers need.
 
