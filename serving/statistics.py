@@ -58,9 +58,10 @@ def document(model: str, version: int, snapshot: Snapshot, group: GroupStats) ->
             "success": _duration(counts[SUCCESSES], counts[SUCCESS_NS]),
             "fail": _duration(counts[FAILURES], counts[FAIL_NS]),
             "queue": _duration(work.requests, int(work.wait_s * 1e9)),
-            "compute_input": _duration(0, 0),
+            # Part of compute_infer; clients want the three counts equal.
+            "compute_input": _duration(work.requests, 0),
             "compute_infer": _duration(work.requests, int(work.busy_s * 1e9)),
-            "compute_output": _duration(0, 0),
+            "compute_output": _duration(work.requests, 0),
             "cache_hit": _duration(0, 0),
             "cache_miss": _duration(0, 0),
         },

@@ -104,8 +104,9 @@ def encode(
     buffers = []
     for wanted, array in arrays:
         if wanted.span is not None:
-            parameters = into_span(wanted, array, write)
-            tensors.append({"name": wanted.name, "datatype": "FP32", "shape": array.shape, "parameters": parameters})
+            # Without parameters: Triton's C++ client takes them for those of a binary tensor.
+            into_span(wanted, array, write)
+            tensors.append({"name": wanted.name, "datatype": "FP32", "shape": array.shape})
         elif wanted.binary:
             tensors.append(_binary_tensor(wanted.name, array.shape, array.nbytes))
             buffers.append(array)
@@ -122,7 +123,7 @@ def encode(
 def into_span(
     wanted: Wanted, array: NDArray[np.float32], write: Callable[[Span, bytes], None] | None
 ) -> dict[str, Any]:
-    """Writes one output where the request wants it; returns the parameters by which the reply says so."""
+    """Writes one output where the request wants it; returns the parameters by which a gRPC reply says so."""
     span = wanted.span
     assert span is not None, "asked for it"
     if write is None:

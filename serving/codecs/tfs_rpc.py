@@ -1,7 +1,7 @@
 """TensorFlow Serving's Predict over gRPC: PredictRequest to columns, and PredictResponse from outputs.
 
 A tensor comes as tensor_content or as its type's *_val, where fewer values than the shape has are filled up with the
-last. Tensors of a request whose like has been seen are read where they lie in the message (templates), as long as their
+last, and none with zeros, as TensorFlow does it. Tensors of a request whose like has been seen are read where they lie in the message (templates), as long as their
 place there is of fixed width: tensor_content and float_val, not int64_val. Replies are *_val, which every client reads;
 packed, they are the same bytes as tensor_content would be.
 
@@ -32,7 +32,7 @@ from serving.rpc.messages import message
 INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
 DTYPES = {"int64": np.dtype("<i8"), "float32": np.dtype("<f4")}
 # DataType of each of our types, and the field of a TensorProto that holds its values.
-TYPES = {"int64": (9, "DT_INT64", "int64_val"), "float32": (1, "DT_FLOAT", "float_val"), "string": (7, "DT_STRING", "")}
+TYPES = {"int64": (9, "DT_INT64", "int64_val"), "float32": (1, "DT_FLOAT", "float_val"), "string": (7, "DT_STRING", "string_val")}
 MAX_RANK = 8
 Request, Response = message("tensorflow.serving.PredictRequest"), message("tensorflow.serving.PredictResponse")
 DataType = message("tensorflow.TensorProto").DESCRIPTOR.fields_by_name["dtype"].enum_type
@@ -179,32 +179,34 @@ def _shape(tensor: Any, spec: Input) -> list[int]:
 def _values(tensor: Any, spec: Input, count: int) -> Any:
     """The tensor's values, flat: an array, or Strings."""
     name = spec.name
-    if spec.dtype == "string":
-        strings = tensor.string_val
-        if tensor.tensor_content:
-            raise BadInput(f"{name}: string_val wanted, got tensor_content")
-        if len(strings) not in (count, 1) and not 0 < len(strings) < count:
-            raise BadInput(f"{name}: {count} values wanted, got {len(strings)}")
-        if len(strings) < count:
-            if count > MAX_BODY_NBYTES // 8 or count * len(strings[-1]) > MAX_BODY_NBYTES:
-                raise BadInput(f"{name}: {count} values are too many to be filled up with one")
-            strings = [*strings, *[strings[-1]] * (count - len(strings))]
-        return Strings.of(strings)
-    dtype = DTYPES[spec.dtype]
     content, values = tensor.tensor_content, getattr(tensor, TYPES[spec.dtype][2])
     if content:
-        if len(values) or len(content) != count * dtype.itemsize:
+        if spec.dtype == "string":
+            raise BadInput(f"{name}: string_val wanted, got tensor_content")
+        wanted = count * DTYPES[spec.dtype].itemsize
+        if len(values) or len(content) != wanted:
             got = f"{len(content)} and values" if len(values) else str(len(content))
-            raise BadInput(f"{name}: {count * dtype.itemsize} bytes of tensor_content wanted, got {got}")
-        return np.frombuffer(content, dtype)
-    if len(values) > count or (count and not len(values)):
+            raise BadInput(f"{name}: {wanted} bytes of tensor_content wanted, got {got}")
+        return np.frombuffer(content, DTYPES[spec.dtype])
+    lacking = count - len(values)
+    if lacking < 0:
         raise BadInput(f"{name}: {count} values wanted, got {len(values)}")
-    array = np.array(values, dtype)
-    if len(array) < count:
-        if count * dtype.itemsize > MAX_BODY_NBYTES:
-            raise BadInput(f"{name}: {count} values are too many to be filled up with one")
-        array = np.concatenate([array, np.full(count - len(array), array[-1], dtype)])
+    if spec.dtype == "string":
+        last = values[-1] if values else b""
+        _check_filled(name, lacking, 8 + len(last))
+        return Strings.of([*values, *[last] * lacking] if lacking else values)
+    array = np.array(values, DTYPES[spec.dtype])
+    if lacking:
+        _check_filled(name, lacking, array.itemsize)
+        last = array[-1] if len(array) else 0
+        array = np.concatenate([array, np.full(lacking, last, array.dtype)])
     return array
+
+
+def _check_filled(name: str, lacking: int, nbytes: int) -> None:
+    # A few bytes could ask for any amount of memory.
+    if lacking * nbytes > MAX_BODY_NBYTES:
+        raise BadInput(f"{name}: {lacking} values are too many to be filled up")
 
 
 def encode(outputs: Mapping[str, NDArray[np.float32]], asked: Asked, version: int) -> bytes:

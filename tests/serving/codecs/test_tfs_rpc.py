@@ -65,9 +65,13 @@ def test_fewer_values_are_filled_up_with_the_last():
     assert inputs["price"].tolist() == [1, 2, 2]
     assert inputs["city"].tolist() == [b"a", b"bc", b"bc"]
     made.inputs["user"].tensor_shape.dim[0].size = 2**31 - 1
-    assert "user: 2147483647 values are too many" in refusal(made, FLAT)
-    made.inputs["user"].ClearField("int64_val")
-    assert "user: 2147483647 values wanted, got 0" in refusal(made, FLAT)
+    assert "user: 2147483646 values are too many to be filled up" in refusal(made, FLAT)
+    made.inputs["user"].tensor_shape.dim[0].size = 3
+    for name, field in (("user", "int64_val"), ("price", "float_val"), ("city", "string_val")):
+        made.inputs[name].ClearField(field)
+    inputs = decode(made, FLAT)
+    assert inputs["user"].tolist() == inputs["price"].tolist() == [0, 0, 0]
+    assert inputs["city"].tolist() == [b""] * 3
 
 
 def test_a_ragged_input_is_one_tensor_of_rows_or_values_and_row_splits():
