@@ -53,7 +53,10 @@ class Regions:
             raise BadInput(f"byte_size: above 0 wanted, from an offset of 0 or more, got {nbytes} from {offset}")
         fd, writable = _open(key)
         about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode) or about.st_size < offset + nbytes:
+        if not stat.S_ISREG(about.st_mode):
+            os.close(fd)
+            raise NotFound(f"key: no shared memory object {show(key)}")
+        if about.st_size < offset + nbytes:
             os.close(fd)
             raise BadInput(f"byte_size: at most the {about.st_size} bytes of the object wanted, got {offset + nbytes}")
         self._regions[name] = Region(key, offset, nbytes, fd, writable)

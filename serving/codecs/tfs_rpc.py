@@ -1,9 +1,9 @@
 """TensorFlow Serving's Predict over gRPC: PredictRequest to columns, and PredictResponse from outputs.
 
 A tensor comes as tensor_content or as its type's *_val, where fewer values than the shape has are filled up with the
-last, and none with zeros, as TensorFlow does it. Tensors of a request whose like has been seen are read where they lie in the message (templates), as long as their
-place there is of fixed width: tensor_content and float_val, not int64_val. Replies are *_val, which every client reads;
-packed, they are the same bytes as tensor_content would be.
+last, and none with zeros, as TensorFlow does it. Tensors of a request whose like has been seen are read where they lie
+in the message (templates), as long as their place there is of fixed width: tensor_content and float_val, not int64_val.
+Replies are *_val, which every client reads; packed, they are the same bytes as tensor_content would be.
 
 A ragged input X is one tensor of shape [n, k], every row of k values, or two, as in KServe: X with all values, shape
 [total], and X.row_splits.
@@ -32,7 +32,11 @@ from serving.rpc.messages import message
 INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
 DTYPES = {"int64": np.dtype("<i8"), "float32": np.dtype("<f4")}
 # DataType of each of our types, and the field of a TensorProto that holds its values.
-TYPES = {"int64": (9, "DT_INT64", "int64_val"), "float32": (1, "DT_FLOAT", "float_val"), "string": (7, "DT_STRING", "string_val")}
+TYPES = {
+    "int64": (9, "DT_INT64", "int64_val"),
+    "float32": (1, "DT_FLOAT", "float_val"),
+    "string": (7, "DT_STRING", "string_val"),
+}
 MAX_RANK = 8
 Request, Response = message("tensorflow.serving.PredictRequest"), message("tensorflow.serving.PredictResponse")
 DataType = message("tensorflow.TensorProto").DESCRIPTOR.fields_by_name["dtype"].enum_type

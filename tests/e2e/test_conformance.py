@@ -18,15 +18,20 @@ pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 CLIENT_TIMEOUT_S = 300
-SERVERS = {"one process": ("--shared-memory", "on"), "inline": ("--shared-memory", "on", "--compute", "inline")}
+SERVERS = {
+    "one process": ("--shared-memory", "on"),
+    "inline": ("--shared-memory", "on", "--compute", "inline"),
+    "two workers": ("--workers", "2"),
+}
 
 
-def probe_of(server, folder):
+def probe_of(server, folder, shared_memory):
     """The file that client programs read."""
     given = {
         "http": f"127.0.0.1:{server.http_port}",
         "grpc": f"127.0.0.1:{server.grpc_port}",
         "generation": "1.0",
+        "shared_memory": shared_memory,
         "user": PROBE,
         "tags": TAGS,
         "floats": FLOATS.tolist(),
@@ -43,7 +48,7 @@ def live(request, tmp_path_factory):
     write_package(folder / "repository", users=USERS)
     options = ("--model-control", "explicit", *SERVERS[request.param])
     with LiveServer(folder / "repository", *options, log=folder / "serve.log") as server:
-        server.probe = probe_of(server, folder)
+        server.probe = probe_of(server, folder, "--shared-memory" in options)
         yield server
 
 

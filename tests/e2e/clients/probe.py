@@ -18,6 +18,7 @@ def read():
         http=given["http"],
         grpc=given["grpc"],
         generation=given["generation"],
+        shared_memory=given["shared_memory"],
         user=np.array(given["user"], np.int64),
         tags=given["tags"],
         tag_values=np.array(tags, np.object_),

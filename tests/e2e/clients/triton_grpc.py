@@ -29,7 +29,7 @@ def inputs(probe):
     return made
 
 
-def describe(client):
+def describe(client, probe):
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("small")
@@ -37,9 +37,9 @@ def describe(client):
     assert not client.is_model_ready("small", "9")
     assert not client.is_model_ready("other")
     assert set(client.get_server_metadata().extensions) == {
-        "binary_tensor_data", "model_configuration", "model_repository", "parameters", "statistics",
-        "system_shared_memory",
-    }  # fmt: skip
+        *("binary_tensor_data", "model_configuration", "model_repository", "parameters", "statistics"),
+        *(["system_shared_memory"] if probe.shared_memory else []),
+    }
     metadata = client.get_model_metadata("small")
     assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [
         ("user", "INT64", [-1]),
@@ -196,11 +196,12 @@ async def concurrently(probe):
 def main():
     probe = read()
     with triton.InferenceServerClient(probe.grpc) as client:
-        describe(client)
+        describe(client, probe)
         predict(client, probe)
         refuse(client, probe)
         stream(client, probe)
-        shared(client, probe)
+        if probe.shared_memory:
+            shared(client, probe)
         manage(client, probe)
         count(client)
     trail(probe)

@@ -27,7 +27,7 @@ def inputs(probe, kind=triton, binary=True):
     return made
 
 
-def describe(client):
+def describe(client, probe):
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("small")
@@ -36,9 +36,9 @@ def describe(client):
     about = client.get_server_metadata()
     assert about["name"] == "freshet"
     assert set(about["extensions"]) == {
-        "binary_tensor_data", "model_configuration", "model_repository", "parameters", "statistics",
-        "system_shared_memory",
-    }  # fmt: skip
+        *("binary_tensor_data", "model_configuration", "model_repository", "parameters", "statistics"),
+        *(["system_shared_memory"] if probe.shared_memory else []),
+    }
     metadata = client.get_model_metadata("small")
     assert [t["name"] for t in metadata["inputs"]] == ["user", "tags", "tags.row_splits", "floats"]
     assert metadata["outputs"] == [{"name": "score", "datatype": "FP32", "shape": [-1, 1]}]
@@ -155,10 +155,11 @@ async def concurrently(probe):
 def main():
     probe = read()
     with triton.InferenceServerClient(probe.http, concurrency=4) as client:
-        describe(client)
+        describe(client, probe)
         predict(client, probe)
         refuse(client, probe)
-        shared(client, probe)
+        if probe.shared_memory:
+            shared(client, probe)
         manage(client, probe)
         count(client)
     asyncio.run(concurrently(probe))
