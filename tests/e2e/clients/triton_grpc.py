@@ -78,7 +78,7 @@ def predict(client, probe):
 
 
 def trail(probe):
-    """The generation comes as trailing metadata, and a deadline is one of the call."""
+    """The generation comes as trailing metadata."""
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 
     request = service_pb2.ModelInferRequest(model_name="small")
@@ -90,8 +90,6 @@ def trail(probe):
         _, call = stub.ModelInfer.with_call(request, timeout=30)
         assert ("x-model-generation", probe.generation) in call.trailing_metadata()
         assert ("x-model-version", probe.generation.split(".")[0]) in call.trailing_metadata()
-        error = refusal(grpc.RpcError, stub.ModelInfer, request, timeout=0)
-        assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def refuse(client, probe):
