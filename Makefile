@@ -7,10 +7,11 @@ BENCH_ARGS ?=
 PEERS ?=
 PEERS_ARGS ?=
 SOAK_ARGS ?=
+FUZZ_ARGS ?=
 LOADTEST_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos format bench bench-tables bench-peers soak loadtest kills image-steps clean
+.PHONY: help install demo test check protos format bench bench-tables bench-peers fuzz soak loadtest kills image-steps clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +44,9 @@ bench-tables: .venv/.dev .venv/.kernels ## 20 million rows, a memory budget, sma
 
 bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
 	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)
+
+fuzz: .venv/.dev .venv/.kernels ## broken inputs through every parser; FUZZ_ARGS="--cases 1000000 --seed 2"
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 soak: .venv/.dev .venv/.kernels ## ten minutes of load, deltas, loads and unloads; SOAK_ARGS="--minutes 60"
 	$(BIN)/python -m tests.bench --only soak $(SOAK_ARGS)
