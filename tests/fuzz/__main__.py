@@ -97,11 +97,15 @@ def keep(out: Path, record) -> None:
     out.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(records, indent=1) + "\n")
     lines = [
-        "# Fuzzing", "",
+        "# Fuzzing",
+        "",
         "Broken inputs through every parser (`make fuzz`): valid ones, changed in one to five places. A case passes",
         "when the parser decodes it, and the engine binds what it decoded, or refuses it with an error of its own,",
-        f"each within {SLOW_S:g} s.", "", "| parser | cases | refused | failed | slowest, ms | seeds |", "|---|---:|---:|---:|---:|---|",
-    ]  # fmt: skip
+        f"each within {SLOW_S:g} s.",
+        "",
+        "| parser | cases | refused | failed | slowest, ms | seeds |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
     total = failed = 0
     for name in dict.fromkeys(r["name"] for r in records):
         mine = [r for r in records if r["name"] == name]

@@ -1,18 +1,18 @@
-"""The parsers, each with a corpus of valid inputs. A case that passes is bound to the model, as a request would be: what
-a codec lets through must not surprise the engine either."""
+"""The parsers, each with a corpus of valid inputs. A case that passes is bound to the model, as a request would be:
+what a codec lets through must not surprise the engine either."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from processor import eas
 from processor.columns import Packed
-from processor.package.delta import Delta, TableDelta, _parse_verified, parse_delta, write_delta
+from processor.package.delta import Delta, TableDelta, _header_checksum, _parse_verified, parse_delta, write_delta
 from processor.package.manifest import Feature, Input, Manifest, Output, Table
 from processor.package.tensors import parse_tensors, write_tensors
 from processor.sparse import SparsePlan
@@ -69,20 +69,17 @@ def bound(inputs, model):
 # HTTP, JSON.
 
 MIXED_JSON = {
-    "user": [1, 2], "seen": [[1, 2], []], "tags": [["a"], [{"b64": "/w=="}]], "city": ["x", "é"], "x": [[0.5, 1], [2, 3]]
+    "user": [1, 2], "seen": [[1, 2], []], "tags": [["a"], [{"b64": "/w=="}]], "city": ["x", "é"],
+    "x": [[0.5, 1], [2, 3]],
 }  # fmt: skip
 ROWS = [{name: values[n] for name, values in MIXED_JSON.items()} for n in range(2)]
 
 
 def tensor(name, datatype, shape, data=None, **parameters):
-    values = {} if data is None else {"data": data}
-    return {
-        "name": name,
-        "datatype": datatype,
-        "shape": shape,
-        **values,
-        **({"parameters": parameters} if parameters else {}),
-    }
+    described = {"name": name, "datatype": datatype, "shape": shape}
+    if data is not None:
+        described["data"] = data
+    return {**described, "parameters": parameters} if parameters else described
 
 
 KSERVE_MIXED = [
@@ -240,7 +237,9 @@ def delta_file(tmp):
 
 def delta_past_its_checksum(data):
     """An attacker can write a checksum that fits."""
-    _parse_verified(parse_tensors(np.frombuffer(data, np.uint8), "delta"))
+    tensors = parse_tensors(np.frombuffer(data, np.uint8), "delta")
+    checksum = _header_checksum(tensors.metadata, tensors.arrays)
+    _parse_verified(replace(tensors, metadata={**tensors.metadata, "checksum": checksum}))
 
 
 def tensors_file():
