@@ -11,7 +11,7 @@ FUZZ_ARGS ?=
 LOADTEST_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos format bench bench-tables bench-peers fuzz soak loadtest kills image-steps clean
+.PHONY: help install demo test check protos format bench bench-tables bench-peers fuzz soak loadtest conformance kills image-steps clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,6 +54,10 @@ soak: .venv/.dev .venv/.kernels ## ten minutes of load, deltas, loads and unload
 loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second; report in loadtest/results/
 	$(BIN)/python -m loadtest $(LOADTEST_ARGS)
 
+conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-serving-api and perf_analyzer (needs Debian's libb64-0d)
+	FRESHET_PERF_ANALYZER=.venv/perf/bin/perf_analyzer LD_LIBRARY_PATH=.venv/perf/nvidia/cuda_runtime/lib \
+		$(BIN)/python -m pytest tests/e2e/test_conformance.py tests/e2e/test_protocol_cases.py tests/e2e/test_docs.py
+
 kills: .venv/.dev .venv/.kernels ## kill -9 of trainer and server at random moments, 40 rounds
 	FRESHET_KILL_ROUNDS=40 $(BIN)/python -m pytest -m kills tests/e2e
 
@@ -73,6 +77,14 @@ clean:
 
 .venv/.kernels: .venv/.installed $(wildcard processor/kernels/*.py)
 	$(BIN)/python -m processor.kernels
+	@touch $@
+
+# Without their dependencies: tensorflow-serving-api wants another TensorFlow than the one that is there, and of this
+# tritonclient only the binary is wanted.
+.venv/.conformance: .venv/.dev
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps 'tensorflow-serving-api>=2.18'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .venv/perf \
+		tritonclient==2.48.0 nvidia-cuda-runtime-cu12
 	@touch $@
 
 .venv/.dev: .venv/.installed pyproject.toml

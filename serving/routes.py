@@ -60,6 +60,9 @@ def parse(path: bytes, method: str | None = None) -> Route:
         if route is None or (method is not None and route.method != ("GET" if method == "HEAD" else method)):
             raise BadInput(f"Malformed request: {(method or '')[:16]} {_text(path)}")
         return route
+    if parts[:2] == [b"api", b"predict"] and len(parts) == 3 and parts[2]:
+        # PAI-EAS's clients of a DeepRec Processor.
+        return Route("processor", _text(parts[2]))
     route = _kserve(parts) if parts[0] == b"v2" else None
     if route is None:
         raise NotFound("path: not a route of this server")

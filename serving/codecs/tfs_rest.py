@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from operator import itemgetter
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from processor.errors import BadInput
 from processor.package.manifest import Input, Manifest
 from serving.catalog import SIGNATURE
 from serving.codecs import examples
-from serving.codecs.json_columns import column, is_base64
+from serving.codecs.json_columns import column, has_booleans, is_base64
 from serving.codecs.wire import Headers, dump_json, header_timeout_s, json_number, json_numbers, kind, load_json, show
 
 JSON_TYPE = (b"content-type", b"application/json")
@@ -35,14 +36,14 @@ def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str,
     wording."""
     document = load_json(body)
     _check_signature(document)
-    timeout_s = header_timeout_s(headers)
+    timeout_s, plain = header_timeout_s(headers), not has_booleans(body)
     if "instances" in document:
         if "inputs" in document:
             raise BadInput("Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
-        return _rows(document["instances"], manifest.inputs), Options(True, timeout_s)
+        return _rows(document["instances"], manifest.inputs, plain), Options(True, timeout_s)
     if "inputs" not in document:
         raise BadInput("Missing 'inputs' or 'instances' key")
-    return _columns(document["inputs"], manifest.inputs), Options(False, timeout_s)
+    return _columns(document["inputs"], manifest.inputs, plain), Options(False, timeout_s)
 
 
 def _check_signature(document: dict[str, Any]) -> None:
@@ -58,7 +59,7 @@ def check_signature(name: str) -> None:
         raise BadInput(f"Serving signature name: {show(name)} not found in signature def, wanted {SIGNATURE!r}")
 
 
-def _rows(instances: Any, inputs: list[Input]) -> dict[str, Column]:
+def _rows(instances: Any, inputs: list[Input], plain: bool) -> dict[str, Column]:
     if type(instances) is not list:
         raise BadInput(f"Expecting 'instances' to be a list/array, got {kind(instances)}")
     if not instances:
@@ -72,8 +73,19 @@ def _rows(instances: Any, inputs: list[Input]) -> dict[str, Column]:
         for at, element in enumerate(instances):
             if type(element) is dict and not is_base64(element):
                 raise BadInput(f"Expecting value/list but got object at item {at} of input list")
-        return {inputs[0].name: _of_instances(inputs[0], instances)}
+        return {inputs[0].name: _of_instances(inputs[0], instances, plain)}
     names = {i.name for i in inputs}
+    if set(map(type, instances)) != {dict} or set(map(len, instances)) != {len(names)}:
+        _refuse_rows(instances, names)
+    try:
+        values = [list(map(itemgetter(i.name), instances)) for i in inputs]
+    except KeyError:
+        _refuse_rows(instances, names)
+    return {i.name: _of_instances(i, given, plain) for i, given in zip(inputs, values)}
+
+
+def _refuse_rows(instances: list[Any], names: set[str]) -> NoReturn:
+    """Says what is wrong with the first row that is not an object of these keys."""
     for at, element in enumerate(instances):
         if type(element) is not dict or is_base64(element):
             raise BadInput(f"Expecting object but got list at item {at} of input list")
@@ -82,28 +94,28 @@ def _rows(instances: Any, inputs: list[Input]) -> dict[str, Column]:
                 f"Failed to process element: {at} of 'instances' list. JSON object with keys "
                 f"{show(','.join(element))}: keys must be equal to: {','.join(sorted(names))}"
             )
-    return {i.name: _of_instances(i, [element[i.name] for element in instances]) for i in inputs}
+    raise AssertionError("a row is wrong")
 
 
-def _of_instances(spec: Input, values: list[Any]) -> Column:
+def _of_instances(spec: Input, values: list[Any], plain: bool) -> Column:
     try:
-        return column(spec, values)
+        return column(spec, values, plain)
     except BadInput as error:
         raise BadInput(f"Failed to process 'instances' list. Error: {error}") from None
 
 
-def _columns(values: Any, inputs: list[Input]) -> dict[str, Column]:
+def _columns(values: Any, inputs: list[Input], plain: bool) -> dict[str, Column]:
     if type(values) is not dict or is_base64(values):
         if len(inputs) > 1:
             raise BadInput(
                 "inputs is a plain value/list, but expecting an object as multiple inputs are required: "
                 + ", ".join(i.name for i in inputs)
             )
-        return {inputs[0].name: column(inputs[0], values)}
+        return {inputs[0].name: column(inputs[0], values, plain)}
     for spec in inputs:
         if spec.name not in values:
             raise BadInput(f"Missing named input: {spec.name} in 'inputs' object.")
-    return {spec.name: column(spec, values[spec.name]) for spec in inputs}
+    return {spec.name: column(spec, values[spec.name], plain) for spec in inputs}
 
 
 def decode_examples(

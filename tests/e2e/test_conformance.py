@@ -1,5 +1,6 @@
 """Live servers driven by the real clients, each in a process of its own (tests.e2e.clients)."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -74,8 +75,17 @@ def test_the_stubs_of_tensorflow_serving_get_all_that_is_served(live):
 TENSORFLOW = ("--service-kind", "tfserving", "-i", "grpc", "-b", "1", "--shape", "ids:4,26", "--shape", "floats:4,13")
 
 
+@functools.cache
 def perf_analyzer():
-    return os.environ.get("FRESHET_PERF_ANALYZER") or shutil.which("perf_analyzer")
+    """Where it is; None when it is not there, or lacks a library."""
+    found = os.environ.get("FRESHET_PERF_ANALYZER") or shutil.which("perf_analyzer")
+    if not found:
+        return None
+    try:
+        asked = subprocess.run([found, "--version"], capture_output=True, timeout=60)
+    except OSError:
+        return None
+    return found if asked.returncode == 0 else None
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +98,7 @@ def bench(tmp_path_factory):
         yield server
 
 
-@pytest.mark.skipif(perf_analyzer() is None, reason="perf_analyzer is not there (FRESHET_PERF_ANALYZER)")
+@pytest.mark.skipif(perf_analyzer() is None, reason="no perf_analyzer (make conformance)")
 @pytest.mark.parametrize(
     "options",
     [

@@ -37,7 +37,8 @@ def test_a_mutation_is_the_same_again_and_bounded():
 
 
 def test_records_of_several_seeds_add_up(tmp_path):
-    record = {"name": "JSON: predict", "cases": 10, "seed": 1, "refused": 4, "slowest_ms": 1.0, "seconds": 1.0, "failures": [], "failed": 0}  # fmt: skip
+    counts = {"cases": 10, "refused": 4, "slowest_ms": 1.0, "seconds": 1.0, "failures": [], "failed": 0}
+    record = {"name": "JSON: predict", "seed": 1, **counts}
     for seed in (1, 2, 2):
         keep(tmp_path, {**record, "seed": seed})
     page = (tmp_path / "fuzz.md").read_text()

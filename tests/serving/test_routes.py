@@ -30,6 +30,7 @@ from serving.routes import Route, parse
         ("/v1/models/ctr/LABELS/Stable:classify", Route("classify", "ctr", label="Stable")),
         ("/v1/models/ctr/versions/0:regress", Route("regress", "ctr", 0)),
         ("/v1/models/ctr:processor", Route("processor", "ctr")),
+        ("/api/predict/ctr", Route("processor", "ctr")),
         ("/v2/models/ctr/config", Route("config", "ctr")),
         ("/v2/models/ctr/versions/3/stats", Route("stats", "ctr", 3)),
         ("/v2/models/stats", Route("stats")),
