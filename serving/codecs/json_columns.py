@@ -2,8 +2,8 @@
 float32 takes 1.
 
 No Python loop per value. Numbers are converted and their types checked in one pass of struct.pack, which refuses what
-is not a number of its kind, but for booleans: so it is used only where a body has none (`plain`). Measured on 1,664
-integers: 0.14 of the time of a set of their types and numpy's conversion, which now only say what is wrong.
+is not a number of its kind, but for booleans: so it is used only where a body has none (`plain`). Measured on rows of
+26 integers: a tenth of the time of a set of their types and numpy's conversion, which now only say what is wrong.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any
 
+import numba as nb
 import numpy as np
 
 from processor.columns import Column, Ragged, Strings
@@ -21,8 +22,6 @@ from processor.errors import BadInput
 from processor.package.manifest import Input
 from serving.codecs.wire import kind
 
-# "ru" of true, and "al" of false.
-BOOLEAN_LETTERS = (ord("r") | ord("u") << 8, ord("a") | ord("l") << 8)
 FORMATS = {"int64": "q", "float32": "f"}
 DT_NAMES = {"int64": "DT_INT64", "float32": "DT_FLOAT", "string": "DT_STRING"}
 INT64 = range(-(2**63), 2**63)
@@ -38,6 +37,13 @@ def column(spec: Input, values: Any, plain: bool = False) -> Column:
         raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {kind(values)}")
     if spec.ragged:
         return _ragged(spec, values, plain)
+    if plain and spec.columns and spec.dtype != "string":
+        try:
+            packed = b"".join(starmap(struct.Struct(f"={spec.columns}{FORMATS[spec.dtype]}").pack, values))
+            return np.frombuffer(packed, spec.dtype).reshape(-1, spec.columns)
+        except (struct.error, OverflowError, TypeError):
+            # What follows says what is wrong.
+            pass
     flat = _flatten(spec, values)
     if spec.dtype == "string":
         return Strings.of(strings(spec, flat))
@@ -82,11 +88,18 @@ def _ragged(spec: Input, rows: list[Any], plain: bool) -> Ragged:
 
 
 def has_booleans(body: bytes) -> bool:
-    """Whether a body may hold true or false: it has two of their letters side by side, also as part of a name. Compared
-    by numpy, which takes a quarter of the time of searching the words."""
-    even = np.frombuffer(body, "<u2", len(body) // 2)
-    odd = np.frombuffer(body, "<u2", (len(body) - 1) // 2, 1) if body else even
-    return any(bool((pairs == letters).any()) for pairs in (even, odd) for letters in BOOLEAN_LETTERS)
+    """Whether a body may hold true or false: two of their letters stand side by side in it, maybe in a name."""
+    return bool(_has_boolean_letters(np.frombuffer(body, np.uint8)))
+
+
+# Searching the words takes twenty times as long: half of what orjson needs to parse the body.
+@nb.njit(nb.boolean(nb.types.Array(nb.uint8, 1, "C", readonly=True)), cache=True, nogil=True)
+def _has_boolean_letters(body):  # type: ignore[no-untyped-def]
+    found = False
+    for i in range(len(body) - 1):
+        # "ru" of true, and "al" of false; no early end, so that it is done many bytes at a time.
+        found = found | ((body[i] == 114) & (body[i + 1] == 117)) | ((body[i] == 97) & (body[i + 1] == 108))
+    return found
 
 
 def numbers(spec: Input, flat: list[Any], plain: bool = False) -> Any:
@@ -96,7 +109,7 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> Any:
         try:
             return np.frombuffer(struct.pack(f"={len(flat)}{FORMATS[spec.dtype]}", *flat), spec.dtype)
         except (struct.error, OverflowError):
-            # What follows says what is wrong.
+            # As above.
             pass
     types = set(map(type, flat))
     if spec.dtype == "int64":
