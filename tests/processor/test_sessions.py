@@ -17,7 +17,7 @@ from processor.clock import FakeClock, SystemClock
 from processor.cost import CostTable
 from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
-from processor.replica import READERS
+from processor.control import READERS
 from processor.session import Session, total
 from processor.sessions import HOLDS, GroupOptions, SessionGroup
 from processor.work import PredictReply, Work
