@@ -4,9 +4,9 @@ A version has one writer (processor.served) and one Replica in every process tha
 process when that is the only one, else in each worker. They share the tables' buffers and the control words
 (processor.control).
 
-What a batch reads has two parts. The frame, tables' buffers and executables, is what a process has to map or pack before
-it can serve it: it is prepared by every replica before a flip names it. The numbers, epoch and step, are read from the
-control words by whoever pins the flip. Most flips bring new numbers over the frame that is there.
+What a batch reads has two parts. The frame, tables' buffers and executables, is what a process has to map or pack
+before it can serve it: it is prepared by every replica before a flip names it. The numbers, epoch and step, are read
+from the control words by whoever pins the flip. Most flips bring new numbers over the frame that is there.
 
 Invariants
 - A replica's state of a flip is made by the first reader that has pinned it, from the flip's entry and its frame: both

@@ -19,8 +19,9 @@ What may never be seen
 What it costs. A flip is O(delta) for rows, and no other process has a part in it: readers are asked only about a new
 frame, which is an index that has grown or new dense weights. Those cost one re-pack in each process that reads, off the
 GIL, before the flip. Then the writer waits for the batches that run under the state before, looking an eighth later
-each time: the wait is at most an eighth too long, and the looks are few. Rollback costs O(rows of the deltas undone), plus a re-pack where dense tensors change back.
-The undo log keeps keys and slots of the last `undo_depth` deltas, and the dense tensors that they replaced.
+each time: it waits at most an eighth too long, and looks seldom. Rollback costs O(rows of the deltas undone), plus a
+re-pack where dense tensors change back. The undo log keeps keys and slots of the last `undo_depth` deltas, and the
+dense tensors that they replaced.
 
 Refused: locks or reference counts on the read path; one copy of the model per version of it; undoing by re-reading
 old delta files (they may be gone).

@@ -212,4 +212,4 @@ def _view(body: NDArray[np.uint8], address: int, entry: Any, where: str) -> tupl
 
 
 def _naturals(value: Any) -> bool:
-    return isinstance(value, list) and all([type(v) is int and 0 <= v < 1 << 62 for v in value])
+    return isinstance(value, list) and all(type(v) is int and 0 <= v < 1 << 62 for v in value)

@@ -227,7 +227,10 @@ def test_what_workers_report_is_what_the_models_have_done(hosts):
     for worker, requests in zip(workers, (3, 4)):
         work = {"batches": 1, "requests": requests, "rows": 10, "padded_rows": 2, "failed": 0}
         counters = {"series": {}, "predicted": {}, "groups": {"default": work}, "lookups": {key: [100, 7]}}
-        report = {"counters": counters, "gauges": {"groups": {"default": [1, 5]}, "costs": {key: [[1, requests / 8]]}, "cpu_s": 1.0}}
+        report = {
+            "counters": counters,
+            "gauges": {"groups": {"default": [1, 5]}, "costs": {key: [[1, requests / 8]]}, "cpu_s": 1.0},
+        }
         host.heard(worker, {"op": "report", "report": report})
     (stats,) = host.stats()
     assert (stats.requests, stats.rows, stats.queue_rows, stats.lookups, stats.misses) == (7, 20, 10, 200, 14)
