@@ -1,24 +1,23 @@
 """The read side of a loaded version in one process: what sessions pin, and the executables that they run.
 
 A version has one writer (processor.served) and one Replica in every process that answers requests: in the writer's own
-process when that is the only one, else in each worker. They share the tables' buffers and one block of words:
+process when that is the only one, else in each worker. They share the tables' buffers and the control words
+(processor.control).
 
-control  int64 [1 + processes * READERS]   the flip that is served; then, per reader, the flip that it has pinned
+What a batch reads has two parts. The frame, tables' buffers and executables, is what a process has to map or pack
+before it can serve it: it is prepared by every replica before a flip names it. The numbers, epoch and step, are read
+from the control words by whoever pins the flip. Most flips bring new numbers over the frame that is there.
 
 Invariants
-- One store to control[0] flips every table, dense weight, session and process at once. The writer makes it only when
-  every replica has prepared the state of that flip.
-- pin() announces a flip before it reads anything of it, and looks again: if the flip has moved on, it announces anew.
-  Both sides use exchange(), so that either the reader sees the new flip or the writer sees the reader's pin.
-- A state is forgotten only when no pin of this process names it.
-- A reader's word is written by one thread at a time. A process that dies leaves its words behind; the writer clears
-  them when it has buried it.
-
-Refused: reference counts (a lock or an atomic read-modify-write shared by all sessions, for each batch).
+- A replica's state of a flip is made by the first reader that has pinned it, from the flip's entry and its frame: both
+  stand as long as the pin does. Two readers may make the same state; they are equal.
+- A frame is forgotten only when no pin of this process names a flip under it, and the state kept for the next reader
+  with it.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,21 +29,18 @@ from numpy.typing import NDArray
 from processor.backends import load_backend
 from processor.backends.base import Artefact, Executable
 from processor.clock import Clock
+from processor.control import Control, Pins
 from processor.cores import on
 from processor.cost import CostTable
 from processor.errors import Corrupt
 from processor.generation import Generation
-from processor.kernels.fences import exchange
 from processor.kernels.rows import TABLE_FIELDS
-from processor.memory import reserve
 from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
 from processor.sparse import SparsePlan
 from processor.stores.remote import RemoteTables
 from processor.table import descriptor
 
-IDLE = np.iinfo(np.int64).max
-READERS = 2048
 CALIBRATION_RUNS = 3
 WRITTEN_BY_READERS = frozenset({"hits", "ring"})
 """Names of table arrays that sessions write too (processor.tier); other processes map the others for reading only."""
@@ -54,13 +50,11 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Change:
-    """What the writer offers its readers. arrays: per table, the buffers that its kernels walk (table.descriptor).
-    dense: every dense tensor; the same object as long as none has changed."""
+class Frame:
+    """What the writer offers its readers; number: never used for another. arrays: per table, the buffers that its
+    kernels walk (table.descriptor). dense: every dense tensor; the same object as long as none has changed."""
 
-    flip: int
-    epoch: int
-    generation: Generation
+    number: int
     arrays: tuple[Arrays, ...]
     dense: Dense
 
@@ -78,11 +72,11 @@ class Package(Protocol):
 class Readers(Protocol):
     """Whoever answers requests by a version, as its writer sees them."""
 
-    def prepare(self, change: Change) -> None:
-        """Returns when the change can be served by all of them; raises why it cannot. Nothing is served by it yet."""
+    def prepare(self, frame: Frame) -> None:
+        """Returns when the frame can be served by all of them; raises why it cannot. Nothing is served by it yet."""
 
-    def forget(self, flip: int) -> None:
-        """States older than `flip` are pinned by nobody."""
+    def forget(self, frame: int) -> None:
+        """Frames before that number are read by nobody."""
 
     def close(self) -> None:
         """The version is served no more."""
@@ -104,16 +98,13 @@ class State:
     keep: tuple[Any, ...]
 
 
-def control_words(processes: int) -> NDArray[np.int64]:
-    """A version's control block for so many processes: flip 0 is served, nobody reads."""
-    words = reserve((1 + processes * READERS) * 8, "control").view(np.int64)[: 1 + processes * READERS]
-    words[0], words[1:] = 0, IDLE
-    return words
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A frame as this process serves it."""
 
-
-def clear_words(control: NDArray[np.int64], process: int) -> None:
-    """Takes back every pin of a process that is dead."""
-    control[1 + process * READERS : 1 + (process + 1) * READERS] = IDLE
+    tables: NDArray[np.int64]
+    executables: dict[int, Executable]
+    keep: tuple[Any, ...]
 
 
 class Replica:
@@ -122,7 +113,7 @@ class Replica:
     def __init__(
         self,
         reader: Package,
-        control: NDArray[np.int64],
+        control: Control,
         process: int,
         threads: int,
         clock: Clock,
@@ -131,7 +122,7 @@ class Replica:
     ) -> None:
         """Reads the executables' files; raises FreshetError when they cannot be served.
 
-        control: control_words() of the version. process: this one's number. threads: that one run may use.
+        control: the version's. process: this one's number. threads: that one run may use.
         cpus: cores for them, none for any. remote: where this process finds the rows of tables that are not in memory.
         """
         self.manifest: Manifest = reader.manifest
@@ -140,10 +131,10 @@ class Replica:
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         self.costs = CostTable({1: 1.0})
         self._clock, self._threads, self._cpus = clock, threads, cpus
-        self._control = control
-        self._pins = control[1 + process * READERS : 1 + (process + 1) * READERS]
-        self._pins_address = self._pins.ctypes.data
-        self._states: dict[int, State] = {}
+        self._control, self._pins = control, Pins(control, process)
+        self._asking = threading.Lock()
+        self._frames: dict[int, Prepared] = {}
+        self._newest: State | None = None
         self._dense: Dense | None = None
         self._executables: dict[int, Executable] = {}
         self._artefacts: dict[str, list[Artefact]] = {}
@@ -158,43 +149,42 @@ class Replica:
     @property
     def generation(self) -> Generation:
         """The one that is served now."""
-        while True:
-            state = self._states.get(int(self._control[0]))
-            if state is not None:
-                return state.generation
+        with self._asking, self.pinned(Pins.ASKING) as state:
+            return state.generation
 
-    def prepare(self, change: Change) -> None:
-        """Makes the change's state ready for the flip. New dense weights are packed into new executables beside the
-        live ones, off the GIL; the first are measured."""
-        if change.dense is not self._dense:
-            executables = self._build(change.dense)
+    def prepare(self, frame: Frame) -> None:
+        """Makes the frame ready for the flip. New dense weights are packed into new executables beside the live ones,
+        off the GIL; the first are measured."""
+        if frame.dense is not self._dense:
+            executables = self._build(frame.dense)
             if self._dense is None:
                 costs = {b: _measure(e, self.plan.width, self.outputs, self._clock) for b, e in executables.items()}
                 self.costs = CostTable(costs)
-            self._dense, self._executables = change.dense, executables
-        tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, change.arrays)]
-        keep = tuple(array for arrays in change.arrays for array in arrays.values())
+            self._dense, self._executables = frame.dense, executables
+        tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, frame.arrays)]
+        keep = tuple(array for arrays in frame.arrays for array in arrays.values())
         matrix = np.array(tables, np.int64) if tables else np.zeros((1, TABLE_FIELDS), np.int64)
-        state = State(change.flip, change.epoch, change.generation, matrix, self._executables, keep)
-        self._states = self._states | {change.flip: state}
+        self._frames = self._frames | {frame.number: Prepared(matrix, self._executables, keep)}
 
-    def forget(self, flip: int) -> None:
-        self._states = {f: state for f, state in self._states.items() if f >= flip}
+    def forget(self, frame: int) -> None:
+        """See Readers.forget."""
+        self._frames = {number: prepared for number, prepared in self._frames.items() if number >= frame}
+        # It may be of a frame that is gone, and of a process that nobody asks it would be kept for good.
+        self._newest = None
 
     def close(self) -> None:
         """Requests that hold the replica are still answered; it goes with the last of them."""
 
     def pin(self, reader: int) -> State:
         """The newest state, guaranteed whole until this reader's unpin(). reader: below READERS."""
-        word = self._pins_address + 8 * reader
-        while True:
-            flip = int(self._control[0])
-            exchange(word, flip)
-            if self._control[0] == flip:
-                return self._states[flip]
+        flip = self._pins.pin(reader)
+        state = self._newest
+        if state is None or state.flip != flip:
+            state = self._newest = self._state(flip)
+        return state
 
     def unpin(self, reader: int) -> None:
-        self._pins[reader] = IDLE
+        self._pins.unpin(reader)
 
     @contextmanager
     def pinned(self, reader: int) -> Iterator[State]:
@@ -202,6 +192,13 @@ class Replica:
             yield self.pin(reader)
         finally:
             self.unpin(reader)
+
+    def _state(self, flip: int) -> State:
+        """What a pinned flip stands for."""
+        epoch, step, number = self._control.entry(flip)
+        frame = self._frames[number]
+        generation = Generation(self.manifest.version, step)
+        return State(flip, epoch, generation, frame.tables, frame.executables, frame.keep)
 
     def _build(self, dense: Dense) -> dict[int, Executable]:
         executables: dict[int, Executable] = {}

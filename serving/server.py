@@ -35,6 +35,7 @@ from serving.config import ServeConfig
 from serving.lifecycle import Lifecycle
 from serving.metrics import Metrics
 from serving.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit
+from serving.priority import bulk_threads, give_way
 from serving.protocol import PredictProtocol
 from serving.watcher import Watcher
 
@@ -96,6 +97,7 @@ class Server:
         """open_processor: what one process serves with."""
         self._config = config
         self._workers = config.workers or len(available())
+        self._bulk = bulk_threads() if self._workers > 1 else None
         self._out = out or sys.stdout
         self._start_s = time.monotonic()
         self._lifecycle: Lifecycle[ModelHost] = Lifecycle()
@@ -115,7 +117,9 @@ class Server:
             self._serve_alone(data, open_processor, version)
         else:
             self._supervise(data, version)
-        guarded = create_admin(self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host)
+        guarded = create_admin(
+            self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host, bulk=self._bulk
+        )
         self._admin_port = Port(guarded, admin, ADMIN_STOP_S)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
@@ -233,7 +237,10 @@ class Server:
             self._lifecycle.open(processor)
             self._front.opened()
             self._watcher = Watcher(
-                processor.poll, self._config.poll_interval_s, lambda lines: self._announce(processor)
+                processor.poll,
+                self._config.poll_interval_s,
+                lambda lines: self._announce(processor),
+                begin=give_way if self._bulk is not None else lambda: None,
             )
             self._watcher.start()
         self._announce(processor)
@@ -263,6 +270,8 @@ class Server:
             self._watcher.stop(timeout_s)
         self._admin_port.end()
         self._admin.join(ADMIN_STOP_S)
+        if self._bulk is not None:
+            self._bulk.shutdown(wait=False, cancel_futures=True)
         with self._closing:
             processor = self._lifecycle.close()
         if processor is not None:

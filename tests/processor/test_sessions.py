@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from processor.clock import FakeClock, SystemClock
+from processor.control import READERS
 from processor.cost import CostTable
 from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
-from processor.replica import READERS
 from processor.session import Session, total
 from processor.sessions import HOLDS, GroupOptions, SessionGroup
 from processor.work import PredictReply, Work
