@@ -7,6 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from models.data.formats import MOVIELENS_EVENTS
 from tests.bench import dtypes, scale, tiers
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ def main() -> None:
     page += ["", f"## A tenth of the rows in memory, Zipf {tiers.EXPONENT}, page cache warm", ""]
     page += [f"- {line}" for line in tiers.measure(tiers.ROWS, arguments.rounds)]
     page += ["", "## Rows of other types, MovieLens-1M, the last 20 % scored", ""]
-    if (arguments.data / "ratings.dat").exists():
+    if any((arguments.data / name).is_file() for name in MOVIELENS_EVENTS):
         page += dtypes.table(dtypes.measure(arguments.data))
     else:
         page.append("Not measured: no MovieLens-1M at --data.")
