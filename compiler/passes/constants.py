@@ -58,7 +58,7 @@ def _values(graph: Graph) -> dict[Ref, NDArray[Any]]:
     if not wanted:
         return {}
     function = tf.function(lambda: graph.apply({}, wanted), autograph=False)
-    return {wanted[key]: value.numpy() for key, value in function().items()}
+    return {wanted[key]: value.numpy() for key, value in function.get_concrete_function()().items()}
 
 
 def _known(graph: Graph, name: str) -> Any:

@@ -47,17 +47,16 @@ MOVES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What one pass did. found: places changed. nodes, flops: before and after, of what is computed for every batch;
-    flops are those of one row."""
+    """What one pass did. found: places changed. nodes: that are run for a batch no more; flops: that a row takes no
+    more. Either may be below 0: some forms have more of one and take less time all the same."""
 
     name: str
     found: int
-    nodes: tuple[int, int]
-    flops: tuple[int, int]
+    nodes: int
+    flops: int
 
     def __str__(self) -> str:
-        (nodes, nodes_left), (flops, flops_left) = self.nodes, self.flops
-        return f"{self.name}: {self.found} changes, {nodes} -> {nodes_left} nodes, {flops} -> {flops_left} FLOPs a row"
+        return f"{self.name}: {self.found} changes, {self.nodes} nodes and {self.flops} FLOPs a row saved"
 
 
 def node_count(graph: Graph) -> int:

@@ -29,6 +29,8 @@ Shape = tuple[int | None, ...]
 
 X = "x"
 MAX_NODES = 100_000
+# More than any slice of leading rows takes.
+PROBED_ROWS = (1_048_583, 1_048_589)
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 IDENTITIES = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
 
@@ -105,6 +107,7 @@ class Graph:
             return self.apply({X: x, **{f"w{i}": values[n] for i, n in enumerate(sorted(values))}}, self.outputs)
 
         function = tf.function(dense, input_signature=specs, autograph=False)
+        function.get_concrete_function()
         outputs = [Output(name, int(self.shape(ref)[1] or 0)) for name, ref in sorted(self.outputs.items())]
         return DenseGraph(function, self.width, outputs, {name: weights[name] for name in self.weights})
 
@@ -211,21 +214,30 @@ class Graph:
 
     @cached_property
     def _imported(self) -> tuple[dict[Ref, tuple[Shape | None, Any]], frozenset[str], dict[str, int]]:
-        """Shapes and dtypes by TensorFlow's own inference; nodes with state; numbers of outputs."""
+        """Shapes and dtypes by TensorFlow's own inference; nodes with state; numbers of outputs.
+
+        Inferred for two numbers of rows: a dimension that is the same for both is static. With symbolic rows a
+        dimension that is computed from the shape of another tensor would not be known.
+        """
         found: dict[Ref, tuple[Shape | None, Any]] = {}
         stateful, numbers = set(), {}
-        with tf.Graph().as_default() as graph:
-            tf.graph_util.import_graph_def(self._message(self.nodes), name="")
-            for op in graph.get_operations():
-                if op.op_def.is_stateful:
-                    stateful.add(op.name)
-                numbers[op.name] = len(op.outputs)
-                for number, tensor in enumerate(op.outputs):
-                    shape = tensor.shape
-                    found[op.name, number] = (None if shape.rank is None else tuple(shape.as_list()), tensor.dtype)
+        for rows in PROBED_ROWS:
+            with tf.Graph().as_default() as graph:
+                tf.graph_util.import_graph_def(self._message(self.nodes, rows), name="")
+                for op in graph.get_operations():
+                    if op.op_def.is_stateful:
+                        stateful.add(op.name)
+                    numbers[op.name] = len(op.outputs)
+                    for number, tensor in enumerate(op.outputs):
+                        ref, dims = (op.name, number), None
+                        if tensor.shape.rank is not None:
+                            dims = tuple(tensor.shape.as_list())
+                            if ref in found:
+                                dims = _common(found[ref][0], dims)
+                        found[ref] = (dims, tensor.dtype)
         return found, frozenset(stateful), numbers
 
-    def _message(self, names: Iterable[str]) -> Any:
+    def _message(self, names: Iterable[str], rows: int | None = None) -> Any:
         message = tf.compat.v1.GraphDef()
         message.versions.producer = tf.version.GRAPH_DEF_VERSION
         if self.library is not None:
@@ -235,7 +247,7 @@ class Graph:
             proto = message.node.add(name=name, op=node.op)
             proto.input.extend([f"{source}:{number}" for source, number in node.inputs])
             if name == X or name in self.placeholders:
-                shape = (None, self.width) if name == X else self.weights[self.placeholders[name]]
+                shape = (rows, self.width) if name == X else self.weights[self.placeholders[name]]
                 proto.attr["dtype"].type = tf.float32.as_datatype_enum
                 proto.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
                 continue
@@ -401,6 +413,11 @@ def _attr(value: Any) -> Any:
     else:
         message.type = value.as_datatype_enum
     return message
+
+
+def _common(a: Shape | None, b: Shape) -> Shape | None:
+    """What two shapes of one tensor agree on."""
+    return tuple(n if n == m else None for n, m in zip(a, b)) if a is not None and len(a) == len(b) else None
 
 
 def _reachable(nodes: Mapping[str, Node], refs: Iterable[Ref]) -> set[str]:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.passes.graph import Edit, Graph, Ref
+from compiler.passes.cost import PRODUCTS
+from compiler.passes.graph import Edit, Graph, Node, Ref
 from compiler.passes.patterns import ADDS, product, squared, summed
 from compiler.tensorflow import tf
 
@@ -121,8 +122,7 @@ def _pairs(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     chosen = None
     node = graph.producer(source)
     if node.op == "Mul":
-        mask, source = (graph.constant(node.inputs[i]) for i in (0, 1)), source
-        masks = [(i, m) for i, m in enumerate(mask) if m is not None]
+        masks = [(i, m) for i, m in enumerate(map(graph.constant, node.inputs)) if m is not None]
         if not masks:
             return None
         number, chosen = masks[0]
@@ -196,23 +196,28 @@ def _fields(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 def _outer_product(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     """(a b^T) w -> a * (b . w), for a and b [rows, d] and w [d, 1]."""
-    node = graph.producer(ref)
-    outer = graph.producer(node.inputs[0])
-    if not outer.op.startswith("BatchMatMul") or not graph.free(outer.inputs[1]):
+    shape = graph.shape(ref) if graph.ranked(ref) else ()
+    times = graph.producer(graph.producer(ref).inputs[0])
+    if len(shape) != 2 or shape[1] is None or times.op not in PRODUCTS or _turned(times):
         return None
-    w = outer.inputs[1]
-    inner = graph.producer(outer.inputs[0])
-    if not inner.op.startswith("BatchMatMul") or any(n.attr("adj_x") or n.attr("adj_y") for n in (outer, inner)):
+    outer, w = times.inputs
+    if graph.producer(outer).op == "Reshape":
+        outer = graph.producer(outer).inputs[0]
+    d = shape[1]
+    inner = graph.producer(outer)
+    if not graph.free(w) or graph.shape(w) != (d, 1) or graph.shape(outer)[1:] != (d, d):
         return None
-    a, b = (graph.producer(i) for i in inner.inputs)
-    if a.op != "Reshape" or b.op != "Reshape" or not graph.ranked(w):
+    if inner.op not in PRODUCTS | {"Mul"} or _turned(inner):
         return None
-    a_ref, b_ref = a.inputs[0], b.inputs[0]
-    shape = graph.shape(ref)
-    wanted = len(shape) == 2 and shape[1] is not None and graph.shape(a_ref) == graph.shape(b_ref) == shape
-    if not wanted or graph.shape(w) != (shape[1], 1) or graph.shape(inner.inputs[0])[1:] != (shape[1], 1):
+    sides = {graph.shape(side)[1:]: _root(graph, side) for side in inner.inputs}
+    if sides.keys() != {(d, 1), (1, d)} or any(graph.shape(side) != shape for side in sides.values()):
         return None
-    return edit.binary("Mul", a_ref, edit.matmul(b_ref, w))
+    return edit.binary("Mul", sides[d, 1], edit.matmul(sides[1, d], w))
+
+
+def _turned(node: Node) -> bool:
+    """Whether a product transposes what it reads."""
+    return any(node.attr(name) for name in ("adj_x", "adj_y", "transpose_a", "transpose_b"))
 
 
 class CrossLayer(NamedTuple):

@@ -35,8 +35,13 @@ class Optimised:
 
 def optimise(dense: DenseGraph) -> Optimised:
     """The same function of the same weights, cheaper to run."""
-    graph = Graph.of_dense(dense)
-    done = {name: Effect(name, 0, (0, 0), (0, 0)) for name in PASSES}
+    graph, effects = improve(Graph.of_dense(dense))
+    return Optimised(graph.to_dense(dense.weights), effects, linear.layers(graph))
+
+
+def improve(graph: Graph) -> tuple[Graph, list[Effect]]:
+    """A graph after all passes, and the effects of those that had any."""
+    done = {name: Effect(name, 0, 0, 0) for name in PASSES}
     for _ in range(MAX_ROUNDS):
         before = graph
         for name, run in PASSES.items():
@@ -44,22 +49,16 @@ def optimise(dense: DenseGraph) -> Optimised:
             done[name] = _sum(done[name], effect)
         if graph.to_bytes() == before.to_bytes():
             break
-    effects = [effect for effect in done.values() if effect.found]
-    return Optimised(graph.to_dense(dense.weights), effects, linear.layers(graph))
+    return graph, [effect for effect in done.values() if effect.found]
 
 
 def apply(name: str, run: Pass, graph: Graph) -> tuple[Graph, Effect]:
     """One pass and its effect."""
     after, found = run(graph)
     if not found:
-        after = graph
-    nodes, operations = (node_count(graph), node_count(after)), (flops(graph), flops(after))
-    return after, Effect(name, found, nodes, operations)
+        return graph, Effect(name, 0, 0, 0)
+    return after, Effect(name, found, node_count(graph) - node_count(after), flops(graph) - flops(after))
 
 
 def _sum(a: Effect, b: Effect) -> Effect:
-    """Two rounds of one pass: where it began, and what it took off in all."""
-    if not a.found:
-        return b
-    nodes = (a.nodes[0], a.nodes[1] + b.nodes[1] - b.nodes[0])
-    return Effect(a.name, a.found + b.found, nodes, (a.flops[0], a.flops[1] + b.flops[1] - b.flops[0]))
+    return Effect(a.name, a.found + b.found, a.nodes + b.nodes, a.flops + b.flops)

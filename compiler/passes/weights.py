@@ -55,6 +55,7 @@ def split_weights(dense: DenseGraph) -> Prepared:
         return graph.apply({f"w{i}": values[name] for i, name in enumerate(sorted(values))}, derived)
 
     function = tf.function(prepare, input_signature=signature(graph.width, raw)[1:], autograph=False)
+    function.get_concrete_function()
     values = {name: tf.constant(value) for name, value in dense.weights.items()}
     made = {name: value.numpy() for name, value in function(values).items()} if derived else {}
     left = _without(graph, derived)
