@@ -13,22 +13,39 @@ candidate. The smallest bucket of the candidates' executables has rows enough fo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from processor.package.manifest import Feature
+from processor.package.manifest import Feature, Manifest
 
-WHOLE, USER, CANDIDATE = ROLES = ("whole", "user", "candidate")
+WHOLE, USER, CANDIDATE = "whole", "user", "candidate"
+LENT = "u"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What an executable of one role reads and writes. features: in the order of their columns. width: of x, with the
+    lane. outputs: name -> columns."""
+
+    features: list[Feature]
+    width: int
+    outputs: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How a version's dense graph is divided. rows: of the smallest bucket of candidates."""
+
+    user: Part
+    candidate: Part
+    user_width: int
+    rows: int
+    lane: int
 
 
 def user_features(features: Sequence[Feature]) -> list[Feature]:
     """Those of them that are the user's, in the order of their columns."""
     mixed = {f.input for f in features if f.side != "user"}
     return sorted((f for f in features if f.input not in mixed), key=lambda f: f.offset)
-
-
-def other_features(features: Sequence[Feature]) -> list[Feature]:
-    """Those of them that are not, in the order of their columns."""
-    mixed = {f.input for f in features if f.side != "user"}
-    return sorted((f for f in features if f.input in mixed), key=lambda f: f.offset)
 
 
 def columns(features: Sequence[Feature]) -> list[int]:
@@ -39,3 +56,22 @@ def columns(features: Sequence[Feature]) -> list[int]:
 def lane_width(user_width: int, rows: int) -> int:
     """Columns of the lane for `user_width` numbers in so many rows."""
     return -(-user_width // rows)
+
+
+def division(manifest: Manifest) -> Division | None:
+    """How the dense graph is divided, None where it is not."""
+    if not manifest.user_width:
+        return None
+    user = user_features(manifest.features)
+    mine = {f.name for f in user}
+    others = sorted((f for f in manifest.features if f.name not in mine), key=lambda f: f.offset)
+    rows = min(e.bucket for e in manifest.executables if e.role == CANDIDATE)
+    lane = lane_width(manifest.user_width, rows)
+    outputs = {o.name: o.columns for o in manifest.outputs}
+    return Division(
+        Part(user, sum(f.width for f in user), {LENT: manifest.user_width}),
+        Part(others, sum(f.width for f in others) + lane, outputs),
+        manifest.user_width,
+        rows,
+        lane,
+    )

@@ -330,9 +330,13 @@ class Edit:
 
     def slice(self, a: Ref, rank: int, axis: int, start: int, stop: int, dtype: Any = tf.float32) -> Ref:
         """[start, stop) along one axis of a tensor of so many axes."""
-        begin = [start if i == axis else 0 for i in range(rank)]
-        end = [stop if i == axis else 0 for i in range(rank)]
-        mask = sum(1 << i for i in range(rank) if i != axis)
+        return self.slices(a, rank, {axis: (start, stop)}, dtype)
+
+    def slices(self, a: Ref, rank: int, spans: Mapping[int, tuple[int, int]], dtype: Any = tf.float32) -> Ref:
+        """[start, stop) along some axes of a tensor of so many."""
+        begin = [spans.get(i, (0, 0))[0] for i in range(rank)]
+        end = [spans.get(i, (0, 0))[1] for i in range(rank)]
+        mask = sum(1 << i for i in range(rank) if i not in spans)
         ends = (self.constant(v, np.int32) for v in (begin, end, [1] * rank))
         masks = dict(begin_mask=mask, end_mask=mask, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0)
         return self.add("StridedSlice", a, *ends, T=dtype, Index=tf.int32, **masks)

@@ -33,13 +33,12 @@ from compiler.passes.graph import Edit, Graph, Node, Ref, X
 from compiler.passes.optimise import improve
 from compiler.passes.patterns import part, summed
 from compiler.tensorflow import tf
-from processor.userside import lane_width
+from processor.package.manifest import MAX_USER_WIDTH
+from processor.userside import LENT, lane_width
 
 # A split that takes less off a candidate's work is not worth a second set of executables.
 MIN_SAVED = 0.05
-MAX_USER_WIDTH = 1 << 16
 TOLERANCE = 1e-4
-OUTPUT = "u"
 
 MAPS = frozenset(
     {"Abs", "Elu", "Erf", "Erfc", "Exp", "Expm1", "LeakyRelu", "Log", "Log1p", "Neg", "Reciprocal", "Relu", "Relu6"}
@@ -161,14 +160,14 @@ class _Split:
         parts = [
             self._user.reshape(ref, (-1, size)) for ref, (_, size) in sorted(self._pieces.items(), key=lambda p: p[1])
         ]
-        return self._user.done({OUTPUT: self._user.concat(parts)}, self._user_columns)
+        return self._user.done({LENT: self._user.concat(parts)}, self._user_columns)
 
     def candidate_graph(self, rows: int) -> Graph:
         edit, own = self._rows, self._row_columns
         lent = sum(size for _, size in self._pieces.values())
         lane = lane_width(lent, rows)
         edit.replace(self._own, edit.slice((X, 0), 2, 1, 0, own))
-        block = edit.slice(edit.slice((X, 0), 2, 0, 0, rows), 2, 1, own, own + lane)
+        block = edit.slices((X, 0), 2, {0: (0, rows), 1: (own, own + lane)})
         edit.replace(self._lent, edit.reshape(block, (1, rows * lane)))
         return edit.done(self._outputs, own + lane)
 
@@ -439,7 +438,7 @@ def _same(dense: DenseGraph, found: UserOnce, columns: Sequence[int]) -> bool:
     others = sorted(set(range(dense.width)) - set(columns))
     lane = lane_width(found.user_width, found.rows)
     users = random.standard_normal((2, len(columns)), np.float32)
-    lent = found.user.run(users)[OUTPUT]
+    lent = found.user.run(users)[LENT]
     for number in range(2):
         x = random.standard_normal((found.rows + 3, dense.width), np.float32)
         x[:, columns] = users[number]
