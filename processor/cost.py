@@ -80,6 +80,10 @@ class CostTable:
         whole, rest = self._divided(rows)
         return self._plan.dense_s[rest] + whole * self.cost[self.max_rows]
 
+    def shared_s(self, rows: int) -> float:
+        """Seconds of the executables' runs for so many rows in batches with others, as large as they may be."""
+        return min(self.dense_s(rows), rows * self._plan.row_s)
+
     def _divided(self, rows: int) -> tuple[int, int]:
         """Full runs of the largest bucket, and the rows that are left."""
         whole = max(0, rows - 1) // self.max_rows

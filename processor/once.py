@@ -17,6 +17,9 @@ from processor.cost import CostTable
 from processor.sparse import SparsePlan
 from processor.userside import CANDIDATE, USER, WHOLE, Division, Part
 
+# Less than this is not worth a run more: it is what filling and starting one costs.
+WORTH = 0.97
+
 
 class UserOnce:
     """One version's division: its parts, how their inputs are filled, what their executables cost."""
@@ -32,10 +35,12 @@ class UserOnce:
         self.costs = {role: CostTable(costs[role]) for role in self.parts}
         whole, user, candidate = (CostTable(costs[role]) for role in (WHOLE, USER, CANDIDATE))
         most = max(whole.max_rows, candidate.max_rows)
-        self._pays = [user.dense_s(1) + candidate.dense_s(rows) < whole.dense_s(rows) for rows in range(most + 1)]
+        self._pays = [
+            user.dense_s(1) + candidate.dense_s(rows) < WORTH * whole.shared_s(rows) for rows in range(most + 1)
+        ]
 
     def pays(self, rows: int) -> bool:
-        """Whether a request of so many candidates is computed sooner in parts."""
+        """Whether a request of so many candidates takes less in parts than whole, in one batch with others."""
         return self._pays[min(rows, len(self._pays) - 1)]
 
     def lend(self, u: NDArray[np.float32], x: NDArray[np.float32]) -> None:

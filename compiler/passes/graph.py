@@ -94,7 +94,11 @@ class Graph:
             nodes[rename.get(node.name, node.name)] = _of_proto(node, tuple(inputs))
         outputs = {}
         for name, tensor in zip(sorted(o.name for o in dense.outputs), concrete.outputs):
-            outputs[name] = (rename.get(tensor.op.name, tensor.op.name), tensor.value_index)
+            ref = (rename.get(tensor.op.name, tensor.op.name), tensor.value_index)
+            # Every trace of a function puts one there.
+            while nodes[ref[0]].op == "Identity":
+                ref = nodes[ref[0]].inputs[0]
+            outputs[name] = ref
         shapes = {name: array.shape for name, array in dense.weights.items()}
         library = graph_def.library if graph_def.library.function else None
         return cls(nodes, outputs, dense.width, shapes, library)

@@ -22,13 +22,13 @@ class Trainers:
     def __init__(self):
         self._made = []
 
-    def __call__(self, manifest, settings, hidden=()):
+    def __call__(self, manifest, settings, hidden=(), fusion=None):
         for known, trainer, weights, optimizer in self._made:
-            if known == (manifest, settings, hidden):
+            if known == (manifest, settings, hidden, fusion):
                 renew(trainer, weights, optimizer)
                 return trainer
-        trainer = Trainer(manifest, settings, hidden)
-        self._made.append(((manifest, settings, hidden), trainer, trainer.weights(), trainer.optimizer_state()))
+        trainer = Trainer(manifest, settings, hidden, fusion)
+        self._made.append(((manifest, settings, hidden, fusion), trainer, trainer.weights(), trainer.optimizer_state()))
         return trainer
 
 
