@@ -106,7 +106,7 @@ def _values(parsed: Parsed) -> NDArray[np.float32]:
 def _as_sent(x: Any, feature: Feature) -> Any:
     """A float feature's column [n, 1] with its transform undone."""
     value = x[:, feature.offset : feature.offset + 1] / np.float32(feature.scale) + np.float32(feature.mean)
-    return tf.sign(value) * tf.math.expm1(tf.abs(value)) if feature.log1p else value
+    return tf.sign(value) * (tf.exp(tf.abs(value)) - 1.0) if feature.log1p else value
 
 
 def _compute(tree: Expression, named: Mapping[str, Any], constants: Any) -> Any:

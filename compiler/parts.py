@@ -66,6 +66,8 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
     once = split_user(graph, columns(user), many[0]) if user and many else None
     if once is not None:
         by_role |= {USER: Part(once.user, list(USER_BUCKETS)), CANDIDATE: Part(once.candidate, many)}
+    elif user and not many:
+        notes.append(f"user-once: batch sizes of {MIN_CANDIDATES} or more wanted")
     elif user:
         notes.append("user-once: too little of the graph depends on the user alone")
     return Parts(by_role, effects, once, notes)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.dense import DenseGraph, signature
-from compiler.tensorflow import tf
+from compiler.tensorflow import inlined, tf
 from processor.errors import BadInput
 from processor.package.manifest import Output
 
@@ -71,15 +71,13 @@ class Graph:
     def of_dense(cls, dense: DenseGraph) -> Graph:
         """The graph of a DenseGraph's function, calls inlined; raises BadInput where it has state of its own."""
         concrete = dense.concrete
-        graph_def = concrete.graph.as_graph_def()
-        if any(node.op in CALLS for node in graph_def.node):
-            from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
-
-            concrete = convert_variables_to_constants_v2(concrete, lower_control_flow=False)
-            graph_def = concrete.graph.as_graph_def()
         names = sorted(dense.weights)
         if len(concrete.inputs) != 1 + len(names):
             raise BadInput("dense graph: a function of its input and weights alone wanted, got one with state")
+        graph_def = concrete.graph.as_graph_def()
+        if any(node.op in CALLS for node in graph_def.node):
+            concrete = inlined(concrete)
+            graph_def = concrete.graph.as_graph_def()
         if len(graph_def.node) > MAX_NODES:
             raise BadInput(f"dense graph: at most {MAX_NODES} nodes wanted, got {len(graph_def.node)}")
         rename = {concrete.inputs[0].op.name: X}
@@ -117,10 +115,10 @@ class Graph:
 
     def apply(self, feeds: Mapping[str, Any], wanted: Mapping[str, Ref]) -> dict[str, Any]:
         """The tensors `wanted`, computed from tensors for the placeholders; inside a function or eagerly in one."""
-        needed = _reachable(self.nodes, wanted.values())
+        through = {name: ref for name, ref in wanted.items() if ref[0] not in feeds}
+        needed = _reachable(self.nodes, through.values())
         message = self._message(n for n in self.nodes if n in needed and n not in feeds)
         used = {f"{name}:0": tensor for name, tensor in feeds.items() if name in needed}
-        through = {name: ref for name, ref in wanted.items() if ref[0] not in feeds}
         found = tf.graph_util.import_graph_def(message, used, [f"{n}:{i}" for n, i in through.values()], name="")
         return dict(zip(through, found)) | {
             name: tf.identity(feeds[ref[0]]) for name, ref in wanted.items() if ref[0] in feeds

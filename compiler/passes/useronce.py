@@ -29,7 +29,7 @@ import numpy as np
 
 from compiler.dense import DenseGraph
 from compiler.passes.cost import PRODUCTS, flops
-from compiler.passes.graph import Edit, Graph, Node, Ref, X
+from compiler.passes.graph import Edit, Graph, Node, Ref, Shape, X
 from compiler.passes.optimise import improve
 from compiler.passes.patterns import part, summed
 from compiler.tensorflow import tf
@@ -134,6 +134,7 @@ class _Split:
         # Stand for the candidates' columns and for u as a row, until their places in x are known.
         self._own, self._lent = self._rows.add("NoOp"), self._rows.add("NoOp")
         self._values: dict[Ref, Value] = {(X, 0): Parted((X, 0), tuple(columns), self._own, others)}
+        self._whole: dict[Ref, Ref] = {}
         self._pieces: dict[Ref, tuple[int, int]] = {}
         self._outputs: dict[str, Ref] = {}
         self._rules: dict[str, Callable[[Ref, Node], Value | None]] = {
@@ -202,21 +203,26 @@ class _Split:
 
     def _as_rows(self, ref: Ref) -> Ref:
         """A tensor of the graph in the candidates' one, with a row for each candidate."""
-        value, shape, edit = self._values.get(ref), self._graph.shape(ref), self._rows
-        if value is None:
-            return ref
-        if isinstance(value, Added):
-            added = edit.binary("AddV2", value.rows, self._lend(value.user, shape))
-            self._values[ref] = Rows(added)
-        elif isinstance(value, Once):
-            self._values[ref] = Rows(self._repeated(value.ref, shape))
-        elif isinstance(value, Parted):
-            user_shape = (None, len(value.user_at), *shape[2:])
-            both = edit.concat([self._repeated(value.user, user_shape), value.rows])
-            at = [*value.user_at, *value.rows_at]
-            order = np.argsort(at).tolist()
-            self._values[ref] = Rows(both if order == list(range(len(at))) else edit.gather(both, order, 1))
-        return self._values[ref][0]
+        value = self._values.get(ref)
+        if value is None or isinstance(value, Rows):
+            return ref if value is None else value.ref
+        if ref not in self._whole:
+            self._whole[ref] = self._together(value, self._graph.shape(ref))
+        return self._whole[ref]
+
+    def _together(self, value: Once | Parted | Added, shape: Shape) -> Ref:
+        edit = self._rows
+        if isinstance(value, Once):
+            return self._repeated(value.ref, shape)
+        if isinstance(value, Parted):
+            both = edit.concat([self._repeated(value.user, (None, len(value.user_at), *shape[2:])), value.rows])
+            order = np.argsort([*value.user_at, *value.rows_at]).tolist()
+            return both if order == list(range(len(order))) else edit.gather(both, order, 1)
+        lent = self._lend(value.user, shape)
+        if len(shape) == 2:
+            # TensorFlow takes [1, n] for a bias, and then finds that it is none.
+            return edit.bias(value.rows, edit.reshape(lent, (shape[1] or 1,)))
+        return edit.binary("AddV2", value.rows, lent)
 
     def _repeated(self, ref: Ref, shape: Sequence[int | None]) -> Ref:
         edit = self._rows
