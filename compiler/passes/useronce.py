@@ -131,7 +131,7 @@ class _Split:
         self._user, self._rows = Edit(graph), Edit(graph)
         others = tuple(sorted(set(range(graph.width)) - set(columns)))
         self._user_columns, self._row_columns = len(columns), len(others)
-        # Stand for the candidates' columns and for u as a row, until their places in x are known.
+        # Stand for the candidates' columns and for u, until their places in x are known.
         self._own, self._lent = self._rows.add("NoOp"), self._rows.add("NoOp")
         self._values: dict[Ref, Value] = {(X, 0): Parted((X, 0), tuple(columns), self._own, others)}
         self._whole: dict[Ref, Ref] = {}
@@ -169,7 +169,7 @@ class _Split:
         lane = lane_width(lent, rows)
         edit.replace(self._own, edit.slice((X, 0), 2, 1, 0, own))
         block = edit.slices((X, 0), 2, {0: (0, rows), 1: (own, own + lane)})
-        edit.replace(self._lent, edit.reshape(block, (1, rows * lane)))
+        edit.replace(self._lent, edit.reshape(block, (rows * lane,)))
         return edit.done(self._outputs, own + lane)
 
     def _visit(self, name: str, node: Node) -> None:
@@ -192,13 +192,14 @@ class _Split:
             self._values[name, number] = Rows((copied, number))
 
     def _lend(self, ref: Ref, shape: Sequence[int | None]) -> Ref:
-        """A tensor of the user's graph in the candidates' one, as [1, ...]."""
+        """A tensor of the user's graph in the candidates' one, as [1, ...]; a matrix's as [n], which broadcasts alike
+        and is what a bias is."""
         dims = [n or 1 for n in shape[1:]]
         size = math.prod(dims)
         if ref not in self._pieces:
             self._pieces[ref] = (sum(s for _, s in self._pieces.values()), size)
         start, size = self._pieces[ref]
-        piece = self._rows.slice(self._lent, 2, 1, start, start + size)
+        piece = self._rows.slice(self._lent, 1, 0, start, start + size)
         return piece if len(dims) == 1 else self._rows.reshape(piece, (1, *dims))
 
     def _as_rows(self, ref: Ref) -> Ref:
@@ -219,10 +220,7 @@ class _Split:
             order = np.argsort([*value.user_at, *value.rows_at]).tolist()
             return both if order == list(range(len(order))) else edit.gather(both, order, 1)
         lent = self._lend(value.user, shape)
-        if len(shape) == 2:
-            # TensorFlow takes [1, n] for a bias, and then finds that it is none.
-            return edit.bias(value.rows, edit.reshape(lent, (shape[1] or 1,)))
-        return edit.binary("AddV2", value.rows, lent)
+        return edit.bias(value.rows, lent) if len(shape) == 2 else edit.binary("AddV2", value.rows, lent)
 
     def _repeated(self, ref: Ref, shape: Sequence[int | None]) -> Ref:
         edit = self._rows

@@ -1,9 +1,9 @@
 """The benchmark's DeepFM with half of its features on the user's side, twice: divided into parts, and not.
 
-`python -m tests.bench.useronce FOLDER --table-rows N` writes models once_<tower> and whole_<tower> with the same rows
-and the same weights. They differ in one word: where the features of `once` say that they are the user's, those of
-`whole` say context, so that nothing is divided. Both take the same requests: the user's ids and floats once, the
-item's a row for each candidate.
+`python -m tests.bench.useronce FOLDER --table-rows N` writes models once_<dim> and whole_<dim> for each of DIMS, the
+width of a row, with the same rows and the same weights. They differ in one word: where the features of `once` say that
+they are the user's, those of `whole` say context, so that nothing is divided. Both take the same requests: the user's
+ids and floats once, the item's a row for each candidate.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import numpy as np
 
 from loadtest.payload import Payload, of_requests
 from loadtest.wire import Signature, Tensor, encode_kserve
-from models.bench import DIM, FLOATS, HIDDEN, LIMIT, TABLES
+from models.bench import FLOATS, HIDDEN, LIMIT, TABLES
 from processor.kernels.hashing import init_rows
 from processor.package.manifest import Feature, Input, Manifest, Output, Table
 
-TOWERS = {"512": (512, 256, 128), "1024": HIDDEN}
+DIMS = (32, 16)
 KINDS = ("whole", "once")
 IDS = {"user": TABLES // 2, "item": TABLES - TABLES // 2}
 NUMBERS = {"user": FLOATS // 2, "item": FLOATS - FLOATS // 2}
 
 
-def manifest(model: str, side: str, table_rows: int) -> Manifest:
+def manifest(model: str, side: str, table_rows: int, dim: int) -> Manifest:
     """side: what the user's features are said to be."""
     features: list[Feature] = []
     offset = 0
-    for kind, name, count, width in (("id", "ids", IDS, DIM), ("float", "floats", NUMBERS, 1)):
+    for kind, name, count, width in (("id", "ids", IDS, dim), ("float", "floats", NUMBERS, 1)):
         for owner, columns in count.items():
             for column in range(columns):
                 table = f"c{len(features)}" if kind == "id" else ""
@@ -49,7 +49,7 @@ def manifest(model: str, side: str, table_rows: int) -> Manifest:
         created_at=0.0,
         inputs=inputs,
         features=features,
-        tables=[Table(f"c{i}", DIM, table_rows) for i in range(TABLES)],
+        tables=[Table(f"c{i}", dim, table_rows) for i in range(TABLES)],
         outputs=[Output("score")],
         width=offset,
         dense={},
@@ -89,16 +89,16 @@ def write(repository: Path, table_rows: int) -> None:
     from models.zoo.deepfm import build
     from models.zoo.layout import Layout
 
-    tables = {}
-    for number in range(TABLES):
-        keys, rows = np.arange(table_rows, dtype=np.int64), np.empty((table_rows, DIM), np.float32)
-        init_rows(keys, np.uint64(number), np.float32(LIMIT), rows)
-        tables[f"c{number}"] = keys, rows
     repository.mkdir(parents=True, exist_ok=True)
-    for tower, hidden in TOWERS.items():
+    for dim in DIMS:
+        tables = {}
+        for number in range(TABLES):
+            keys, rows = np.arange(table_rows, dtype=np.int64), np.empty((table_rows, dim), np.float32)
+            init_rows(keys, np.uint64(number), np.float32(LIMIT), rows)
+            tables[f"c{number}"] = keys, rows
         for kind in KINDS:
-            draft = manifest(f"{kind}_{tower}", "user" if kind == "once" else "context", table_rows)
-            graph = DenseGraph.from_keras(build(Layout.from_features(draft.features), hidden, seed=0).scores)
+            draft = manifest(f"{kind}_{dim}", "user" if kind == "once" else "context", table_rows, dim)
+            graph = DenseGraph.from_keras(build(Layout.from_features(draft.features), HIDDEN, seed=0).scores)
             publish_version(repository, draft, 1, tables, graph, time.time())
 
 
