@@ -14,6 +14,7 @@ from processor.backends import load_backend
 from processor.backends.base import Artefact
 from processor.errors import BadInput
 from processor.package.manifest import Executable
+from processor.userside import WHOLE
 
 BUCKETS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 TOLERANCE = 1e-3
@@ -25,11 +26,13 @@ def compile_graph(
     buckets: Sequence[int] = BUCKETS,
     backend: str = "onnxruntime",
     progress: Callable[[int, int], None] | None = None,
+    role: str = WHOLE,
 ) -> list[Executable]:
     """Writes compiled/<backend>-<target>/b<bucket>.* into the version's folder; returns their manifest
     entries.
 
-    The caller adds the files to manifest.files. progress(done, total) is called after every bucket. Every
+    role: which part of a model's dense graph this one is (processor.userside); parts have a folder of their own. The
+    caller adds the files to manifest.files. progress(done, total) is called after every bucket. Every
     executable is run once on random rows against TensorFlow. Raises BadInput for an unknown backend or
     bucket, and when the backend cannot express the graph or computes something else.
     """
@@ -37,7 +40,7 @@ def compile_graph(
     if not buckets or buckets[0] < 1:
         raise BadInput(f"buckets: positive batch sizes wanted, got {buckets[:8]}")
     lowered = lower(graph, backend)
-    relative = f"compiled/{lowered.backend}-{lowered.target}"
+    relative = f"compiled/{lowered.backend}-{lowered.target}" + (f"/{role}" if role != WHOLE else "")
     entries: list[Executable] = []
     for done, bucket in enumerate(buckets, 1):
         name, weights = lowered.compile(bucket, version_folder / relative)
@@ -49,6 +52,7 @@ def compile_graph(
                 file=f"{relative}/{name}",
                 source=source_hash(lowered, bucket),
                 weights=weights,
+                role=role,
             )
         )
         if progress is not None:

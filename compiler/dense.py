@@ -97,6 +97,11 @@ class DenseGraph:
         return {name: value.numpy() for name, value in self.function(tf.constant(x), values).items()}
 
     @property
+    def concrete(self) -> Any:
+        """The function for its one signature, as TensorFlow traced it."""
+        return _concrete(self.function)
+
+    @property
     def signature(self) -> list[Any]:
         """TensorSpecs of the function's arguments; weight i of weight_names is called "weight_<i>"."""
         return signature(self.width, self.weights)
@@ -116,16 +121,20 @@ def signature(width: int, weights: Mapping[str, Matrix]) -> list[Any]:
 
 def _outputs(function: Any) -> list[Output]:
     """Outputs of a tf.function of one signature; raises BadInput unless all are float32 [n, columns]."""
-    concrete = getattr(function, "concrete_functions", None)
-    structured = (concrete[0] if concrete else function.get_concrete_function()).structured_outputs
     outputs = []
-    for name, spec in sorted(structured.items()):
+    for name, spec in sorted(_concrete(function).structured_outputs.items()):
         if spec.dtype != tf.float32 or spec.shape.rank != 2 or spec.shape[1] is None:
             raise BadInput(f"dense graph: output {name[:80]!r}: float32 [n, columns] wanted, got {spec.shape}")
         if NAME.fullmatch(name) is None or name == "x":
             raise BadInput(f"dense graph: output {name[:80]!r}: a plain name other than 'x' wanted")
         outputs.append(Output(name, int(spec.shape[1])))
     return outputs
+
+
+def _concrete(function: Any) -> Any:
+    """A tf.function's concrete one, whether it was traced here or read from a SavedModel."""
+    concrete = getattr(function, "concrete_functions", None)
+    return concrete[0] if concrete else function.get_concrete_function()
 
 
 def _array(variable: Any) -> Matrix:

@@ -35,11 +35,13 @@ from processor.cost import CostTable
 from processor.errors import Corrupt
 from processor.generation import Generation
 from processor.kernels.rows import TABLE_FIELDS
+from processor.once import UserOnce
 from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
 from processor.sparse import SparsePlan
 from processor.stores.remote import RemoteTables
 from processor.table import descriptor
+from processor.userside import WHOLE, division
 
 CALIBRATION_RUNS = 3
 WRITTEN_BY_READERS = frozenset({"hits", "ring"})
@@ -88,7 +90,8 @@ class Readers(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """Everything a batch reads, as of one generation. tables: int64 [T, TABLE_FIELDS] (kernels.rows)."""
+    """Everything a batch reads, as of one generation. tables: int64 [T, TABLE_FIELDS] (kernels.rows). executables: of
+    the whole dense graph, by bucket. parts: those of the parts that it is divided into, by role (processor.once)."""
 
     flip: int
     epoch: int
@@ -96,6 +99,7 @@ class State:
     tables: NDArray[np.int64]
     executables: dict[int, Executable]
     keep: tuple[Any, ...]
+    parts: Mapping[str, dict[int, Executable]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +107,7 @@ class Prepared:
     """A frame as this process serves it."""
 
     tables: NDArray[np.int64]
-    executables: dict[int, Executable]
+    executables: dict[str, dict[int, Executable]]
     keep: tuple[Any, ...]
 
 
@@ -129,6 +133,8 @@ class Replica:
         self.plan = SparsePlan(self.manifest)
         self.remote = remote.open(self.manifest, self.plan) if remote else None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
+        divided = division(self.manifest)
+        self.once = UserOnce(divided, self.plan) if divided else None
         self.costs = CostTable({1: 1.0})
         self._clock, self._threads, self._cpus = clock, threads, cpus
         self._control, self._pins = control, Pins(control, process)
@@ -136,11 +142,11 @@ class Replica:
         self._frames: dict[int, Prepared] = {}
         self._newest: State | None = None
         self._dense: Dense | None = None
-        self._executables: dict[int, Executable] = {}
-        self._artefacts: dict[str, list[Artefact]] = {}
+        self._executables: dict[str, dict[int, Executable]] = {}
+        self._artefacts: dict[tuple[str, str], list[Artefact]] = {}
         for entry in chosen(self.manifest):
             artefact = Artefact(entry.bucket, reader.file(entry.file), entry.weights)
-            self._artefacts.setdefault(entry.backend, []).append(artefact)
+            self._artefacts.setdefault((entry.role, entry.backend), []).append(artefact)
 
     @property
     def cost(self) -> Mapping[int, float]:
@@ -158,8 +164,10 @@ class Replica:
         if frame.dense is not self._dense:
             executables = self._build(frame.dense)
             if self._dense is None:
-                costs = {b: _measure(e, self.plan.width, self.outputs, self._clock) for b, e in executables.items()}
-                self.costs = CostTable(costs)
+                costs = self._measure(executables)
+                self.costs = CostTable(costs[WHOLE])
+                if self.once is not None:
+                    self.once.price(costs)
             self._dense, self._executables = frame.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, frame.arrays)]
         keep = tuple(array for arrays in frame.arrays for array in arrays.values())
@@ -198,36 +206,50 @@ class Replica:
         epoch, step, number = self._control.entry(flip)
         frame = self._frames[number]
         generation = Generation(self.manifest.version, step)
-        return State(flip, epoch, generation, frame.tables, frame.executables, frame.keep)
+        parts = frame.executables
+        return State(flip, epoch, generation, frame.tables, parts[WHOLE], frame.keep, parts)
 
-    def _build(self, dense: Dense) -> dict[int, Executable]:
-        executables: dict[int, Executable] = {}
+    def _build(self, dense: Dense) -> dict[str, dict[int, Executable]]:
+        executables: dict[str, dict[int, Executable]] = {}
         # A backend's own threads inherit the cores of the thread that starts them.
         with on(self._cpus):
-            for backend, artefacts in self._artefacts.items():
-                loaded = load_backend(backend).load_all(artefacts, dense, self.plan.width, self.outputs, self._threads)
-                executables |= {e.bucket: e for e in loaded}
+            for (role, backend), artefacts in self._artefacts.items():
+                width, outputs = self._ends(role)
+                loaded = load_backend(backend).load_all(artefacts, dense, width, outputs, self._threads)
+                executables.setdefault(role, {}).update({e.bucket: e for e in loaded})
         return executables
+
+    def _ends(self, role: str) -> tuple[int, dict[str, int]]:
+        """Width of the input and columns of the outputs of the executables of a role."""
+        if self.once is None or role == WHOLE:
+            return self.plan.width, self.outputs
+        part = self.once.parts[role]
+        return part.width, part.outputs
+
+    def _measure(self, executables: Mapping[str, Mapping[int, Executable]]) -> dict[str, dict[int, float]]:
+        """Seconds of one run by role and bucket, the best of a few, all in turn so that a neighbour on the machine
+        disturbs no single one: warms the executables and prices their buckets."""
+        runs: dict[tuple[str, int], Callable[[], None]] = {}
+        for role, part in executables.items():
+            width, outputs = self._ends(role)
+            for bucket, executable in part.items():
+                arrays = {n: np.empty((bucket, c), np.float32) for n, c in outputs.items()}
+                runs[role, bucket] = executable.bind(np.zeros((bucket, width), np.float32), arrays)
+        costs: dict[str, dict[int, float]] = {role: {} for role in executables}
+        now_s = self._clock.now_s
+        for _ in range(CALIBRATION_RUNS):
+            for (role, bucket), run in runs.items():
+                started_s = now_s()
+                run()
+                costs[role][bucket] = max(1e-7, min(costs[role].get(bucket, np.inf), now_s() - started_s))
+        return costs
 
 
 def chosen(manifest: Manifest) -> list[ExecutableEntry]:
-    """The executables to serve: of each bucket the first that the manifest lists."""
-    first: dict[int, ExecutableEntry] = {}
+    """The executables to serve: of each role and bucket the first that the manifest lists."""
+    first: dict[tuple[str, int], ExecutableEntry] = {}
     for entry in manifest.executables:
-        first.setdefault(entry.bucket, entry)
-    if not first:
+        first.setdefault((entry.role, entry.bucket), entry)
+    if not any(role == WHOLE for role, _ in first):
         raise Corrupt("manifest.executables: the version is not compiled; run `freshet compile`")
     return list(first.values())
-
-
-def _measure(executable: Executable, width: int, outputs: dict[str, int], clock: Clock) -> float:
-    """Seconds of one run, the best of a few: warms the executable and prices its bucket."""
-    bucket = executable.bucket
-    x = np.zeros((bucket, width), np.float32)
-    run: Callable[[], None] = executable.bind(x, {n: np.empty((bucket, c), np.float32) for n, c in outputs.items()})
-    best = float("inf")
-    for _ in range(CALIBRATION_RUNS):
-        started_s = clock.now_s()
-        run()
-        best = min(best, clock.now_s() - started_s)
-    return max(best, 1e-7)

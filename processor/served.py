@@ -11,7 +11,7 @@ What may never be seen
 - A row that is being reused. A pin is announced before anything is read and confirmed against the flip; the writer
   reuses a slot only when every pin has reached the flip the slot waits for.
 - A flip without its numbers. Before anything of a change is made, the control words have room for its flips: a reader
-  that has stood still for ENTRIES of them refuses the next change, not its own state.
+  that stands still for ENTRIES of them holds up the next change, and after a minute refuses it; its own state stays.
 - An unverified byte: chain, checksums, shapes and finiteness are checked before any change. What can still fail after
   that (a full arena, executables that cannot be built from the new weights) leaves the state as it was: rows staged
   for an epoch that nobody reads are taken back.
@@ -160,7 +160,7 @@ class ServedVersion:
         started_s = self._clock.now_s()
         with self.lock:
             self.check(delta)
-            self._check_room()
+            self._wait_room()
             keep()
             self._reclaim()
             versions = self._stage(delta)
@@ -200,7 +200,7 @@ class ServedVersion:
                 raise NotReady(f"generation {self.manifest.version}.{step} is beyond the undo log")
             if count == 0:
                 return
-            self._check_room()
+            self._wait_room()
             undone = self._undo[-count:]
             dense = self.dense
             for entry in reversed(undone):
@@ -243,7 +243,7 @@ class ServedVersion:
                     given_up |= table.tend(oldest, self.change.flip + 1, self._clock.now_s())
         with self.lock:
             if given_up and not self._closed:
-                self._check_room()
+                self._wait_room()
                 again = self._next(self.change.generation, self.change.epoch, self.dense)
                 self._prepare(again)
                 self._flip(again)
@@ -294,10 +294,10 @@ class ServedVersion:
         if self._readers is not None and change.frame is not self.change.frame:
             self._readers.prepare(change.frame)
 
-    def _check_room(self) -> None:
-        """Raises NotReady unless the control words have room for all flips of one change."""
-        if not self.control.has_room(FLIPS):
-            raise NotReady("a session has not finished its batch for many changes")
+    def _wait_room(self) -> None:
+        """Returns when the control words have room for all flips of one change. A reader that was descheduled between
+        reading a flip and announcing it may announce a very old one; it lets go as soon as it runs again."""
+        self._wait(lambda: self.control.has_room(FLIPS))
 
     def _flip(self, change: Change) -> None:
         """Publishes a change whose frame is prepared."""
@@ -307,15 +307,18 @@ class ServedVersion:
     def _wait_readers(self) -> None:
         """Returns when no session is pinned to a state older than the one that is served."""
         flip, frame = self.change.flip, self.change.frame.number
+        self._wait(lambda: self.control.oldest_pin() >= flip)
+        if self._readers is not None and self._forgotten < frame:
+            self._readers.forget(frame)
+            self._forgotten = frame
+
+    def _wait(self, reached: Callable[[], bool]) -> None:
         began_s = self._clock.now_s()
-        while self.control.oldest_pin() < flip:
+        while not reached():
             waited_s = self._clock.now_s() - began_s
             if waited_s > GRACE_TIMEOUT_S:
                 raise NotReady("a session has not finished its batch within a minute")
             time.sleep(min(max(FIRST_LOOK_S, waited_s * LOOK_PART), LAST_LOOK_S))
-        if self._readers is not None and self._forgotten < frame:
-            self._readers.forget(frame)
-            self._forgotten = frame
 
     def _reclaim(self) -> None:
         oldest = min(self.control.oldest_pin(), self.change.flip)

@@ -19,7 +19,8 @@ from processor.columns import Column, Packed, Places, Ragged, Strings
 from processor.errors import BadInput
 from processor.kernels import pool
 from processor.kernels.hashing import hash_strings
-from processor.package.manifest import Input, Manifest
+from processor.package.manifest import Feature, Input, Manifest
+from processor.userside import user_features
 
 MAX_LAYOUTS = 256
 COMBINERS = {"sum": pool.SUM, "mean": pool.MEAN, "sqrtn": pool.SQRTN, "none": pool.NONE}
@@ -39,12 +40,14 @@ class Slot(NamedTuple):
 
 class Bound(NamedTuple):
     """A checked request. rows: candidates. ids: what there is to look up, before rows of 1 are broadcast. words: int64
-    [slots, 4] as bytes (kernels.pool's inputs), addresses into `keep`, which must outlive it."""
+    [slots, 4] as bytes (kernels.pool's inputs), addresses into `keep`, which must outlive it. once: whether the user's
+    inputs (processor.userside) have one row for all candidates."""
 
     rows: int
     ids: int
     words: bytes
     keep: Sequence[Any]
+    once: bool = False
 
 
 class Layout(NamedTuple):
@@ -53,6 +56,27 @@ class Layout(NamedTuple):
     rows: int
     ids: int
     slots: tuple[tuple[int, int, int], ...]
+    once: bool
+
+
+class Pooling(NamedTuple):
+    """Some features of a plan, and the columns of a matrix that they land in: kernels.pool's plan and scaling."""
+
+    plan: NDArray[np.int64]
+    scaling: NDArray[np.float32]
+
+    def fill(
+        self,
+        tables: NDArray[np.int64],
+        epoch: int,
+        bound: Sequence[Bound],
+        spans: NDArray[np.int64],
+        out: NDArray[np.float32],
+        counts: NDArray[np.int64],
+    ) -> None:
+        """Writes rows spans[i] of each bound request, one request after another, into `out`; columns that no feature
+        of these fills are left as they are."""
+        pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
 
 
 class SparsePlan:
@@ -71,6 +95,9 @@ class SparsePlan:
         self._reads = [
             (_Read(spec), [seed for owner, seed in self._slots if owner == name]) for name, spec in self._inputs.items()
         ]
+        user = {f.input for f in user_features(manifest.features)} if manifest.user_width else set()
+        self._user = frozenset(user)
+        self._features = {f.name: row for row, f in enumerate(manifest.features)}
         self._layouts: dict[Places, Layout] = {}
         self._pack = Struct(f"={len(self._slots) * pool.INPUT_FIELDS}q").pack
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
@@ -102,25 +129,26 @@ class SparsePlan:
         if type(inputs) is Packed and (layout := self._layout(inputs)) is not None:
             start = address_of_bytes(inputs.buffer) + inputs.start
             packed = [word for at, count, stride in layout.slots for word in (start + at, count, stride, 0)]
-            return Bound(layout.rows, layout.ids, self._pack(*packed), (inputs.buffer,))
+            return Bound(layout.rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.once)
         if inputs.keys() != self._inputs.keys():
             self._refuse_names(inputs)
         words: list[int] = []
         keep: list[Slot] = []
-        rows, ids = 1, 0
+        rows, ids, once = 1, 0, bool(self._user)
         for read, seeds in self._reads:
             for seed in seeds:
                 slot = read(inputs[read.name], seed)
                 values, count, stride, splits = slot
                 keep.append(slot)
                 words += (address(values), count, stride, 0 if splits is None else address(splits))
-                if count != 1 and rows != count:
-                    if rows != 1:
+                if count != 1:
+                    if rows not in (1, count):
                         raise BadInput(f"input {read.name!r}: {rows} rows (or 1) wanted, got {count}")
                     rows = count
+                    once = once and read.name not in self._user
                 if read.looked_up:
                     ids += values.size
-        return Bound(rows, ids, self._pack(*words), keep)
+        return Bound(rows, ids, self._pack(*words), keep, once)
 
     def _layout(self, inputs: Packed) -> Layout | None:
         """What bind() finds for these places, whatever their values; None where it has to look at values."""
@@ -130,7 +158,8 @@ class SparsePlan:
             bound = self.bind({name: inputs[name] for name in inputs})
             offsets = {place.name: place.offset for place in places.columns}
             slots = [(offsets[read.name], slot) for (read, _), slot in zip(self._reads, bound.keep)]
-            layout = Layout(bound.rows, bound.ids, tuple((at, slot.rows, slot.stride) for at, slot in slots))
+            found = tuple((at, slot.rows, slot.stride) for at, slot in slots)
+            layout = Layout(bound.rows, bound.ids, found, bound.once)
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[places] = layout
@@ -154,6 +183,13 @@ class SparsePlan:
     ) -> None:
         """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]."""
         pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+
+    def pooling(self, features: Sequence[Feature]) -> Pooling:
+        """These features alone, side by side in their order from column 0 on."""
+        rows = [self._features[f.name] for f in features]
+        plan, widths = self.plan[rows], [f.width for f in features]
+        plan[:, 6] = np.cumsum([0, *widths[:-1]])
+        return Pooling(plan, self.scaling[rows])
 
 
 def inputs_of(bound: Sequence[Bound]) -> NDArray[np.int64]:

@@ -25,6 +25,8 @@ MAX_MANIFEST_NBYTES = 64 << 20
 KINDS = ("id", "string", "float", "ids", "strings")
 COMBINERS = ("sum", "mean", "sqrtn", "none")
 SIDES = ("user", "item", "context")
+ROLES = ("whole", "user", "candidate")
+MAX_USER_WIDTH = 1 << 16
 DTYPES = ("int64", "float32", "string")
 
 
@@ -102,7 +104,8 @@ class File:
 @dataclass(frozen=True, slots=True)
 class Executable:
     """The dense graph compiled for one backend, target and bucket. source: hash of what it was compiled from.
-    weights: names of the dense tensors that it takes, in the artefact's own order."""
+    weights: names of the dense tensors that it takes, in the artefact's own order. role: which part of the dense graph
+    it is (processor.userside)."""
 
     backend: str
     target: str
@@ -110,12 +113,14 @@ class Executable:
     file: str
     source: str
     weights: list[str]
+    role: str = "whole"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """The whole of model.json. event_time: [first, last] event of the training data, Unix seconds, or [].
-    width: columns of the dense input. dense: name -> shape of every dense tensor (float32)."""
+    width: columns of the dense input. dense: name -> shape of every dense tensor (float32). user_width: numbers that
+    the dense graph's user part computes of a request; 0 where it is not split (processor.userside)."""
 
     model: str
     version: int
@@ -132,6 +137,7 @@ class Manifest:
     event_time: list[float] = field(default_factory=list)
     format: str = FORMAT
     notes: dict[str, Any] = field(default_factory=dict)
+    user_width: int = 0
 
     def to_json(self) -> bytes:
         """The file's bytes; raises BadInput when the manifest contradicts itself."""
@@ -248,8 +254,15 @@ def validate(manifest: Manifest) -> None:
         _want(NAME.fullmatch(e.backend) is not None, f"{where}.backend: a plain name wanted")
         _want(0 < e.bucket <= 1 << 20, f"{where}.bucket: 1 to {1 << 20} wanted")
         _want(e.file in m.files, f"{where}.file: not among manifest.files")
+        _want(e.role in ROLES, f"{where}.role: one of {', '.join(ROLES)} wanted, got {e.role[:40]!r}")
         for w in e.weights:
             _want(w in m.dense, f"{where}.weights: {w[:64]!r} is not among manifest.dense")
+    _want(0 <= m.user_width <= MAX_USER_WIDTH, f"manifest.user_width: 0 to {MAX_USER_WIDTH} wanted, got {m.user_width}")
+    split = {e.role for e in m.executables} - {"whole"}
+    _want(
+        split == ({"user", "candidate"} if m.user_width else set()),
+        f"manifest.user_width: {m.user_width}, so executables of {'both' if m.user_width else 'no'} parts wanted",
+    )
     for path, file in m.files.items():
         parts = path.split("/")
         safe = all(NAME.fullmatch(p) and p not in (".", "..") for p in parts)

@@ -41,7 +41,7 @@ class Version:
         self.plan = SimpleNamespace(width=1, fill=self.fill)
         self.outputs = {"y": 1, "z": 2}
         self.manifest = SimpleNamespace(model="m", tables=["t"])
-        self.remote = None
+        self.remote = self.once = None
         self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold
         self.step, self.pins = 1, {}
         # Apart, because what is bound to buffers may not refer to the version: buffers live as long as it does.
