@@ -48,7 +48,21 @@ try:
     with _without_chatter():
         import keras
         import tensorflow as tf
+        from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+        from tensorflow.python.framework import op_def_registry
 except ImportError as error:
     raise BadInput("training and compiling need TensorFlow and Keras: install freshet[train]") from error
 
-__all__ = ["keras", "tf"]
+__all__ = ["keras", "meta_graph_pb2", "op_def_registry", "quiet", "saved_model_pb2", "tf"]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Holds back TensorFlow's advice on deprecated calls while the block runs."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
