@@ -40,6 +40,7 @@ from processor.memory import reserve
 from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
 from processor.sparse import SparsePlan
+from processor.stage import load_stage
 from processor.stores.remote import RemoteTables
 from processor.table import descriptor
 
@@ -135,7 +136,8 @@ class Replica:
         cpus: cores for them, none for any. remote: where this process finds the rows of tables that are not in memory.
         """
         self.manifest: Manifest = reader.manifest
-        self.plan = SparsePlan(self.manifest)
+        spec = self.manifest.stage
+        self.plan = SparsePlan(self.manifest, load_stage(self.manifest, reader.file(spec.file)) if spec else None)
         self.remote = remote.open(self.manifest, self.plan) if remote else None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         self.costs = CostTable({1: 1.0})

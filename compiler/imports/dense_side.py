@@ -108,19 +108,20 @@ class _Side:
         self.shapes[ref] = (each, dims, dtype)
         return ref
 
-    def _constant(self, name: str, value: Any, node: Node, attribute: str = "") -> Ref:
-        """A new constant; where the node that takes it declares its type under `attribute`, of that type."""
+    def _constant(self, name: str, value: Any, node: Node | None = None, attribute: str = "") -> Ref:
+        """A new constant, of the type that the node that takes it declares under `attribute`."""
         definition = tf.compat.v1.NodeDef(op="Const")
-        kind = node.definition.attr[attribute].type if attribute else tf.as_dtype(np.asarray(value).dtype).as_datatype_enum
-        definition.attr["dtype"].type = kind or tf.int32.as_datatype_enum
-        definition.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.as_dtype(definition.attr["dtype"].type)))
+        declared = node.definition.attr[attribute].type if node is not None else 0
+        tensor = tf.make_tensor_proto(value, tf.as_dtype(declared) if declared else None)
+        definition.attr["dtype"].type = tensor.dtype
+        definition.attr["value"].tensor.CopyFrom(tensor)
         self.graph.nodes[name] = Node(name, "Const", (), definition)
         return name, 0
 
     def _frozen(self, ref: Ref) -> Ref:
         """A constant in place of what is read from a table or from a variable that cannot be a weight."""
         name = f"{ref[0]}/frozen{ref[1] or ''}"
-        return (name, 0) if name in self.graph.nodes else self._constant(name, self._shapes.runner.constant(ref), None)
+        return (name, 0) if name in self.graph.nodes else self._constant(name, self._shapes.runner.constant(ref))
 
     def _find_tainted(self) -> set[str]:
         tainted: set[str] = set()

@@ -19,7 +19,12 @@ from processor.errors import BadInput
 from processor.package.manifest import Input
 
 DENSE, RAGGED, SPARSE, PADDED = "dense", "ragged", "sparse", "padded"
-COMPONENTS = {DENSE: ("",), PADDED: ("",), RAGGED: ("/values", "/row_splits"), SPARSE: ("/indices", "/values", "/shape")}
+COMPONENTS = {
+    DENSE: ("",),
+    PADDED: ("",),
+    RAGGED: ("/values", "/row_splits"),
+    SPARSE: ("/indices", "/values", "/shape"),
+}
 
 Feeds = dict[str, NDArray[Any]]
 
@@ -89,8 +94,3 @@ class Fed:
 def feeds_of(fed: Mapping[str, Fed], columns: Mapping[str, Column], rows: int) -> Feeds:
     """All tensors to feed, by node."""
     return {node: array for name, f in fed.items() for node, array in f.feeds(columns[name], rows).items()}
-
-
-def rows_of(columns: Mapping[str, Column], fed: Mapping[str, Fed]) -> int:
-    """Rows of a request: of its longest input, as all others have as many or one."""
-    return max(len(c) // max(1, int(np.prod(fed[n].dims))) if isinstance(c, Strings) else len(c) for n, c in columns.items())

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from compiler.imports.ops import words
 from compiler.tensorflow import op_def_registry, tf
 from processor.errors import BadInput
 
@@ -20,16 +21,10 @@ Ref = tuple[str, int]
 VARIABLE, TABLE, INPUT = "@variable", "@table", "@input"
 SOURCES = frozenset({VARIABLE, TABLE, INPUT, "@rows"})
 VARIABLE_OPS = frozenset({"VarHandleOp", "VariableV2", "Variable"})
-TABLE_OPS = frozenset(
-    {"HashTableV2", "HashTable", "MutableHashTableV2", "MutableHashTable", "MutableDenseHashTableV2"}
-)
+TABLE_OPS = frozenset({"HashTableV2", "HashTable", "MutableHashTableV2", "MutableHashTable"})
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 CONTROL = frozenset({"If", "While", "Case", "StatelessIf", "StatelessWhile", "StatelessCase"})
-SAME = frozenset(
-    """
-    Identity IdentityN StopGradient PreventGradient Snapshot PlaceholderWithDefault EnsureShape
-    """.split()
-)
+SAME = words("Identity IdentityN StopGradient PreventGradient Snapshot PlaceholderWithDefault EnsureShape")
 HANDLE = 1
 """The output of a VARIABLE node that is its handle; output 0 is its value."""
 DEPTH = 64
@@ -39,7 +34,7 @@ PRODUCER = tf.version.GRAPH_DEF_VERSION
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operation; `definition` is the NodeDef that it comes from, with attributes but stale names; INPUT has none."""
+    """One operation; `definition` is the NodeDef that it comes from, with attributes but stale names. INPUT: none."""
 
     name: str
     op: str
@@ -104,7 +99,7 @@ def inline(graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str]) ->
 
     inputs: node -> tensor of what is fed: an INPUT node each. Raises BadInput.
     """
-    builder = _Inliner(graph_def, inputs)
+    builder = Inliner(graph_def, inputs)
     found = {name: builder.resolve(parse(name)) for name in outputs}
     graph = builder.graph
     kept = {node.name: node for node in graph.ancestors(found.values())}
@@ -138,7 +133,7 @@ def functions_of(definitions: Iterable[Any], library: Any) -> Any:
     return part
 
 
-class _Inliner:
+class Inliner:
     """Copies the root graph and, in place of calls, the bodies of functions."""
 
     def __init__(self, graph_def: Any, inputs: Mapping[str, str]) -> None:

@@ -12,6 +12,8 @@ from compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, Fe
 from compiler.tensorflow import tf
 from processor.errors import BadInput
 
+RAGGED_OPS = ("RaggedTensorToSparse", "RaggedTensorToTensor", "RaggedGather", "RaggedTensorToVariant")
+
 Groups = Mapping[str, tuple[str, ...]]
 
 
@@ -91,7 +93,7 @@ def _dtype(name: str, info: Any) -> np.dtype[Any]:
     dtype = tf.as_dtype(info.dtype)
     if dtype == tf.string:
         return np.dtype(object)
-    if dtype.is_floating and dtype.size in (2, 4, 8) and dtype != tf.bfloat16 or dtype.is_integer or dtype == tf.bool:
+    if dtype in (tf.float16, tf.float32, tf.float64, tf.bool) or dtype.is_integer:
         return np.dtype(dtype.as_numpy_dtype)
     raise BadInput(f"input {name[:64]!r}: strings or numbers wanted, got {dtype.name}")
 
@@ -113,7 +115,7 @@ def _is_splits(info: Any, graph_def: Any) -> bool:
                     continue
                 if node.op in ("Identity", "Cast"):
                     names.add(node.name)
-                elif node.op in ("RaggedTensorToSparse", "RaggedTensorToTensor", "RaggedGather", "RaggedTensorToVariant"):
+                elif node.op in RAGGED_OPS:
                     return True
                 elif node.op == "StridedSlice" and i == 0:
                     slices += 1

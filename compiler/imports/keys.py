@@ -17,20 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.imports.graph import INPUT, TABLE, VARIABLE, Node, Ref
+from compiler.imports.ops import words
 from compiler.imports.shapes import Shapes
 from compiler.tensorflow import tf
 from processor.errors import BadInput
 
 Keys = NDArray[np.int64] | list[bytes]
 
-ELEMENTWISE = frozenset(
+ELEMENTWISE = words(
     """
     Abs Add AddV2 Cast Equal ExpandDims FloorDiv FloorMod GatherV2 Greater GreaterEqual Less LessEqual LogicalAnd
     LogicalNot LogicalOr LookupTableFindV2 Maximum Max Mean Min Minimum Mul Neg NotEqual OneHot OnesLike Pack RealDiv
     Reshape Rsqrt Select SelectV2 Shape Sqrt Square Squeeze StridedSlice Sub Sum ZerosLike
-    """.split()
+    """
 )
-PARTITIONED = frozenset("ConcatV2 DynamicPartition DynamicStitch ParallelDynamicStitch Range Size".split())
+PARTITIONED = words("ConcatV2 DynamicPartition DynamicStitch ParallelDynamicStitch Range Size")
 STITCHES = ("DynamicStitch", "ParallelDynamicStitch")
 PASSING = frozenset({"Cast", "Reshape", "ExpandDims", "Squeeze"})
 SHAPING = frozenset({"Shape", "Size", "OnesLike", "ZerosLike"})

@@ -11,8 +11,13 @@ from collections.abc import Iterable
 
 from processor.errors import BadInput
 
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Work on numbers of fixed shape: what backends compile.
-DENSE = frozenset(
+DENSE = words(
     """
     Abs Acos Acosh Add AddN AddV2 All Any ArgMax ArgMin Asin Asinh Atan Atan2 Atanh AvgPool AvgPool3D BatchMatMul
     BatchMatMulV2 BatchMatMulV3 BiasAdd BiasAddV1 BroadcastArgs BroadcastTo Cast Ceil ClipByValue Concat ConcatOffset
@@ -28,17 +33,17 @@ DENSE = frozenset(
     Size Slice Snapshot Softmax Softplus Softsign SpaceToDepth Split SplitV Sqrt Square SquaredDifference Squeeze
     StopGradient StridedSlice Sub Sum Tan Tanh TensorScatterAdd TensorScatterUpdate Tile TopK TopKV2 Transpose
     TruncateDiv TruncateMod Unpack Xdivy Xlog1py Xlogy ZerosLike
-    """.split()
+    """
 )
 
 # Strings, ids, tables, sparse and ragged rows, control flow: what runs on a CPU before the dense graph.
-SPARSE = frozenset(
+SPARSE = words(
     """
     AsString Bincount Bitcast BitwiseAnd BitwiseOr BitwiseXor Bucketize Case DecodeBase64 DenseBincount
     DenseCountSparseOutput DenseToDenseSetOperation DenseToSparseSetOperation DynamicPartition DynamicStitch
     EditDistance EmptyTensorList EncodeBase64 Fingerprint HashTable HashTableV2 If InTopK InTopKV2 Invert
     InvertPermutation LeftShift ListDiff LookupTableFind LookupTableFindV2 LookupTableSize LookupTableSizeV2 LowerBound
-    MutableHashTable MutableHashTableV2 MutableDenseHashTable MutableDenseHashTableV2 NoOp ParallelDynamicStitch
+    MutableHashTable MutableHashTableV2 NoOp ParallelDynamicStitch
     ParseExample ParseExampleV2 ParseSequenceExample ParseSequenceExampleV2 ParseSingleExample PartitionedCall
     PopulationCount RaggedBincount RaggedCountSparseOutput RaggedFillEmptyRows RaggedGather RaggedRange
     RaggedTensorFromVariant RaggedTensorToSparse RaggedTensorToTensor RaggedTensorToVariant ReadVariableOp ReduceJoin
@@ -58,22 +63,22 @@ SPARSE = frozenset(
     UnicodeEncode UnicodeScript UnicodeTranscode Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 UnravelIndex
     UnsortedSegmentJoin UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum UpperBound
     VarHandleOp Variable VariableV2 Where While
-    """.split()
+    """
 )
 
 # They check, and change nothing: left out of what is imported.
 CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 
 # What opening a model needs besides: its variables restored, its tables filled.
-OPENING = frozenset(
+OPENING = words(
     """
     Assign AssignVariableOp InitializeTable InitializeTableFromTextFile InitializeTableFromTextFileV2 InitializeTableV2
     LookupTableExport LookupTableExportV2 LookupTableImport LookupTableImportV2 RestoreV2 VarIsInitializedOp
-    """.split()
+    """
 )
 
 GRAPH = DENSE | SPARSE | CHECKS
-STAGE = DENSE | SPARSE | {"LookupTableImportV2"}
+STAGE = DENSE | SPARSE | {"AssignVariableOp", "LookupTableImportV2"}
 
 
 def check_ops(used: Iterable[str], allowed: frozenset[str], where: str) -> None:

@@ -96,9 +96,8 @@ class PoolFinder:
             if not np.allclose(self._pooled(pool, entries, segments, rows), values[target], rtol=CLOSE, atol=CLOSE):
                 return None
             column = sample.get(name)
-            if not isinstance(column, Ragged):
-                name = ""
-            elif not np.array_equal(segments, np.repeat(np.arange(rows), np.diff(column.row_splits))):
+            lengths = np.diff(column.row_splits) if isinstance(column, Ragged) else None
+            if lengths is None or not np.array_equal(segments, np.repeat(np.arange(rows), lengths)):
                 name = ""
         return Pool(pool.lookup, pool.combiner, pool.entries, pool.segments, name)
 

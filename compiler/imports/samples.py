@@ -189,7 +189,8 @@ class Maker:
     def _parsed(self, name: str) -> Iterator[tuple[str, Any, int, Ref]]:
         """(key, dtype, length, where its values come out) of every feature that a node parses."""
         runner, node = self._runner, self._runner.graph.nodes[name]
-        attr = node.definition.attr
+        # Asking a message for what it does not have adds it.
+        attr = type(node.definition).FromString(node.definition.SerializeToString()).attr
 
         def keys(ref: Ref) -> list[str]:
             return [k.decode() for k in np.asarray(runner.constant(ref)).ravel().tolist()]

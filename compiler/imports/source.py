@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compiler.imports.graph import Graph, Ref, _Inliner, functions_of, inline, parse
 from compiler.imports.feeds import Fed
+from compiler.imports.graph import Graph, Inliner, Ref, functions_of, inline, parse
 from compiler.imports.inputs import arrange
 from compiler.imports.ops import GRAPH, OPENING, check_ops
 from compiler.tensorflow import keras, meta_graph_pb2, quiet, saved_model_pb2, tf
@@ -31,14 +31,14 @@ MAX_UNPACKED_NBYTES = 64 << 30
 # zip's DEFLATE cannot pack tighter than 1032 to 1; weights hardly pack at all, JSON ten to one.
 MAX_PACKING = 200
 KERAS_MODULES = ("keras.layers", "keras.initializers", "keras.regularizers", "keras.constraints", "keras.activations")
-KERAS_SOURCES = ("keras.src.layers", "keras.src.models", "keras.src.ops", "keras.src.backend.common", "keras.src.dtype_policies")
+KERAS_SOURCES = tuple(f"keras.src.{part}" for part in ("layers", "models", "ops", "backend.common", "dtype_policies"))
 KERAS_PLAIN = ("keras", "keras.models", "keras.ops", "keras.optimizers", "keras.losses", "keras.metrics", "builtins")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """An opened model. kind: SavedModel | Keras. inputs: by name. graph: flat; outputs: name -> where in it. session: has the variables
-    and tables; it lives as long as the block that opened it."""
+    """An opened model. kind: SavedModel | Keras. inputs: by name. graph: flat; outputs: name -> where in it. session:
+    has the variables and tables; it lives as long as the block that opened it."""
 
     kind: str
     signature: str
@@ -213,7 +213,7 @@ def _assets(folder: Path, meta: Any) -> dict[str, str]:
 
 def _check_text_files(definition: Any, assets: Mapping[str, str]) -> None:
     """A table may be filled from an asset of the model, from no other file."""
-    flat = _Inliner(definition, {f"asset/{i}": name for i, name in enumerate(assets)}).graph
+    flat = Inliner(definition, {f"asset/{i}": name for i, name in enumerate(assets)}).graph
     for node in flat.nodes.values():
         if node.op.startswith("InitializeTableFromTextFile") and not node.inputs[1][0].startswith("asset/"):
             raise BadInput("source: a table is filled from a file that is no asset of the model")

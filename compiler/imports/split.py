@@ -2,8 +2,8 @@
 
 A node can be dense if it is work on numbers whose shape is fixed but for the batch. Whatever cannot be, and all that
 it depends on, is the sparse side; the rest is the dense graph. A tensor at the cut is, in this order: a float input as
-it is; embeddings that a table holds (compiler.imports.keys), pooled or not (compiler.imports.pools); or columns that the
-model's own sparse side, as a stage, computes.
+it is; embeddings that a table holds (compiler.imports.keys), pooled or not (compiler.imports.pools); or columns that
+the model's own sparse side, as a stage, computes.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Splitter:
         shapes = self._shapes
         found = shapes.rows(ref)
         assert found is not None, "only tensors with rows are cut"
-        each, dims = found
+        _, dims = found
         node = self._graph.nodes[ref[0]]
         how: str | Lookup | Pool | None = None
         if node.op == INPUT and ref[0] in self._floats:
@@ -147,4 +147,3 @@ class Splitter:
         elif not whole and shapes.dtype(ref) in CUT_DTYPES:
             how = self._pools.find(ref) if node.op in SEGMENTS else self._finder.find(ref)
         return Port(ref, offset, shapes.size(ref), dims, shapes.dtype(ref) == tf.bool, how)
-
