@@ -71,13 +71,15 @@ class _Side:
     def visit(self, ref: Ref) -> Ref:
         """Copies what a tensor needs; returns where it is in the copy."""
         stack = [ref[0]] if ref not in self._ports else []
+        done: set[str] = set()
         while stack:
-            node = self._from.nodes[stack.pop()]
-            if node.name in self.graph.nodes:
+            name = stack.pop()
+            if name in done:
                 continue
-            copy = self._copy(node)
-            self.graph.nodes[node.name] = copy
-            stack.extend(r[0] for r in copy.inputs if r not in self._ports and r[0] in self._from.nodes)
+            done.add(name)
+            if name not in self.graph.nodes:
+                self.graph.nodes[name] = self._copy(self._from.nodes[name])
+            stack.extend(r[0] for r in self.graph.nodes[name].inputs if r not in self._ports)
         return ref
 
     def _copy(self, node: Node) -> Node:
@@ -88,6 +90,8 @@ class _Side:
             each, dims = self._shapes.rows(node.inputs[0]) or (1, ())
             self.shapes[name, 0] = (each, dims, self._shapes.dtype((name, 0)))
             return Node(name, ROWS, (), None)
+        elif node.op == "Erfc":
+            return self._erfc(node)
         inputs = list(node.inputs)
         at = SHAPE_OPERAND.get(node.op, -1)
         found = self._shapes.rows((name, 0))
@@ -97,6 +101,16 @@ class _Side:
             if ref[0] in self._tainted and (name not in self._tainted):
                 inputs[i] = self._frozen(ref)
         return Node(name, node.op, tuple(inputs), node.definition)
+
+    def _erfc(self, node: Node) -> Node:
+        """1 - erf(x), which more backends have words for."""
+        erf, sub = f"{node.name}/erf", tf.compat.v1.NodeDef(op="Sub")
+        definition = tf.compat.v1.NodeDef(op="Erf")
+        for made in (definition, sub):
+            made.attr["T"].CopyFrom(node.definition.attr["T"])
+        self.graph.nodes[erf] = Node(erf, "Erf", node.inputs, definition)
+        one = self._constant(f"{node.name}/one", np.float32(1.0))
+        return Node(node.name, "Sub", (one, (erf, 0)), sub)
 
     def _shape(self, node: Node, found: tuple[int, tuple[int, ...]]) -> Ref:
         each, dims = found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.imports.graph import HANDLE, INPUT, TABLE, VARIABLE, Graph, Ref, text
+from compiler.imports.graph import HANDLE, INPUT, SOURCES, TABLE, VARIABLE, Graph, Ref, text
 from compiler.imports.source import Source
 from compiler.tensorflow import tf
 from processor.errors import BadInput
@@ -58,7 +58,7 @@ class Runner:
 
     def outputs(self, name: str) -> list[Ref]:
         """All that a node puts out."""
-        if (name, 0) in self._tensors:
+        if self.graph.nodes[name].op in SOURCES:
             return [(name, 0)]
         try:
             return [(name, i) for i in range(len(self._holder.get_operation_by_name(f"{SCOPE}/{name}").outputs))]

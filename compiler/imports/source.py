@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -213,9 +214,16 @@ def _assets(folder: Path, meta: Any) -> dict[str, str]:
 
 def _check_text_files(definition: Any, assets: Mapping[str, str]) -> None:
     """A table may be filled from an asset of the model, from no other file."""
-    flat = Inliner(definition, {f"asset/{i}": name for i, name in enumerate(assets)}).graph
-    for node in flat.nodes.values():
-        if node.op.startswith("InitializeTableFromTextFile") and not node.inputs[1][0].startswith("asset/"):
+    nodes = Inliner(definition, {f"asset/{i}": name for i, name in enumerate(assets)}).graph.nodes.values()
+    named = {node.name for node in nodes if node.name.startswith("asset/")}
+    # A path may travel through a variable that nothing but assets is ever assigned to.
+    assigned: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.op in ("Assign", "AssignVariableOp"):
+            assigned.setdefault(node.inputs[0][0], []).append(node.inputs[1][0])
+    named |= {variable for variable, sources in assigned.items() if named.issuperset(sources)}
+    for node in nodes:
+        if node.op.startswith("InitializeTableFromTextFile") and node.inputs[1][0] not in named:
             raise BadInput("source: a table is filled from a file that is no asset of the model")
 
 
@@ -246,7 +254,8 @@ def _export_keras(path: Path, folder: Path) -> None:
     """Writes a Keras file as a SavedModel into `folder`."""
     _check_archive(path)
     try:
-        with quiet():
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             model = keras.saving.load_model(path, compile=False, safe_mode=True)
             model.export(str(folder), format="tf_saved_model", verbose=False)
     except Exception as error:
