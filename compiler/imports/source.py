@@ -74,14 +74,6 @@ def open_source(
         raise NotFound("source: a SavedModel folder or a .keras file wanted")
 
 
-def is_source(folder: Path) -> Path | None:
-    """What there is to import in a version's folder: the folder itself, its one Keras file, or nothing."""
-    if (folder / "saved_model.pb").is_file():
-        return folder
-    files = sorted(folder.glob("*.keras"))
-    return files[0] if len(files) == 1 else None
-
-
 @contextmanager
 def _open_saved_model(
     folder: Path,
