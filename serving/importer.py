@@ -116,6 +116,7 @@ class Importer:
                 self._running.process.wait(STOP_WAIT_S)
             except subprocess.TimeoutExpired:
                 log.warning("an import does not end")
+            self._running.said.close()
             self._running = None
 
     def _look(self) -> None:
@@ -144,7 +145,7 @@ class Importer:
 
     def _begin(self, model: str, version: int, path: Path, state: State) -> list[str]:
         self._done[path] = state
-        said = tempfile.TemporaryFile()
+        said = tempfile.TemporaryFile()  # noqa: SIM115 - it outlives the call, with the process that writes to it
         arguments = ["import", str(path), "--repository", str(self._folder.absolute()), "--name", model]
         process = self._start([*arguments, "--version", str(version)], said)
         self._running = Running(model, version, state, process, said)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,12 +28,15 @@ def import_command(
         list[str] | None,
         typer.Option(help="NAME=INDICES,VALUES,SHAPE: these tensors of the signature are one sparse input."),
     ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help='JSON file {"inputs": {NAME: [rows]}} to try the model on. [made up]')
+    ] = None,
 ) -> None:
     """Imports a TensorFlow SavedModel or a Keras file: splits, compiles and proves it, then commits it as a version."""
     from compiler.imports.model import Options, import_model
     from compiler.imports.printing import lines
 
-    options = Options(signature, groups(ragged, "--ragged"), groups(sparse, "--sparse"))
+    options = Options(signature, groups(ragged, "--ragged"), groups(sparse, "--sparse"), _samples(samples))
     console = Console()
     with console.status("importing"):
         imported = import_model(source, repository, name, version, options)
@@ -54,6 +58,20 @@ def draw(source: Path, out: Path | None, signature: str) -> None:
         if out.suffix != ".svg":
             raise BadInput(f"out: a file ending in .svg wanted, got {out.name[:64]!r}")
         out.write_text(svg(report), encoding="utf-8")
+
+
+def _samples(path: Path | None) -> dict[str, Any] | None:
+    """The inputs of a predict request's body in TensorFlow Serving's column form."""
+    if path is None:
+        return None
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        raise BadInput("samples: a JSON file wanted") from None
+    inputs = document.get("inputs") if isinstance(document, dict) else None
+    if not isinstance(inputs, dict):
+        raise BadInput('samples: {"inputs": {NAME: [rows]}} wanted')
+    return inputs
 
 
 def groups(values: list[str] | None, option: str) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,8 @@ to the processor.
 
 Order at the start: signal handlers, both ports (503 while models load), processor, watcher, the ready line.
 Order at the end: unready, drain_s of ordinary service, no new connections, requests in flight answered within
-shutdown_timeout_s, watcher, an import at work, admin port, processor. A second signal skips what is left of the waiting.
+shutdown_timeout_s, watcher, an import at work, admin port, processor. A second signal skips what is left of the
+waiting.
 """
 
 from __future__ import annotations

@@ -227,12 +227,15 @@ class Inliner:
         return first
 
     def _normalise(self) -> None:
-        """Reads of variables become the variable itself; gathers from a handle become gathers from its value."""
+        """Reads of variables become the variable itself, and values that only change their wrapping stay what they are;
+        gathers from a handle become gathers from its value."""
         nodes = self.graph.nodes
         for name, node in list(nodes.items()):
             if node.op == "ReadVariableOp":
                 self._alias[name, 0] = node.inputs[0]
                 del nodes[name]
+            elif node.op == "RaggedTensorToSparse":
+                self._alias[name, 1] = node.inputs[-1]
             elif node.op in ("ResourceGather", "ResourceGatherNd"):
                 nodes[name] = self._gather(node)
         for name, node in list(nodes.items()):

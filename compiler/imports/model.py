@@ -46,12 +46,13 @@ TAIL = 3
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """signature: which of the SavedModel's. ragged, sparse: inputs whose tensors belong together, by name. buckets: to
-    compile for."""
+    """signature: which of the SavedModel's. ragged, sparse: inputs whose tensors belong together, by name. samples: rows
+    of every input, to try the model on, where none can be made up. buckets: to compile for."""
 
     signature: str = "serving_default"
     ragged: Mapping[str, tuple[str, ...]] | None = None
     sparse: Mapping[str, tuple[str, ...]] | None = None
+    samples: Mapping[str, Any] | None = None
     buckets: Sequence[int] = BUCKETS
 
 
@@ -82,7 +83,7 @@ def import_model(
         VersionWriter(repository, model, number, beside) as writer,
         quiet(),
     ):
-        made = _Importer(opened).make(writer, options.buckets)
+        made = Importer(opened, options.samples).make(writer, options.buckets)
         manifest = replace(made.manifest, model=model, version=number, created_at=time.time())
         return Imported(writer.commit(manifest), made.report)
 
@@ -91,7 +92,7 @@ def analyse(source: Path, options: Options | None = None) -> dict[str, Any]:
     """What importing would put where, without writing anything."""
     options = options or Options()
     with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
-        importer = _Importer(opened)
+        importer = Importer(opened, options.samples)
         split = importer.splitter.split()
         graph = build_dense(split, importer.shapes, importer.outputs)
         return importer.report(split, importer.draft(split), graph, [])
@@ -103,15 +104,15 @@ class _Made:
     report: dict[str, Any]
 
 
-class _Importer:
+class Importer:
     """One opened source, looked at."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, samples: Mapping[str, Any] | None = None) -> None:
         self.source = source
         self.runner = Runner(source)
         self.outputs, self._notes = _outputs(source, self.runner)
         refs = list(self.outputs.values())
-        self.samples = make_samples(self.runner, source.inputs, refs, SIZES)
+        self.samples = make_samples(self.runner, source.inputs, refs, SIZES, samples)
         self.shapes = Shapes(self.runner, source.inputs, refs, self.samples)
         self._check_rows()
         self.splitter = Splitter(self.shapes, source.inputs, self.outputs, self.samples)

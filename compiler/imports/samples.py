@@ -7,7 +7,7 @@ it is taken; models that take none can be given inputs of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,9 +64,21 @@ class Hints:
 
 
 def make_samples(
-    runner: Runner, inputs: Sequence[Fed], outputs: Sequence[Ref], sizes: Sequence[int]
+    runner: Runner,
+    inputs: Sequence[Fed],
+    outputs: Sequence[Ref],
+    sizes: Sequence[int],
+    given: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Column]]:
-    """Columns for each batch size that the model takes, as a client would send them; raises BadInput."""
+    """Columns for each batch size that the model takes, as a client would send them; raises BadInput.
+
+    given: rows of every input to take over and over instead, as in a JSON request.
+    """
+    if given is not None:
+        samples = [{f.name: _repeated(f, given.get(f.name), rows) for f in inputs} for rows in sizes]
+        for sample, rows in zip(samples, sizes):
+            runner.run(list(outputs), feeds_of({f.name: f for f in inputs}, sample, rows))
+        return samples
     for scale in SCALES:
         maker = Maker(runner, scale)
         samples = [maker.columns(inputs, rows) for rows in sizes]
@@ -77,6 +89,23 @@ def make_samples(
             continue
         return samples
     raise BadInput("source: no inputs could be made up that the model takes: give some with --samples")
+
+
+def _repeated(fed: Fed, values: Any, rows: int) -> Column:
+    """`rows` rows of an input's given ones, over and over."""
+    if not isinstance(values, list) or not values:
+        raise BadInput(f"samples: a list of rows wanted for input {fed.name!r}")
+    chosen = [values[i % len(values)] for i in range(rows)]
+    try:
+        if fed.kind != DENSE:
+            return Ragged.of(chosen)
+        if fed.dtype.kind == "O":
+            return Strings.of(np.array(chosen, object).ravel().tolist())
+        dtype = np.float32 if fed.dtype.kind == "f" else np.int64
+        columns = fed.input.columns
+        return np.array(chosen, dtype).reshape((rows, columns) if columns else (rows,))
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise BadInput(f"samples: {fed.input.dtype} values wanted for input {fed.name!r}") from None
 
 
 class Maker:

@@ -154,9 +154,11 @@ def _restore(folder: Path, meta: Any, graph: Graph) -> Any:
     holder = tf.Graph()
     options = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=2)
     session = tf.compat.v1.Session(graph=holder, config=options)
+    reason = "it is not one of this TensorFlow"
     try:
         with holder.as_default():
             tf.graph_util.import_graph_def(definition, name="")
+        reason = "variables are missing or damaged"
         if saver.restore_op_name and handles:
             checkpoint = folder / "variables" / "variables"
             has = checkpoint.with_name("variables.index").is_file()
@@ -164,6 +166,7 @@ def _restore(folder: Path, meta: Any, graph: Graph) -> Any:
                 raise BadInput("source: variables are missing")
             if has:
                 session.run(parse(saver.restore_op_name)[0], {saver.filename_tensor_name: str(checkpoint)})
+        reason = "its tables cannot be filled"
         if _init_op(meta):
             session.run(_init_op(meta), assets)
     except BadInput:
@@ -171,7 +174,6 @@ def _restore(folder: Path, meta: Any, graph: Graph) -> Any:
         raise
     except Exception as error:
         session.close()
-        reason = "variables are missing or damaged" if "variables" in str(error) else "it cannot be opened"
         raise BadInput(f"source: {reason}: {type(error).__name__}") from None
     return session
 

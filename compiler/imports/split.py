@@ -118,7 +118,7 @@ class Splitter:
         while stack:
             above = self._graph.nodes[stack.pop()]
             if above.name not in self._shapes.free and above.op != INPUT and above.name not in reasons:
-                reasons[above.name] = f"feeds {node.op}"
+                reasons[above.name] = self._why_sparse(above) or f"feeds {node.op}"
                 stack.extend(ref[0] for ref in above.inputs)
 
     def _why_sparse(self, node: Node) -> str:
