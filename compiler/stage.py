@@ -11,6 +11,7 @@ Thread-safe: a session of TensorFlow's is, and nothing else is kept.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -119,5 +120,6 @@ def _dtype(node: Any) -> np.dtype[Any]:
 
 
 def _reason(error: Any) -> str:
-    """The first line of what TensorFlow says, without the node that it names."""
-    return str(error.message).split("\n")[0].split("[[")[0].strip()[:200]
+    """What TensorFlow says of the values, without the nodes and the stack that it names."""
+    told = re.search(r"([^\n]*?)\s*\[\[\{\{node", str(error.message))
+    return told[1].strip()[:200] if told else type(error).__name__

@@ -46,8 +46,8 @@ TAIL = 3
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """signature: which of the SavedModel's. ragged, sparse: inputs whose tensors belong together, by name. samples: rows
-    of every input, to try the model on, where none can be made up. buckets: to compile for."""
+    """signature: which of the SavedModel's. ragged, sparse: inputs whose tensors belong together, by name. samples:
+    rows of every input, to try the model on, where none can be made up. buckets: to compile for."""
 
     signature: str = "serving_default"
     ragged: Mapping[str, tuple[str, ...]] | None = None

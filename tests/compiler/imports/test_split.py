@@ -150,18 +150,19 @@ def test_a_lookup_of_the_first_few_ids_only_is_pooled_from_the_stages(split):
     def first_two(m, ids):
         return tf.nn.safe_embedding_lookup_sparse(m.rows, ids[:, :2].to_sparse(), combiner="sum") @ m.head
 
-    _, found, draft = split(LIST, first_two)
+    _, _, draft = split(LIST, first_two)
     pools = [f for f in draft.features if f.kind == "ids"]
     assert [f.input.startswith("stage.") for f in pools] == [True]
 
 
 def test_a_float_is_a_block_as_it_is_and_its_arithmetic_is_dense(split):
     spec = tf.TensorSpec([None, 4], name="values")
-    importer, found, draft = split(spec, lambda m, x: tf.nn.relu(tf.math.log1p(tf.abs(x)) @ m.head))
+    importer, _, draft = split(spec, lambda m, x: tf.nn.relu(tf.math.log1p(tf.abs(x)) @ m.head))
 
     assert [(f.kind, f.width, f.input) for f in draft.features] == [("floats", 4, "values")]
     assert importer.graph.weights.keys() == {"head"}
-    assert not draft.tables and draft.stage is None
+    assert not draft.tables
+    assert draft.stage is None
 
 
 def test_the_dense_graph_computes_gelu_without_erfc(split):
