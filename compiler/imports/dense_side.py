@@ -56,7 +56,7 @@ class _Side:
     """Copies the dense side's nodes, with what depends on the sparse side replaced by sources."""
 
     def __init__(self, split: Split, shapes: Shapes) -> None:
-        self.graph = Graph(library=shapes.graph.library)
+        self.graph = Graph()  # No dense operation calls a function.
         self.weights: dict[str, str] = {}
         self.shapes: dict[Ref, tuple[int, tuple[int, ...], Any]] = {}
         self._ports = {port.ref for port in split.ports}

@@ -75,7 +75,8 @@ class Graph:
         """
         definition = tf.compat.v1.GraphDef()
         definition.versions.producer = PRODUCER
-        definition.library.CopyFrom(self.library)
+        if self.library is not None:
+            definition.library.CopyFrom(self.library)
         for node in self.ancestors(refs, given):
             if node.op in SOURCES:
                 raise BadInput(f"graph: {node.name[:80]!r} is a source and has to be given")
