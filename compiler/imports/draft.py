@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,8 +121,10 @@ class Drafter:
         """The table of a lookup: a new one, or one of the same variable with the same rows under the same keys."""
         strings = isinstance(lookup.keys, list)
         default = [] if lookup.default is None else [float(v) for v in lookup.default]
-        keys = tuple(lookup.keys) if strings else lookup.keys.tobytes()  # type: ignore[union-attr]
-        same = (lookup.variable, keys, lookup.rows.tobytes(), tuple(default), strings)
+        # What the rows are is said by a digest: tables may be large.
+        keys = repr(lookup.keys).encode() if isinstance(lookup.keys, list) else np.ascontiguousarray(lookup.keys)
+        digests = [hashlib.sha256(part).digest() for part in (keys, np.ascontiguousarray(lookup.rows))]
+        same = (lookup.variable, *digests, tuple(default), strings)
         if same in self._same:
             return self._same[same]
         label = self._variables[lookup.variable].replace("/", ".") if lookup.variable else f"{source}.keys"

@@ -45,7 +45,7 @@ CLOSE = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """T as rows of a table keyed by D. keys: in no order, distinct. rows: float32 [keys, dim]. default: [] for zeros.
+    """T as rows of a table keyed by D. keys: distinct, ids ascending. rows: float32 [keys, dim]. default: None: zeros.
     variable: whose rows they are, "" where they are computed."""
 
     target: Ref
@@ -61,10 +61,20 @@ class Lookup:
 
     def values(self, keys: Any) -> NDArray[np.float32]:
         """float32 [n, dim]: the rows of n keys, by numpy: what the checks compare with."""
-        at = {key: i for i, key in enumerate(self.keys if isinstance(self.keys, list) else self.keys.tolist())}
-        default = np.zeros(self.dim, np.float32) if self.default is None else self.default
-        found = [at.get(key) for key in np.asarray(keys).ravel().tolist()]
-        return np.array([default if i is None else self.rows[i] for i in found], np.float32).reshape(-1, self.dim)
+        wanted = np.asarray(keys).ravel()
+        if isinstance(self.keys, list):
+            at = {key: i for i, key in enumerate(self.keys)}
+            found = np.array([at.get(key, -1) for key in wanted.tolist()], np.int64)
+        else:
+            found = np.searchsorted(self.keys, wanted)
+            known = found < len(self.keys)
+            known[known] = self.keys[found[known]] == wanted[known]
+            found = np.where(known, found, -1)
+        rows = np.zeros((len(wanted), self.dim), np.float32)
+        if self.default is not None:
+            rows[:] = self.default
+        rows[found >= 0] = self.rows[found[found >= 0]]
+        return rows
 
 
 class Finder:
