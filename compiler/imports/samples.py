@@ -41,7 +41,6 @@ THROUGH = {
     "SparseToDense": {2: 0},
     "RaggedTensorToTensor": {1: 0},
     "DynamicPartition": {0: 0},
-    "Pack": {},
     "Transpose": {0: 0},
     "StringLower": {0: 0},
     "StringStrip": {0: 0},
@@ -51,8 +50,8 @@ THROUGH = {
 
 @dataclass(slots=True)
 class Hints:
-    """What an input goes to. keys: of tables. below: the fewest rows of what it indexes. parts: of several tables one
-    behind another. number: it is text that is read as a number. parsed: the ParseExample nodes that read it."""
+    """What an input goes to. keys: of tables. below: the fewest rows of what it indexes. number: it is text that is read
+    as a number. parsed: the ParseExample nodes that read it."""
 
     keys: list[Any] = field(default_factory=list)
     below: int | None = None

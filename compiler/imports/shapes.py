@@ -7,7 +7,7 @@ fixed number of them) a row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,3 @@ class Shapes:
         node = self.graph.nodes[name]
         skip = SHAPE_OPERAND.get(node.op, -1) if self.rows((name, 0)) is not None else -1
         return [ref for i, ref in enumerate(node.inputs) if i != skip and ref[0] not in self.free]
-
-
-def by_name(inputs: Sequence[Fed]) -> Mapping[str, Fed]:
-    return {f.name: f for f in inputs}

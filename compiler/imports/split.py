@@ -41,14 +41,13 @@ class Port:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """ports: by offset. dense: its nodes, each after its inputs. reasons: of each node of the sparse side, why it is
-    there. whole: the dense graph is empty, and the stage computes the outputs."""
+    """ports: by offset. dense: its nodes, each after its inputs; none where the stage computes the outputs. reasons: of
+    each node of the sparse side, why it is there."""
 
     ports: list[Port]
     width: int
     dense: list[Node]
     reasons: dict[str, str]
-    whole: bool
 
 
 class Splitter:
@@ -79,7 +78,7 @@ class Splitter:
         for ref in sorted(cut, key=lambda ref: (position[ref[0]], ref[1])):
             ports.append(self._port(ref, offset, whole))
             offset += ports[-1].size
-        return Split(ports, offset, sorted(dense, key=lambda n: position[n.name]), reasons, not dense)
+        return Split(ports, offset, sorted(dense, key=lambda n: position[n.name]), reasons)
 
     def _walk(self, reasons: dict[str, str], whole: bool) -> tuple[list[Node], list[Ref]]:
         """From the outputs up to the sparse side: nodes passed and tensors met; what has to be sparse is added."""
