@@ -50,7 +50,7 @@ THROUGH = {
 
 @dataclass(slots=True)
 class Hints:
-    """What an input goes to. keys: of tables. below: the fewest rows of what it indexes. number: it is text that is read
+    """Where an input goes. keys: of tables. below: the fewest rows of what it indexes. number: it is text that is read
     as a number. parsed: the ParseExample nodes that read it."""
 
     keys: list[Any] = field(default_factory=list)
