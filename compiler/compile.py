@@ -33,7 +33,7 @@ def compile_graph(
 
     role: which part of a model's dense graph this one is (processor.userside); parts have a folder of their own. The
     caller adds the files to manifest.files. progress(done, total) is called after every bucket. Every
-    executable is run once on random rows against TensorFlow. Raises BadInput for an unknown backend or
+    executable is run once against TensorFlow. Raises BadInput for an unknown backend or
     bucket, and when the backend cannot express the graph or computes something else.
     """
     buckets = sorted(set(buckets))
@@ -78,11 +78,11 @@ def source_hash(lowered: Lowered, bucket: int) -> str:
 
 
 def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[Executable]) -> None:
-    """Raises BadInput unless every executable computes what TensorFlow does on random rows."""
+    """Raises BadInput unless every executable computes what TensorFlow does on the graph's examples, or random rows."""
     artefacts = [Artefact(e.bucket, (version_folder / e.file).read_bytes(), e.weights) for e in entries]
     columns = {output.name: output.columns for output in graph.outputs}
     rows = max(e.bucket for e in entries)
-    x = np.random.default_rng(rows).standard_normal((rows, graph.width), np.float32)
+    x = graph.sample(rows)
     wanted = graph.run(x)
     loaded = load_backend(entries[0].backend).load_all(artefacts, graph.weights, graph.width, columns)
     for executable in loaded:

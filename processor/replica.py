@@ -39,6 +39,7 @@ from processor.once import UserOnce
 from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
 from processor.sparse import SparsePlan
+from processor.stage import load_stage
 from processor.stores.remote import RemoteTables
 from processor.table import descriptor
 from processor.userside import WHOLE, division
@@ -130,7 +131,8 @@ class Replica:
         cpus: cores for them, none for any. remote: where this process finds the rows of tables that are not in memory.
         """
         self.manifest: Manifest = reader.manifest
-        self.plan = SparsePlan(self.manifest)
+        spec = self.manifest.stage
+        self.plan = SparsePlan(self.manifest, load_stage(self.manifest, reader.file(spec.file)) if spec else None)
         self.remote = remote.open(self.manifest, self.plan) if remote else None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         divided = division(self.manifest)

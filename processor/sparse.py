@@ -3,6 +3,10 @@
 A SparsePlan is made once from the manifest. bind() checks a request against it and turns it into addresses; fill()
 runs the fused kernel over the bound requests of a batch. Bounds are checked in bind() and only there: the kernel
 trusts what bind() returns.
+
+A version with a stage (processor.stage) computes part of its inputs itself: bind() checks the request, runs the stage
+on it once, and checks what the stage puts out as it checks what clients send. That takes as long as the stage does, so
+callers on an event loop bind such versions elsewhere.
 """
 
 from __future__ import annotations
@@ -20,9 +24,11 @@ from processor.errors import BadInput
 from processor.kernels import pool
 from processor.kernels.hashing import hash_strings
 from processor.package.manifest import Feature, Input, Manifest
+from processor.stage import Stage
 from processor.userside import user_features
 
 MAX_LAYOUTS = 256
+KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ONE, "string": pool.KIND_ONE}
 COMBINERS = {"sum": pool.SUM, "mean": pool.MEAN, "sqrtn": pool.SQRTN, "none": pool.NONE}
 
 
@@ -82,19 +88,25 @@ class Pooling(NamedTuple):
 class SparsePlan:
     """What to read, look up and pool for one model, in which columns of the dense input."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, stage: Stage | None = None) -> None:
+        """stage: of a manifest that names one."""
         self.width = manifest.width
+        self.stage = stage
         self._inputs = {i.name: i for i in manifest.inputs}
+        sources = {i.name: i for i in manifest.sources}
         tables = {t.name: (n, t) for n, t in enumerate(manifest.tables)}
+        read = {f.input for f in manifest.features if f.table}
         self._slots: dict[tuple[str, int], int] = {}
-        for name in self._inputs:
+        for name, spec in sources.items():
             seeds = {tables[f.table][1].hash_seed for f in manifest.features if f.input == name and f.table}
-            for seed in sorted(seeds) if self._inputs[name].dtype == "string" else [0]:
+            for seed in sorted(seeds or {0}) if spec.dtype == "string" else [0]:
                 self._slots[name, seed] = len(self._slots)
-        # In the order of their slots' numbers.
-        self._reads = [
-            (_Read(spec), [seed for owner, seed in self._slots if owner == name]) for name, spec in self._inputs.items()
+        # In the order of their slots' numbers: the request's inputs, then the stage's outputs.
+        reads = [
+            (_Read(spec, name in read), [seed for owner, seed in self._slots if owner == name])
+            for name, spec in sources.items()
         ]
+        self._reads, self._staged = reads[: len(self._inputs)], reads[len(self._inputs) :]
         user = {f.input for f in user_features(manifest.features)} if manifest.user_width else set()
         self._user = frozenset(user)
         self._features = {f.name: row for row, f in enumerate(manifest.features)}
@@ -106,8 +118,8 @@ class SparsePlan:
             table, seed = -1, 0
             if f.table:
                 table = tables[f.table][0]
-                seed = tables[f.table][1].hash_seed if self._inputs[f.input].dtype == "string" else 0
-            kind = {"float": pool.KIND_FLOAT, "id": pool.KIND_ONE, "string": pool.KIND_ONE}.get(f.kind, pool.KIND_MANY)
+                seed = tables[f.table][1].hash_seed if sources[f.input].dtype == "string" else 0
+            kind = KINDS.get(f.kind, pool.KIND_MANY)
             slot = self._slots[f.input, seed]
             self.plan[row] = (
                 kind,
@@ -134,8 +146,20 @@ class SparsePlan:
             self._refuse_names(inputs)
         words: list[int] = []
         keep: list[Slot] = []
-        rows, ids, once = 1, 0, bool(self._user)
-        for read, seeds in self._reads:
+        rows, ids, once = self._read(self._reads, inputs, 1, words, keep)
+        if self.stage is not None:
+            staged = self.stage.run(inputs, rows)
+            rows, more, same = self._read(self._staged, staged, rows, words, keep)
+            ids, once = ids + more, once and same
+        return Bound(rows, ids, self._pack(*words), keep, once)
+
+    def _read(
+        self, reads: Sequence[Reading], inputs: Mapping[str, Column], rows: int, words: list[int], keep: list[Slot]
+    ) -> tuple[int, int, bool]:
+        """Adds these inputs' slots; returns the rows of all so far, the ids of these, and whether all of the user's
+        among them have one row."""
+        ids, once = 0, bool(self._user)
+        for read, seeds in reads:
             for seed in seeds:
                 slot = read(inputs[read.name], seed)
                 values, count, stride, splits = slot
@@ -148,13 +172,13 @@ class SparsePlan:
                     once = once and read.name not in self._user
                 if read.looked_up:
                     ids += values.size
-        return Bound(rows, ids, self._pack(*words), keep, once)
+        return rows, ids, once
 
     def _layout(self, inputs: Packed) -> Layout | None:
         """What bind() finds for these places, whatever their values; None where it has to look at values."""
         places = inputs.places
         layout = self._layouts.get(places)
-        if layout is None and not any(read.looks_at_values for read, _ in self._reads):
+        if layout is None and self.stage is None and not any(read.looks_at_values for read, _ in self._reads):
             bound = self.bind({name: inputs[name] for name in inputs})
             offsets = {place.name: place.offset for place in places.columns}
             slots = [(offsets[read.name], slot) for (read, _), slot in zip(self._reads, bound.keep)]
@@ -220,10 +244,10 @@ if not address(_probe) == address_of_bytes(_bytes) == _probe.ctypes.data:
 class _Read:
     """Reads one input: contiguous and typed as the manifest says, or BadInput."""
 
-    def __init__(self, spec: Input) -> None:
+    def __init__(self, spec: Input, looked_up: bool) -> None:
         self.name = spec.name
         self._spec = spec
-        self.looked_up = spec.dtype != "float32"
+        self.looked_up = looked_up
         self._where = f"input {spec.name!r}"
         self._width = spec.columns or 1
         self.looks_at_values = spec.ragged or spec.dtype == "string"
@@ -267,6 +291,10 @@ class _Read:
         if column.dtype != self._dtype:
             raise BadInput(f"{where}: {spec.dtype} wanted, got {column.dtype.name}")
         return Slot(np.ascontiguousarray(column), column.shape[0], width, None)
+
+
+Reading = tuple[_Read, list[int]]
+"""An input, and the seeds that its strings are hashed with."""
 
 
 def _ids(spec: Input, values: NDArray[np.int64] | Strings, seed: int, where: str) -> NDArray[np.int64]:

@@ -1,10 +1,11 @@
 """The data port: TensorFlow Serving REST, KServe v2, health and metrics as one raw ASGI application.
 
 Life of a predict request: path -> manifest -> codec -> Processor.submit -> codec -> reply. Everything but the
-prediction runs on the event loop. With inline compute the prediction does too: what a turn of the loop has read is
-computed at its end, batch by batch, the sockets getting their turn between two batches. Otherwise it runs on a
-session's thread, which hands the reply back through Wakeups. A client that leaves costs its own prediction and nothing
-else: sends to it are dropped below ASGI.
+prediction runs on the event loop; requests of a version with a stage are submitted elsewhere (serving.stages), because
+binding them runs it. With inline compute the prediction does too: what a turn of the loop has read is computed at its
+end, batch by batch, the sockets getting their turn between two batches. Otherwise it runs on a session's thread, which
+hands the reply back through Wakeups. A client that leaves costs its own prediction and nothing else: sends to it are
+dropped below ASGI.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from serving.heads import Heads
 from serving.lifecycle import Lifecycle
 from serving.metrics import CONTENT_TYPE, Metrics
 from serving.routes import Route, parse
+from serving.stages import Stages
 from serving.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -113,6 +115,7 @@ class DataApp:
         self._default_timeout_s = default_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hand_over: Callable[[Finish], Finish]
+        self._stages: Stages
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
             "live": self._live,
             "ready": self._ready,
@@ -183,7 +186,10 @@ class DataApp:
 
         timeout_s = options.timeout_s or self._default_timeout_s
         request = PredictRequest(route.model, inputs, route.version, route.label, timeout_s, caller_of(headers))
-        processor.submit(request, self._hand_over(finish), replica)
+        if replica.manifest.stage is None:
+            processor.submit(request, self._hand_over(finish), replica)
+        else:
+            self._stages.submit(processor, request, self._hand_over(finish), finish)
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:
         """Has replies come on this loop: computed there, or handed over by session threads."""
@@ -197,11 +203,12 @@ class DataApp:
             else:
                 loop.call_soon(processor.run_once)
 
+        post = Wakeups(loop).post
         if processor.attach(wake):
             self._hand_over = lambda finish: finish
         else:
-            post = Wakeups(loop).post
             self._hand_over = lambda finish: lambda result: post(finish, result)
+        self._stages = Stages(post)
         self._loop = loop
 
     async def _predict(self, route: Route, headers: Headers, receive: Receive) -> Answer:

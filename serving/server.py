@@ -9,7 +9,8 @@ to the processor.
 
 Order at the start: signal handlers, both ports (503 while models load), processor, watcher, the ready line.
 Order at the end: unready, drain_s of ordinary service, no new connections, requests in flight answered within
-shutdown_timeout_s, watcher, admin port, processor. A second signal skips what is left of the waiting.
+shutdown_timeout_s, watcher, an import at work, admin port, processor. A second signal skips what is left of the
+waiting.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from processor.errors import BadInput, FreshetError
 from serving.admin import create_admin
 from serving.app import DataApp
 from serving.config import ServeConfig
+from serving.importer import Importer
 from serving.lifecycle import Lifecycle
 from serving.metrics import Metrics
 from serving.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit
@@ -102,6 +104,7 @@ class Server:
         self._start_s = time.monotonic()
         self._lifecycle: Lifecycle[ModelHost] = Lifecycle()
         self._watcher: Watcher | None = None
+        self._importer: Importer | None = None
         self._failed = False
         self._announced = False
         self._closing = threading.Lock()
@@ -236,8 +239,9 @@ class Server:
                 return
             self._lifecycle.open(processor)
             self._front.opened()
+            self._importer = importer = Importer(self._config.repository, self._config.models, processor)
             self._watcher = Watcher(
-                processor.poll,
+                lambda: importer.poll() + processor.poll(),
                 self._config.poll_interval_s,
                 lambda lines: self._announce(processor),
                 begin=give_way if self._bulk is not None else lambda: None,
@@ -268,6 +272,8 @@ class Server:
         self._loader.join(timeout_s)
         if self._watcher is not None:
             self._watcher.stop(timeout_s)
+        if self._importer is not None:
+            self._importer.close()
         self._admin_port.end()
         self._admin.join(ADMIN_STOP_S)
         if self._bulk is not None:

@@ -4,7 +4,7 @@ Every array gets a number when it is first met. A worker holds exactly the array
 acknowledged, and the supervisor knows it; so a frame brings what is new, and names the rest. A frame that was refused
 or cut short leaves both sides as they were.
 
-    open      manifest, control words, the executables' files: what a Replica is made from
+    open      manifest, control words, the files of executables and stage: what a Replica is made from
     frame     its number; new arrays; per table and for the dense tensors, names -> numbers
 
 What a flip changes beyond the frame is in the control words: no message tells of it (processor.control).
@@ -61,8 +61,9 @@ class Sender:
     """The supervisor's side of one version."""
 
     def __init__(self, package: Package, control: Control) -> None:
-        """Reads the executables' files; raises FreshetError when they cannot be served."""
+        """Reads the files that a replica is made from; raises FreshetError when they cannot be served."""
         names = list(dict.fromkeys(entry.file for entry in chosen(package.manifest)))
+        names += [package.manifest.stage.file] if package.manifest.stage else []
         contents = [np.frombuffer(package.file(name), np.uint8) for name in names]
         self._manifest = package.manifest
         self._files = dict(zip(names, share(contents, "executables")))
