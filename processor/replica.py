@@ -27,17 +27,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends import load_backend
-from processor.backends.base import Artefact, Executable
+from processor.backends.base import Executable, Program, aligned
 from processor.clock import Clock
 from processor.cores import on
 from processor.cost import CostTable
-from processor.errors import Corrupt
+from processor.executables import Package, open_programs
 from processor.generation import Generation
 from processor.kernels.fences import exchange
 from processor.kernels.rows import TABLE_FIELDS
 from processor.memory import reserve
-from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
 from processor.sparse import SparsePlan
 from processor.stores.remote import RemoteTables
@@ -63,16 +61,6 @@ class Change:
     generation: Generation
     arrays: tuple[Arrays, ...]
     dense: Dense
-
-
-class Package(Protocol):
-    """What a replica needs of a version's files."""
-
-    @property
-    def manifest(self) -> Manifest: ...
-
-    def file(self, name: str) -> bytes:
-        """A verified file; raises Corrupt."""
 
 
 class Readers(Protocol):
@@ -128,11 +116,13 @@ class Replica:
         clock: Clock,
         cpus: frozenset[int] = frozenset(),
         remote: RemoteTables | None = None,
+        sessions: int = 1,
     ) -> None:
         """Reads the executables' files; raises FreshetError when they cannot be served.
 
         control: control_words() of the version. process: this one's number. threads: that one run may use.
         cpus: cores for them, none for any. remote: where this process finds the rows of tables that are not in memory.
+        sessions: how many are to run batches at once.
         """
         self.manifest: Manifest = reader.manifest
         self.plan = SparsePlan(self.manifest)
@@ -146,10 +136,12 @@ class Replica:
         self._states: dict[int, State] = {}
         self._dense: Dense | None = None
         self._executables: dict[int, Executable] = {}
-        self._artefacts: dict[str, list[Artefact]] = {}
-        for entry in chosen(self.manifest):
-            artefact = Artefact(entry.bucket, reader.file(entry.file), entry.weights)
-            self._artefacts.setdefault(entry.backend, []).append(artefact)
+        # A backend's own threads inherit the cores of the thread that starts them.
+        with on(cpus):
+            opened = open_programs(reader, self.plan.width, self.outputs, threads, sessions)
+        self.chosen = opened.chosen
+        self._programs: list[Program] = opened.programs
+        self._known_cost = opened.cost(threads)
 
     @property
     def cost(self) -> Mapping[int, float]:
@@ -165,12 +157,15 @@ class Replica:
 
     def prepare(self, change: Change) -> None:
         """Makes the change's state ready for the flip. New dense weights are packed into new executables beside the
-        live ones, off the GIL; the first are measured."""
+        live ones, off the GIL, and each is run once, so that no request meets a cold one. The first are measured,
+        unless the manifest has the costs of this very machine."""
         if change.dense is not self._dense:
             executables = self._build(change.dense)
+            measuring = self._dense is None and not self._known_cost
+            runs = CALIBRATION_RUNS if measuring else 1
+            costs = {b: _measure(e, self.plan.width, self.outputs, self._clock, runs) for b, e in executables.items()}
             if self._dense is None:
-                costs = {b: _measure(e, self.plan.width, self.outputs, self._clock) for b, e in executables.items()}
-                self.costs = CostTable(costs)
+                self.costs = CostTable(self._known_cost or costs)
             self._dense, self._executables = change.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, change.arrays)]
         keep = tuple(array for arrays in change.arrays for array in arrays.values())
@@ -205,31 +200,19 @@ class Replica:
 
     def _build(self, dense: Dense) -> dict[int, Executable]:
         executables: dict[int, Executable] = {}
-        # A backend's own threads inherit the cores of the thread that starts them.
         with on(self._cpus):
-            for backend, artefacts in self._artefacts.items():
-                loaded = load_backend(backend).load_all(artefacts, dense, self.plan.width, self.outputs, self._threads)
-                executables |= {e.bucket: e for e in loaded}
-        return executables
+            for program in self._programs:
+                executables |= program.with_weights(dense)
+        return dict(sorted(executables.items()))
 
 
-def chosen(manifest: Manifest) -> list[ExecutableEntry]:
-    """The executables to serve: of each bucket the first that the manifest lists."""
-    first: dict[int, ExecutableEntry] = {}
-    for entry in manifest.executables:
-        first.setdefault(entry.bucket, entry)
-    if not first:
-        raise Corrupt("manifest.executables: the version is not compiled; run `freshet compile`")
-    return list(first.values())
-
-
-def _measure(executable: Executable, width: int, outputs: dict[str, int], clock: Clock) -> float:
-    """Seconds of one run, the best of a few: warms the executable and prices its bucket."""
+def _measure(executable: Executable, width: int, outputs: dict[str, int], clock: Clock, runs: int) -> float:
+    """Seconds of one run, the best of `runs`: warms the executable and prices its bucket."""
     bucket = executable.bucket
-    x = np.zeros((bucket, width), np.float32)
-    run: Callable[[], None] = executable.bind(x, {n: np.empty((bucket, c), np.float32) for n, c in outputs.items()})
+    x = aligned((bucket, width))
+    run: Callable[[], None] = executable.bind(x, {n: aligned((bucket, c)) for n, c in outputs.items()})
     best = float("inf")
-    for _ in range(CALIBRATION_RUNS):
+    for _ in range(runs):
         started_s = clock.now_s()
         run()
         best = min(best, clock.now_s() - started_s)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Executable
+from processor.backends.base import Executable, aligned
 from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
 from processor.replica import Replica, State
@@ -80,7 +80,7 @@ class Buffers:
         """(x, outputs, run) for a bucket with the state's weights; allocates only the first time."""
         if bucket not in self._arrays:
             outputs = {n: np.empty((bucket, c), np.float32) for n, c in self._outputs.items()}
-            self._arrays[bucket] = (np.zeros((bucket, self._width), np.float32), outputs)
+            self._arrays[bucket] = (aligned((bucket, self._width)), outputs)
         x, outputs = self._arrays[bucket]
         executable = state.executables[bucket]
         bound = self._bound.get(bucket)

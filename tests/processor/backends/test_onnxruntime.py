@@ -16,7 +16,9 @@ OUTPUTS = {"score": 1}
 def load(data=None, weights=None, names=NAMES, bucket=4, width=WIDTH, outputs=OUTPUTS, threads=1):
     data = make_artefact() if data is None else data
     weights = make_weights() if weights is None else weights
-    return load_backend("onnxruntime").load(data, weights, names, bucket, width, outputs, threads)
+    program = load_backend("onnxruntime").open(width, outputs, threads)
+    program.add(Artefact(bucket, data, names))
+    return program.with_weights(weights)[bucket]
 
 
 def score(executable, x):
@@ -76,13 +78,15 @@ def test_weights_may_be_read_only_and_may_change_after_loading():
 
 def test_buckets_with_equal_artefacts_share_one_session():
     data = make_artefact()
-    artefacts = [Artefact(bucket, data, NAMES) for bucket in (1, 16, 4)]
+    program = load_backend("onnxruntime").open(WIDTH, OUTPUTS)
+    for bucket in (1, 16, 4):
+        program.add(Artefact(bucket, data, NAMES))
 
-    loaded = load_backend("onnxruntime").load_all(artefacts, make_weights(), WIDTH, OUTPUTS)
+    loaded = program.with_weights(make_weights())
 
-    assert [e.bucket for e in loaded] == [1, 16, 4]
-    assert len({id(e._session) for e in loaded}) == 1
-    for executable in loaded:
+    assert {bucket: e.bucket for bucket, e in loaded.items()} == {1: 1, 16: 16, 4: 4}
+    assert len({id(e._session) for e in loaded.values()}) == 1
+    for executable in loaded.values():
         x = rows(executable.bucket)
         np.testing.assert_allclose(score(executable, x), expected(x, make_weights()), atol=1e-6)
 
@@ -219,5 +223,13 @@ def test_buffers_that_do_not_fit_are_refused_before_any_pointer_is_taken(x, outp
 
 def test_a_missing_library_is_one_clear_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(BadInput, match="the library onnxruntime is not installed"):
+    with pytest.raises(BadInput, match=r"the library onnxruntime is not installed: pip install freshet\[gpu\]"):
         load_backend("onnxruntime")
+
+
+def test_a_device_that_the_library_was_not_built_for_says_what_to_install():
+    program = load_backend("onnxruntime").open(WIDTH, OUTPUTS)
+    if "cuda" in load_backend("onnxruntime").targets():
+        pytest.skip("this build has CUDA")
+    with pytest.raises(BadInput, match=r"this build has no cuda: pip install freshet\[gpu\]"):
+        program.add(Artefact(4, make_artefact(), NAMES, target="cuda"))
