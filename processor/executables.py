@@ -3,8 +3,8 @@
 The manifest lists, for each bucket, what is to serve it and then what replaces that. They are tried in order; the first
 that passes serves:
 
-    library    it was compiled by the version that is installed          else: stale
     features   this processor has what the code needs                    else: from a foreign processor
+    library    it was compiled by the version that is installed          else: stale
     file       size, CRC-32, SHA-256; backend, bucket and source inside  else: damaged, tampered with, left over
     add()      the library takes it
 
@@ -88,9 +88,10 @@ def open_programs(
         """Whether the entry's bucket is served by it from now on."""
         name, bucket = entry.backend, entry.bucket
         try:
+            _check_processor(entry, machine, anew)
             if name not in backends:
                 backends[name] = load(name)
-            artefact = _artefact(package, entry, backends[name], machine, anew)
+            artefact = _artefact(package, entry, backends[name], anew)
             program = programs.get(name) or backends[name].open(width, outputs, threads, runs)
             program.add(artefact)
         except FreshetError as error:
@@ -114,18 +115,22 @@ def open_programs(
     return opened
 
 
-def _artefact(package: Package, entry: Executable, backend: Backend, machine: Machine, anew: bool) -> Artefact:
+def _check_processor(entry: Executable, machine: Machine, anew: bool) -> None:
+    """Raises BadInput for code that this processor cannot run; anew: for what it should not be asked to compile."""
+    if anew and entry.precision == "bfloat16" and not machine.bfloat16:
+        raise BadInput("foreign: this processor does not compute in bfloat16")
+    lacking = [] if anew else machine.lacks(f for f in entry.features if not f.startswith("cuda"))
+    if lacking:
+        raise BadInput(f"foreign: compiled for a processor with {', '.join(lacking)[:256]}, which this one lacks")
+
+
+def _artefact(package: Package, entry: Executable, backend: Backend, anew: bool) -> Artefact:
     """The entry's bytes, checked; raises why they are not to be run here. anew: only what to compile it from."""
     if anew:
-        if entry.precision == "bfloat16" and not machine.bfloat16:
-            raise BadInput("this processor does not compute in bfloat16")
         origin = package.file(entry.origin)
         return Artefact(entry.bucket, b"", entry.weights, entry.precision, entry.target, origin)
     if entry.library and entry.library != backend.library:
         raise BadInput(f"stale: compiled by {entry.library[:64]}, {backend.library} is installed")
-    lacking = machine.lacks(f for f in entry.features if not f.startswith("cuda"))
-    if lacking:
-        raise BadInput(f"foreign: compiled for a processor with {', '.join(lacking)[:256]}, which this one lacks")
     data = package.file(entry.file)
     if entry.sha256:
         if sha256(data) != entry.sha256:
