@@ -140,9 +140,13 @@ def auc(scores: NDArray[np.float32], labels: NDArray[np.float32]) -> float:
 
 
 def other_weights(weights: Mapping[str, Matrix]) -> dict[str, Matrix]:
-    """Weights as a delta might bring them: every one a little off."""
+    """Weights as a delta might bring them: matrices a little off, and zeros for vectors, which libraries take as an
+    invitation to leave operations out."""
     random = np.random.default_rng(0)
-    return {n: (w * random.uniform(0.95, 1.05, w.shape)).astype(np.float32) for n, w in weights.items()}
+    return {
+        n: (w * random.uniform(0.95, 1.05, w.shape)).astype(np.float32) if w.ndim > 1 else np.zeros_like(w)
+        for n, w in weights.items()
+    }
 
 
 def _checked(

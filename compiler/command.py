@@ -46,9 +46,6 @@ def compile_command(
     from compiler.calibrate import Bound
     from compiler.package import Options, compile_version, find_version
 
-    if Path(target, "model.json").is_file() and version is None:
-        repository = None
-    folder = find_version(target, repository, version)
     options = Options(
         backends=tuple(b.strip() for b in (backends or "").split(",") if b.strip()),
         buckets=_numbers(buckets or ""),
@@ -60,6 +57,9 @@ def compile_command(
     )
     if options.buckets and sample is not None:
         raise BadInput("--buckets and --sample: one of them wanted")
+    if Path(target, "model.json").is_file() and version is None:
+        repository = None
+    folder = find_version(target, repository, version)
     console = Console(highlight=False)
     with _bars(console) as bars:
         done = compile_version(folder, options, bars)

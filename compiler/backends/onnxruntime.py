@@ -34,7 +34,7 @@ ELSEWHERE = "weights"
 
 def variants() -> list[Variant]:
     """See compiler.backends.base.Half.variants: one for each processor that the installed library was built for."""
-    return [Variant("onnxruntime", target=target) for target in OnnxRuntime().targets()]
+    return [Variant("onnxruntime", target="" if target == "cpu" else target) for target in OnnxRuntime().targets()]
 
 
 def lower(graph: DenseGraph, variant: Variant) -> Lowered:

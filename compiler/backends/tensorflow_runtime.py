@@ -66,7 +66,9 @@ class _Program:
                 if name not in placed:
                     placed[name] = tf.constant(array.copy())
             arguments = [placed[name] for name in artefact.weights]
-            loaded[bucket] = _Executable(function, arguments, bucket, self._width, self._columns)
+            made = _Executable(function, arguments, bucket, self._width, self._columns)
+            made.check()
+            loaded[bucket] = made
         return loaded
 
     def _function(self, artefact: Artefact) -> Any:
@@ -82,10 +84,9 @@ class _Program:
             function = wrapped.prune([find(name) for name in feeds], [find(name) for name in fetches])
         except Exception as error:
             raise Corrupt(f"{what}: refused by tensorflow {tf.__version__}") from error
-        ends = [(tensor.dtype, tensor.shape.as_list()) for tensor in (function.inputs[0], *function.outputs)]
-        columns = [self._columns[name] for name in sorted(self._columns)]
-        if ends != [(tf.float32, [None, n]) for n in (self._width, *columns)]:
-            raise BadInput(f"{what}: x float32 [rows, {self._width}] and outputs of {columns} columns wanted")
+        x = function.inputs[0]
+        if x.dtype != tf.float32 or x.shape.as_list() != [None, self._width]:
+            raise BadInput(f"{what}: one input 'x' float32 [rows, {self._width}] wanted")
         return function
 
 
@@ -101,6 +102,13 @@ class _Executable:
         """See processor.backends.base.Executable.bind."""
         check_buffers(self.bucket, self._width, self._columns, x, outputs)
         return _Run(self._function, self._weights, x, [outputs[name] for name in sorted(outputs)])
+
+    def check(self) -> None:
+        """Runs once; raises BadInput unless the function gives what it is to."""
+        results = self._function(tf.zeros((self.bucket, self._width)), *self._weights)
+        got = [(result.dtype, tuple(result.shape)) for result in results]
+        if got != [(tf.float32, (self.bucket, self._columns[name])) for name in sorted(self._columns)]:
+            raise BadInput(f"executable b{self.bucket}: outputs of {sorted(self._columns.values())} columns wanted")
 
 
 @dataclass(frozen=True, slots=True)
