@@ -19,7 +19,9 @@ Refused: reference counts (a lock or an atomic read-modify-write shared by all s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -28,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.backends.base import Executable, Program, aligned
+from processor.buffers import Buffers
 from processor.clock import Clock
 from processor.cores import on
 from processor.cost import CostTable
@@ -37,7 +40,7 @@ from processor.kernels.fences import exchange
 from processor.kernels.rows import TABLE_FIELDS
 from processor.memory import reserve
 from processor.package.manifest import Manifest
-from processor.sparse import SparsePlan
+from processor.sparse import SparsePlan, blank_inputs
 from processor.stores.remote import RemoteTables
 from processor.table import descriptor
 
@@ -129,7 +132,10 @@ class Replica:
         self.remote = remote.open(self.manifest, self.plan) if remote else None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         self.costs = CostTable({1: 1.0})
-        self._clock, self._threads, self._cpus = clock, threads, cpus
+        self._clock, self._cpus, self._sessions = clock, cpus, sessions
+        self._lending = threading.Lock()
+        self._stock: list[Buffers] = []
+        self._lent: weakref.WeakSet[Buffers] = weakref.WeakSet()
         self._control = control
         self._pins = control[1 + process * READERS : 1 + (process + 1) * READERS]
         self._pins_address = self._pins.ctypes.data
@@ -161,16 +167,22 @@ class Replica:
         unless the manifest has the costs of this very machine."""
         if change.dense is not self._dense:
             executables = self._build(change.dense)
-            measuring = self._dense is None and not self._known_cost
-            runs = CALIBRATION_RUNS if measuring else 1
-            costs = {b: _measure(e, self.plan.width, self.outputs, self._clock, runs) for b, e in executables.items()}
-            if self._dense is None:
+            first = self._dense is None
+            costs = self._measure(executables, CALIBRATION_RUNS if first and not self._known_cost else 1)
+            if first:
                 self.costs = CostTable(self._known_cost or costs)
+                self._stock = [self._buffers() for _ in range(self._sessions)]
+            with self._lending:
+                stock, lent = list(self._stock), list(self._lent)
+            for buffers in (*stock, *lent):
+                buffers.bind_ahead(executables, run=first)
             self._dense, self._executables = change.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, change.arrays)]
         keep = tuple(array for arrays in change.arrays for array in arrays.values())
         matrix = np.array(tables, np.int64) if tables else np.zeros((1, TABLE_FIELDS), np.int64)
         state = State(change.flip, change.epoch, change.generation, matrix, self._executables, keep)
+        if not self._states and self.remote is None:
+            self._fill_once(state)
         self._states = self._states | {change.flip: state}
 
     def forget(self, flip: int) -> None:
@@ -198,6 +210,23 @@ class Replica:
         finally:
             self.unpin(reader)
 
+    def lend(self) -> Buffers:
+        """Buffers for one session, for as long as it keeps them; out of the stock while there are any."""
+        with self._lending:
+            buffers = self._stock.pop() if self._stock else self._buffers()
+            self._lent.add(buffers)
+            return buffers
+
+    def _buffers(self) -> Buffers:
+        return Buffers(self.plan.width, self.outputs, len(self.manifest.tables))
+
+    def _fill_once(self, state: State) -> None:
+        """Runs the sparse graph over one row of nothing in particular, so that its kernels are there when a request
+        comes."""
+        bound = self.plan.bind(blank_inputs(self.manifest))
+        x, counts = aligned((1, self.plan.width)), np.zeros((max(1, len(self.manifest.tables)), 2), np.int64)
+        self.plan.fill(state.tables, state.epoch, [bound], np.array([[0, 1]], np.int64), x, counts)
+
     def _build(self, dense: Dense) -> dict[int, Executable]:
         executables: dict[int, Executable] = {}
         with on(self._cpus):
@@ -205,15 +234,16 @@ class Replica:
                 executables |= program.with_weights(dense)
         return dict(sorted(executables.items()))
 
-
-def _measure(executable: Executable, width: int, outputs: dict[str, int], clock: Clock, runs: int) -> float:
-    """Seconds of one run, the best of `runs`: warms the executable and prices its bucket."""
-    bucket = executable.bucket
-    x = aligned((bucket, width))
-    run: Callable[[], None] = executable.bind(x, {n: aligned((bucket, c)) for n, c in outputs.items()})
-    best = float("inf")
-    for _ in range(runs):
-        started_s = clock.now_s()
-        run()
-        best = min(best, clock.now_s() - started_s)
-    return max(best, 1e-7)
+    def _measure(self, executables: Mapping[int, Executable], runs: int) -> dict[int, float]:
+        """Seconds of one run per bucket, the best of `runs`: warms each executable and prices its bucket."""
+        costs: dict[int, float] = {}
+        buffers = self._buffers()
+        for bucket, executable in executables.items():
+            _, _, run = buffers.get(executable)
+            best = float("inf")
+            for _ in range(runs):
+                started_s = self._clock.now_s()
+                run()
+                best = min(best, self._clock.now_s() - started_s)
+            costs[bucket] = max(best, 1e-7)
+        return costs

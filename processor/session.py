@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Executable, aligned
+from processor.buffers import Buffers
 from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
 from processor.replica import Replica, State
@@ -65,28 +65,6 @@ def total(parts: Sequence[SessionStats]) -> SessionStats:
         for bucket, runs in part.buckets.copy().items():
             whole.buckets[bucket] = whole.buckets.get(bucket, 0) + runs
     return whole
-
-
-class Buffers:
-    """One session's arrays for one version: input and outputs per bucket, and the runs bound to them."""
-
-    def __init__(self, version: Replica) -> None:
-        self._width, self._outputs = version.plan.width, version.outputs
-        self.counts = np.zeros((max(1, len(version.manifest.tables)), 2), np.int64)
-        self._arrays: dict[int, tuple[NDArray[np.float32], Outputs]] = {}
-        self._bound: dict[int, tuple[Executable, Callable[[], None]]] = {}
-
-    def get(self, state: State, bucket: int) -> tuple[NDArray[np.float32], Outputs, Callable[[], None]]:
-        """(x, outputs, run) for a bucket with the state's weights; allocates only the first time."""
-        if bucket not in self._arrays:
-            outputs = {n: np.empty((bucket, c), np.float32) for n, c in self._outputs.items()}
-            self._arrays[bucket] = (aligned((bucket, self._width)), outputs)
-        x, outputs = self._arrays[bucket]
-        executable = state.executables[bucket]
-        bound = self._bound.get(bucket)
-        if bound is None or bound[0] is not executable:
-            bound = self._bound[bucket] = (executable, executable.bind(x, outputs))
-        return x, outputs, bound[1]
 
 
 class Session:
@@ -160,7 +138,7 @@ class Session:
         """Scores of all rows of the works, one after another, bucket by bucket; measures what they cost."""
         buffers = self.buffers.get(version)
         if buffers is None:
-            buffers = self.buffers[version] = Buffers(version)
+            buffers = self.buffers[version] = version.lend()
         costs, fill, now_s, stats = version.costs, version.plan.fill, self._clock.now_s, self.stats
         cover = costs.cover(rows)
         if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
@@ -173,7 +151,7 @@ class Session:
         for bucket in cover:
             stop = min(at + bucket, rows)
             started_s = now_s()
-            x, outputs, run = buffers.get(state, bucket)
+            x, outputs, run = buffers.get(state.executables[bucket])
             bound, spans = self._cut(works, at, stop)
             fill(tables.tables, state.epoch, bound, spans, x, buffers.counts)
             filled_s = now_s()

@@ -42,7 +42,7 @@ def test_a_damaged_executable_is_left_out_and_refused_by_whoever_would_run_it(tm
     message, fds = sender.opening(0)
     assert name not in message["files"]
     assert len(message["files"]) == 2
-    with Unpacker([os.dup(fd) for fd in fds]) as unpacker, pytest.raises(Corrupt, match="b4.onnx: does not match"):
+    with Unpacker([os.dup(fd) for fd in fds]) as unpacker, pytest.raises(Corrupt, match=r"b4\.onnx: does not match"):
         Receiver(message, unpacker, lambda model: GroupOptions(), SystemClock())
 
 
