@@ -52,6 +52,14 @@ class Buffers:
                 call()
         self._ahead = ahead
 
+    def settle(self, executables: Mapping[int, Executable]) -> None:
+        """Lets go of runs of other executables than these, which are all that sessions will ask for: so that whoever
+        calls this frees what they hold, and not the session that meets its successor."""
+        for bucket, bound in list(self._bound.items()):
+            ahead = self._ahead.get(bucket)
+            if bound[0] is not executables.get(bucket) and ahead is not None and ahead[0] is executables.get(bucket):
+                self._bound[bucket] = ahead
+
     def _of(self, bucket: int) -> tuple[Matrix, Outputs]:
         arrays = self._arrays.get(bucket)
         if arrays is None:

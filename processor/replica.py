@@ -46,7 +46,7 @@ from processor.table import descriptor
 
 IDLE = np.iinfo(np.int64).max
 READERS = 2048
-CALIBRATION_RUNS = 3
+WARM_RUNS = 3
 WRITTEN_BY_READERS = frozenset({"hits", "ring"})
 """Names of table arrays that sessions write too (processor.tier); other processes map the others for reading only."""
 
@@ -163,19 +163,18 @@ class Replica:
 
     def prepare(self, change: Change) -> None:
         """Makes the change's state ready for the flip. New dense weights are packed into new executables beside the
-        live ones, off the GIL, and each is run once, so that no request meets a cold one. The first are measured,
-        unless the manifest has the costs of this very machine."""
+        live ones, off the GIL, and run a few times, so that no request meets a cold one. The first are priced by
+        that, unless the manifest has the costs of this very machine."""
         if change.dense is not self._dense:
             executables = self._build(change.dense)
             first = self._dense is None
-            costs = self._measure(executables, CALIBRATION_RUNS if first and not self._known_cost else 1)
+            if first:
+                self._stock = [self._buffers() for _ in range(self._sessions)]
+            for buffers in self._all_buffers():
+                buffers.bind_ahead(executables, run=first)
+            costs = self._measure(executables)
             if first:
                 self.costs = CostTable(self._known_cost or costs)
-                self._stock = [self._buffers() for _ in range(self._sessions)]
-            with self._lending:
-                stock, lent = list(self._stock), list(self._lent)
-            for buffers in (*stock, *lent):
-                buffers.bind_ahead(executables, run=first)
             self._dense, self._executables = change.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, change.arrays)]
         keep = tuple(array for arrays in change.arrays for array in arrays.values())
@@ -187,6 +186,10 @@ class Replica:
 
     def forget(self, flip: int) -> None:
         self._states = {f: state for f, state in self._states.items() if f >= flip}
+        newest = self._states[max(self._states)].executables
+        if all(state.executables is newest for state in self._states.values()):
+            for buffers in self._all_buffers():
+                buffers.settle(newest)
 
     def close(self) -> None:
         """Requests that hold the replica are still answered; it goes with the last of them."""
@@ -217,6 +220,10 @@ class Replica:
             self._lent.add(buffers)
             return buffers
 
+    def _all_buffers(self) -> list[Buffers]:
+        with self._lending:
+            return [*self._stock, *self._lent]
+
     def _buffers(self) -> Buffers:
         return Buffers(self.plan.width, self.outputs, len(self.manifest.tables))
 
@@ -234,14 +241,17 @@ class Replica:
                 executables |= program.with_weights(dense)
         return dict(sorted(executables.items()))
 
-    def _measure(self, executables: Mapping[int, Executable], runs: int) -> dict[int, float]:
-        """Seconds of one run per bucket, the best of `runs`: warms each executable and prices its bucket."""
+    def _measure(self, executables: Mapping[int, Executable]) -> dict[int, float]:
+        """Seconds of one run per bucket, the best of a few: warms each executable and prices its bucket.
+
+        A first run has its weights from memory, and only after some do caches hold what they can of them. The smallest
+        bucket comes last, because a run of it is little else than reading weights."""
         costs: dict[int, float] = {}
         buffers = self._buffers()
-        for bucket, executable in executables.items():
+        for bucket, executable in sorted(executables.items(), reverse=True):
             _, _, run = buffers.get(executable)
             best = float("inf")
-            for _ in range(runs):
+            for _ in range(WARM_RUNS):
                 started_s = self._clock.now_s()
                 run()
                 best = min(best, self._clock.now_s() - started_s)

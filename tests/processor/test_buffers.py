@@ -1,6 +1,7 @@
 """Buffers: one pair of arrays a bucket, and runs that are bound before they are needed."""
 
 import threading
+import weakref
 
 import numpy as np
 
@@ -57,6 +58,32 @@ def test_an_executable_that_was_not_bound_ahead_is_bound_when_it_is_met():
     buffers.bind_ahead({2: Executable(2), 8: Executable(8)})
     buffers.get(executable)
     assert len(executable.bound) == 1
+
+
+def test_runs_of_executables_that_nobody_asks_for_again_are_let_go_of():
+    buffers, old, new = make(), Executable(4), Executable(4)
+    buffers.get(old)
+    gone = weakref.ref(old)
+    buffers.bind_ahead({4: new})
+    buffers.settle({4: new})
+    del old
+    assert gone() is None
+    buffers.get(new)
+    buffers.settle({4: new, 8: Executable(8)})
+    assert len(new.bound) == 1
+
+
+def test_a_flip_of_dense_weights_frees_the_old_executables_before_a_batch_meets_the_new(tmp_path):
+    version = open_version(write_package(tmp_path))
+    replica = version.readers
+    lent = replica.lend()
+    with replica.pinned(0) as state:
+        gone = [weakref.ref(e) for e in state.executables.values()]
+        for executable in state.executables.values():
+            lent.get(executable)
+    del state, executable
+    version.apply(make_delta(1, [1], dense_seed=5))
+    assert [ref() for ref in gone] == [None] * len(gone)
 
 
 def test_two_threads_that_meet_a_bucket_first_share_its_arrays():
