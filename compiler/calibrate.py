@@ -228,14 +228,15 @@ def _bound(executable: Loaded, x: Matrix, columns: Mapping[str, int]) -> tuple[C
 
 
 def _interleaved(runs: Sequence[Callable[[], None]], now_s: Callable[[], float]) -> list[float]:
-    """Median seconds of each, run in turn, each turn starting with another."""
+    """Median seconds of each, run in turn, in random order: who runs before leaves its code and weights in the
+    caches."""
+    random = np.random.default_rng(0)
     for run in runs:
         run(), run()
     times: list[list[float]] = [[] for _ in runs]
     began_s = now_s()
     for turn in range(ROUNDS):
-        for at in range(len(runs)):
-            i = (at + turn) % len(runs)
+        for i in random.permutation(len(runs)):
             started_s = now_s()
             runs[i]()
             times[i].append(now_s() - started_s)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -38,7 +38,7 @@ from processor.executables import Package, open_programs
 from processor.generation import Generation
 from processor.kernels.fences import exchange
 from processor.kernels.rows import TABLE_FIELDS
-from processor.memory import reserve
+from processor.memory import advise, reserve
 from processor.package.manifest import Manifest
 from processor.sparse import SparsePlan, blank_inputs
 from processor.stores.remote import RemoteTables
@@ -47,6 +47,9 @@ from processor.table import descriptor
 IDLE = np.iinfo(np.int64).max
 READERS = 2048
 WARM_RUNS = 3
+MADV_POPULATE_READ = 22
+POPULATED = ("index", "base", "scales")
+POPULATE_NBYTES = 256 << 20
 WRITTEN_BY_READERS = frozenset({"hits", "ring"})
 """Names of table arrays that sessions write too (processor.tier); other processes map the others for reading only."""
 
@@ -180,8 +183,10 @@ class Replica:
         keep = tuple(array for arrays in change.arrays for array in arrays.values())
         matrix = np.array(tables, np.int64) if tables else np.zeros((1, TABLE_FIELDS), np.int64)
         state = State(change.flip, change.epoch, change.generation, matrix, self._executables, keep)
-        if not self._states and self.remote is None:
-            self._fill_once(state)
+        if not self._states:
+            _populate(change.arrays)
+            if self.remote is None:
+                self._fill_once(state)
         self._states = self._states | {change.flip: state}
 
     def forget(self, flip: int) -> None:
@@ -257,3 +262,12 @@ class Replica:
                 best = min(best, self._clock.now_s() - started_s)
             costs[bucket] = max(best, 1e-7)
         return costs
+
+
+def _populate(tables: Sequence[Arrays]) -> None:
+    """Maps the pages of small tables now, which the checksums have just read: a page that is first met costs a request
+    half a microsecond. Tables with a memory budget look after their pages themselves."""
+    for arrays in tables:
+        for name in () if "ring" in arrays else POPULATED:
+            if arrays[name].nbytes <= POPULATE_NBYTES:
+                advise(arrays[name], MADV_POPULATE_READ)

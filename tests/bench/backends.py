@@ -191,8 +191,8 @@ def firsts(bench: Bench, repository: Path, result: Result) -> None:
             result.rows.append(Row(f"the same / requests back to back, {size} rows", ratio(first, close)))
             bench.say(f"first after {what}, {size} rows: {found.median:.2f}")
     result.notes.append(
-        f"Steady requests come {PAUSE_S * 1e3:g} ms apart, as in a server that is not saturated: a request that follows "
-        "another at once finds weights and code in caches that no first request can, compiled or not."
+        f"Steady requests come {PAUSE_S * 1e3:g} ms apart, as in a server that is not saturated: a request that "
+        "follows another at once finds weights and code in caches that no first request can, compiled or not."
     )
 
 
@@ -230,14 +230,13 @@ def dense_delta(version: ServedVersion, step: int) -> Delta:
 
 
 def in_turn(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each, round by round, each round beginning with another."""
-    names = list(runs)
+    """Seconds of each, round by round, in random order: who runs before leaves its code and weights in the caches."""
+    names, random = list(runs), np.random.default_rng(0)
     for name in names:
         runs[name](), runs[name]()
     times: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds):
-        at = number % len(names)
-        for name in (*names[at:], *names[:at]):
+    for _ in range(rounds):
+        for name in random.permutation(names):
             started_s = time.perf_counter()
             runs[name]()
             times[name].append(time.perf_counter() - started_s)
