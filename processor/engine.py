@@ -87,7 +87,16 @@ class Processor(Predictor, ModelHost):
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
         options = self._groups.of(version.manifest.model).options
-        return Replica(version.reader, version.control, 0, options.threads, self._clock, options.all_cpus, self._remote)
+        return Replica(
+            version.reader,
+            version.control,
+            0,
+            options.threads,
+            self._clock,
+            options.all_cpus,
+            self._remote,
+            options.sessions,
+        )
 
     def lookups(self, version: ServedVersion) -> tuple[int, int]:
         """See ModelHost.lookups."""

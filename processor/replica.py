@@ -18,7 +18,8 @@ Invariants
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,25 +27,28 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends import load_backend
-from processor.backends.base import Artefact, Executable
+from processor.backends.base import Executable, Program, aligned
+from processor.buffers import Buffers, Ends
 from processor.clock import Clock
 from processor.control import Control, Pins
 from processor.cores import on
 from processor.cost import CostTable
-from processor.errors import Corrupt
+from processor.executables import Package, open_programs
 from processor.generation import Generation
 from processor.kernels.rows import TABLE_FIELDS
+from processor.memory import advise
 from processor.once import UserOnce
-from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
-from processor.sparse import SparsePlan
+from processor.sparse import SparsePlan, blank_inputs
 from processor.stage import load_stage
 from processor.stores.remote import RemoteTables
 from processor.table import descriptor
 from processor.userside import WHOLE, division
 
-CALIBRATION_RUNS = 3
+WARM_RUNS = 3
+MADV_POPULATE_READ = 22
+POPULATED = ("index", "base", "scales")
+POPULATE_NBYTES = 256 << 20
 WRITTEN_BY_READERS = frozenset({"hits", "ring"})
 """Names of table arrays that sessions write too (processor.tier); other processes map the others for reading only."""
 
@@ -60,16 +64,6 @@ class Frame:
     number: int
     arrays: tuple[Arrays, ...]
     dense: Dense
-
-
-class Package(Protocol):
-    """What a replica needs of a version's files."""
-
-    @property
-    def manifest(self) -> Manifest: ...
-
-    def file(self, name: str) -> bytes:
-        """A verified file; raises Corrupt."""
 
 
 class Readers(Protocol):
@@ -124,11 +118,13 @@ class Replica:
         clock: Clock,
         cpus: frozenset[int] = frozenset(),
         remote: RemoteTables | None = None,
+        sessions: int = 1,
     ) -> None:
         """Reads the executables' files; raises FreshetError when they cannot be served.
 
         control: the version's. process: this one's number. threads: that one run may use.
         cpus: cores for them, none for any. remote: where this process finds the rows of tables that are not in memory.
+        sessions: how many are to run batches at once.
         """
         self.manifest: Manifest = reader.manifest
         spec = self.manifest.stage
@@ -138,17 +134,28 @@ class Replica:
         divided = division(self.manifest)
         self.once = UserOnce(divided, self.plan) if divided else None
         self.costs = CostTable({1: 1.0})
-        self._clock, self._threads, self._cpus = clock, threads, cpus
+        self._clock, self._cpus, self._sessions = clock, cpus, sessions
+        self._lending = threading.Lock()
+        self._stock: list[Buffers] = []
+        self._lent: weakref.WeakSet[Buffers] = weakref.WeakSet()
         self._control, self._pins = control, Pins(control, process)
         self._asking = threading.Lock()
         self._frames: dict[int, Prepared] = {}
         self._newest: State | None = None
         self._dense: Dense | None = None
         self._executables: dict[str, dict[int, Executable]] = {}
-        self._artefacts: dict[tuple[str, str], list[Artefact]] = {}
-        for entry in chosen(self.manifest):
-            artefact = Artefact(entry.bucket, reader.file(entry.file), entry.weights)
-            self._artefacts.setdefault((entry.role, entry.backend), []).append(artefact)
+        self._ends: dict[str, Ends] = {WHOLE: (self.plan.width, self.outputs)}
+        if self.once is not None:
+            self._ends |= {role: (part.width, part.outputs) for role, part in self.once.parts.items()}
+        # A backend's own threads inherit the cores of the thread that starts them.
+        with on(cpus):
+            opened = {
+                role: open_programs(reader, width, outputs, threads, sessions, role=role)
+                for role, (width, outputs) in self._ends.items()
+            }
+        self.chosen = opened[WHOLE].chosen
+        self._programs: dict[str, list[Program]] = {role: part.programs for role, part in opened.items()}
+        self._known_cost = opened[WHOLE].cost(threads)
 
     @property
     def cost(self) -> Mapping[int, float]:
@@ -162,18 +169,28 @@ class Replica:
 
     def prepare(self, frame: Frame) -> None:
         """Makes the frame ready for the flip. New dense weights are packed into new executables beside the live ones,
-        off the GIL; the first are measured."""
+        off the GIL, and run a few times, so that no request meets a cold one. The first are priced by that, unless the
+        manifest has the costs of this very machine."""
         if frame.dense is not self._dense:
             executables = self._build(frame.dense)
-            if self._dense is None:
-                costs = self._measure(executables)
-                self.costs = CostTable(costs[WHOLE])
+            first = self._dense is None
+            if first:
+                self._stock = [self._buffers() for _ in range(self._sessions)]
+            for buffers in self._all_buffers():
+                buffers.bind_ahead(executables, run=first)
+            costs = self._measure(executables)
+            if first:
+                self.costs = CostTable(self._known_cost or costs[WHOLE])
                 if self.once is not None:
                     self.once.price(costs)
             self._dense, self._executables = frame.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, frame.arrays)]
         keep = tuple(array for arrays in frame.arrays for array in arrays.values())
         matrix = np.array(tables, np.int64) if tables else np.zeros((1, TABLE_FIELDS), np.int64)
+        if not self._frames:
+            _populate(frame.arrays)
+            if self.remote is None and self.plan.stage is None:
+                self._fill_once(matrix)
         self._frames = self._frames | {frame.number: Prepared(matrix, self._executables, keep)}
 
     def forget(self, frame: int) -> None:
@@ -181,6 +198,10 @@ class Replica:
         self._frames = {number: prepared for number, prepared in self._frames.items() if number >= frame}
         # It may be of a frame that is gone, and of a process that nobody asks it would be kept for good.
         self._newest = None
+        newest = self._frames[max(self._frames)].executables
+        if all(prepared.executables is newest for prepared in self._frames.values()):
+            for buffers in self._all_buffers():
+                buffers.settle(newest)
 
     def close(self) -> None:
         """Requests that hold the replica are still answered; it goes with the last of them."""
@@ -211,35 +232,50 @@ class Replica:
         parts = frame.executables
         return State(flip, epoch, generation, frame.tables, parts[WHOLE], frame.keep, parts)
 
+    def lend(self) -> Buffers:
+        """Buffers for one session, for as long as it keeps them; out of the stock while there are any."""
+        with self._lending:
+            buffers = self._stock.pop() if self._stock else self._buffers()
+            self._lent.add(buffers)
+            return buffers
+
+    def _all_buffers(self) -> list[Buffers]:
+        with self._lending:
+            return [*self._stock, *self._lent]
+
+    def _buffers(self) -> Buffers:
+        return Buffers(self._ends, len(self.manifest.tables))
+
+    def _fill_once(self, tables: NDArray[np.int64]) -> None:
+        """Runs the sparse graph over one row of nothing in particular, so that its kernels are there when a request
+        comes."""
+        bound = self.plan.bind(blank_inputs(self.manifest))
+        x, counts = aligned((1, self.plan.width)), np.zeros((max(1, len(self.manifest.tables)), 2), np.int64)
+        epoch = self._control.entry(self._control.flip).epoch
+        self.plan.fill(tables, epoch, [bound], np.array([[0, 1]], np.int64), x, counts)
+
     def _build(self, dense: Dense) -> dict[str, dict[int, Executable]]:
         executables: dict[str, dict[int, Executable]] = {}
-        # A backend's own threads inherit the cores of the thread that starts them.
         with on(self._cpus):
-            for (role, backend), artefacts in self._artefacts.items():
-                width, outputs = self._ends(role)
-                loaded = load_backend(backend).load_all(artefacts, dense, width, outputs, self._threads)
-                executables.setdefault(role, {}).update({e.bucket: e for e in loaded})
+            for role, programs in self._programs.items():
+                part: dict[int, Executable] = {}
+                for program in programs:
+                    part |= program.with_weights(dense)
+                executables[role] = dict(sorted(part.items()))
         return executables
-
-    def _ends(self, role: str) -> tuple[int, dict[str, int]]:
-        """Width of the input and columns of the outputs of the executables of a role."""
-        if self.once is None or role == WHOLE:
-            return self.plan.width, self.outputs
-        part = self.once.parts[role]
-        return part.width, part.outputs
 
     def _measure(self, executables: Mapping[str, Mapping[int, Executable]]) -> dict[str, dict[int, float]]:
         """Seconds of one run by role and bucket, the best of a few, all in turn so that a neighbour on the machine
-        disturbs no single one: warms the executables and prices their buckets."""
-        runs: dict[tuple[str, int], Callable[[], None]] = {}
-        for role, part in executables.items():
-            width, outputs = self._ends(role)
-            for bucket, executable in part.items():
-                arrays = {n: np.empty((bucket, c), np.float32) for n, c in outputs.items()}
-                runs[role, bucket] = executable.bind(np.zeros((bucket, width), np.float32), arrays)
+        disturbs no single one: warms the executables and prices their buckets.
+
+        A first run has its weights from memory, and only after some do caches hold what they can of them. The smallest
+        buckets come last, because a run of them is little else than reading weights."""
+        buffers = self._buffers()
+        ordered = sorted(((b, role) for role, part in executables.items() for b in part), reverse=True)
+        runs = {(role, b): buffers.get(executables[role][b], role)[2] for b, role in ordered}
         costs: dict[str, dict[int, float]] = {role: {} for role in executables}
         now_s = self._clock.now_s
-        for _ in range(CALIBRATION_RUNS):
+        for _ in range(WARM_RUNS):
             for (role, bucket), run in runs.items():
                 started_s = now_s()
                 run()
@@ -247,11 +283,10 @@ class Replica:
         return costs
 
 
-def chosen(manifest: Manifest) -> list[ExecutableEntry]:
-    """The executables to serve: of each role and bucket the first that the manifest lists."""
-    first: dict[tuple[str, int], ExecutableEntry] = {}
-    for entry in manifest.executables:
-        first.setdefault((entry.role, entry.bucket), entry)
-    if not any(role == WHOLE for role, _ in first):
-        raise Corrupt("manifest.executables: the version is not compiled; run `freshet compile`")
-    return list(first.values())
+def _populate(tables: Sequence[Arrays]) -> None:
+    """Maps the pages of small tables now, which the checksums have just read: a page that is first met costs a request
+    half a microsecond. Tables with a memory budget look after their pages themselves."""
+    for arrays in tables:
+        for name in () if "ring" in arrays else POPULATED:
+            if arrays[name].nbytes <= POPULATE_NBYTES:
+                advise(arrays[name], MADV_POPULATE_READ)

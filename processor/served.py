@@ -42,6 +42,7 @@ from processor.budgets import Budgets
 from processor.clock import Clock
 from processor.control import Control, Entry
 from processor.errors import NotReady
+from processor.executables import executable_files
 from processor.generation import Chain, Generation
 from processor.package.delta import Delta
 from processor.package.manifest import Manifest, Table
@@ -100,7 +101,9 @@ class ServedVersion:
         self._clock = clock
         self._readers: Readers | None = None
         self._closed = False
-        reader.verify(self.manifest.files.keys() - {table_file(name) for name in remote})
+        # Executables are verified by who loads them: one that is damaged may have another to replace it.
+        elsewhere = {table_file(name) for name in remote} | executable_files(self.manifest)
+        reader.verify(self.manifest.files.keys() - elsewhere)
         self.tables: dict[str, ServedTable] = {
             t.name: RemoteTable(t) if t.name in remote else self._open(t, budgets) for t in self.manifest.tables
         }

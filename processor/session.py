@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Executable
+from processor.buffers import Buffers
 from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
 from processor.once import UserOnce
 from processor.replica import Replica, State
 from processor.sparse import Bound
 from processor.split import Part
-from processor.userside import CANDIDATE, LENT, USER, WHOLE
+from processor.userside import CANDIDATE, LENT, USER
 from processor.work import Outputs, PredictReply, Work, answer
 
 log = logging.getLogger("freshet.sessions")
@@ -68,34 +68,6 @@ def total(parts: Sequence[SessionStats]) -> SessionStats:
         for bucket, runs in part.buckets.copy().items():
             whole.buckets[bucket] = whole.buckets.get(bucket, 0) + runs
     return whole
-
-
-class Buffers:
-    """One session's arrays for one version: input and outputs per role and bucket, and the runs bound to them."""
-
-    def __init__(self, version: Replica) -> None:
-        self._ends = {WHOLE: (version.plan.width, version.outputs)}
-        if version.once is not None:
-            self._ends |= {role: (part.width, part.outputs) for role, part in version.once.parts.items()}
-        self.counts = np.zeros((max(1, len(version.manifest.tables)), 2), np.int64)
-        self._arrays: dict[tuple[str, int], tuple[NDArray[np.float32], Outputs]] = {}
-        self._bound: dict[tuple[str, int], tuple[Executable, Callable[[], None]]] = {}
-
-    def get(
-        self, state: State, bucket: int, role: str = WHOLE
-    ) -> tuple[NDArray[np.float32], Outputs, Callable[[], None]]:
-        """(x, outputs, run) for a bucket with the state's weights; allocates only the first time."""
-        key = role, bucket
-        if key not in self._arrays:
-            width, columns = self._ends[role]
-            outputs = {n: np.empty((bucket, c), np.float32) for n, c in columns.items()}
-            self._arrays[key] = (np.zeros((bucket, width), np.float32), outputs)
-        x, outputs = self._arrays[key]
-        executable = state.executables[bucket] if role == WHOLE else state.parts[role][bucket]
-        bound = self._bound.get(key)
-        if bound is None or bound[0] is not executable:
-            bound = self._bound[key] = (executable, executable.bind(x, outputs))
-        return x, outputs, bound[1]
 
 
 class Running(NamedTuple):
@@ -179,7 +151,7 @@ class Session:
         """Scores of all rows of the works, one after another."""
         buffers = self.buffers.get(version)
         if buffers is None:
-            buffers = self.buffers[version] = Buffers(version)
+            buffers = self.buffers[version] = version.lend()
         # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
         stand_in = None
         if version.remote is not None:
@@ -218,7 +190,7 @@ class Session:
         for bucket in cover:
             stop = min(at + bucket, rows)
             started_s = now_s()
-            x, outputs, run = buffers.get(state, bucket)
+            x, outputs, run = buffers.get(state.executables[bucket])
             bound, spans = self._cut(works, at, stop)
             fill(tables, state.epoch, bound, spans, x, buffers.counts)
             filled_s = now_s()
@@ -240,7 +212,7 @@ class Session:
         for users in costs[USER].cover(len(works)):
             group = works[done : done + users]
             done += users
-            x, lent, run = buffers.get(state, users, USER)
+            x, lent, run = buffers.get(state.parts[USER][users], USER)
             spans = np.zeros((len(group), 2), np.int64)
             spans[:, 1] = 1
             once.fill[USER](tables, state.epoch, [work.bound for work, _ in group], spans, x, buffers.counts)
@@ -251,7 +223,7 @@ class Session:
                 at = 0
                 for bucket in costs[CANDIDATE].cover(work.rows):
                     stop = min(at + bucket, work.rows)
-                    x, outputs, run = buffers.get(state, bucket, CANDIDATE)
+                    x, outputs, run = buffers.get(state.parts[CANDIDATE][bucket], CANDIDATE)
                     once.lend(u, x)
                     bound, spans = self._cut([work], at, stop)
                     once.fill[CANDIDATE](tables, state.epoch, bound, spans, x, buffers.counts)

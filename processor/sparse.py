@@ -216,6 +216,21 @@ class SparsePlan:
         return Pooling(plan, self.scaling[rows])
 
 
+def blank_inputs(manifest: Manifest) -> dict[str, Column]:
+    """A request of one row: zeros, and empty strings; one value in each ragged input."""
+    inputs: dict[str, Column] = {}
+    for spec in manifest.inputs:
+        count = spec.columns or 1
+        flat = Strings.of([""] * count) if spec.dtype == "string" else np.zeros(count, spec.dtype)
+        if spec.ragged:
+            inputs[spec.name] = Ragged(flat, np.array([0, 1], np.int64))
+        else:
+            inputs[spec.name] = (
+                flat if isinstance(flat, Strings) else flat.reshape((1, count) if spec.columns else (1,))
+            )
+    return inputs
+
+
 def inputs_of(bound: Sequence[Bound]) -> NDArray[np.int64]:
     """What kernels read requests by: int64 [R, S, 4] (kernels.pool)."""
     words = bytearray().join([b.words for b in bound])

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from compiler.command import compile_command
 from processor.errors import FreshetError
 from serving.demo import demo
 from serving.importing import draw, import_command
@@ -35,6 +36,7 @@ app.add_typer(bench_app, name="bench")
 app.add_typer(tables_app, name="tables")
 app.command()(demo)
 app.command("import")(import_command)
+app.command("compile")(compile_command)
 
 AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
 TokenOption = Annotated[

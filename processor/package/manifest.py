@@ -29,6 +29,8 @@ SIDES = ("user", "item", "context")
 ROLES = ("whole", "user", "candidate")
 MAX_USER_WIDTH = 1 << 16
 DTYPES = ("int64", "float32", "string")
+PRECISIONS = ("float32", "float16", "bfloat16", "int8")
+HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,14 @@ class File:
 class Executable:
     """The dense graph compiled for one backend, target and bucket. source: hash of what it was compiled from.
     weights: names of the dense tensors that it takes, in the artefact's own order. role: which part of the dense graph
-    it is (processor.userside)."""
+    it is (processor.userside).
+
+    precision: what it computes in. The next five are of machine code, and empty where any machine can read the file:
+    library: the very version that reads it. features: what the processor must have. sha256: of the file. frozen: hash
+    of the weights inside (processor.backends.base.weights_hash). origin: the file that it can be compiled from anew,
+    without TensorFlow.
+    cost_us: median time of one run on one thread, on the machine measured_on; error: the largest difference from
+    TensorFlow's outputs that was seen. 0 where not measured."""
 
     backend: str
     target: str
@@ -126,12 +135,22 @@ class Executable:
     file: str
     source: str
     weights: list[str]
+    precision: str = "float32"
+    library: str = ""
+    features: list[str] = field(default_factory=list)
+    sha256: str = ""
+    frozen: str = ""
+    origin: str = ""
+    cost_us: float = 0.0
+    error: float = 0.0
+    measured_on: str = ""
     role: str = "whole"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The whole of model.json. event_time: [first, last] event of the training data, Unix seconds, or [].
+    """The whole of model.json. executables: of each role and bucket, what is to serve it first, then what replaces that
+    where it cannot be run. event_time: [first, last] event of the training data, Unix seconds, or [].
     width: columns of the dense input. dense: name -> shape of every dense tensor (float32). user_width: numbers that
     the dense graph's user part computes of a request; 0 where it is not split (processor.userside)."""
 
@@ -279,6 +298,14 @@ def validate(manifest: Manifest) -> None:
         _want(0 < e.bucket <= 1 << 20, f"{where}.bucket: 1 to {1 << 20} wanted")
         _want(e.file in m.files, f"{where}.file: not among manifest.files")
         _want(e.role in ROLES, f"{where}.role: one of {', '.join(ROLES)} wanted, got {e.role[:40]!r}")
+        _want(NAME.fullmatch(e.target) is not None, f"{where}.target: a plain name wanted")
+        _want(e.precision in PRECISIONS, f"{where}.precision: one of {', '.join(PRECISIONS)} wanted")
+        _want(not e.origin or e.origin in m.files, f"{where}.origin: not among manifest.files")
+        _want(e.cost_us >= 0 and e.error >= 0, f"{where}: cost_us and error of 0 or more wanted")
+        for value in (e.sha256, e.frozen):
+            _want(
+                not value or HEX64.fullmatch(value) is not None, f"{where}: sha256 and frozen of 64 hex digits wanted"
+            )
         for w in e.weights:
             _want(w in m.dense, f"{where}.weights: {w[:64]!r} is not among manifest.dense")
     _want(0 <= m.user_width <= MAX_USER_WIDTH, f"manifest.user_width: 0 to {MAX_USER_WIDTH} wanted, got {m.user_width}")

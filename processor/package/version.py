@@ -152,10 +152,16 @@ class VersionReader:
 
     def file(self, name: str) -> bytes:
         """The bytes of one file that the manifest names, checked against their checksum."""
+        return self.mapped(name).tobytes()
+
+    def mapped(self, name: str) -> NDArray[np.uint8]:
+        """A file that the manifest names as a read-only view, checked against its size and checksum."""
         if name not in self.manifest.files:
             raise Corrupt(f"{name}: not named by the manifest")
-        data = inside(self.folder, name).read_bytes()
-        if crc32(data) != self.manifest.files[name].crc32:
+        entry, data = self.manifest.files[name], map_file(inside(self.folder, name))
+        if data.nbytes != entry.nbytes:
+            raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {data.nbytes}")
+        if crc32(data.data) != entry.crc32:
             raise Corrupt(f"{name}: does not match its checksum")
         return data
 

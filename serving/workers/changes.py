@@ -15,6 +15,7 @@ that a delta has brought are copied once into memory that can be shared.
 
 from __future__ import annotations
 
+import logging
 import mmap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,13 +26,19 @@ from numpy.typing import NDArray
 
 from processor.clock import Clock
 from processor.control import Control
+from processor.errors import Corrupt, FreshetError
+from processor.executables import executable_files
 from processor.memory import Handle, advise, share
 from processor.package.manifest import Manifest
-from processor.replica import WRITTEN_BY_READERS, Frame, Package, Replica, chosen
+from processor.package.tensors import crc32
+from processor.package.version import VersionReader
+from processor.replica import WRITTEN_BY_READERS, Frame, Replica
 from processor.sessions import GroupOptions
 from processor.stores.remote import RemoteTables
 from serving.workers.channel import Message
 from serving.workers.parcel import Packed, Parcel, Unpacker
+
+log = logging.getLogger("freshet.workers")
 
 
 @dataclass(slots=True)
@@ -60,11 +67,19 @@ class Outgoing:
 class Sender:
     """The supervisor's side of one version."""
 
-    def __init__(self, package: Package, control: Control) -> None:
-        """Reads the files that a replica is made from; raises FreshetError when they cannot be served."""
-        names = list(dict.fromkeys(entry.file for entry in chosen(package.manifest)))
-        names += [package.manifest.stage.file] if package.manifest.stage else []
-        contents = [np.frombuffer(package.file(name), np.uint8) for name in names]
+    def __init__(self, package: VersionReader, control: Control) -> None:
+        """Maps the files that a replica is made from. One that is damaged is left out: it is the worker's replica that
+        says what replaces it, or that nothing does."""
+        names, contents = [], []
+        wanted = sorted(executable_files(package.manifest))
+        wanted += [package.manifest.stage.file] if package.manifest.stage else []
+        for name in wanted:
+            try:
+                contents.append(package.mapped(name))
+            except FreshetError as error:
+                log.warning("%s version %d: %s", package.manifest.model, package.manifest.version, error)
+            else:
+                names.append(name)
         self._manifest = package.manifest
         self._files = dict(zip(names, share(contents, "executables")))
         (self._control,) = share([control.words], "control")
@@ -118,13 +133,17 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A version's files as they were sent."""
+    """A version's files as they were sent; mapped, and read by whoever chooses them."""
 
     manifest: Manifest
-    files: Mapping[str, bytes]
+    files: Mapping[str, NDArray[Any]]
 
     def file(self, name: str) -> bytes:
-        return self.files[name]
+        """See processor.executables.Package.file."""
+        data = self.files[name].tobytes() if name in self.files else b""
+        if crc32(data) != self.manifest.files[name].crc32:
+            raise Corrupt(f"{name}: does not match its checksum")
+        return data
 
 
 class Receiver:
@@ -139,11 +158,20 @@ class Receiver:
         remote: RemoteTables | None = None,
     ) -> None:
         """options_of: a model's session group. remote: see Replica."""
-        files = {name: unpacker.unpack(packed).tobytes() for name, packed in message["files"].items()}
+        files = {name: unpacker.unpack(packed) for name, packed in message["files"].items()}
         package = Received(Manifest.from_json(message["manifest"].encode()), files)
         control = Control(unpacker.unpack(message["control"]))
         options = options_of(package.manifest.model)
-        self.replica = Replica(package, control, message["process"], options.threads, clock, options.all_cpus, remote)
+        self.replica = Replica(
+            package,
+            control,
+            message["process"],
+            options.threads,
+            clock,
+            options.all_cpus,
+            remote,
+            options.sessions,
+        )
         self._arrays: dict[int, NDArray[Any]] = {}
         self._dense_numbers: dict[str, int] = {}
         self._dense: dict[str, NDArray[np.float32]] = {}

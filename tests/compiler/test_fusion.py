@@ -3,12 +3,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.compile import compile_graph
+from compiler.compile import compile_graph, load
 from compiler.dense import DenseGraph
 from compiler.fusion import changes, fuse
 from compiler.tensorflow import tf
-from processor.backends import load_backend
-from processor.backends.base import Artefact
 from processor.errors import BadInput
 from processor.package.manifest import Feature
 from tests.compiler.passes.graphs import dense, rows
@@ -62,10 +60,10 @@ def test_a_deltas_tensor_changes_exponents_without_another_compile(tmp_path):
     changed = changes("score", TEXT, "ctr * cvr ** 0.75 * price")
 
     assert {name: list(value) for name, value in changed.items()} == {"fusion/score": [0.75]}
-    artefact = Artefact(16, (tmp_path / entry.file).read_bytes(), entry.weights)
     columns = {o.name: o.columns for o in graph.outputs}
+    (program,) = load(graph, tmp_path, [entry]).programs
     for weights in (graph.weights, graph.weights | changed):
-        (loaded,) = load_backend("onnxruntime").load_all([artefact], weights, graph.width, columns)
+        loaded = program.with_weights(weights)[16]
         got = {name: np.empty((16, n), np.float32) for name, n in columns.items()}
         loaded.bind(x, got)()
         power = weights["fusion/score"][0]

@@ -262,7 +262,7 @@ def test_many_threads_and_users_at_once_get_their_own_scores(package):
 
 def price(whole, user, candidate):
     """A UserOnce of the package's features with costs."""
-    parts = [Executable("b", "t", bucket, "f", "s", [], role) for role, bucket in (("user", 1), ("candidate", 64))]
+    parts = [Executable("b", "t", bucket, "f", "s", [], role=role) for role, bucket in (("user", 1), ("candidate", 64))]
     manifest = replace(draft(), user_width=81, executables=parts)
     once = UserOnce(division(manifest), SparsePlan(manifest))
     once.price({"whole": whole, "user": user, "candidate": candidate})

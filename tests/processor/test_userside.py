@@ -15,7 +15,7 @@ FEATURES = [feature("b", 1, "user"), feature("a", 0, "user"), feature("i", 2, "i
 
 
 def executable(role, bucket):
-    return Executable("onnxruntime", "cpu", bucket, f"{role}{bucket}", "source", [], role)
+    return Executable("onnxruntime", "cpu", bucket, f"{role}{bucket}", "source", [], role=role)
 
 
 def manifest(user_width=5, executables=None):

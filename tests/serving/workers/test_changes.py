@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from processor.clock import SystemClock
 from processor.control import PINS, WORDS, Entry
-from processor.errors import BadInput
+from processor.errors import BadInput, Corrupt
 from processor.generation import Generation
 from processor.package.version import VersionReader, table_file
 from processor.served import ServedVersion
@@ -30,6 +30,20 @@ TAG_MODEL = dict.fromkeys([tag_id(t) for t in "abc"], 0)
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
     return write_package(tmp_path_factory.mktemp("repository"), users=USERS)
+
+
+def test_a_damaged_executable_is_left_out_and_refused_by_whoever_would_run_it(tmp_path):
+    folder = write_package(tmp_path)
+    reader = VersionReader(folder)
+    version = ServedVersion(reader, 4, SystemClock(), processes=1)
+    name = "compiled/onnxruntime-cpu/b4.onnx"
+    (folder / name).write_bytes(b"damaged")
+    sender = Sender(reader, version.control)
+    message, fds = sender.opening(0)
+    assert name not in message["files"]
+    assert len(message["files"]) == 2
+    with Unpacker([os.dup(fd) for fd in fds]) as unpacker, pytest.raises(Corrupt, match=r"b4\.onnx: does not match"):
+        Receiver(message, unpacker, lambda model: GroupOptions(), SystemClock())
 
 
 class Far:
