@@ -14,15 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.compile import compile_graph
+from compiler.compile import compile_graph, load
 from compiler.dense import DenseGraph, signature
 from compiler.passes.optimise import optimise
 from compiler.tensorflow import keras, tf
 from models.bench import DIM, FLOATS, HIDDEN, TABLES
 from models.zoo import deepfm, dlrm
 from models.zoo.layout import Layout, Span
-from processor.backends import load_backend
-from processor.backends.base import Artefact
 from processor.package.manifest import Output
 from tests.bench.pairs import Pair, compare
 
@@ -94,9 +92,9 @@ def _normalised() -> DenseGraph:
 def runner(graph: DenseGraph, rows: int, folder: Path) -> Callable[[], None]:
     """One run of the graph on ONNX Runtime."""
     (entry,) = compile_graph(graph, folder, (rows,))
-    artefact = Artefact(rows, (folder / entry.file).read_bytes(), entry.weights)
     columns = {o.name: o.columns for o in graph.outputs}
-    (loaded,) = load_backend("onnxruntime").load_all([artefact], graph.weights, graph.width, columns)
+    (program,) = load(graph, folder, [entry]).programs
+    loaded = program.with_weights(graph.weights)[rows]
     x = np.random.default_rng(1).standard_normal((rows, graph.width), np.float32)
     return loaded.bind(x, {name: np.empty((rows, n), np.float32) for name, n in columns.items()})
 

@@ -4,12 +4,10 @@ import pytest
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 from compiler import parts as compiling
-from compiler.compile import compile_graph
+from compiler.compile import compile_graph, load
 from compiler.dense import DenseGraph
 from compiler.parts import USER_BUCKETS, parts
 from models.zoo.deepfm import build
-from processor.backends import load_backend
-from processor.backends.base import Artefact
 from processor.package.manifest import Feature
 from tests.compiler.passes.graphs import assert_same, rows
 from tests.models.zoo.layouts import make_layout
@@ -66,9 +64,9 @@ def test_every_part_compiles_and_computes_what_tensorflow_does(tmp_path):
         files |= {entry.file for entry in entries}
         assert {entry.role for entry in entries} == {role}
         largest = entries[-1]
-        artefact = Artefact(largest.bucket, (tmp_path / largest.file).read_bytes(), largest.weights)
         columns = {o.name: o.columns for o in part.graph.outputs}
-        (loaded,) = load_backend("onnxruntime").load_all([artefact], part.graph.weights, part.graph.width, columns)
+        (program,) = load(part.graph, tmp_path, [largest]).programs
+        loaded = program.with_weights(part.graph.weights)[largest.bucket]
         x = rows(part.graph, largest.bucket)
         got = {name: np.empty((largest.bucket, n), np.float32) for name, n in columns.items()}
         loaded.bind(x, got)()
