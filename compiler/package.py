@@ -109,7 +109,7 @@ def compile_version(folder: Path, options: Options, reporter: Reporter) -> Repor
                 graph,
                 folder,
                 entries,
-                drawn_rows(reader, max(buckets)),
+                _rows(graph, reader, max(buckets)),
                 options.bound,
                 labelled,
                 advance=lambda: reporter.advance(1),
@@ -211,8 +211,14 @@ def _buckets(graph: DenseGraph, reader: VersionReader, options: Options) -> list
     if options.sample is None:
         return sorted({e.bucket for e in reader.manifest.executables if e.role == WHOLE}) or list(BUCKETS)
     return ladder(
-        read_sample(options.sample), options.most, interpolated(_prices(graph, drawn_rows(reader, max(PRICED))))
+        read_sample(options.sample), options.most, interpolated(_prices(graph, _rows(graph, reader, max(PRICED))))
     )
+
+
+def _rows(graph: DenseGraph, reader: VersionReader, rows: int) -> Matrix:
+    """What executables are compared on. An imported graph brings its own examples: numbers that its stage would never
+    give may be NaN in one library and none in another."""
+    return graph.sample(rows) if reader.manifest.stage else drawn_rows(reader, rows)
 
 
 def _prices(graph: DenseGraph, rows: Matrix) -> dict[int, float]:

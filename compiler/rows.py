@@ -21,6 +21,7 @@ from processor.package.version import VersionReader, table_file
 from processor.quantise import Stored, dequantise
 from processor.served import ServedVersion
 from processor.sparse import SparsePlan
+from processor.stage import load_stage
 from processor.table import descriptor
 
 CHUNK_ROWS = 4096
@@ -34,7 +35,7 @@ def drawn_rows(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
     x = random.standard_normal((rows, m.width), np.float32)
     files = {t.name: reader.tensors(table_file(t.name)) for t in m.tables if t.rows}
     for feature in m.features:
-        if feature.kind == "float":
+        if not feature.table:
             continue
         spec = m.table(feature.table)
         for at in range(feature.width // spec.dim if feature.combiner != "none" else feature.max_length):
@@ -64,8 +65,8 @@ def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: i
         raise BadInput(f"data: column {label[:64]!r}: 0 or 1 wanted")
     m = reader.manifest
     version = ServedVersion(reader, 0, SystemClock())
-    plan = SparsePlan(m)
-    arrays = version.change.arrays
+    plan = SparsePlan(m, load_stage(m, reader.file(m.stage.file)) if m.stage else None)
+    arrays = version.change.frame.arrays
     tables = np.array([descriptor(t, a) for t, a in zip(m.tables, arrays)], np.int64)
     counts = np.zeros((max(1, len(m.tables)), 2), np.int64)
     x = aligned((len(labels), m.width))
