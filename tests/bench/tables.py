@@ -12,14 +12,14 @@ from tests.bench import dtypes, scale, tiers
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"
-DATA = ROOT.parent / "shared" / "data" / "ml-1m"
+DATA = Path(os.environ.get("FRESHET_DATA", ROOT.parent / "shared" / "data")) / "ml-1m"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-tables", description=__doc__)
     parser.add_argument("--rows", type=int, default=scale.SIZES[-1], help="of the large table")
     parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("FRESHET_DATA", DATA)), help="MovieLens-1M")
+    parser.add_argument("--data", type=Path, default=DATA, help="MovieLens-1M")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     page = ["# Tables", "", f"{os.cpu_count()} cores. Absolute figures are of a shared machine; ratios are the result."]
