@@ -11,7 +11,7 @@ FUZZ_ARGS ?=
 LOADTEST_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos format bench bench-tables bench-peers fuzz soak loadtest conformance kills image-steps clean
+.PHONY: help install demo test check protos format bench bench-tables bench-backends bench-peers fuzz soak loadtest conformance kills image-steps clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,6 +41,9 @@ bench: .venv/.dev .venv/.kernels ## server and engine against the bare loop, an 
 
 bench-tables: .venv/.dev .venv/.kernels ## 20 million rows, a memory budget, smaller rows; loadtest/results/tables.md
 	$(BIN)/python -m tests.bench.tables $(BENCH_ARGS)
+
+bench-backends: .venv/.dev .venv/.kernels ## what `freshet compile` chooses, against every backend alone; loadtest/results/backends.md
+	$(BIN)/python -m tests.bench.backends $(BENCH_ARGS)
 
 bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
 	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)

@@ -92,7 +92,16 @@ class Processor(Predictor, ModelHost):
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
         options = self._groups.of(version.manifest.model).options
-        return Replica(version.reader, version.control, 0, options.threads, self._clock, options.all_cpus, self._remote)
+        return Replica(
+            version.reader,
+            version.control,
+            0,
+            options.threads,
+            self._clock,
+            options.all_cpus,
+            self._remote,
+            options.sessions,
+        )
 
     @overload
     def process(self, request: PredictRequest) -> PredictReply: ...

@@ -154,6 +154,15 @@ class ModelHost(ABC):
                 events += model.poll()
             return events
 
+    def tell(self, model: str, status: VersionStatus) -> None:
+        """Has a version that is not served known by this state: one that is being made here, or could not be."""
+        with self._changing:
+            if not self._closed and model not in self._models:
+                self._models = self._models | {model: self._new_model(model)}
+                self._empty.pop(model, None)
+            if model in self._models:
+                self._models[model].tell(status)
+
     def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> Applied:
         """Serves a delta given as bytes, or as a path inside the repository; raises why it was refused."""
         served = self._model(model)

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Executable
+from processor.buffers import Buffers
 from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
+from processor.once import UserOnce
 from processor.replica import Replica, State
 from processor.sparse import Bound
 from processor.split import Part
-from processor.stores.remote import StandIn
+from processor.userside import CANDIDATE, LENT, USER
 from processor.work import Outputs, PredictReply, Work, answer
 
 log = logging.getLogger("freshet.sessions")
@@ -38,7 +40,7 @@ class SessionStats:
 
     batches to failed: computed. expired: dropped from the queue, their deadline passed or out of reach. refused_full,
     refused_late: not admitted. wait_s, predicted_wait_s: in the queue, summed over requests. busy_s: in batches.
-    buckets: runs by bucket, named as JSON would.
+    user_once: requests whose user's part was computed once. buckets: runs by bucket, named as JSON would.
     """
 
     batches: int = 0
@@ -52,6 +54,7 @@ class SessionStats:
     wait_s: float = 0.0
     predicted_wait_s: float = 0.0
     busy_s: float = 0.0
+    user_once: int = 0
     buckets: dict[str, int] = field(default_factory=dict)
 
 
@@ -67,26 +70,14 @@ def total(parts: Sequence[SessionStats]) -> SessionStats:
     return whole
 
 
-class Buffers:
-    """One session's arrays for one version: input and outputs per bucket, and the runs bound to them."""
+class Running(NamedTuple):
+    """A batch while it is computed. tables: int64 [T, TABLE_FIELDS], remote rows stood in for."""
 
-    def __init__(self, version: Replica) -> None:
-        self._width, self._outputs = version.plan.width, version.outputs
-        self.counts = np.zeros((max(1, len(version.manifest.tables)), 2), np.int64)
-        self._arrays: dict[int, tuple[NDArray[np.float32], Outputs]] = {}
-        self._bound: dict[int, tuple[Executable, Callable[[], None]]] = {}
-
-    def get(self, state: State, bucket: int) -> tuple[NDArray[np.float32], Outputs, Callable[[], None]]:
-        """(x, outputs, run) for a bucket with the state's weights; allocates only the first time."""
-        if bucket not in self._arrays:
-            outputs = {n: np.empty((bucket, c), np.float32) for n, c in self._outputs.items()}
-            self._arrays[bucket] = (np.zeros((bucket, self._width), np.float32), outputs)
-        x, outputs = self._arrays[bucket]
-        executable = state.executables[bucket]
-        bound = self._bound.get(bucket)
-        if bound is None or bound[0] is not executable:
-            bound = self._bound[bucket] = (executable, executable.bind(x, outputs))
-        return x, outputs, bound[1]
+    version: Replica
+    state: State
+    tables: NDArray[np.int64]
+    buffers: Buffers
+    results: Outputs
 
 
 class Session:
@@ -157,36 +148,99 @@ class Session:
             stats.requests += 1
 
     def _compute(self, version: Replica, state: State, works: Sequence[Work], rows: int, results: Outputs) -> None:
-        """Scores of all rows of the works, one after another, bucket by bucket; measures what they cost."""
+        """Scores of all rows of the works, one after another."""
         buffers = self.buffers.get(version)
         if buffers is None:
-            buffers = self.buffers[version] = Buffers(version)
+            buffers = self.buffers[version] = version.lend()
+        # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
+        stand_in = None
+        if version.remote is not None:
+            stand_in = version.remote.stand_in(state.tables, state.epoch, *self._cut(works, 0, rows))
+        tables = state.tables if stand_in is None else stand_in.tables
+        batch = Running(version, state, tables, buffers, results)
+        if version.once is None:
+            self._whole(batch, works, rows, 0)
+            return
+        alone: list[tuple[Work, int]] = []
+        together: list[Work] = []
+        at = 0
+        for work in works:
+            if work.bound.once and version.once.pays(work.rows):
+                if together:
+                    self._whole(batch, together, sum([w.rows for w in together]), at)
+                    at += sum([w.rows for w in together])
+                    together = []
+                alone.append((work, at))
+                at += work.rows
+            else:
+                together.append(work)
+        if together:
+            self._whole(batch, together, rows - at, at)
+        if alone:
+            self._once(batch, version.once, alone)
+
+    def _whole(self, batch: Running, works: Sequence[Work], rows: int, first: int) -> None:
+        """All rows of the works, bucket by bucket, to the results from row `first` on; measures what they cost."""
+        version, state, tables, buffers, results = batch
         costs, fill, now_s, stats = version.costs, version.plan.fill, self._clock.now_s, self.stats
         cover = costs.cover(rows)
         if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
             cover = costs.explore(rows)
         at, sparse_s = 0, 0.0
-        # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
-        tables: State | StandIn = state
-        if version.remote is not None:
-            tables = version.remote.stand_in(state.tables, state.epoch, *self._cut(works, 0, rows))
         for bucket in cover:
             stop = min(at + bucket, rows)
             started_s = now_s()
-            x, outputs, run = buffers.get(state, bucket)
+            x, outputs, run = buffers.get(state.executables[bucket])
             bound, spans = self._cut(works, at, stop)
-            fill(tables.tables, state.epoch, bound, spans, x, buffers.counts)
+            fill(tables, state.epoch, bound, spans, x, buffers.counts)
             filled_s = now_s()
             run()
             costs.ran(bucket, now_s() - filled_s)
             sparse_s += filled_s - started_s
             for name, result in results.items():
-                result[at:stop] = outputs[name][: stop - at]
-            stats.padded_rows += bucket - (stop - at)
-            label = str(bucket)
-            stats.buckets[label] = stats.buckets.get(label, 0) + 1
+                result[first + at : first + stop] = outputs[name][: stop - at]
+            self._ran(bucket, stop - at)
             at = stop
         costs.filled(len(cover), rows, sum([work.ids for work in works]), sparse_s)
+
+    def _once(self, batch: Running, once: UserOnce, works: Sequence[tuple[Work, int]]) -> None:
+        """Requests whose user's part is computed once, several users at a time; then each one's candidates. works: with
+        the row of the results where each begins."""
+        _, state, tables, buffers, results = batch
+        costs, now_s, stats = once.costs, self._clock.now_s, self.stats
+        done = 0
+        for users in costs[USER].cover(len(works)):
+            group = works[done : done + users]
+            done += users
+            x, lent, run = buffers.get(state.parts[USER][users], USER)
+            spans = np.zeros((len(group), 2), np.int64)
+            spans[:, 1] = 1
+            once.fill[USER](tables, state.epoch, [work.bound for work, _ in group], spans, x, buffers.counts)
+            started_s = now_s()
+            run()
+            costs[USER].ran(users, now_s() - started_s)
+            for u, (work, first) in zip(lent[LENT], group):
+                at = 0
+                for bucket in costs[CANDIDATE].cover(work.rows):
+                    stop = min(at + bucket, work.rows)
+                    x, outputs, run = buffers.get(state.parts[CANDIDATE][bucket], CANDIDATE)
+                    once.lend(u, x)
+                    bound, spans = self._cut([work], at, stop)
+                    once.fill[CANDIDATE](tables, state.epoch, bound, spans, x, buffers.counts)
+                    started_s = now_s()
+                    run()
+                    costs[CANDIDATE].ran(bucket, now_s() - started_s)
+                    for name, result in results.items():
+                        result[first + at : first + stop] = outputs[name][: stop - at]
+                    self._ran(bucket, stop - at)
+                    at = stop
+                stats.user_once += 1
+
+    def _ran(self, bucket: int, rows: int) -> None:
+        """Notes a run of so many rows in a bucket."""
+        stats, label = self.stats, str(bucket)
+        stats.padded_rows += bucket - rows
+        stats.buckets[label] = stats.buckets.get(label, 0) + 1
 
     def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[Bound], NDArray[np.int64]]:
         """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""

@@ -12,7 +12,7 @@ Who owns what
 - A thread's session is its own. The inline session belongs to the holder of the `_turn` lock.
 - A session sleeps on its gate, a lock that it has taken once and that whoever wakes it releases. It stands in its
   queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
-- Numbers are reader's words of processor.replica: sessions use those below HOLDS, split requests those from there on.
+- Numbers are reader's words of processor.control: sessions use those below HOLDS, split requests those from there on.
   A number is used again only after its session has ended. One group at most serves a version.
 
 A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
@@ -34,10 +34,11 @@ from numpy.typing import NDArray
 
 from processor.batcher import Batcher, Taken
 from processor.clock import Clock
+from processor.control import READERS
 from processor.cores import run_on
 from processor.cost import FREE, WORTH
 from processor.errors import BadInput, Expired, NotReady, Overloaded
-from processor.replica import READERS, Replica
+from processor.replica import Replica
 from processor.session import Session, SessionStats, total
 from processor.split import Part, Split
 from processor.work import Work, answer
@@ -45,7 +46,7 @@ from processor.work import Work, answer
 Policy = Literal["shared", "round-robin", "mod", "least-loaded"]
 Compute = Literal["threads", "inline"]
 Wake = Callable[[float], None]
-HOLDS = READERS // 2
+HOLDS = 1024
 
 
 @dataclass(frozen=True, slots=True)

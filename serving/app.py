@@ -1,10 +1,11 @@
 """The HTTP port: TensorFlow Serving REST, KServe v2, DeepRec's messages, health and metrics, as one ASGI application.
 
 Life of a predict request: path -> manifest -> codec -> Processor.submit -> codec -> reply. Everything but the
-prediction runs on the event loop. With inline compute the prediction does too: what a turn of the loop has read is
-computed at its end, batch by batch, the sockets getting their turn between two batches. Otherwise it runs on a
-session's thread, which hands the reply back through Wakeups. A client that leaves costs its own prediction and nothing
-else: sends to it are dropped below ASGI.
+prediction runs on the event loop; requests of a version with a stage are submitted elsewhere (serving.stages), because
+binding them runs it. With inline compute the prediction does too: what a turn of the loop has read is computed at its
+end, batch by batch, the sockets getting their turn between two batches. Otherwise it runs on a session's thread, which
+hands the reply back through Wakeups. A client that leaves costs its own prediction and nothing else: sends to it are
+dropped below ASGI.
 """
 
 from __future__ import annotations

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from compiler.command import compile_command
 from processor.errors import FreshetError
 from serving.demo import demo
+from serving.importing import draw, import_command
 from serving.tables import tables_app
 from serving.training import bench_app, train
 
@@ -32,6 +35,8 @@ app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
 app.add_typer(tables_app, name="tables")
 app.command()(demo)
+app.command("import")(import_command)
+app.command("compile")(compile_command)
 
 AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
 TokenOption = Annotated[
@@ -177,14 +182,25 @@ def _log_to_stderr(level: str) -> None:
 
 @app.command()
 def inspect(
-    repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     model: Annotated[str | None, typer.Argument(help="A model of the repository; all of them when left out.")] = None,
+    repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")] = "",
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
     verify: Annotated[bool, typer.Option(help="Also check size and checksum of every file.")] = False,
+    graph: Annotated[
+        Path | None, typer.Option(help="How this version's folder, SavedModel or .keras file is split.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --graph: an SVG file to draw the split into.")] = None,
+    signature: Annotated[str, typer.Option(help="With --graph: which signature of a SavedModel.")] = "serving_default",
 ) -> None:
-    """Describes models of a repository from their manifests, without serving them."""
+    """Describes models of a repository from their manifests, without serving them; or with --graph how one is split."""
+    if graph is not None:
+        draw(graph, out, signature)
+        return
+    from processor.errors import BadInput
     from serving.inspection import describe_repository
 
+    if not repository:
+        raise BadInput("repository: --repository wanted, or --graph")
     describe_repository(repository, model, version, verify)
 
 
@@ -213,7 +229,6 @@ def delta_apply(
     admin_token: TokenOption = "",
 ) -> None:
     """Applies one delta on a running server and waits until it is served."""
-    from pathlib import Path
 
     from processor.errors import BadInput
     from serving.remote import Admin, quoted

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from processor.engine import PredictReply, PredictRequest
 from processor.errors import FreshetError
 from processor.replica import Replica
+from serving.stages import Stages
 from serving.statistics import Served
 from serving.wakeups import Wakeups
 
@@ -30,6 +31,7 @@ class Desk:
         self.served = Served()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hand_over: Callable[[Finish], Finish]
+        self._stages: Stages
 
     def submit(self, processor: Processor, request: PredictRequest, replica: Replica, finish: Finish) -> None:
         """Submits a request that admit() has let in; `finish` is called once, later, on the running loop. Raises
@@ -37,7 +39,11 @@ class Desk:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._connect(loop, processor)
-        processor.submit(request, self._hand_over(finish), replica)
+        if replica.manifest.stage is None:
+            processor.submit(request, self._hand_over(finish), replica)
+        else:
+            # Binding such a request runs the stage, which is long for an event loop.
+            self._stages.submit(processor, request, self._hand_over(finish), finish)
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:
         """Has replies come on this loop: computed there, or handed over by session threads."""
@@ -51,9 +57,10 @@ class Desk:
             else:
                 loop.call_soon(processor.run_once)
 
+        post = Wakeups(loop).post
         if processor.attach(wake):
             self._hand_over = lambda finish: finish
         else:
-            post = Wakeups(loop).post
             self._hand_over = lambda finish: lambda result: post(finish, result)
+        self._stages = Stages(post)
         self._loop = loop

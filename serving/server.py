@@ -10,7 +10,8 @@ to the processor.
 
 Order at the start: signal handlers, the ports (503 while models load), processor, watcher, the ready line.
 Order at the end: unready, drain_s of ordinary service, no new connections, requests in flight answered within
-shutdown_timeout_s, watcher, admin port, processor. A second signal skips what is left of the waiting.
+shutdown_timeout_s, watcher, an import at work, admin port, processor. A second signal skips what is left of the
+waiting.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ from serving.admin import create_admin
 from serving.config import ServeConfig
 from serving.control import Control, Gate
 from serving.data import DataPorts
+from serving.importer import Importer
 from serving.lifecycle import Lifecycle
 from serving.metrics import Metrics
 from serving.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit, reserve
+from serving.priority import bulk_threads, give_way
 from serving.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -96,10 +99,12 @@ class Server:
         """open_processor: what one process serves with."""
         self._config = config
         self._workers = config.workers or len(available())
+        self._bulk = bulk_threads() if self._workers > 1 else None
         self._out = out or sys.stdout
         self._start_s = time.monotonic()
         self._lifecycle: Lifecycle[ModelHost] = Lifecycle()
         self._watcher: Watcher | None = None
+        self._importer: Importer | None = None
         self._failed = False
         self._announced = False
         self._closing = threading.Lock()
@@ -117,7 +122,9 @@ class Server:
             self._serve_alone(data, open_processor, version)
         else:
             self._supervise(data, version)
-        guarded = create_admin(self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host)
+        guarded = create_admin(
+            self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host, bulk=self._bulk
+        )
         self._admin_port = Port(guarded, admin, ADMIN_STOP_S)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
@@ -249,8 +256,12 @@ class Server:
                 return
             self._lifecycle.open(processor)
             self._front.opened()
+            self._importer = importer = Importer(self._config.repository, self._config.models, processor)
             self._watcher = Watcher(
-                processor.poll, self._config.poll_interval_s, lambda lines: self._announce(processor)
+                lambda: importer.poll() + processor.poll(),
+                self._config.poll_interval_s,
+                lambda lines: self._announce(processor),
+                begin=give_way if self._bulk is not None else lambda: None,
             )
             self._watcher.start()
         self._announce(processor)
@@ -282,8 +293,12 @@ class Server:
         self._loader.join(timeout_s)
         if self._watcher is not None:
             self._watcher.stop(timeout_s)
+        if self._importer is not None:
+            self._importer.close()
         self._admin_port.end()
         self._admin.join(ADMIN_STOP_S)
+        if self._bulk is not None:
+            self._bulk.shutdown(wait=False, cancel_futures=True)
         with self._closing:
             processor = self._lifecycle.close()
         if processor is not None:

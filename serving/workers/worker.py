@@ -1,7 +1,8 @@
 """One worker process: the data ports, sessions and replicas, told what to do by the supervisor.
 
 Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes` prepares
-states and packs dense weights, one change after the other, so that neither ever stands between two requests.
+frames: maps buffers and packs dense weights, one frame after the other, so that neither ever stands between two
+requests. What a flip changes beyond that, sessions read from the control words; no thread is told of it.
 
 Invariants
 - A message is acted on in the order in which it was sent: routes and connections on the loop, changes on their thread.
@@ -171,7 +172,7 @@ class Worker:
             task = self._loop.create_task(self._adopt(fds[0]))
             self._adopting.add(task)
             task.add_done_callback(self._adopting.discard)
-        elif op in ("open", "change", "forget", "close"):
+        elif op in ("open", "frame", "forget", "close"):
             self._changes.submit(self._change, message, fds)
         elif op == "routes":
             self._reroute(message)
@@ -220,13 +221,10 @@ class Worker:
             with Unpacker(fds) as unpacker:
                 if op == "open":
                     self._receivers[key] = Receiver(message, unpacker, self._options_of, self._clock, self._remote)
-                elif op == "change":
-                    receiver = self._receivers[key]
-                    receiver.prepare(message, unpacker)
-                    self._reply(message, cost=list(receiver.replica.cost.items()))
-                    return
+                elif op == "frame":
+                    self._receivers[key].prepare(message, unpacker)
                 elif op == "forget":
-                    self._receivers[key].replica.forget(message["flip"])
+                    self._receivers[key].replica.forget(message["frame"])
                 else:
                     self._receivers.pop(key, None)
         except FreshetError as error:
@@ -262,13 +260,14 @@ class Worker:
             for key, receiver in list(self._receivers.items())
             if receiver.replica.remote is not None
         }
+        costs = {str(key): list(receiver.replica.cost.items()) for key, receiver in list(self._receivers.items())}
         work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
         served = self._ports.desk.served.snapshot()
         counters = {**self._metrics.snapshot(), "groups": work, "lookups": lookups, "remote": remote, "served": served}
         return {
             "counters": counters,
-            "gauges": {"groups": now, "cpu_s": usage.ru_utime + usage.ru_stime},
+            "gauges": {"groups": now, "costs": costs, "cpu_s": usage.ru_utime + usage.ru_stime},
         }
 
     def _report_regularly(self) -> None:

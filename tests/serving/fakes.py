@@ -79,7 +79,7 @@ class FakeProcessor:
             raise NotFound(f"model {model!r} has no version {version}")
         return self.manifests[model], self.generation
 
-    def submit(self, request: PredictRequest, done: Done, replica: Any) -> None:
+    def submit(self, request: PredictRequest, done: Done, replica: Any = None) -> None:
         manifest, generation = self.manifest(request.model, request.version, request.label)
         if self.refuse is not None:
             raise self.refuse
