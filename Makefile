@@ -57,9 +57,11 @@ soak: .venv/.dev .venv/.kernels ## ten minutes of load, deltas, loads and unload
 loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second; report in loadtest/results/
 	$(BIN)/python -m loadtest $(LOADTEST_ARGS)
 
-conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-serving-api and perf_analyzer (needs Debian's libb64-0d)
+conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-serving-api, schemathesis and perf_analyzer (needs Debian's libb64-0d)
+	FRESHET_SCHEMATHESIS=$(CURDIR)/.venv/schemathesis/bin/schemathesis FRESHET_SCHEMA_EXAMPLES=50 \
 	FRESHET_PERF_ANALYZER=.venv/perf/bin/perf_analyzer LD_LIBRARY_PATH=.venv/perf/nvidia/cuda_runtime/lib \
-		$(BIN)/python -m pytest tests/e2e/test_conformance.py tests/e2e/test_protocol_cases.py tests/e2e/test_docs.py
+		$(BIN)/python -m pytest tests/e2e/test_conformance.py tests/e2e/test_protocol_cases.py tests/e2e/test_docs.py \
+		tests/e2e/test_schemas.py
 
 kills: .venv/.dev .venv/.kernels ## kill -9 of trainer and server at random moments, 40 rounds
 	FRESHET_KILL_ROUNDS=40 $(BIN)/python -m pytest -m kills tests/e2e
@@ -83,11 +85,13 @@ clean:
 	@touch $@
 
 # Without their dependencies: tensorflow-serving-api wants another TensorFlow than the one that is there, and of this
-# tritonclient only the binary is wanted.
+# tritonclient only the binary is wanted. Schemathesis brings a pytest of its own.
 .venv/.conformance: .venv/.dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps 'tensorflow-serving-api>=2.18'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .venv/perf \
 		tritonclient==2.48.0 nvidia-cuda-runtime-cu12
+	$(PYTHON) -m venv .venv/schemathesis
+	.venv/schemathesis/bin/pip install --quiet --disable-pip-version-check 'schemathesis>=4'
 	@touch $@
 
 .venv/.dev: .venv/.installed pyproject.toml

@@ -35,6 +35,17 @@ log = logging.getLogger("freshet.admin")
 MAX_DELTA_NBYTES = 4 << 30
 MAX_JSON_NBYTES = 64 << 10
 BINARY = {"type": "string", "format": "binary"}
+REFUSED = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"schema": REFUSED}}}
+    for status, text in {
+        400: "The request, or the file that it names, is wrong; the message says what was wanted.",
+        404: "No such model, version or label.",
+        409: "It does not fit what is served: a delta out of turn, or a version that a label holds.",
+        413: "The body is too large.",
+        503: "Loading or draining.",
+    }.items()
+}
 PAGE_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
@@ -83,7 +94,9 @@ def create_admin(
     """The admin port's ASGI application. metrics: the data port's, for each model's count of requests. bulk: where
     large deltas are applied and versions loaded; where everything else is, if None."""
     # The interactive documentation pages would load scripts from elsewhere; the schema itself is served.
-    app = FastAPI(title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None, responses=REFUSALS
+    )
     _handle_errors(app)
     page = resources.files("serving").joinpath("console.html").read_text("utf-8")
 

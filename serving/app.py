@@ -21,7 +21,7 @@ from zlib import crc32
 from processor.engine import PredictReply, PredictRequest
 from processor.errors import BadInput, FreshetError, NotFound, NotReady
 from processor.generation import Generation
-from serving import asking, catalog
+from serving import asking, catalog, openapi
 from serving.asgi import (
     JSON_TYPE,
     Disconnected,
@@ -106,6 +106,7 @@ class DataApp:
             "ready": self._ready,
             "server": self._server,
             "metrics": self._scrape,
+            "openapi": self._openapi,
             "status": self._status,
             "metadata": self._metadata,
             "model": self._model,
@@ -230,6 +231,9 @@ class DataApp:
         # In a thread of its own: formatting a few hundred series must not stand between two predictions.
         text = await asyncio.to_thread(self.metrics.scrape)
         return 200, text, [(b"content-type", CONTENT_TYPE.encode())]
+
+    async def _openapi(self, route: Route) -> Answer:
+        return 200, openapi.document(self._version), (JSON_TYPE,)
 
     async def _status(self, route: Route) -> Answer:
         statuses = asking.servable_status(self._lifecycle.processor(), route)

@@ -13,6 +13,7 @@ MAX_PATH_NBYTES = 2048
 PLAIN = {
     b"/healthz": "live",
     b"/metrics": "metrics",
+    b"/openapi.json": "openapi",
     b"/v2": "server",
     b"/v2/": "server",
     b"/v2/health/live": "live",
@@ -32,7 +33,7 @@ POSTED = PREDICTS | {"index", "load", "unload", "shm_register", "shm_unregister"
 @dataclass(frozen=True, slots=True)
 class Route:
     """action: predict | classify | regress | processor | status | metadata (v1); infer | model | model_ready | config |
-    stats | index | load | unload | shm_... (v2); live | ready | server | metrics. region: of shared memory."""
+    stats | index | load | unload | shm_... (v2); live | ready | server | metrics | openapi. region: of shared memory."""
 
     action: str
     model: str = ""

@@ -65,6 +65,10 @@ def test_tritonclient_gets_all_that_is_served(live, client):
     run(client, live.probe)
 
 
+def test_our_own_client_gets_all_that_is_served(live):
+    run("own", live.probe)
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("tensorflow_serving") is None, reason="tensorflow-serving-api is not installed"
 )

@@ -1,0 +1,92 @@
+"""A request's values as KServe v2 tensors: what numpy makes of them decides their datatype and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.columns import Ragged, Strings
+from processor.errors import BadInput
+
+Values = Any
+"""An array, a (nested) sequence, one value, or Ragged."""
+
+PREFIX_NBYTES = 4
+
+
+class Tensor(NamedTuple):
+    """data: little-endian, row-major; strings each behind their length in 4 bytes."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def tensors(inputs: Mapping[str, Values]) -> list[Tensor]:
+    """Integers travel as INT64, floats as FP32 (FP16 as such), text and bytes as BYTES, Ragged as two tensors. Raises
+    BadInput for anything else."""
+    found = []
+    for name, values in inputs.items():
+        if isinstance(values, Ragged):
+            flat = values.values.tolist() if isinstance(values.values, Strings) else values.values
+            splits = np.ascontiguousarray(values.row_splits, "<i8")
+            found += [_tensor(name, np.asarray(flat)), _tensor(f"{name}.row_splits", splits)]
+        else:
+            found.append(_tensor(name, _array(name, values)))
+    return found
+
+
+def of_user(inputs: Mapping[str, Values]) -> dict[str, Values]:
+    """Values of one user as inputs of one row; raises BadInput for more."""
+    rows: dict[str, Values] = {}
+    for name, values in inputs.items():
+        if isinstance(values, Ragged):
+            row, count = values, len(values)
+        else:
+            array = _array(name, values)
+            row = array[np.newaxis] if array.ndim < 2 else array
+            count = len(row)
+        if count != 1:
+            raise BadInput(f"user[{name}]: one row wanted, got {count}")
+        rows[name] = row
+    return rows
+
+
+def _array(name: str, values: Values) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise BadInput(f"inputs[{name}]: rows of one length wanted; Ragged.of(rows) holds others") from None
+
+
+def _tensor(name: str, array: NDArray[Any]) -> Tensor:
+    shape = array.shape or (1,)
+    if array.dtype.kind in "iu":
+        return Tensor(name, "INT64", shape, _int64(name, array).tobytes())
+    if array.dtype == np.float16:
+        return Tensor(name, "FP16", shape, array.astype("<f2").tobytes())
+    if array.dtype.kind == "f":
+        return Tensor(name, "FP32", shape, array.astype("<f4").tobytes())
+    if array.dtype.kind in "USO":
+        return Tensor(name, "BYTES", shape, _strings(name, array.reshape(-1).tolist()))
+    raise BadInput(f"inputs[{name}]: integers, floats or strings wanted, got {array.dtype}")
+
+
+def _int64(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
+    if array.dtype.kind == "u" and array.size and int(array.max()) >= 2**63:
+        raise BadInput(f"inputs[{name}]: integers below {2**63} wanted")
+    return array.astype("<i8")
+
+
+def _strings(name: str, values: Sequence[Any]) -> bytes:
+    parts = []
+    for value in values:
+        if not isinstance(value, (str, bytes)):
+            raise BadInput(f"inputs[{name}]: strings wanted, got {type(value).__name__}")
+        data = value.encode() if isinstance(value, str) else value
+        parts += [len(data).to_bytes(PREFIX_NBYTES, "little"), data]
+    return b"".join(parts)

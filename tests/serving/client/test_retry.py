@@ -1,0 +1,104 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.errors import BadInput, Expired, FreshetError, NotFound, NotReady, Overloaded
+from serving.client.retry import Attempts, Lost, Retry
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def attempts(timeout_s=10.0, share=1.0, clock=None, **retry):
+    return Attempts(Retry(**retry), timeout_s, clock or Clock(), lambda: share)
+
+
+@pytest.mark.parametrize("error", [Overloaded("full", 0.5), NotReady("loading"), Lost("gone")])
+def test_what_may_pass_is_tried_again(error):
+    tries = attempts()
+    tries.begin()
+    assert tries.wait_s(error) >= 0
+
+
+@pytest.mark.parametrize("error", [BadInput("no"), NotFound("no"), Expired("late"), FreshetError("broken")])
+def test_what_will_not_pass_is_raised(error):
+    tries = attempts()
+    tries.begin()
+    with pytest.raises(type(error)):
+        tries.wait_s(error)
+
+
+def test_a_server_is_not_asked_sooner_than_it_says():
+    tries = attempts(share=0.0)
+    tries.begin()
+    assert tries.wait_s(Overloaded("full", 1.5)) == 1.5
+
+
+def test_waits_double():
+    tries = attempts(attempts=4, wait_s=0.1)
+    waits = []
+    for _ in range(3):
+        tries.begin()
+        waits.append(tries.wait_s(Lost("gone")))
+    assert waits == pytest.approx([0.1, 0.2, 0.4])
+
+
+def test_the_last_attempts_error_is_raised():
+    tries = attempts(attempts=2)
+    tries.begin()
+    tries.wait_s(Lost("first"))
+    tries.begin()
+    with pytest.raises(Lost, match="second"):
+        tries.wait_s(Lost("second"))
+
+
+def test_a_server_that_asks_for_longer_than_is_worth_it_is_not_waited_for():
+    tries = attempts(max_wait_s=2.0)
+    tries.begin()
+    with pytest.raises(Overloaded):
+        tries.wait_s(Overloaded("full", 3.0))
+
+
+def test_no_attempt_is_made_that_could_not_be_answered_in_time():
+    clock = Clock()
+    tries = attempts(timeout_s=1.0, clock=clock)
+    assert tries.begin() == 1.0
+    with pytest.raises(Overloaded):
+        tries.wait_s(Overloaded("full", 1.0))
+    clock.now_s += 1.0
+    with pytest.raises(Expired):
+        tries.begin()
+
+
+def test_without_a_deadline_an_attempt_may_take_any_time():
+    assert attempts(timeout_s=None).begin() is None
+
+
+@given(
+    timeout_s=st.floats(0.01, 5),
+    errors=st.lists(st.one_of(st.floats(0, 3), st.none()), max_size=20),
+    share=st.floats(0, 1),
+    most=st.integers(1, 6),
+)
+def test_all_attempts_end_before_the_deadline(timeout_s, errors, share, most):
+    clock = Clock()
+    tries = attempts(timeout_s, share, clock, attempts=most)
+    made = 0
+    for retry_after_s in errors:
+        left_s = tries.begin()
+        made += 1
+        assert 0 < left_s <= timeout_s
+        error = Lost("gone") if retry_after_s is None else Overloaded("full", retry_after_s)
+        try:
+            wait_s = tries.wait_s(error)
+        except FreshetError:
+            break
+        clock.now_s += wait_s
+        assert retry_after_s is None or wait_s >= retry_after_s
+        assert clock.now_s < timeout_s
+    assert made <= most
