@@ -21,8 +21,8 @@ install: .venv/.kernels ## training and serving, as .venv/bin/freshet
 demo: .venv/.kernels ## the whole job in one command; DATA=folder for real data, DEMO_ARGS="--exit-after 30"
 	$(BIN)/freshet demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
 
-test: .venv/.dev .venv/.kernels ## the tests
-	$(BIN)/python -m pytest $(TEST_ARGS)
+test: .venv/.dev .venv/.kernels ## the tests, two files at a time
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(TEST_ARGS)
 
 check: .venv/.dev .venv/.kernels ## lint, format, types
 	$(BIN)/ruff check .

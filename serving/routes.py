@@ -33,7 +33,7 @@ POSTED = PREDICTS | {"index", "load", "unload", "shm_register", "shm_unregister"
 @dataclass(frozen=True, slots=True)
 class Route:
     """action: predict | classify | regress | processor | status | metadata (v1); infer | model | model_ready | config |
-    stats | index | load | unload | shm_... (v2); live | ready | server | metrics | openapi. region: of shared memory."""
+    stats | index | load | unload | shm_... (v2); live | ready | server | metrics | openapi. region: of memory."""
 
     action: str
     model: str = ""

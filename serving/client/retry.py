@@ -64,7 +64,7 @@ class Attempts:
         """Seconds until the next attempt; raises the error when there is none."""
         if not isinstance(error, (Overloaded, NotReady, Lost)) or self._made >= self._retry.attempts:
             raise error
-        longest_s = self._retry.wait_s * 2 ** (self._made - 1)
+        longest_s = self._retry.wait_s * (1 << (self._made - 1))
         if isinstance(error, Overloaded):
             # Later than asked for, never sooner.
             wait_s = error.retry_after_s + longest_s * self._share()

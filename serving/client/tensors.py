@@ -45,14 +45,12 @@ def of_user(inputs: Mapping[str, Values]) -> dict[str, Values]:
     rows: dict[str, Values] = {}
     for name, values in inputs.items():
         if isinstance(values, Ragged):
-            row, count = values, len(values)
+            rows[name] = values
         else:
             array = _array(name, values)
-            row = array[np.newaxis] if array.ndim < 2 else array
-            count = len(row)
-        if count != 1:
-            raise BadInput(f"user[{name}]: one row wanted, got {count}")
-        rows[name] = row
+            rows[name] = array[np.newaxis] if array.ndim < 2 else array
+        if len(rows[name]) != 1:
+            raise BadInput(f"user[{name}]: one row wanted, got {len(rows[name])}")
     return rows
 
 

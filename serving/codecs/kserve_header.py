@@ -247,11 +247,14 @@ def _shape(tensor: dict[str, Any], spec: Input) -> Shape:
     """One tensor of the header; values that it holds are read."""
     where = f"inputs[{spec.name}]"
     wanted, datatype = DATATYPES[spec.dtype], tensor.get("datatype")
+    count = _count(tensor.get("shape"), spec, where)
+    if not count and datatype in DATATYPES.values():
+        # Clients cannot tell of what type nothing is.
+        datatype = wanted
     if datatype != wanted and not (wanted == "FP32" and datatype in HALVES):
         shown = show(datatype) if type(datatype) is str else kind(datatype)
         raise BadInput(f"{where}.datatype: {wanted} wanted, got {shown}")
     assert type(datatype) is str, "it is one of ours"
-    count = _count(tensor.get("shape"), spec, where)
     parameters = _parameters(tensor, f"{where}.parameters")
     nbytes, span = parameters.get("binary_data_size"), _span(parameters, f"{where}.parameters")
     if (nbytes is not None) + (span is not None) + ("data" in tensor) > 1:

@@ -113,6 +113,17 @@ def test_a_ragged_input_is_two_tensors():
     assert inputs["tags"].values.tolist() == [b"a"]
 
 
+def test_an_empty_tensor_may_be_of_any_type():
+    tensors = [
+        tensor("user", "INT64", [1], [1]),
+        tensor("seen", "FP32", [0], []),
+        tensor("seen.row_splits", "INT64", [2], [0, 0]),
+    ]
+    tensors += [tensor("tags", "INT64", [0], nbytes=0), tensor("tags.row_splits", "INT64", [2], [0, 0])]
+    inputs, _ = kserve.decode(*binary(tensors, []), RAGGED)
+    assert len(inputs["tags"].values) == len(inputs["seen"].values) == 0
+
+
 @pytest.mark.parametrize("splits", [[], [1, 3], [0, 2], [0, 3, 2, 3], [0, 4]])
 def test_row_splits_that_do_not_fit_are_refused(splits):
     message = refusal(

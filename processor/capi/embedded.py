@@ -1,0 +1,135 @@
+"""What the functions of freshet.h do, in Python.
+
+Invariants
+- Statuses are HTTP's: 200 with a reply, else with a message that may be shown to anyone. Nothing is raised into C.
+- A model is polled for by a thread of its own until it is closed; process() may be called from any number of threads.
+- A closed number is never given out again, so that a caller that mixes numbers up is told so, and harms nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import threading
+from typing import Any
+
+from processor.engine import Processor, ProcessorConfig
+from processor.errors import BadInput, FreshetError, NotFound
+
+log = logging.getLogger("freshet.capi")
+
+MAX_CONFIG_NBYTES = 1 << 20
+POLL_INTERVAL_S = 0.05
+# Key -> types of its value.
+OPTIONS: dict[str, tuple[type, ...]] = {
+    "repository": (str,),
+    "model": (str,),
+    "sessions": (int,),
+    "threads": (int,),
+    "poll_interval_s": (int, float),
+}
+INTERNAL = 500, b"the request failed for a reason that is not its own"
+
+
+class Embedded:
+    """One model of a repository, kept up to date."""
+
+    def __init__(self, config: bytes) -> None:
+        """config: JSON, see freshet.h. Raises FreshetError."""
+        options = _options(config)
+        interval_s = float(options.pop("poll_interval_s", POLL_INTERVAL_S))
+        if not 0 < interval_s <= 3600:
+            raise BadInput(f"poll_interval_s: above 0, to 3600, wanted, got {interval_s:g}")
+        model = options.pop("model", None)
+        self._processor = Processor.initialize(ProcessorConfig(models=None if model is None else [model], **options))
+        self._model = model
+        self._closing = threading.Event()
+        self._poller = threading.Thread(target=self._poll, args=(interval_s,), name="freshet-poller", daemon=True)
+        self._poller.start()
+
+    def process(self, data: bytes) -> bytes:
+        """A PredictResponse for a PredictRequest (processor.eas); raises FreshetError."""
+        return self._processor.process(data, self._model)
+
+    def info(self) -> bytes:
+        """Versions, generation, freshness and memory of what is served, as JSON."""
+        return json.dumps(self._processor.info()).encode()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._poller.join()
+        self._processor.close()
+
+    def _poll(self, interval_s: float) -> None:
+        while not self._closing.wait(interval_s):
+            try:
+                for line in self._processor.poll():
+                    log.info("%s", line)
+            except Exception:
+                log.exception("polling the repository failed")
+
+
+_numbers = itertools.count(1)
+_open: dict[int, Embedded] = {}
+
+
+def initialize(config: bytes) -> tuple[int, bytes]:
+    """A number above 0 and nothing, or 0 and what was wrong."""
+    try:
+        embedded = Embedded(config)
+    except FreshetError as error:
+        return 0, str(error).encode(errors="replace")
+    except Exception:
+        log.exception("the processor could not be initialised")
+        return 0, b"the processor could not be initialised"
+    number = next(_numbers)
+    _open[number] = embedded
+    return number, b""
+
+
+def process(number: int, data: bytes) -> tuple[int, bytes]:
+    """Status, and reply or message."""
+    return _answered(number, lambda embedded: embedded.process(data))
+
+
+def info(number: int) -> tuple[int, bytes]:
+    """Status, and JSON or message."""
+    return _answered(number, Embedded.info)
+
+
+def close(number: int) -> None:
+    with contextlib.suppress(KeyError):
+        _open.pop(number).close()
+
+
+def _answered(number: int, act: Any) -> tuple[int, bytes]:
+    try:
+        embedded = _open.get(number)
+        if embedded is None:
+            raise NotFound("model: not initialised, or closed")
+        return 200, act(embedded)
+    except FreshetError as error:
+        return error.http_status, str(error).encode(errors="replace")
+    except Exception:
+        log.exception("a request failed for a reason that is not its own")
+        return INTERNAL
+
+
+def _options(config: bytes) -> dict[str, Any]:
+    if len(config) > MAX_CONFIG_NBYTES:
+        raise BadInput(f"model_config: at most {MAX_CONFIG_NBYTES} bytes wanted, got {len(config)}")
+    try:
+        document = json.loads(config)
+    except (ValueError, RecursionError):
+        raise BadInput("model_config: JSON wanted") from None
+    if not isinstance(document, dict) or "repository" not in document:
+        raise BadInput("model_config: an object with a repository wanted")
+    for name, value in document.items():
+        types = OPTIONS.get(name)
+        if types is None:
+            raise BadInput(f"model_config: one of {', '.join(OPTIONS)} wanted, got {name[:64]!r}")
+        if type(value) not in types:
+            raise BadInput(f"model_config.{name}: {types[0].__name__} wanted, got {type(value).__name__}")
+    return document

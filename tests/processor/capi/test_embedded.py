@@ -1,0 +1,73 @@
+import json
+
+import pytest
+
+from processor import eas
+from processor.capi import embedded
+from processor.errors import BadInput
+from tests.packages import make_inputs, write_package
+from tests.processor.test_eas import array
+
+USERS = [0, 3, 7]
+
+
+def predict_request():
+    """Three rows of the small model."""
+    made = eas.Request(signature_name="serving_default")
+    array(made.inputs["user"], 9, [3], int64_val=USERS)
+    array(made.inputs["tags"], 7, [3, 1], string_val=[b"a", b"b", b"zz"])
+    floats = make_inputs(USERS)["floats"]
+    array(made.inputs["floats"], 1, floats.shape, float_val=floats.ravel())
+    return made.SerializeToString()
+
+
+@pytest.fixture
+def number(tmp_path):
+    write_package(tmp_path, users=USERS)
+    number, message = embedded.initialize(json.dumps({"repository": str(tmp_path)}).encode())
+    assert number > 0, message
+    yield number
+    embedded.close(number)
+
+
+def test_a_request_is_answered_with_a_reply(number):
+    status, reply = embedded.process(number, predict_request())
+    assert status == 200
+    assert list(eas.Response.FromString(reply).outputs["score"].array_shape.dim) == [3, 1]
+
+
+def test_what_is_wrong_is_a_status_and_a_message(number):
+    status, message = embedded.process(number, b"\xff")
+    assert status == 400
+    assert b"PredictRequest" in message
+
+
+def test_it_says_what_it_serves(number):
+    status, text = embedded.info(number)
+    assert status == 200
+    assert json.loads(text)["models"]["small"]["generation"] == "1.0"
+
+
+def test_a_closed_number_is_refused_and_closing_twice_is_no_error(number):
+    embedded.close(number)
+    embedded.close(number)
+    assert embedded.process(number, predict_request())[0] == 404
+    assert embedded.info(number)[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (b"", "JSON wanted"),
+        (b"[]", "an object with a repository wanted"),
+        (b'{"repository": 7}', "repository: str wanted, got int"),
+        (b'{"repository": "x", "workers": 2}', "got 'workers'"),
+        (b'{"repository": "x", "poll_interval_s": 0}', "poll_interval_s"),
+        (b" " * (embedded.MAX_CONFIG_NBYTES + 1), "at most"),
+        (b"[" * 100_000, "JSON wanted"),
+    ],
+)
+def test_configurations_that_are_wrong_are_refused(config, message):
+    with pytest.raises(BadInput, match=message):
+        embedded.Embedded(config)
+    assert embedded.initialize(config)[0] == 0
