@@ -1,8 +1,11 @@
+import importlib
+
 import pytest
 
 from loadtest.outcome import encode, of_microseconds
 from loadtest.sides import Ratio
 from tests.bench import __main__ as bench
+from tests.bench.__main__ import ON_DEMAND, SCENARIOS
 from tests.bench.harness import Bench, Result, Row, ServerSide, reason
 from tests.bench.report import BEGIN, END, markdown, summary, unmet
 
@@ -77,3 +80,8 @@ def test_layouts_are_chosen_by_name(tmp_path):
 def test_the_number_of_workers_is_read_from_the_options(tmp_path):
     assert Bench(tmp_path, print, serve=("--workers", "3")).workers == 3
     assert Bench(tmp_path, print).workers == 1
+
+
+@pytest.mark.parametrize("name", [*SCENARIOS, *ON_DEMAND])
+def test_every_scenario_is_there(name):
+    assert callable(importlib.import_module(f"tests.bench.scenarios.{name}").run)

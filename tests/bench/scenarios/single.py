@@ -12,9 +12,10 @@ from loadtest import wrk
 from loadtest.outcome import encode, merge
 from loadtest.server import Serving, free_ports
 from loadtest.sides import Side, compare, ratio, values
-from tests.bench.harness import CONNECTIONS, Bench, Result, Row, reply_nbytes
+from tests.bench.harness import Bench, Result, Row, reply_nbytes
 
 CANDIDATES = 1
+CONNECTIONS = 128
 GOAL = 0.45
 TAIL_GOAL = 3.0
 
@@ -32,15 +33,17 @@ def run(bench: Bench) -> Result:
         }
         servers = [_side(bench, side.name, server.http_port) for side, server in started]
         turns = compare([*echoes.values(), *servers], bench.rounds, bench.say)
-        rates = {side.name: statistics.median(values(turns, side.name, "requests/s")) for side, _ in started}
         histograms: dict[str, list[str]] = {side.name: [] for side, _ in started}
         late: list[float] = []
 
         def half(name: str, server: Serving) -> dict[str, float]:
-            found = bench.openloop(server, CANDIDATES, rates[name] / 2)
+            # Half of what it reaches now: a shared machine's speed changes within minutes.
+            rate = _side(bench, name, server.http_port).turn()["requests/s"] / 2
+            found = bench.openloop(server, CANDIDATES, rate)
             histograms[name].append(found.hdr)
             late.append(found.late_ms["p99"])
-            return {"p50 ms": found.latency_ms["p50"], "p99 ms": found.latency_ms["p99"], "failed": found.failed}
+            tail = {"p50 ms": found.latency_ms["p50"], "p99 ms": found.latency_ms["p99"]}
+            return {"offered/s": rate, **tail, "failed": found.failed}
 
         halves = compare(
             [Side(side.name, lambda side=side, server=server: half(side.name, server)) for side, server in started],
@@ -54,16 +57,21 @@ def run(bench: Bench) -> Result:
         tail = ratio(values(halves, side.name, "p99 ms"), values(halves, side.name, "p50 ms"))
         result.rows.append(Row(f"{side.name} at half load: p99 / median", tail, ("<=", TAIL_GOAL)))
         failed = sum(values(halves, side.name, "failed"))
+        offered = statistics.median(values(halves, side.name, "offered/s"))
         result.facts.append(
             (
                 f"{side.name} at half load",
-                f"{rates[side.name] / 2:.0f} requests/s, p50 {_ms(halves, side.name, 'p50')}, "
+                f"{offered:.0f} requests/s, p50 {_ms(halves, side.name, 'p50')}, "
                 f"p99 {_ms(halves, side.name, 'p99')}, {failed:.0f} failed",
             )
         )
         result.latencies[f"{side.name}, 1 candidate, half load"] = encode(merge(histograms[side.name]))
     for name in turns:
         result.facts.append((name, f"{statistics.median(values(turns, name, 'requests/s')):.0f} requests/s"))
+    result.notes.append(
+        f"{CONNECTIONS} connections on both sides: with 32, workers wait for the client on the cores that they "
+        "share, and neither side is saturated."
+    )
     result.facts.append(("the generator was late by, p99", f"{max(late):.2f} ms at most"))
     return result
 
