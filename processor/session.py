@@ -21,10 +21,11 @@ from processor.backends.base import Executable
 from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
 from processor.replica import Replica, State
-from processor.sparse import Bound
+from processor.sketch import Block, note_batch, note_scores
+from processor.sparse import Bound, address
 from processor.split import Part
 from processor.stores.remote import StandIn
-from processor.work import Outputs, PredictReply, Work, answer
+from processor.work import Outputs, PredictReply, Timing, Work, answer
 
 log = logging.getLogger("freshet.sessions")
 
@@ -68,10 +69,11 @@ def total(parts: Sequence[SessionStats]) -> SessionStats:
 
 
 class Buffers:
-    """One session's arrays for one version: input and outputs per bucket, and the runs bound to them."""
+    """One session's arrays for one version: input and outputs per bucket, the runs bound to them, and its counts."""
 
     def __init__(self, version: Replica) -> None:
         self._width, self._outputs = version.plan.width, version.outputs
+        self.block = Block(len(version.outputs))
         self.counts = np.zeros((max(1, len(version.manifest.tables)), 2), np.int64)
         self._arrays: dict[int, tuple[NDArray[np.float32], Outputs]] = {}
         self._bound: dict[int, tuple[Executable, Callable[[], None]]] = {}
@@ -98,8 +100,8 @@ class Session:
         # Weak: a version that is served no more is freed with its last batch, and its buffers with it.
         self.buffers: weakref.WeakKeyDictionary[Replica, Buffers] = weakref.WeakKeyDictionary()
         self.stats = SessionStats()
-        # The batch that it is in, written by its group: 0 where there is none.
-        self.predicted_s = self.started_s = 0.0
+        # The batch that it is in, written by its group: 0 where there is none. wait_s: the mean wait of its requests.
+        self.predicted_s = self.started_s = self.wait_s = 0.0
         self._spans = np.zeros((16, 2), np.int64)
 
     def run(self, batch: Sequence[Work]) -> None:
@@ -113,7 +115,7 @@ class Session:
             results = {n: np.empty((rows, c), np.float32) for n, c in version.outputs.items()}
             state = version.pin(self.number)
             try:
-                self._compute(version, state, batch, rows, results)
+                timing = self._compute(version, state, batch, rows, results, len(batch))
                 generation = state.generation
             finally:
                 version.unpin(self.number)
@@ -124,6 +126,7 @@ class Session:
                     self.run([work])
                 return
             self.stats.failed += len(batch)
+            self._buffers(version).block.fail(len(batch))
             told = _told(error)
             for work in batch:
                 answer(work.done, told)
@@ -134,38 +137,47 @@ class Session:
         stats.rows += rows
         model = version.manifest.model
         if len(batch) == 1:
-            answer(batch[0].done, PredictReply(results, generation, model))
+            answer(batch[0].done, PredictReply(results, generation, model, timing))
             return
         at = 0
         for work in batch:
             stop = at + work.rows
             outputs = {n: result[at:stop] for n, result in results.items()}
-            answer(work.done, PredictReply(outputs, generation, model))
+            answer(work.done, PredictReply(outputs, generation, model, timing))
             at = stop
 
     def _run_part(self, part: Part) -> None:
         split, stats = part.split, self.stats
         try:
             if split.enter():
-                self._compute(part.version, split.state, [part], part.rows, split.results_of(part))
+                self._compute(part.version, split.state, [part], part.rows, split.results_of(part), 0)
                 stats.rows += part.rows
                 stats.batches += 1
         except Exception as error:
             split.fail(_told(error))
             stats.failed += 1
+            self._buffers(part.version).block.fail(1)
         if split.leave():
             stats.requests += 1
+            self._buffers(part.version).block.done(1)
 
-    def _compute(self, version: Replica, state: State, works: Sequence[Work], rows: int, results: Outputs) -> None:
-        """Scores of all rows of the works, one after another, bucket by bucket; measures what they cost."""
+    def _buffers(self, version: Replica) -> Buffers:
         buffers = self.buffers.get(version)
         if buffers is None:
             buffers = self.buffers[version] = Buffers(version)
+        return buffers
+
+    def _compute(
+        self, version: Replica, state: State, works: Sequence[Work], rows: int, results: Outputs, requests: int
+    ) -> Timing:
+        """Scores of all rows of the works, one after another, bucket by bucket; measures and notes what they cost.
+        requests: those that this answers."""
+        buffers = self._buffers(version)
         costs, fill, now_s, stats = version.costs, version.plan.fill, self._clock.now_s, self.stats
         cover = costs.cover(rows)
         if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
             cover = costs.explore(rows)
-        at, sparse_s = 0, 0.0
+        at, sparse_s, dense_s, padded, began_s = 0, 0.0, 0.0, 0, now_s()
         # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
         tables: State | StandIn = state
         if version.remote is not None:
@@ -178,15 +190,29 @@ class Session:
             fill(tables.tables, state.epoch, bound, spans, x, buffers.counts)
             filled_s = now_s()
             run()
-            costs.ran(bucket, now_s() - filled_s)
+            ended_s = now_s()
+            costs.ran(bucket, ended_s - filled_s)
             sparse_s += filled_s - started_s
+            dense_s += ended_s - filled_s
             for name, result in results.items():
                 result[at:stop] = outputs[name][: stop - at]
-            stats.padded_rows += bucket - (stop - at)
+            padded += bucket - (stop - at)
             label = str(bucket)
             stats.buckets[label] = stats.buckets.get(label, 0) + 1
             at = stop
         costs.filled(len(cover), rows, sum([work.ids for work in works]), sparse_s)
+        stats.padded_rows += padded
+        block, n = buffers.block, 0
+        for scores in results.values():
+            if n == 0:
+                note_batch(
+                    block.counts_address, block.sums_address, requests, rows, padded, address(scores), scores.size,
+                    self.wait_s, sparse_s, dense_s,
+                )  # fmt: skip
+            else:
+                note_scores(block.counts_address, block.sums_address, n, address(scores), scores.size)
+            n += 1
+        return Timing(began_s, ended_s, sparse_s, dense_s, len(works), rows)
 
     def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[Bound], NDArray[np.int64]]:
         """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""

@@ -39,6 +39,7 @@ from processor.cost import FREE, WORTH
 from processor.errors import BadInput, Expired, NotReady, Overloaded
 from processor.replica import READERS, Replica
 from processor.session import Session, SessionStats, total
+from processor.sketch import Sketch
 from processor.split import Part, Split
 from processor.work import Work, answer
 
@@ -98,7 +99,9 @@ class Queue:
                 rows += work.rows
                 ids += work.ids
                 arrived_s += work.arrived_s
-            session.stats.wait_s += len(taken.batch) * now_s - arrived_s
+            waited_s = len(taken.batch) * now_s - arrived_s
+            session.stats.wait_s += waited_s
+            session.wait_s = waited_s / len(taken.batch)
             session.predicted_s = self.batcher.predict_s(taken.batch[0].target, rows, ids)
             session.started_s = session.started_s or now_s
             self.running_s += session.predicted_s
@@ -149,6 +152,7 @@ class SessionGroup:
         # Of sessions that have ended, and of requests that no session has met.
         self._past = SessionStats()
         self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()
+        self._past_sketches: weakref.WeakKeyDictionary[Replica, Sketch] = weakref.WeakKeyDictionary()
         self._inline: Session | None = None
         self._turn = threading.RLock()
         self._wake: Wake | None = None
@@ -315,6 +319,13 @@ class SessionGroup:
                 total += buffers.counts
         return total
 
+    def sketch(self, version: Replica) -> Sketch:
+        """What a version's batches were like, over all sessions."""
+        found = [s.buffers.get(version) for s in self._sessions()]
+        whole = Sketch.total(len(version.outputs), [buffers.block for buffers in found if buffers is not None])
+        past = self._past_sketches.get(version)
+        return whole if past is None else whole + past
+
     def close(self) -> None:
         """Answers what is queued, then ends the sessions; submit() raises NotReady from now on."""
         with self._lock:
@@ -368,6 +379,9 @@ class SessionGroup:
             for version, buffers in thread.session.buffers.items():
                 past = self._past_counts.get(version)
                 self._past_counts[version] = buffers.counts if past is None else past + buffers.counts
+                ended = Sketch.total(len(version.outputs), [buffers.block])
+                before = self._past_sketches.get(version)
+                self._past_sketches[version] = ended if before is None else before + ended
 
     def _check(self, queue: Queue, rows: int, own_s: float, patience_s: float | None) -> None:
         try:
