@@ -1,4 +1,4 @@
-"""Whether a canary may stay: its errors, its scores that are no numbers, and how far its scores lie from the baseline's.
+"""Whether a canary may stay: its errors, its scores that are no numbers, and how far they lie from the baseline's.
 
 Pure: what was counted comes in, with the time. A window begins with what has been counted so far and is closed once it
 is old enough and full enough, so with little traffic it is as long as it has to be; verdicts are looked for all along.
@@ -36,8 +36,8 @@ class Bounds:
         """From JSON or TOML; raises BadInput."""
         if not isinstance(raw, dict):
             raise BadInput(f"{where}: a section wanted, got {type(raw).__name__}")
-        known = {f.name: type(f.default) for f in fields(cls)}
-        read = {}
+        known = {f.name: int if f.type == "int" else float for f in fields(cls)}
+        read: dict[str, Any] = {}
         for key, value in raw.items():
             if key not in known:
                 raise BadInput(f"{where}: unknown key {str(key)[:64]!r}; known: {', '.join(known)}")
@@ -98,7 +98,9 @@ def _nonfinite(bounds: Bounds, b: Sketch, c: Sketch) -> Verdict | None:
         made = mine.count + mine.lost
         share = theirs.lost / max(1, theirs.count + theirs.lost)
         if mine.lost > (share + bounds.max_nonfinite_share) * max(made, bounds.min_scores):
-            return Verdict("nonfinite", f"{mine.lost} of {made} scores are NaN or infinite; {share:.1%} of the baseline's")
+            return Verdict(
+                "nonfinite", f"{mine.lost} of {made} scores are NaN or infinite; {share:.1%} of the baseline's"
+            )
     return None
 
 

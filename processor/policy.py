@@ -61,14 +61,14 @@ class VersionPolicy:
 class ModelPolicy:
     """See above. given: the keys that somebody has written."""
 
-    versions: VersionPolicy = VersionPolicy()
+    versions: VersionPolicy = field(default_factory=VersionPolicy)
     labels: Mapping[str, int] = field(default_factory=dict)
     split: Mapping[str, float] = field(default_factory=dict)
     sticky_input: str = ""
     split_salt: int = 0
     shadow: str = ""
     shadow_share: float = DEFAULT_SHADOW_SHARE
-    guard: Bounds = Bounds()
+    guard: Bounds = field(default_factory=Bounds)
     given: frozenset[str] = frozenset()
 
     @classmethod

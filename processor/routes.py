@@ -76,7 +76,7 @@ class Routes(Generic[S]):
         return self.pick(version, label)
 
     def pick(self, version: int | None = None, label: str | None = None) -> S:
-        """The same where no traffic is split: without number and label, what stands for the model. The same each time."""
+        """The same where no traffic is split: without number and label, what stands for the model."""
         if version is None and label is None:
             if self.default is None:
                 raise NotReady(f"no version of model {self.model!r} is loaded")
@@ -85,7 +85,7 @@ class Routes(Generic[S]):
             if label not in self.labels:
                 raise NotFound(f"label {label[:64]!r} of model {self.model!r} is not set")
             version = self.labels[label]
-        if version not in self.served:
+        if version is None or version not in self.served:
             raise NotFound(f"version {version} of model {self.model!r} is not loaded")
         return self.served[version]
 
@@ -93,16 +93,27 @@ class Routes(Generic[S]):
         """Every version known, newest first."""
         return [self.states[v] for v in sorted(self.states, reverse=True)]
 
+    def shares(self) -> dict[int, float]:
+        """Share of the requests that name no version, by the version that answers them."""
+        split, default = self.traffic.split, self.default
+        if default is None:
+            return {}
+        if split is None:
+            return {default.manifest.version: 1.0}
+        shares: dict[int, float] = {}
+        for label, share in split.shares().items():
+            version = (self._beside(default, label) or default).manifest.version
+            shares[version] = shares.get(version, 0.0) + share
+        return shares
+
     def active(self) -> dict[str, int]:
-        """The version by label of every label of the split that answers its own share; the baseline first."""
+        """The version by label of every label of the split that answers its own share; the baseline first. Nothing
+        where the baseline cannot answer: then nobody can be judged."""
         if self.traffic.split is None or self.default is None:
             return {}
-        found = {}
-        for label in self.traffic.split.labels:
-            served = self._beside(self.default, label)
-            if served is not None:
-                found[label] = served.manifest.version
-        return found
+        labels = self.traffic.split.labels
+        found = {label: served.manifest.version for label in labels if (served := self._beside(self.default, label))}
+        return found if labels[0] in found else {}
 
     def _labelled(self, label: str) -> S | None:
         """What a label points at, if that is loaded and has not been taken out."""

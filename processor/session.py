@@ -202,8 +202,8 @@ class Session:
             at = stop
         costs.filled(len(cover), rows, sum([work.ids for work in works]), sparse_s)
         stats.padded_rows += padded
-        block, n = buffers.block, 0
-        for scores in results.values():
+        block = buffers.block
+        for n, scores in enumerate(results.values()):
             if n == 0:
                 note_batch(
                     block.counts_address, block.sums_address, requests, rows, padded, address(scores), scores.size,
@@ -211,7 +211,6 @@ class Session:
                 )  # fmt: skip
             else:
                 note_scores(block.counts_address, block.sums_address, n, address(scores), scores.size)
-            n += 1
         return Timing(began_s, ended_s, sparse_s, dense_s, len(works), rows)
 
     def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[Bound], NDArray[np.int64]]:

@@ -168,7 +168,10 @@ class Sketch:
     def to_json(self) -> dict[str, Any]:
         """What adds up key by key with those of other processes."""
         places = np.flatnonzero(self.counts)
-        return {"counts": dict(zip(map(str, places.tolist()), self.counts[places].tolist())), "sums": self.sums.tolist()}
+        return {
+            "counts": dict(zip(map(str, places.tolist()), self.counts[places].tolist())),
+            "sums": self.sums.tolist(),
+        }
 
     @classmethod
     def from_json(cls, outputs: int, raw: Mapping[str, Any] | None) -> Sketch:

@@ -6,8 +6,8 @@ the line evenly.
 
 Invariants
 - While the weights stay, no segment moves, so a sticky key never changes sides.
-- reweighted() takes from the labels that lose, at the end of what they have, and gives exactly that to those that gain:
-  of all keys no more change sides than the weights themselves say.
+- reweighted() takes from the labels that lose and gives exactly that to those that gain: of all keys no more change
+  sides than the weights themselves say.
 - A label without weight keeps no segment. The first label is the baseline: the others are judged by it, and what a
   label that cannot answer would get goes to it.
 
@@ -56,29 +56,34 @@ class Split:
 
     def reweighted(self, weights: Mapping[str, float]) -> Split:
         """The same split with other weights, moving as little as can be; raises BadInput."""
-        wanted = _sizes(weights)
-        pieces = list(zip(self.ends, self.owners))
-        surplus = {owner: size - wanted.get(owner, 0) for owner, size in self.sizes().items()}
-        lacking = [[label, size - self.sizes().get(label, 0)] for label, size in wanted.items()]
-        lacking = [entry for entry in lacking if entry[1] > 0]
+        wanted, had = _sizes(weights), self.sizes()
+        surplus = {owner: max(0, size - wanted.get(owner, 0)) for owner, size in had.items()}
+        lacking = [(label, size - had.get(label, 0)) for label, size in wanted.items() if size > had.get(label, 0)]
+        pieces = list(zip((0, *self.ends), self.ends, self.owners))
+        # The baseline gives the end of what it has and the others the beginning of theirs: going back to former weights
+        # gives the very same buckets back.
+        base = [n for n, (_, _, owner) in enumerate(pieces) if owner == self.labels[0]]
+        gives = {}
+        for n in [*reversed(base), *(n for n in range(len(pieces)) if n not in base)]:
+            start, end, owner = pieces[n]
+            gives[n] = min(end - start, surplus[owner])
+            surplus[owner] -= gives[n]
         cut: list[tuple[int, str]] = []
-        for at in range(len(pieces) - 1, -1, -1):
-            end, owner = pieces[at]
-            start = pieces[at - 1][0] if at else 0
-            give = min(end - start, max(0, surplus[owner]))
-            surplus[owner] -= give
-            while give:
-                # From the line's end backwards: the last of those that gain comes first.
-                entry = lacking[-1]
-                size = min(give, int(entry[1]))
-                cut.append((end, str(entry[0])))
-                end, give = end - size, give - size
-                entry[1] = int(entry[1]) - size
-                if not entry[1]:
-                    lacking.pop()
-            if end > start:
+        for n, (start, end, owner) in enumerate(pieces):
+            at = end - gives[n] if n in base else start
+            if at > start:
+                cut.append((at, owner))
+            while gives[n]:
+                label, size = lacking[0]
+                taken = min(gives[n], size)
+                gives[n] -= taken
+                at += taken
+                cut.append((at, label))
+                lacking[0] = (label, size - taken)
+                if taken == size:
+                    lacking.pop(0)
+            if end > at:
                 cut.append((end, owner))
-        cut.reverse()
         merged = [(e, o) for n, (e, o) in enumerate(cut) if n + 1 == len(cut) or cut[n + 1][1] != o]
         return Split(tuple(weights), tuple(e for e, _ in merged), tuple(o for _, o in merged), self.salt)
 

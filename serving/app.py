@@ -164,7 +164,8 @@ class DataApp:
             self._connect(loop, processor)
         # Most of an overload is refused here, before a byte of the body is read.
         timeout_s = header_timeout_s(headers) or self._default_timeout_s
-        replica = processor.admit(route.model, route.version, route.label, timeout_s)
+        key = headers.get(b"x-sticky-key")
+        replica = processor.admit(route.model, route.version, route.label, timeout_s, key)
         body = inflate(body, headers, self.max_body_nbytes)
         decode, encode = CODECS[route.action]
         inputs, options = decode(body, headers, replica.manifest)
@@ -182,7 +183,7 @@ class DataApp:
                 answered((200, content, (*kinds, *generation_headers(result.generation))))
 
         timeout_s = options.timeout_s or self._default_timeout_s
-        request = PredictRequest(route.model, inputs, route.version, route.label, timeout_s, caller_of(headers))
+        request = PredictRequest(route.model, inputs, route.version, route.label, timeout_s, caller_of(headers), key)
         processor.submit(request, self._hand_over(finish), replica)
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:

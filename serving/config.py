@@ -16,6 +16,7 @@ from typing import Any
 
 from processor.budgets import Budgets
 from processor.errors import BadInput
+from processor.policy import ModelPolicy
 from processor.stores.config import RemoteConfig
 from serving.guard import is_loopback
 
@@ -23,6 +24,7 @@ ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
 COMPUTES = ("auto", "inline", "threads")
 POLICIES = ("shared", "round-robin", "mod", "least-loaded")
+SECTIONS = ("groups", "model")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -46,6 +48,7 @@ class ServeConfig:
     batch_window_us: float = 0.0
     default_timeout_ms: float = 0.0
     groups: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
     models: list[str] = field(default_factory=list)
     max_body_bytes: int = 64 << 20
     drain_s: float = 0.0
@@ -128,6 +131,13 @@ class ServeConfig:
         )
 
         self.budgets()
+        self.policies()
+
+    def policies(self) -> dict[str, ModelPolicy]:
+        """[model.NAME] sections; raises BadInput."""
+        for name in self.model:
+            _want(not self.models or name in self.models, f"model.{name[:64]}: not among models")
+        return {name: ModelPolicy.parse(raw, f"model.{name[:64]}") for name, raw in self.model.items()}
 
     def budgets(self) -> Budgets:
         """Memory for the rows of tables; raises BadInput."""
@@ -203,10 +213,13 @@ def _read_toml(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise BadInput(f"config: {path}: not valid TOML: {error}") from None
     for key, value in document.items():
-        if key not in (*_PARSERS, "groups"):
-            raise BadInput(f"config: unknown key {key[:64]!r}; known: {', '.join(_PARSERS)}, groups")
-        if key == "groups":
-            _check_groups(value)
+        if key not in (*_PARSERS, *SECTIONS):
+            raise BadInput(f"config: unknown key {key[:64]!r}; known: {', '.join((*_PARSERS, *SECTIONS))}")
+        if key in SECTIONS:
+            if type(value) is not dict or any(type(section) is not dict for section in value.values()):
+                raise BadInput(f"config: {key}: sections such as [{key}.name] wanted")
+            if key == "groups":
+                _check_groups(value)
             continue
         wanted = _KINDS[key]
         if wanted is float and type(value) is int:
@@ -223,8 +236,6 @@ def _check_groups(groups: Any) -> None:
         "models": (list,), "sessions": (int,), "threads_per_session": (int,), "cpus": (str,), "policy": (str,),
         "batch_window_us": (int, float), "max_queue_rows": (int,),
     }  # fmt: skip
-    if type(groups) is not dict or any(type(group) is not dict for group in groups.values()):
-        raise BadInput("config: groups: sections such as [groups.baseline] wanted")
     for name, group in groups.items():
         for key, value in group.items():
             where = f"config: groups.{name[:64]}.{key[:64]}"
@@ -250,6 +261,6 @@ def _want(condition: bool, message: str) -> None:
 _KINDS: dict[str, type] = {
     f.name: {"str": str, "int": int, "float": float, "list[str]": list}[str(f.type)]
     for f in fields(ServeConfig)
-    if f.name not in ("given", "groups")
+    if f.name not in ("given", *SECTIONS)
 }
 _PARSERS: dict[str, Callable[[str], Any]] = {key: split_names if kind is list else kind for key, kind in _KINDS.items()}

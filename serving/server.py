@@ -58,6 +58,7 @@ def open_processor(config: ServeConfig) -> Processor:
         "undo_depth": config.undo_depth,
         "remote": config.remote(),
         "budgets": config.budgets(),
+        "policies": config.policies(),
     }
     cores = len(available())
     return Processor.initialize(ProcessorConfig.of(config.session_options(workers=1, cores=cores) | others))

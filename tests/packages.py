@@ -67,13 +67,22 @@ def rows_of(keys, tag):
     return np.array([row_of(k, tag) for k in keys], np.float32).reshape(len(keys), DIM)
 
 
-def write_package(repository, version=1, users=range(20), tags=("a", "b", "c"), seed=0, model="small", dtype="float32"):
-    """Commits a version; returns its folder."""
+def write_package(
+    repository,
+    version=1,
+    users=range(20),
+    tags=("a", "b", "c"),
+    seed=0,
+    model="small",
+    dtype="float32",
+    weights=make_weights,
+):
+    """Commits a version; returns its folder. weights: dense tensors by seed."""
     keys = {"user": np.array(list(users), np.int64), "tag": np.array([tag_id(t) for t in tags], np.int64)}
     with VersionWriter(Path(repository), model, version) as writer:
         for name, table_keys in keys.items():
             writer.tensors(table_file(name), packed(table_keys, rows_of(table_keys, 0), dtype))
-        writer.tensors(DENSE, make_weights(seed))
+        writer.tensors(DENSE, weights(seed))
         folder = writer.folder / "compiled" / "onnxruntime-cpu"
         folder.mkdir(parents=True)
         for bucket in BUCKETS:

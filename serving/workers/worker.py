@@ -37,6 +37,7 @@ from processor.routes import Routes, VersionStatus, find
 from processor.sessions import GroupOptions
 from processor.stores.config import RemoteConfig
 from processor.stores.remote import RemoteTables
+from processor.traffic import Traffic
 from serving.app import DataApp
 from serving.lifecycle import Lifecycle
 from serving.metrics import Counts
@@ -70,14 +71,22 @@ class WorkerPredictor(Predictor):
                 {int(number): replicas[key].replica for number, key in model["served"].items()},
                 model["labels"],
                 {s[0]: VersionStatus(*s) for s in model["states"]},
+                Traffic.from_json(model["traffic"]),
             )
             for name, model in message["models"].items()
         }
+        self.follow({name: routes.traffic for name, routes in self._models.items()})
         self.ready = message["ready"]
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
         """See Predictor.replica."""
         return find(self._models, model).pick(version, label)
+
+    def route(
+        self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
+    ) -> Replica:
+        """See Predictor.route."""
+        return find(self._models, model).route(version, label, key)
 
     def models(self) -> list[str]:
         return sorted(self._models)
@@ -245,19 +254,20 @@ class Worker:
         groups = self._predictor.groups
         statistics = groups.statistics()
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        lookups = {
-            str(key): groups.counts(receiver.replica).sum(axis=0).tolist()
-            for key, receiver in list(self._receivers.items())
-        }
-        remote = {
-            str(key): asdict(receiver.replica.remote.statistics())
-            for key, receiver in list(self._receivers.items())
-            if receiver.replica.remote is not None
-        }
+        replicas = {str(key): receiver.replica for key, receiver in list(self._receivers.items())}
+        lookups = {key: groups.counts(replica).tolist() for key, replica in replicas.items()}
+        sketches = {key: groups.sketch(replica).to_json() for key, replica in replicas.items()}
+        remote = {key: asdict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
         work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
         return {
-            "counters": {**self._metrics.snapshot(), "groups": work, "lookups": lookups, "remote": remote},
+            "counters": {
+                **self._metrics.snapshot(),
+                "groups": work,
+                "lookups": lookups,
+                "remote": remote,
+                "sketches": sketches,
+            },
             "gauges": {"groups": now, "cpu_s": usage.ru_utime + usage.ru_stime},
         }
 

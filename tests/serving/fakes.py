@@ -100,7 +100,9 @@ class FakeProcessor:
     def attach(self, wake: Callable[[float], None]) -> bool:
         return False
 
-    def admit(self, model: str, version: int | None, label: str | None, timeout_s: float | None) -> Any:
+    def admit(
+        self, model: str, version: int | None, label: str | None, timeout_s: float | None, key: bytes | None = None
+    ) -> Any:
         manifest, _ = self.manifest(model, version, label)
         if self.full is not None:
             raise self.full
