@@ -21,6 +21,7 @@ from processor.clock import Clock
 from processor.errors import BadInput, FreshetError, NotReady
 from processor.generation import Generation
 from processor.groups import GroupStats
+from processor.histogram import Histogram
 from processor.judge import Judge
 from processor.model import Applied, ServedModel
 from processor.package.version import VersionReader
@@ -43,8 +44,9 @@ LOOK_INTERVAL_S = 1.0
 @dataclass(frozen=True, slots=True)
 class ModelStats:
     """A snapshot of one model. requests to padded_rows are the sessions', over all models. published_at and
-    event_time (newest event learned): Unix seconds, of the served generation. remote: of its tables in a row store.
-    tiers: of its tables with a memory budget."""
+    event_time (newest event learned): Unix seconds, of the served generation. deltas: seconds that each took to apply
+    ("apply"), from its publication ("publication") and from its newest event ("event") until it was served. remote: of
+    its tables in a row store. tiers: of its tables with a memory budget."""
 
     model: str
     generation: Generation
@@ -62,6 +64,8 @@ class ModelStats:
     event_time: float | None
     lookups: int
     misses: int
+    delta_nbytes: int = 0
+    deltas: Mapping[str, Histogram] = field(default_factory=dict)
     remote: RemoteStats | None = None
     tiers: dict[str, Tally] = field(default_factory=dict)
 
@@ -300,6 +304,8 @@ class ModelHost(ABC):
                     event_time=version.event_time[1] if version.event_time else None,
                     lookups=lookups,
                     misses=misses,
+                    delta_nbytes=version.delta_nbytes,
+                    deltas={"apply": version.apply_s, "publication": version.age_s, "event": version.event_age_s},
                     remote=self.remote_rows(version),
                     tiers={name: tally for name, t in version.tables.items() if (tally := t.tier) is not None},
                 )

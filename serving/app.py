@@ -51,6 +51,7 @@ SERVER_NAME = "freshet"
 # Clients branch on this list: nothing is named here that is not served.
 EXTENSIONS = ["binary_tensor_data"]
 CLIENT_CLOSED = 499
+TIMED_EVERY = 16
 PROTOCOLS = {"predict": "tfs_rest", "infer": "kserve"}
 
 
@@ -112,6 +113,7 @@ class DataApp:
         self.heads = Heads()
         self._default_timeout_s = default_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = 0
         self._hand_over: Callable[[Finish], Finish]
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
             "live": self._live,
@@ -158,6 +160,9 @@ class DataApp:
         body: whole, as sent. Raises FreshetError when the request cannot be submitted. Both the ASGI route and the
         protocol below ASGI (serving.protocol) go through here.
         """
+        # Parsing and encoding are timed of one request in some: timing every one costs more than it tells.
+        self._turn = turn = (self._turn + 1) % TIMED_EVERY
+        began_s = 0.0 if turn else time.perf_counter()
         processor = self._lifecycle.processor()
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -175,16 +180,21 @@ class DataApp:
                 answered(error_reply(result))
                 return
             self.metrics.predicted(result.model, len(next(iter(result.outputs.values()))))
+            encoding_s = time.perf_counter() if began_s else 0.0
             try:
                 content, kinds = encode(result, options)
             except Exception:
                 answered(internal_error())
             else:
+                if encoding_s:
+                    self.metrics.stage(PROTOCOLS[route.action], "encode", time.perf_counter() - encoding_s)
                 answered((200, content, (*kinds, *generation_headers(result.generation))))
 
         timeout_s = options.timeout_s or self._default_timeout_s
         request = PredictRequest(route.model, inputs, route.version, route.label, timeout_s, caller_of(headers), key)
         processor.submit(request, self._hand_over(finish), replica)
+        if began_s:
+            self.metrics.stage(PROTOCOLS[route.action], "parse", time.perf_counter() - began_s)
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:
         """Has replies come on this loop: computed there, or handed over by session threads."""

@@ -6,7 +6,6 @@ scrape() runs in any thread and copies each list once, under the interpreter's l
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from processor.errors import FreshetError
 from serving.lifecycle import Lifecycle
+from serving.version_metrics import buckets, version_families
 
 if TYPE_CHECKING:
     from processor.engine import ModelStats
@@ -32,12 +32,16 @@ BOUNDS_S = (
     0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 
+# The same for what takes a fraction of that: half octaves from 2 us.
+STAGE_BOUNDS_S = tuple(round(2e-6 * 2 ** (n / 2), 8) for n in range(30))
+
 Value = Callable[["ModelStats"], float | None]
 
 # name, help, value of one model
 COUNTERS: tuple[tuple[str, str, Value], ...] = (
     ("freshet_model_deltas", "Deltas applied to the served version.", lambda s: s.delta_count),
     ("freshet_model_delta_rows", "Table rows that those deltas changed.", lambda s: s.delta_rows),
+    ("freshet_model_delta_bytes", "Bytes of their tensors.", lambda s: s.delta_nbytes),
     ("freshet_model_lookups", "Embedding lookups.", lambda s: s.lookups),
     ("freshet_model_lookup_misses", "Embedding lookups answered by the default row.", lambda s: s.misses),
     (
@@ -129,11 +133,13 @@ class _Series:
 
 
 class Counts:
-    """Requests by protocol and status code, predictions by model: what one process has answered."""
+    """Requests by protocol and status code, predictions by model, time of parsing and encoding by protocol: what one
+    process has answered."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, int], _Series] = {}
         self._predicted: dict[str, list[int]] = {}
+        self._stages: dict[tuple[str, str], _Series] = {}
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
         """Counts one answered request."""
@@ -151,6 +157,19 @@ class Counts:
         counts[0] += 1
         counts[1] += rows
 
+    def stage(self, protocol: str, name: str, seconds: float) -> None:
+        """Counts one request's parsing ("parse") or encoding ("encode"): of one in some, not of every one."""
+        series = self._stages.get((protocol, name))
+        if series is None:
+            series = self._stages[protocol, name] = _Series([0] * (len(STAGE_BOUNDS_S) + 1))
+        series.counts[bisect_left(STAGE_BOUNDS_S, seconds)] += 1
+        series.sum_s += seconds
+
+    def stages(self) -> Iterator[tuple[str, str, list[int], float]]:
+        """(protocol, stage, requests by bound and beyond, sum of seconds), in order."""
+        for (protocol, name), series in sorted(self._stages.copy().items()):
+            yield protocol, name, list(series.counts), series.sum_s
+
     def series(self) -> Iterator[tuple[str, int, list[int], float]]:
         """(protocol, code, requests by bound and beyond, sum of seconds), in order."""
         for (protocol, code), series in sorted(self._series.copy().items()):
@@ -166,6 +185,7 @@ class Counts:
         return {
             "series": {f"{protocol} {code}": [*counts, sum_s] for protocol, code, counts, sum_s in self.series()},
             "predicted": {model: [requests, rows] for model, requests, rows in self.predictions()},
+            "stages": {f"{protocol} {name}": [*counts, sum_s] for protocol, name, counts, sum_s in self.stages()},
         }
 
     @classmethod
@@ -175,6 +195,9 @@ class Counts:
         for key, (*numbers, sum_s) in snapshot.get("series", {}).items():
             protocol, code = key.split()
             counts._series[protocol, int(code)] = _Series(numbers, sum_s)
+        for key, (*numbers, sum_s) in snapshot.get("stages", {}).items():
+            protocol, name = key.split()
+            counts._stages[protocol, name] = _Series(numbers, sum_s)
         counts._predicted = dict(snapshot.get("predicted", {}))
         return counts
 
@@ -185,7 +208,7 @@ class Metrics(Collector):
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         self._counts = Counts()
-        self.observe, self.predicted = self._counts.observe, self._counts.predicted
+        self.observe, self.predicted, self.stage = self._counts.observe, self._counts.predicted, self._counts.stage
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -219,7 +242,7 @@ class Metrics(Collector):
     def _model_families(self) -> Iterator[Metric]:
         try:
             processor = self._lifecycle.processor()
-            stats, groups = processor.stats(), processor.group_stats()
+            stats, groups, versions = processor.stats(), processor.group_stats(), processor.version_stats()
         except FreshetError:
             # Loading or closed: the server's own counts are still worth reading.
             return
@@ -232,7 +255,9 @@ class Metrics(Collector):
                     if number is not None:
                         family.add_metric((snapshot.model,), number)
                 yield family
+        yield from _delta_families(stats)
         yield from _tier_families(stats)
+        yield from version_families(versions)
 
 
 def _request_families(counts: Counts) -> Iterator[Metric]:
@@ -247,14 +272,35 @@ def _request_families(counts: Counts) -> Iterator[Metric]:
         labels=("protocol", "code"),
     )
     for protocol, code, numbers, sum_s in counts.series():
-        total, buckets = 0, []
-        for bound, count in zip((*BOUNDS_S, math.inf), numbers):
-            total += count
-            buckets.append(("+Inf" if bound == math.inf else repr(bound), total))
-        histogram.add_metric((protocol, str(code)), buckets, sum_s)
-        counter.add_metric((protocol, str(code)), total)
-    yield counter
-    yield histogram
+        histogram.add_metric((protocol, str(code)), buckets(BOUNDS_S, numbers), sum_s)
+        counter.add_metric((protocol, str(code)), sum(numbers))
+    stages = HistogramMetricFamily(
+        "freshet_http_stage_duration_seconds",
+        "Reading a request (parse) and writing its reply (encode); one request in 16 is timed.",
+        labels=("protocol", "stage"),
+    )
+    for protocol, name, numbers, sum_s in counts.stages():
+        stages.add_metric((protocol, name), buckets(STAGE_BOUNDS_S, numbers), sum_s)
+    yield from (counter, histogram, stages)
+
+
+def _delta_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
+    apply = HistogramMetricFamily(
+        "freshet_model_delta_apply_duration_seconds", "From a verified delta until it is served.", labels=("model",)
+    )
+    age = HistogramMetricFamily(
+        "freshet_model_delta_age_seconds",
+        "How long ago a delta was published, and its newest event happened, when it was first served.",
+        labels=("model", "since"),
+    )
+    for model in stats:
+        for name, histogram in model.deltas.items():
+            cumulated = buckets(histogram.bounds, histogram.counts)
+            if name == "apply":
+                apply.add_metric((model.model,), cumulated, histogram.total)
+            else:
+                age.add_metric((model.model, name), cumulated, histogram.total)
+    yield from (apply, age)
 
 
 def _tier_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
