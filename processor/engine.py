@@ -106,8 +106,11 @@ class Processor(Predictor, ModelHost):
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
-        options = self._groups.of(version.manifest.model).options
-        return Replica(version.reader, version.control, 0, options.threads, self._clock, options.all_cpus, self._remote)
+        group = self._groups.of(version.manifest.model)
+        return Replica(
+            version.reader, version.control, 0, group.options.threads, self._clock, group.options.all_cpus,
+            self._remote, group.warm,
+        )  # fmt: skip
 
     def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
         """See ModelHost.lookups."""

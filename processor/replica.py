@@ -19,7 +19,7 @@ Refused: reference counts (a lock or an atomic read-modify-write shared by all s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -39,6 +39,7 @@ from processor.kernels.rows import TABLE_FIELDS
 from processor.memory import reserve
 from processor.package.manifest import Executable as ExecutableEntry
 from processor.package.manifest import Manifest
+from processor.package.warmup import WARMUP, Inputs, blank_request, parse_warmup
 from processor.sparse import SparsePlan
 from processor.stores.remote import RemoteTables
 from processor.table import descriptor
@@ -104,6 +105,10 @@ class State:
     keep: tuple[Any, ...]
 
 
+Warm = Callable[["Replica", State, Sequence[Inputs]], None]
+"""Runs requests through every session and bucket under a state that nobody is sent to yet; raises FreshetError."""
+
+
 def control_words(processes: int) -> NDArray[np.int64]:
     """A version's control block for so many processes: flip 0 is served, nobody reads."""
     words = reserve((1 + processes * READERS) * 8, "control").view(np.int64)[: 1 + processes * READERS]
@@ -128,11 +133,13 @@ class Replica:
         clock: Clock,
         cpus: frozenset[int] = frozenset(),
         remote: RemoteTables | None = None,
+        warm: Warm | None = None,
     ) -> None:
         """Reads the executables' files; raises FreshetError when they cannot be served.
 
         control: control_words() of the version. process: this one's number. threads: that one run may use.
         cpus: cores for them, none for any. remote: where this process finds the rows of tables that are not in memory.
+        warm: called once, before anybody is sent here, with the version's recorded requests.
         """
         self.manifest: Manifest = reader.manifest
         self.plan = SparsePlan(self.manifest)
@@ -146,6 +153,9 @@ class Replica:
         self._states: dict[int, State] = {}
         self._dense: Dense | None = None
         self._executables: dict[int, Executable] = {}
+        self._warm = warm
+        recorded = warm is not None and WARMUP in self.manifest.files
+        self._recorded = parse_warmup(reader.file(WARMUP), self.manifest.inputs) if recorded else []
         self._artefacts: dict[str, list[Artefact]] = {}
         for entry in chosen(self.manifest):
             artefact = Artefact(entry.bucket, reader.file(entry.file), entry.weights)
@@ -165,7 +175,8 @@ class Replica:
 
     def prepare(self, change: Change) -> None:
         """Makes the change's state ready for the flip. New dense weights are packed into new executables beside the
-        live ones, off the GIL; the first are measured."""
+        live ones, off the GIL; the first are measured, and the version is warmed with them."""
+        first = self._dense is None
         if change.dense is not self._dense:
             executables = self._build(change.dense)
             if self._dense is None:
@@ -177,6 +188,9 @@ class Replica:
         matrix = np.array(tables, np.int64) if tables else np.zeros((1, TABLE_FIELDS), np.int64)
         state = State(change.flip, change.epoch, change.generation, matrix, self._executables, keep)
         self._states = self._states | {change.flip: state}
+        if first and self._warm is not None:
+            self._warm(self, state, self._recorded or [blank_request(self.manifest.inputs)])
+            self._recorded = []
 
     def forget(self, flip: int) -> None:
         self._states = {f: state for f, state in self._states.items() if f >= flip}

@@ -104,6 +104,10 @@ class Session:
         self.predicted_s = self.started_s = self.wait_s = 0.0
         self._spans = np.zeros((16, 2), np.int64)
 
+    def adopt(self, version: Replica, buffers: Buffers) -> None:
+        """Takes buffers for a version that nobody has sent it yet; from any thread."""
+        self.buffers[version] = buffers
+
     def run(self, batch: Sequence[Work]) -> None:
         """Computes a batch of one target and answers every request of it."""
         if isinstance(batch[0], Part):
@@ -232,6 +236,43 @@ class Session:
         spans = self._spans[: len(part)]
         spans[:, 0], spans[:, 1] = firsts, counts
         return part, spans
+
+
+def rehearse(version: Replica, state: State, requests: Sequence[Bound], all_of_them: bool) -> Buffers:
+    """Buffers of a version with every bucket bound and run once, on rows of the requests, one after another and over
+    again. all_of_them: the largest bucket is run until every row has been looked up. Nothing of it is counted."""
+    buffers = Buffers(version)
+    whole = sum([bound.rows for bound in requests])
+    at = 0
+    for bucket in sorted(state.executables, reverse=True):
+        runs = -(-whole // bucket) if all_of_them and bucket == max(state.executables) else 1
+        for _ in range(runs):
+            x, _, run = buffers.get(state, bucket)
+            bound, spans, at = _rows_of(requests, at % whole, bucket)
+            tables: State | StandIn = state
+            if version.remote is not None:
+                tables = version.remote.stand_in(state.tables, state.epoch, bound, spans)
+            version.plan.fill(tables.tables, state.epoch, bound, spans, x, buffers.counts)
+            run()
+    buffers.counts[:] = 0
+    return buffers
+
+
+def _rows_of(requests: Sequence[Bound], at: int, rows: int) -> tuple[list[Bound], NDArray[np.int64], int]:
+    """So many rows of requests that lie one after another in a ring, from row `at` on: as fill() takes them, and where
+    the next row is."""
+    part, spans, n, first = [], [], 0, at
+    while first >= requests[n].rows:
+        first -= requests[n].rows
+        n += 1
+    left = rows
+    while left:
+        bound = requests[n % len(requests)]
+        count = min(left, bound.rows - first)
+        part.append(bound)
+        spans.append((first, count))
+        left, first, n = left - count, 0, n + 1
+    return part, np.array(spans, np.int64), at + rows
 
 
 def _told(error: Exception) -> FreshetError:

@@ -22,6 +22,7 @@ leaves the rest, if it is worth it, to the next, which it wakes.
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -37,11 +38,14 @@ from processor.clock import Clock
 from processor.cores import run_on
 from processor.cost import FREE, WORTH
 from processor.errors import BadInput, Expired, NotReady, Overloaded
-from processor.replica import READERS, Replica
-from processor.session import Session, SessionStats, total
+from processor.package.warmup import Inputs
+from processor.replica import READERS, Replica, State
+from processor.session import Session, SessionStats, rehearse, total
 from processor.sketch import Sketch
 from processor.split import Part, Split
 from processor.work import Work, answer
+
+log = logging.getLogger("freshet.sessions")
 
 Policy = Literal["shared", "round-robin", "mod", "least-loaded"]
 Compute = Literal["threads", "inline"]
@@ -302,6 +306,20 @@ class SessionGroup:
                 self._start(self._queues[-1])
             while len(self) > sessions:
                 self._retire(self._queues[-1])
+
+    def warm(self, version: Replica, state: State, requests: Sequence[Inputs]) -> None:
+        """Runs requests through every bucket of every session's own buffers, in the calling thread, before a version is
+        sent to any of them; raises BadInput for requests that are none of its own. See replica.Warm."""
+        started_s = self._clock.now_s()
+        bound = [version.plan.bind(request) for request in requests]
+        sessions = self._sessions()
+        for n, session in enumerate(sessions):
+            session.adopt(version, rehearse(version, state, bound, all_of_them=n == 0))
+        manifest, took_ms = version.manifest, (self._clock.now_s() - started_s) * 1e3
+        log.info(
+            "%s version %d is warm: %d requests, %d buckets, %d sessions, %.0f ms",
+            manifest.model, manifest.version, len(bound), len(state.executables), len(sessions), took_ms,
+        )  # fmt: skip
 
     def statistics(self) -> list[SessionStats]:
         """Of every session, and of the group for what no session has met."""

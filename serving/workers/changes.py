@@ -4,7 +4,7 @@ Every array gets a number when it is first met. A worker holds exactly the array
 acknowledged, and the supervisor knows it; so a change brings what is new, and names the rest. A change that was refused
 or cut short leaves both sides as they were.
 
-    open      manifest, control words, the executables' files: what a Replica is made from
+    open      manifest, control words, the executables' files, recorded requests: what a Replica is made from
     change    flip, epoch, generation; new arrays; per table and for the dense tensors, names -> numbers
 
 All of it is memory of the supervisor or mapped files that it has verified: one copy, whoever maps it. Dense tensors
@@ -25,8 +25,9 @@ from processor.clock import Clock
 from processor.generation import Generation
 from processor.memory import Handle, advise, share
 from processor.package.manifest import Manifest
+from processor.package.warmup import WARMUP
 from processor.replica import WRITTEN_BY_READERS, Change, Package, Replica, chosen
-from processor.sessions import GroupOptions
+from processor.sessions import SessionGroup
 from processor.stores.remote import RemoteTables
 from serving.workers.channel import Message
 from serving.workers.parcel import Packed, Parcel, Unpacker
@@ -61,6 +62,7 @@ class Sender:
     def __init__(self, package: Package, control: NDArray[np.int64]) -> None:
         """Reads the executables' files; raises FreshetError when they cannot be served."""
         names = list(dict.fromkeys(entry.file for entry in chosen(package.manifest)))
+        names += [WARMUP] if WARMUP in package.manifest.files else []
         contents = [np.frombuffer(package.file(name), np.uint8) for name in names]
         self._manifest = package.manifest
         self._files = dict(zip(names, share(contents, "executables")))
@@ -133,16 +135,17 @@ class Receiver:
         self,
         message: Message,
         unpacker: Unpacker,
-        options_of: Callable[[str], GroupOptions],
+        group_of: Callable[[str], SessionGroup],
         clock: Clock,
         remote: RemoteTables | None = None,
     ) -> None:
-        """options_of: a model's session group. remote: see Replica."""
+        """group_of: a model's session group. remote: see Replica."""
         files = {name: unpacker.unpack(packed).tobytes() for name, packed in message["files"].items()}
         package = Received(Manifest.from_json(message["manifest"].encode()), files)
         control = unpacker.unpack(message["control"])
-        options = options_of(package.manifest.model)
-        self.replica = Replica(package, control, message["process"], options.threads, clock, options.all_cpus, remote)
+        group = group_of(package.manifest.model)
+        options, process = group.options, message["process"]
+        self.replica = Replica(package, control, process, options.threads, clock, options.all_cpus, remote, group.warm)
         self._arrays: dict[int, NDArray[Any]] = {}
         self._dense_numbers: dict[str, int] = {}
         self._dense: dict[str, NDArray[np.float32]] = {}

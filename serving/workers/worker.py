@@ -34,7 +34,6 @@ from processor.groups import Groups, SessionConfig
 from processor.predictor import Predictor
 from processor.replica import Replica
 from processor.routes import Routes, VersionStatus, find
-from processor.sessions import GroupOptions
 from processor.stores.config import RemoteConfig
 from processor.stores.remote import RemoteTables
 from processor.traffic import Traffic
@@ -220,7 +219,9 @@ class Worker:
         try:
             with Unpacker(fds) as unpacker:
                 if op == "open":
-                    self._receivers[key] = Receiver(message, unpacker, self._options_of, self._clock, self._remote)
+                    self._receivers[key] = Receiver(
+                        message, unpacker, self._predictor.groups.of, self._clock, self._remote
+                    )
                 elif op == "change":
                     receiver = self._receivers[key]
                     receiver.prepare(message, unpacker)
@@ -237,9 +238,6 @@ class Worker:
             self._reply(message, error=[type(error).__name__, "a worker could not take the change"])
         else:
             self._reply(message)
-
-    def _options_of(self, model: str) -> GroupOptions:
-        return self._predictor.groups.of(model).options
 
     def _reply(self, message: Message, **fields: Any) -> None:
         """Answers what was asked; nothing that was only told."""

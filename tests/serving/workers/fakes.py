@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 from processor.memory import attach
 from processor.replica import IDLE, READERS
+from processor.sessions import GroupOptions
 from serving.workers.channel import Gone
 
 
@@ -100,3 +101,13 @@ class FakeFleet:
             worker.gone.set()
             self.workers = [w for w in self.workers if w is not worker]
             self.owner.buried(worker)
+
+
+class UnwarmedGroup:
+    """A session group as a Receiver sees it, without sessions."""
+
+    options = GroupOptions()
+
+    @staticmethod
+    def warm(version, state, requests):
+        pass

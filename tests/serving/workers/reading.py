@@ -14,11 +14,11 @@ import threading
 import numpy as np
 
 from processor.clock import SystemClock
-from processor.sessions import GroupOptions
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel
 from serving.workers.parcel import Unpacker
 from tests.packages import DIM, make_inputs, row_of
+from tests.serving.workers.fakes import UnwarmedGroup
 
 READERS = 3
 ROWS = 16
@@ -62,7 +62,7 @@ def main() -> None:
         message, fds = received
         with Unpacker(fds) as unpacker:
             if message["op"] == "open":
-                reading.receiver = Receiver(message, unpacker, lambda model: GroupOptions(), SystemClock())
+                reading.receiver = Receiver(message, unpacker, lambda model: UnwarmedGroup, SystemClock())
             elif message["op"] == "change":
                 assert reading.receiver is not None
                 reading.receiver.prepare(message, unpacker)

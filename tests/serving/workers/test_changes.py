@@ -14,12 +14,12 @@ from processor.generation import Generation
 from processor.package.version import VersionReader, table_file
 from processor.replica import READERS
 from processor.served import ServedVersion
-from processor.sessions import GroupOptions
 from processor.table import ServedTable
 from serving.workers.changes import Receiver, Sender
 from serving.workers.channel import Channel
 from serving.workers.parcel import Unpacker
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
+from tests.serving.workers.fakes import UnwarmedGroup
 
 USERS = range(12)
 PROBE = [0, 5, 11, 12, 40]
@@ -40,7 +40,7 @@ class Far:
         self.receivers, self.held, self.brought, self.refusing = [], [frozenset()] * processes, [], set()
         for process in range(processes):
             with self._carried(*self.sender.opening(process)) as (message, unpacker):
-                self.receivers.append(Receiver(message, unpacker, lambda model: GroupOptions(), SystemClock()))
+                self.receivers.append(Receiver(message, unpacker, lambda model: UnwarmedGroup, SystemClock()))
         self.cost = {}
 
     def prepare(self, change):
