@@ -119,6 +119,7 @@ class ModelHost(ABC):
         self._judges: dict[tuple[str, int], Judge] = {}
         self._trends: dict[tuple[str, int], Trend] = {}
         self._keepers: list[Keeper] = []
+        self._expected = frozenset(models or ())
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Readers:
@@ -163,12 +164,15 @@ class ModelHost(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether requests are answered: a model that is added later and cannot be loaded does not change it."""
-        return not self._closed and (not self._models or any(m.ready for m in self._models.values()))
+        """Whether every model that is expected answers: those that were named, or that were there at the start. One that
+        is added later and cannot be loaded does not change it."""
+        models = self._models
+        return not self._closed and all(name in models and models[name].ready for name in self._expected)
 
     def load_all(self) -> None:
         """The first look at the repository; raises why a model that is there cannot be served."""
         self.poll()
+        self._expected = frozenset(self._wanted or self._models)
         for model in self._models.values():
             broken = [s for s in model.status() if s.error]
             if broken and not model.ready:
