@@ -164,8 +164,8 @@ class ModelHost(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether every model that is expected answers: those that were named, or that were there at the start. One that
-        is added later and cannot be loaded does not change it."""
+        """Whether every model that is expected answers: those that were named, or that were there at the start. One
+        that is added later and cannot be loaded does not change it."""
         models = self._models
         return not self._closed and all(name in models and models[name].ready for name in self._expected)
 

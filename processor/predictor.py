@@ -19,6 +19,7 @@ from processor.groups import Groups, GroupStats
 from processor.package.manifest import Manifest
 from processor.replica import Replica
 from processor.sessions import Wake
+from processor.sparse import Bound
 from processor.traffic import Traffic
 from processor.work import Done, PredictReply, Work
 
@@ -30,7 +31,7 @@ OWNER_GONE_S = 0.05
 class PredictRequest:
     """inputs: by the manifest's names; rows of 1 are broadcast. version or label: which version, else as traffic is
     routed. timeout_s: an answer later than that is worth nothing. caller: who asks, for the policy "mod". key: requests
-    of one are answered by one version of a split."""
+    of one are answered by one version of a split. request_id: the client's, or ""."""
 
     model: str
     inputs: Mapping[str, Column]
@@ -39,6 +40,11 @@ class PredictRequest:
     timeout_s: float | None = None
     caller: int | None = None
     key: bytes | None = None
+    request_id: str = ""
+
+
+Tap = Callable[[PredictRequest, Replica, Bound, Done], Done]
+"""Sees every request on its way in; what it returns is called in the place of done. It must neither block nor raise."""
 
 
 class Predictor(ABC):
@@ -48,6 +54,11 @@ class Predictor(ABC):
         self._groups, self._clock = groups, clock
         # Models whose requests are split by the value of an input; nearly always none.
         self._by_input: dict[str, Callable[[PredictRequest], Replica | None]] = {}
+        self._taps: tuple[Tap, ...] = ()
+
+    def tap(self, tap: Tap) -> None:
+        """From now on requests pass the tap."""
+        self._taps = (*self._taps, tap)
 
     def follow(self, traffic: Mapping[str, Traffic]) -> None:
         """The traffic of every model, whenever it has changed: what submit() has to look at beyond route()."""
@@ -91,6 +102,8 @@ class Predictor(ABC):
         if self._by_input and request.model in self._by_input:
             replica = self._by_input[request.model](request) or replica
         bound = replica.plan.bind(request.inputs)
+        for tap in self._taps:
+            done = tap(request, replica, bound, done)
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
         self._groups.of(request.model).submit(
             Work(

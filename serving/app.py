@@ -52,6 +52,7 @@ SERVER_NAME = "freshet"
 EXTENSIONS = ["binary_tensor_data"]
 CLIENT_CLOSED = 499
 TIMED_EVERY = 16
+MAX_REQUEST_ID_NBYTES = 128
 PROTOCOLS = {"predict": "tfs_rest", "infer": "kserve"}
 
 
@@ -85,6 +86,12 @@ def caller_of(headers: Headers) -> int | None:
     """x-caller-id as a number, the same in every process, or None."""
     text = headers.get(b"x-caller-id")
     return None if text is None else crc32(text)
+
+
+def request_id_of(headers: Headers) -> str:
+    """x-request-id, cut, or ""."""
+    text = headers.get(b"x-request-id")
+    return "" if text is None else text[:MAX_REQUEST_ID_NBYTES].decode("latin-1")
 
 
 def internal_error() -> Answer:
@@ -191,7 +198,9 @@ class DataApp:
                 answered((200, content, (*kinds, *generation_headers(result.generation))))
 
         timeout_s = options.timeout_s or self._default_timeout_s
-        request = PredictRequest(route.model, inputs, route.version, route.label, timeout_s, caller_of(headers), key)
+        request = PredictRequest(
+            route.model, inputs, route.version, route.label, timeout_s, caller_of(headers), key, request_id_of(headers)
+        )
         processor.submit(request, self._hand_over(finish), replica)
         if began_s:
             self.metrics.stage(PROTOCOLS[route.action], "parse", time.perf_counter() - began_s)

@@ -15,6 +15,7 @@ import typer
 
 from processor.errors import FreshetError
 from serving.demo import demo
+from serving.recordings import recordings_app
 from serving.tables import tables_app
 from serving.training import bench_app, train
 
@@ -31,6 +32,7 @@ app.command()(train)
 app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
 app.add_typer(tables_app, name="tables")
+app.add_typer(recordings_app, name="recordings")
 app.command()(demo)
 
 AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
@@ -132,6 +134,11 @@ def serve(
     ] = None,
     remote_cache_rows: Annotated[
         int | None, typer.Option(help="Rows of each remote table kept in memory, in each process. [1000000]")
+    ] = None,
+    record: Annotated[str | None, typer.Option(help="Folder for a sample of the requests, as Parquet. [none]")] = None,
+    record_share: Annotated[float | None, typer.Option(help="Share of the requests to record. [0.01]")] = None,
+    record_max_bytes: Annotated[
+        int | None, typer.Option(help="Disk for recorded requests; the oldest go first. [1073741824]")
     ] = None,
     config: Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")] = None,
 ) -> None:

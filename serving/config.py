@@ -64,6 +64,9 @@ class ServeConfig:
     remote_timeout_s: float = 0.05
     remote_on_error: str = "default"
     remote_cache_rows: int = 1_000_000
+    record: str = ""
+    record_share: float = 0.01
+    record_max_bytes: int = 1 << 30
     given: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __post_init__(self) -> None:
@@ -130,8 +133,19 @@ class ServeConfig:
             "compute: threads or auto wanted with remote tables, got inline",
         )
 
+        _want(0 < self.record_share <= 1, f"record_share: above 0, to 1, wanted, got {self.record_share:g}")
+        _want(
+            1 << 20 <= self.record_max_bytes <= 1 << 50,
+            f"record_max_bytes: {1 << 20} to {1 << 50} wanted, got {self.record_max_bytes}",
+        )
         self.budgets()
         self.policies()
+
+    def recording(self, processes: int) -> dict[str, Any] | None:
+        """What a Recorder of one of so many processes is made of, but for its name; None where nothing is recorded."""
+        if not self.record:
+            return None
+        return {"folder": self.record, "share": self.record_share, "max_nbytes": self.record_max_bytes // processes}
 
     def policies(self) -> dict[str, ModelPolicy]:
         """[model.NAME] sections; raises BadInput."""

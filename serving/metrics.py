@@ -122,6 +122,14 @@ SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] =
 )
 
 
+# What a process counts only where it has been asked to.
+OTHERS = {
+    "recorded_requests": "Requests that were recorded.",
+    "recorded_rows": "Candidate rows of those.",
+    "recording_dropped": "Requests that were to be recorded, but found the queue full.",
+}
+
+
 class _Series:
     """Requests of one protocol and code. counts: one a bucket of BOUNDS_S, and one above them."""
 
@@ -140,6 +148,7 @@ class Counts:
         self._series: dict[tuple[str, int], _Series] = {}
         self._predicted: dict[str, list[int]] = {}
         self._stages: dict[tuple[str, str], _Series] = {}
+        self._sources: list[Callable[[], Mapping[str, int]]] = []
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
         """Counts one answered request."""
@@ -170,6 +179,14 @@ class Counts:
         for (protocol, name), series in sorted(self._stages.copy().items()):
             yield protocol, name, list(series.counts), series.sum_s
 
+    def source(self, counters: Callable[[], Mapping[str, int]]) -> None:
+        """From now on these are counted too: names of OTHERS."""
+        self._sources.append(counters)
+
+    def others(self) -> dict[str, int]:
+        """What the sources count."""
+        return {name: count for counters in self._sources for name, count in counters().items()}
+
     def series(self) -> Iterator[tuple[str, int, list[int], float]]:
         """(protocol, code, requests by bound and beyond, sum of seconds), in order."""
         for (protocol, code), series in sorted(self._series.copy().items()):
@@ -185,6 +202,7 @@ class Counts:
         return {
             "series": {f"{protocol} {code}": [*counts, sum_s] for protocol, code, counts, sum_s in self.series()},
             "predicted": {model: [requests, rows] for model, requests, rows in self.predictions()},
+            "others": self.others(),
             "stages": {f"{protocol} {name}": [*counts, sum_s] for protocol, name, counts, sum_s in self.stages()},
         }
 
@@ -195,6 +213,7 @@ class Counts:
         for key, (*numbers, sum_s) in snapshot.get("series", {}).items():
             protocol, code = key.split()
             counts._series[protocol, int(code)] = _Series(numbers, sum_s)
+        counts.source(lambda: snapshot.get("others", {}))
         for key, (*numbers, sum_s) in snapshot.get("stages", {}).items():
             protocol, name = key.split()
             counts._stages[protocol, name] = _Series(numbers, sum_s)
@@ -209,6 +228,7 @@ class Metrics(Collector):
         self._lifecycle = lifecycle
         self._counts = Counts()
         self.observe, self.predicted, self.stage = self._counts.observe, self._counts.predicted, self._counts.stage
+        self.source = self._counts.source
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -237,6 +257,8 @@ class Metrics(Collector):
         counts = self.counts()
         yield from _request_families(counts)
         yield from _prediction_families(counts)
+        for name, count in counts.others().items():
+            yield CounterMetricFamily(f"freshet_{name}", OTHERS[name], count)
         yield from self._model_families()
 
     def _model_families(self) -> Iterator[Metric]:

@@ -104,6 +104,8 @@ class Server:
         self._failed = False
         self._announced = False
         self._closing = threading.Lock()
+        # Called when nothing is answered any more.
+        self._closers: list[Callable[[], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -136,7 +138,20 @@ class Server:
         )
         protocol = functools.partial(PredictProtocol, data_app=app)
         self._front = Port(app, data, config.shutdown_timeout_s, protocol)
-        self._open = lambda: open_processor(config)
+
+        def open_tapped() -> Processor:
+            processor = open_processor(config)
+            recording = config.recording(1)
+            if recording is not None:
+                from serving.recording import Recorder
+
+                recorder = Recorder(**recording, name="w0")
+                self._metrics.source(recorder.counters)
+                self._closers.append(recorder.close)
+                processor.tap(recorder)
+            return processor
+
+        self._open = open_tapped
 
     def _supervise(self, data: socket.socket, version: str) -> None:
         """Worker processes answer."""
@@ -154,6 +169,7 @@ class Server:
             log_level=config.log_level,
             version=version,
             remote=config.remote(),
+            recording=config.recording(self._workers),
         )
         fleet = Fleet(self._workers, settings)
         self._front = door = Door(data, fleet)
@@ -268,6 +284,8 @@ class Server:
             processor = self._lifecycle.close()
         if processor is not None:
             processor.close()
+        for close in self._closers:
+            close()
         log.info("stopped")
 
 

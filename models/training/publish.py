@@ -13,7 +13,9 @@ from compiler.compile import BUCKETS, compile_graph
 from compiler.dense import DenseGraph
 from processor.package.delta import SUFFIX, Delta, write_delta
 from processor.package.manifest import Manifest
-from processor.package.version import DELTAS, DENSE, GRAPH, VersionWriter, table_file
+from processor.package.version import DELTAS, DENSE, GRAPH, VersionReader, VersionWriter, table_file
+from processor.package.warmup import WARMUP
+from processor.repository import Repository
 from processor.table import packed
 
 MOST_COUNTED = 2**32 - 1
@@ -46,6 +48,7 @@ def publish_version(
             writer.tensors(table_file(name), packed(keys, rows, draft.table(name).dtype, frequencies))
         writer.tensors(DENSE, graph.weights)
         graph.save(writer.folder / GRAPH)
+        _carry_warmup(repository, draft, writer)
         executables = compile_graph(graph, writer.folder, buckets, progress=progress)
         manifest = replace(
             draft,
@@ -58,6 +61,16 @@ def publish_version(
             executables=executables,
         )
         return writer.commit(manifest)
+
+
+def _carry_warmup(repository: Path, draft: Manifest, writer: VersionWriter) -> None:
+    """Warms the new version with the requests of the one before it, if its inputs are the same."""
+    known = Repository(repository).versions(draft.model)
+    if not known:
+        return
+    before = VersionReader(repository / draft.model / str(known[-1]))
+    if WARMUP in before.manifest.files and before.manifest.inputs == draft.inputs:
+        (writer.folder / WARMUP).write_bytes(before.file(WARMUP))
 
 
 def publish_delta(repository: Path, delta: Delta) -> Path:

@@ -68,7 +68,7 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker is started with. session_options: see ServeConfig."""
+    """What a worker is started with. session_options, recording: see ServeConfig."""
 
     session_options: dict[str, Any]
     default_timeout_s: float | None
@@ -77,6 +77,7 @@ class WorkerSettings:
     log_level: str
     version: str
     remote: RemoteConfig | None = None
+    recording: dict[str, Any] | None = None
 
     def message(self) -> Message:
         return asdict(self)

@@ -26,7 +26,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
@@ -46,6 +46,9 @@ from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message
 from serving.workers.parcel import Unpacker
 from serving.workers.report import Report
+
+if TYPE_CHECKING:
+    from serving.recording import Recorder
 
 log = logging.getLogger("freshet.worker")
 
@@ -140,6 +143,7 @@ class Worker:
         self._receivers: dict[int, Receiver] = {}
         remote = settings["remote"]
         self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
+        self._recorder = self._record(settings["recording"])
         self._adopting: set[asyncio.Task[None]] = set()
         self._asked: dict[int, Future[Message]] = {}
         self._numbers = itertools.count(1)
@@ -156,6 +160,19 @@ class Worker:
         loop.remove_reader(self._channel.fileno())
         self._changes.shutdown()
         self._predictor.groups.close()
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def _record(self, recording: dict[str, Any] | None) -> Recorder | None:
+        """Has requests recorded, where that is wanted."""
+        if recording is None:
+            return None
+        from serving.recording import Recorder
+
+        recorder = Recorder(**recording, name=f"w{self._slot}")
+        self._metrics.source(recorder.counters)
+        self._predictor.tap(recorder)
+        return recorder
 
     def _read(self) -> None:
         try:
