@@ -28,6 +28,7 @@ from processor.predictor import Predictor, PredictRequest
 from processor.replica import Replica
 from processor.routes import VersionStatus
 from processor.served import ServedVersion
+from processor.shadow import Compared
 from processor.sketch import Sketch
 from processor.stores.config import RemoteConfig
 from processor.stores.remote import RemoteStats, RemoteTables
@@ -102,7 +103,9 @@ class Processor(Predictor, ModelHost):
 
     def rerouted(self) -> None:
         """See ModelHost.rerouted."""
-        self.follow({name: model.routes.traffic for name, model in self._models.items()})
+        routes = {name: model.routes for name, model in self._models.items()}
+        shadows = {name: cast(Replica, r.shadow.readers) for name, r in routes.items() if r.shadow is not None}
+        self.follow({name: r.traffic for name, r in routes.items()}, shadows)
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
@@ -115,6 +118,10 @@ class Processor(Predictor, ModelHost):
     def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
         """See ModelHost.lookups."""
         return self._groups.counts(cast(Replica, version.readers))
+
+    def shadowed(self, version: ServedVersion) -> Compared | None:
+        """See ModelHost.shadowed."""
+        return self.compared().get((version.manifest.model, version.manifest.version))
 
     def sketch(self, version: ServedVersion) -> Sketch:
         """See ModelHost.sketch."""
@@ -135,6 +142,6 @@ class Processor(Predictor, ModelHost):
     def close(self) -> None:
         """Answers what is queued, then stops the sessions; later calls raise NotReady."""
         ModelHost.close(self)
-        self._groups.close()
+        self.end()
         if self._remote is not None:
             self._remote.close()

@@ -31,6 +31,7 @@ from processor.repository import FolderWatch, Repository
 from processor.routes import VersionStatus, find
 from processor.served import ServedVersion
 from processor.session import total
+from processor.shadow import Compared
 from processor.sketch import Scores, Sketch
 from processor.stores.remote import RemoteStats, RemoteTables
 from processor.tier import Keeper, Tally
@@ -73,7 +74,8 @@ class ModelStats:
 @dataclass(frozen=True, slots=True, eq=False)
 class VersionStats:
     """A snapshot of one loaded version. tables: lookups, and those answered by the default row, by table. outputs:
-    names of the sketch's outputs, in order. scores, drift: see Trend. out: why it has been taken out, or ""."""
+    names of the sketch's outputs, in order. scores, drift: see Trend. out: why it has been taken out, or "". shadow:
+    what it has done as one."""
 
     model: str
     version: int
@@ -86,6 +88,7 @@ class VersionStats:
     labels: tuple[str, ...]
     share: float
     out: str
+    shadow: Compared | None = None
 
 
 class ModelHost(ABC):
@@ -141,6 +144,10 @@ class ModelHost(ABC):
     @abstractmethod
     def sketch(self, version: ServedVersion) -> Sketch:
         """What a version's batches were like, over all processes."""
+
+    @abstractmethod
+    def shadowed(self, version: ServedVersion) -> Compared | None:
+        """What a version has done as a shadow, over all processes; None where it is none."""
 
     @abstractmethod
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
@@ -276,6 +283,7 @@ class ModelHost(ABC):
                         labels=tuple(sorted(label for label, v in routes.labels.items() if v == number)),
                         share=shares.get(number, 0.0),
                         out=out.reason if out else "",
+                        shadow=self.shadowed(version),
                     )
                 )
         return snapshots

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from processor.clock import Clock
 from processor.columns import Column, first_value
@@ -22,6 +23,9 @@ from processor.sessions import Wake
 from processor.sparse import Bound
 from processor.traffic import Traffic
 from processor.work import Done, PredictReply, Work
+
+if TYPE_CHECKING:
+    from processor.shadow import Compared, Shadow
 
 # How often a thread that waits for an inline reply looks whether the owner is still there to compute it.
 OWNER_GONE_S = 0.05
@@ -55,18 +59,38 @@ class Predictor(ABC):
         # Models whose requests are split by the value of an input; nearly always none.
         self._by_input: dict[str, Callable[[PredictRequest], Replica | None]] = {}
         self._taps: tuple[Tap, ...] = ()
+        self._shadow: Shadow | None = None
 
     def tap(self, tap: Tap) -> None:
         """From now on requests pass the tap."""
         self._taps = (*self._taps, tap)
 
-    def follow(self, traffic: Mapping[str, Traffic]) -> None:
-        """The traffic of every model, whenever it has changed: what submit() has to look at beyond route()."""
+    def follow(self, traffic: Mapping[str, Traffic], shadows: Mapping[str, Replica]) -> None:
+        """The traffic of every model, and the shadows of those that have one, whenever they have changed: what submit()
+        has to look at beyond route()."""
         self._by_input = {
             model: partial(self._route_by_input, t.sticky_input)
             for model, t in traffic.items()
             if t.split is not None and t.sticky_input
         }
+        if self._shadow is None:
+            if not shadows:
+                return
+            from processor.shadow import Shadow
+
+            self._shadow = Shadow(self._groups, self._clock)
+            self.tap(self._shadow)
+        self._shadow.follow({model: (replica, traffic[model].shadow_share) for model, replica in shadows.items()})
+
+    def compared(self) -> dict[tuple[str, int], Compared]:
+        """What shadows have done, by model and version."""
+        return self._shadow.compared() if self._shadow is not None else {}
+
+    def end(self) -> None:
+        """Answers what is queued, then ends shadow and sessions."""
+        if self._shadow is not None:
+            self._shadow.close()
+        self._groups.close()
 
     @abstractmethod
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:

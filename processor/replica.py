@@ -46,6 +46,8 @@ from processor.table import descriptor
 
 IDLE = np.iinfo(np.int64).max
 READERS = 2048
+# Whose word the last one is: no session and no split request has it.
+SHADOW_READER = READERS - 1
 CALIBRATION_RUNS = 3
 WRITTEN_BY_READERS = frozenset({"hits", "ring"})
 """Names of table arrays that sessions write too (processor.tier); other processes map the others for reading only."""

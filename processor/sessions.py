@@ -12,7 +12,8 @@ Who owns what
 - A thread's session is its own. The inline session belongs to the holder of the `_turn` lock.
 - A session sleeps on its gate, a lock that it has taken once and that whoever wakes it releases. It stands in its
   queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
-- Numbers are reader's words of processor.replica: sessions use those below HOLDS, split requests those from there on.
+- Numbers are reader's words of processor.replica: sessions use those below HOLDS, split requests those from there on
+  but for the last (processor.shadow).
   A number is used again only after its session has ended. One group at most serves a version.
 
 A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
@@ -39,7 +40,7 @@ from processor.cores import run_on
 from processor.cost import FREE, WORTH
 from processor.errors import BadInput, Expired, NotReady, Overloaded
 from processor.package.warmup import Inputs
-from processor.replica import READERS, Replica, State
+from processor.replica import READERS, SHADOW_READER, Replica, State
 from processor.session import Session, SessionStats, rehearse, total
 from processor.sketch import Sketch
 from processor.split import Part, Split
@@ -152,7 +153,7 @@ class SessionGroup:
         self._threads: list[SessionThread] = []
         self._count = 0
         self._turns = count()
-        self._holds = list(range(HOLDS, READERS))
+        self._holds = list(range(HOLDS, SHADOW_READER))
         # Of sessions that have ended, and of requests that no session has met.
         self._past = SessionStats()
         self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()
@@ -175,6 +176,13 @@ class SessionGroup:
     @property
     def queue_rows(self) -> int:
         return sum([queue.batcher.queue_rows for queue in self._queues])
+
+    @property
+    def spare(self) -> bool:
+        """Whether nothing waits and a session has nothing to do, as far as can be told without the lock."""
+        queues = self._queues
+        idle = self._inline is not None or any(queue.idle for queue in queues)
+        return idle and not any(queue.batcher for queue in queues)
 
     def admit(self, timeout_s: float | None) -> None:
         """Raises Overloaded for a request that would be refused whatever it holds: before it is read, at little

@@ -38,6 +38,7 @@ from processor.host import ModelHost
 from processor.replica import Change, clear_words
 from processor.served import ServedVersion
 from processor.session import SessionStats
+from processor.shadow import Compared
 from processor.sketch import Sketch
 from processor.stores.remote import RemoteStats, RemoteTables
 from serving.config import ServeConfig
@@ -109,6 +110,14 @@ class FleetHost(ModelHost):
     def sketch(self, version: ServedVersion) -> Sketch:
         """See ModelHost.sketch: as last reported."""
         return Sketch.from_json(len(version.manifest.outputs), self._reported("sketches", version))
+
+    def shadowed(self, version: ServedVersion) -> Compared | None:
+        """See ModelHost.shadowed: as last reported."""
+        counted = self._reported("shadows", version)
+        if counted is None:
+            return None
+        differences = Sketch.from_json(len(version.manifest.outputs), counted["differences"])
+        return Compared(differences, counted["dropped"])
 
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
         """See ModelHost.remote_rows: as last reported."""

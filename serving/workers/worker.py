@@ -77,7 +77,8 @@ class WorkerPredictor(Predictor):
             )
             for name, model in message["models"].items()
         }
-        self.follow({name: routes.traffic for name, routes in self._models.items()})
+        shadows = {name: routes.shadow for name, routes in self._models.items() if routes.shadow is not None}
+        self.follow({name: routes.traffic for name, routes in self._models.items()}, shadows)
         self.ready = message["ready"]
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
@@ -159,7 +160,7 @@ class Worker:
         await serving
         loop.remove_reader(self._channel.fileno())
         self._changes.shutdown()
-        self._predictor.groups.close()
+        self._predictor.end()
         if self._recorder is not None:
             self._recorder.close()
 
@@ -272,6 +273,12 @@ class Worker:
         replicas = {str(key): receiver.replica for key, receiver in list(self._receivers.items())}
         lookups = {key: groups.counts(replica).tolist() for key, replica in replicas.items()}
         sketches = {key: groups.sketch(replica).to_json() for key, replica in replicas.items()}
+        compared = self._predictor.compared()
+        shadows = {
+            key: {"differences": done.differences.to_json(), "dropped": done.dropped}
+            for key, r in replicas.items()
+            if (done := compared.get((r.manifest.model, r.manifest.version))) is not None
+        }
         remote = {key: asdict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
         work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
@@ -282,6 +289,7 @@ class Worker:
                 "lookups": lookups,
                 "remote": remote,
                 "sketches": sketches,
+                "shadows": shadows,
             },
             "gauges": {"groups": now, "cpu_s": usage.ru_utime + usage.ru_stime},
         }
