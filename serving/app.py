@@ -44,6 +44,8 @@ from serving.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from processor.engine import Processor
+    from serving.logs import AccessLog
+    from serving.trail import Trace, Trail
 
 log = logging.getLogger("freshet.http")
 
@@ -52,7 +54,7 @@ SERVER_NAME = "freshet"
 EXTENSIONS = ["binary_tensor_data"]
 CLIENT_CLOSED = 499
 TIMED_EVERY = 16
-MAX_REQUEST_ID_NBYTES = 128
+REQUEST_ID, MAX_REQUEST_ID_NBYTES = b"x-request-id", 128
 PROTOCOLS = {"predict": "tfs_rest", "infer": "kserve"}
 
 
@@ -90,13 +92,14 @@ def caller_of(headers: Headers) -> int | None:
 
 def request_id_of(headers: Headers) -> str:
     """x-request-id, cut, or ""."""
-    text = headers.get(b"x-request-id")
+    text = headers.get(REQUEST_ID)
     return "" if text is None else text[:MAX_REQUEST_ID_NBYTES].decode("latin-1")
 
 
-def internal_error() -> Answer:
+def internal_error(headers: Headers) -> Answer:
     """The reply to a request that failed for a reason that is not its own; logs the exception being handled."""
-    log.exception("a request failed for a reason that is not its own")
+    fields = {"request_id": request_id_of(headers)}
+    log.exception("a request failed for a reason that is not its own", extra={"fields": fields})
     return 500, error_body("internal error"), [JSON_TYPE]
 
 
@@ -111,6 +114,8 @@ class DataApp:
         version: str = "",
         max_body_nbytes: int = MAX_BODY_NBYTES,
         default_timeout_s: float | None = None,
+        access: AccessLog | None = None,
+        trail: Trail | None = None,
     ):
         """default_timeout_s: how long a request may take that does not say so itself; None for any time."""
         self._lifecycle = lifecycle
@@ -121,6 +126,7 @@ class DataApp:
         self._default_timeout_s = default_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turn = 0
+        self.access, self._trail = access, trail
         self._hand_over: Callable[[Finish], Finish]
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
             "live": self._live,
@@ -137,13 +143,13 @@ class DataApp:
         if scope["type"] != "http":
             raise RuntimeError(f"http wanted, got {scope['type']}")
         start_s = time.perf_counter()
-        protocol = "http"
+        protocol, sent = "http", dict(scope["headers"])
         try:
             route = parse(scope.get("raw_path") or scope["path"].encode())
             protocol = PROTOCOLS.get(route.action, "http")
             _check_method(scope["method"], route)
             if route.method == "POST":
-                status, body, headers = await self._predict(route, dict(scope["headers"]), receive)
+                status, body, headers = await self._predict(route, sent, receive)
             else:
                 status, body, headers = await self._gets[route.action](route)
         except FreshetError as error:
@@ -157,8 +163,13 @@ class DataApp:
                 raise
             status, body, headers = error_reply(NotReady("server: draining"))
         except Exception:
-            status, body, headers = internal_error()
-        self.metrics.observe(protocol, status, time.perf_counter() - start_s)
+            status, body, headers = internal_error(sent)
+        seconds = time.perf_counter() - start_s
+        self.metrics.observe(protocol, status, seconds)
+        if self.access is not None:
+            self.access(protocol, scope["path"][:200], status, seconds, request_id_of(sent), len(body))
+        if REQUEST_ID in sent:
+            headers = [*headers, (REQUEST_ID, sent[REQUEST_ID][:MAX_REQUEST_ID_NBYTES])]
         await reply(send, status, body, headers)
 
     def start(self, route: Route, headers: Headers, body: bytes, answered: Callable[[Answer], None]) -> None:
@@ -167,6 +178,27 @@ class DataApp:
         body: whole, as sent. Raises FreshetError when the request cannot be submitted. Both the ASGI route and the
         protocol below ASGI (serving.protocol) go through here.
         """
+        trail = self._trail
+        trace = None if trail is None else trail.begin(headers)
+        if trail is None or trace is None:
+            self._submit(route, headers, body, answered, None)
+            return
+        trace.protocol, trace.model, trace.request_id = PROTOCOLS[route.action], route.model, request_id_of(headers)
+
+        def traced(answer: Answer) -> None:
+            trail.end(trace, answer[0])
+            answered(answer)
+
+        try:
+            self._submit(route, headers, body, traced, trace)
+        except FreshetError as error:
+            trail.end(trace, error.http_status)
+            raise
+        trace.parsed_s = time.monotonic()
+
+    def _submit(
+        self, route: Route, headers: Headers, body: bytes, answered: Callable[[Answer], None], trace: Trace | None
+    ) -> None:
         # Parsing and encoding are timed of one request in some: timing every one costs more than it tells.
         self._turn = turn = (self._turn + 1) % TIMED_EVERY
         began_s = 0.0 if turn else time.perf_counter()
@@ -186,12 +218,14 @@ class DataApp:
             if isinstance(result, FreshetError):
                 answered(error_reply(result))
                 return
+            if trace is not None:
+                trace.computed(result.generation, result.timing)
             self.metrics.predicted(result.model, len(next(iter(result.outputs.values()))))
             encoding_s = time.perf_counter() if began_s else 0.0
             try:
                 content, kinds = encode(result, options)
             except Exception:
-                answered(internal_error())
+                answered(internal_error(headers))
             else:
                 if encoding_s:
                     self.metrics.stage(PROTOCOLS[route.action], "encode", time.perf_counter() - encoding_s)

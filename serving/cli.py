@@ -15,6 +15,7 @@ import typer
 
 from processor.errors import FreshetError
 from serving.demo import demo
+from serving.logs import log_to_stderr
 from serving.recordings import recordings_app
 from serving.tables import tables_app
 from serving.training import bench_app, train
@@ -111,6 +112,16 @@ def serve(
         float | None, typer.Option(help="Seconds between looks at the repository. [0.05]")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line. [text]")] = None,
+    access_log_share: Annotated[
+        float | None, typer.Option(help="Share of the requests to log, one line each. [0]")
+    ] = None,
+    trace_endpoint: Annotated[
+        str | None, typer.Option(help="OpenTelemetry collector, by OTLP over HTTP: http://host:4318. [none]")
+    ] = None,
+    trace_share: Annotated[
+        float | None, typer.Option(help="Share of the requests to trace that bring no traceparent. [0.01]")
+    ] = None,
     undo_depth: Annotated[int | None, typer.Option(help="Deltas that can be rolled back in memory. [16]")] = None,
     max_queue_rows: Annotated[
         int | None, typer.Option(help="Candidate rows that may wait before shedding. [65536]")
@@ -157,24 +168,12 @@ def serve(
     if table_memory is not None:
         options["table_memory"] = split_names(table_memory)
     settings = load_config(options, os.environ, config)
-    _log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     if "grpc_port" in settings.given:
         print("freshet: --grpc-port is set, but gRPC is not served yet", file=sys.stderr)
     from serving.server import Server
 
     raise typer.Exit(Server(settings, version=package_version()).run())
-
-
-def _log_to_stderr(level: str) -> None:
-    import logging
-
-    logging.basicConfig(
-        level=level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        force=True,
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
 @app.command()

@@ -19,6 +19,7 @@ from processor.errors import BadInput
 from processor.policy import ModelPolicy
 from processor.stores.config import RemoteConfig
 from serving.guard import is_loopback
+from serving.logs import FORMATS
 
 ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
@@ -55,6 +56,10 @@ class ServeConfig:
     shutdown_timeout_s: float = 30.0
     poll_interval_s: float = 0.05
     log_level: str = "info"
+    log_format: str = "text"
+    access_log_share: float = 0.0
+    trace_endpoint: str = ""
+    trace_share: float = 0.01
     undo_depth: int = 16
     max_queue_rows: int = 65536
     table_memory: list[str] = field(default_factory=list)
@@ -133,6 +138,16 @@ class ServeConfig:
             "compute: threads or auto wanted with remote tables, got inline",
         )
 
+        _want(
+            self.log_format in FORMATS,
+            f"log_format: one of {', '.join(FORMATS)} wanted, got {self.log_format[:40]!r}",
+        )
+        for name in ("access_log_share", "trace_share"):
+            _want(0 <= getattr(self, name) <= 1, f"{name}: 0 to 1 wanted, got {getattr(self, name):g}")
+        _want(
+            not self.trace_endpoint or self.trace_endpoint.startswith(("http://", "https://")),
+            f"trace_endpoint: an http:// or https:// address wanted, got {self.trace_endpoint[:64]!r}",
+        )
         _want(0 < self.record_share <= 1, f"record_share: above 0, to 1, wanted, got {self.record_share:g}")
         _want(
             1 << 20 <= self.record_max_bytes <= 1 << 50,
@@ -140,6 +155,11 @@ class ServeConfig:
         )
         self.budgets()
         self.policies()
+
+    def watching(self) -> dict[str, Any]:
+        """What serving.watching makes access log and traces of, JSON-able."""
+        names = ("access_log_share", "trace_endpoint", "trace_share")
+        return {name: getattr(self, name) for name in names}
 
     def recording(self, processes: int) -> dict[str, Any] | None:
         """What a Recorder of one of so many processes is made of, but for its name; None where nothing is recorded."""

@@ -127,6 +127,8 @@ OTHERS = {
     "recorded_requests": "Requests that were recorded.",
     "recorded_rows": "Candidate rows of those.",
     "recording_dropped": "Requests that were to be recorded, but found the queue full.",
+    "traced_requests": "Requests whose traces were sent.",
+    "traces_dropped": "Traces that found the queue full, or could not be sent.",
 }
 
 
@@ -228,10 +230,14 @@ class Metrics(Collector):
         self._lifecycle = lifecycle
         self._counts = Counts()
         self.observe, self.predicted, self.stage = self._counts.observe, self._counts.predicted, self._counts.stage
-        self.source = self._counts.source
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
+
+    @property
+    def own(self) -> Counts:
+        """Those of this process."""
+        return self._counts
 
     def counts(self) -> Counts:
         """Those of every process that answers for this server."""

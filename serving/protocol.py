@@ -22,7 +22,15 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from processor.errors import FreshetError, TooLarge
-from serving.app import PROTOCOLS, Answer, DataApp, internal_error
+from serving.app import (
+    MAX_REQUEST_ID_NBYTES,
+    PROTOCOLS,
+    REQUEST_ID,
+    Answer,
+    DataApp,
+    internal_error,
+    request_id_of,
+)
 from serving.asgi import error_reply
 from serving.routes import Route, parse
 
@@ -132,7 +140,7 @@ class PredictProtocol(HttpToolsProtocol):
         except FreshetError as error:
             self._answer(flight, error_reply(error))
         except Exception:
-            self._answer(flight, internal_error())
+            self._answer(flight, internal_error(flight.headers))
 
     def _free(self) -> bool:
         """Whether no request is in flight."""
@@ -155,7 +163,12 @@ class PredictProtocol(HttpToolsProtocol):
     def _answer(self, flight: Flight, answer: Answer) -> None:
         status, body, headers = answer
         flight.response_complete = True
-        self._app.metrics.observe(PROTOCOLS[flight.route.action], status, time.perf_counter() - flight.start_s)
+        protocol, seconds = PROTOCOLS[flight.route.action], time.perf_counter() - flight.start_s
+        self._app.metrics.observe(protocol, status, seconds)
+        request_id = flight.headers.get(REQUEST_ID)
+        if self._app.access is not None:
+            target = f"{flight.route.model}:{flight.route.action}"
+            self._app.access(protocol, target, status, seconds, request_id_of(flight.headers), len(body))
         if flight.disconnected or self.transport.is_closing():
             return
         said = CLOSE in headers
@@ -164,6 +177,8 @@ class PredictProtocol(HttpToolsProtocol):
         parts = (
             start,
             _lines(tuple(self.server_state.default_headers)),
+            # Not among the lines that are kept: there is another one in every reply.
+            b"" if request_id is None else b"x-request-id: %b\r\n" % request_id[:MAX_REQUEST_ID_NBYTES],
             b"content-length: %d\r\n\r\n" % len(body),
             body,
         )

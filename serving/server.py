@@ -37,6 +37,7 @@ from serving.metrics import Metrics
 from serving.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit
 from serving.protocol import PredictProtocol
 from serving.watcher import Watcher
+from serving.watching import Watching
 
 if TYPE_CHECKING:
     from processor.engine import Processor
@@ -104,8 +105,7 @@ class Server:
         self._failed = False
         self._announced = False
         self._closing = threading.Lock()
-        # Called when nothing is answered any more.
-        self._closers: list[Callable[[], None]] = []
+        self._watching: Watching | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -128,30 +128,27 @@ class Server:
     ) -> None:
         """This process answers."""
         config = self._config
-        self._metrics = Metrics(self._lifecycle)
+        self._metrics = metrics = Metrics(self._lifecycle)
+        self._watching = watching = Watching(config.watching(), config.recording(1), 0)
+        watching.count(metrics.own)
         app = DataApp(
             self._lifecycle,
             self._metrics,
             version=version,
             max_body_nbytes=config.max_body_bytes,
             default_timeout_s=config.default_timeout_s,
+            access=watching.access,
+            trail=watching.trail,
         )
         protocol = functools.partial(PredictProtocol, data_app=app)
         self._front = Port(app, data, config.shutdown_timeout_s, protocol)
 
-        def open_tapped() -> Processor:
+        def open_watched() -> Processor:
             processor = open_processor(config)
-            recording = config.recording(1)
-            if recording is not None:
-                from serving.recording import Recorder
-
-                recorder = Recorder(**recording, name="w0")
-                self._metrics.source(recorder.counters)
-                self._closers.append(recorder.close)
-                processor.tap(recorder)
+            watching.record(processor, metrics.own)
             return processor
 
-        self._open = open_tapped
+        self._open = open_watched
 
     def _supervise(self, data: socket.socket, version: str) -> None:
         """Worker processes answer."""
@@ -170,6 +167,8 @@ class Server:
             version=version,
             remote=config.remote(),
             recording=config.recording(self._workers),
+            watching=config.watching(),
+            log_format=config.log_format,
         )
         fleet = Fleet(self._workers, settings)
         self._front = door = Door(data, fleet)
@@ -284,8 +283,8 @@ class Server:
             processor = self._lifecycle.close()
         if processor is not None:
             processor.close()
-        for close in self._closers:
-            close()
+        if self._watching is not None:
+            self._watching.close()
         log.info("stopped")
 
 

@@ -31,7 +31,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,7 +68,7 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker is started with. session_options, recording: see ServeConfig."""
+    """What a worker is started with. session_options, recording, watching: see ServeConfig."""
 
     session_options: dict[str, Any]
     default_timeout_s: float | None
@@ -78,6 +78,8 @@ class WorkerSettings:
     version: str
     remote: RemoteConfig | None = None
     recording: dict[str, Any] | None = None
+    watching: dict[str, Any] = field(default_factory=dict)
+    log_format: str = "text"
 
     def message(self) -> Message:
         return asdict(self)

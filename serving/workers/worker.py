@@ -26,7 +26,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
@@ -39,16 +39,15 @@ from processor.stores.remote import RemoteTables
 from processor.traffic import Traffic
 from serving.app import DataApp
 from serving.lifecycle import Lifecycle
+from serving.logs import log_to_stderr
 from serving.metrics import Counts
 from serving.port import SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit
 from serving.protocol import PredictProtocol
+from serving.watching import Watching
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message
 from serving.workers.parcel import Unpacker
 from serving.workers.report import Report
-
-if TYPE_CHECKING:
-    from serving.recording import Recorder
 
 log = logging.getLogger("freshet.worker")
 
@@ -131,12 +130,17 @@ class Worker:
         )
         self._lifecycle: Lifecycle = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
+        self._watching = Watching(settings["watching"], settings["recording"], self._slot)
+        self._watching.count(self._metrics)
+        self._watching.record(self._predictor, self._metrics)
         app = DataApp(
             self._lifecycle,
             self._metrics,
             version=settings["version"],
             max_body_nbytes=settings["max_body_nbytes"],
             default_timeout_s=settings["default_timeout_s"],
+            access=self._watching.access,
+            trail=self._watching.trail,
         )
         protocol = functools.partial(CountedProtocol, data_app=app, ended=self._connection_ended)
         self._port = Port(app, None, settings["shutdown_timeout_s"], protocol)
@@ -144,7 +148,6 @@ class Worker:
         self._receivers: dict[int, Receiver] = {}
         remote = settings["remote"]
         self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
-        self._recorder = self._record(settings["recording"])
         self._adopting: set[asyncio.Task[None]] = set()
         self._asked: dict[int, Future[Message]] = {}
         self._numbers = itertools.count(1)
@@ -161,19 +164,7 @@ class Worker:
         loop.remove_reader(self._channel.fileno())
         self._changes.shutdown()
         self._predictor.end()
-        if self._recorder is not None:
-            self._recorder.close()
-
-    def _record(self, recording: dict[str, Any] | None) -> Recorder | None:
-        """Has requests recorded, where that is wanted."""
-        if recording is None:
-            return None
-        from serving.recording import Recorder
-
-        recorder = Recorder(**recording, name=f"w{self._slot}")
-        self._metrics.source(recorder.counters)
-        self._predictor.tap(recorder)
-        return recorder
+        self._watching.close()
 
     def _read(self) -> None:
         try:
@@ -324,7 +315,7 @@ def main(fd: int) -> int:
         return 1
     assert received is not None, "a blocking receive brings a message"
     settings, fds = received
-    _log_to_stderr(settings["log_level"], settings["slot"])
+    log_to_stderr(settings["log_level"], settings["log_format"], f"worker-{settings['slot']}")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_descriptor_limit()
     with Unpacker(fds) as unpacker:
@@ -332,12 +323,3 @@ def main(fd: int) -> int:
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(worker.run())
     return 0
-
-
-def _log_to_stderr(level: str, slot: int) -> None:
-    logging.basicConfig(
-        level=level.upper(),
-        stream=sys.stderr,
-        format=f"%(asctime)s %(levelname)s %(name)s worker-{slot} %(message)s",
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
