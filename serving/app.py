@@ -54,6 +54,7 @@ SERVER_NAME = "freshet"
 EXTENSIONS = ["binary_tensor_data"]
 CLIENT_CLOSED = 499
 TIMED_EVERY = 16
+TRACEPARENT = b"traceparent"
 REQUEST_ID, MAX_REQUEST_ID_NBYTES = b"x-request-id", 128
 PROTOCOLS = {"predict": "tfs_rest", "infer": "kserve"}
 
@@ -172,33 +173,25 @@ class DataApp:
             headers = [*headers, (REQUEST_ID, sent[REQUEST_ID][:MAX_REQUEST_ID_NBYTES])]
         await reply(send, status, body, headers)
 
-    def start(self, route: Route, headers: Headers, body: bytes, answered: Callable[[Answer], None]) -> None:
+    def start(
+        self,
+        route: Route,
+        headers: Headers,
+        body: bytes,
+        answered: Callable[[Answer], None],
+        trace: Trace | None = None,
+    ) -> None:
         """Decodes and submits one predict request; `answered` is called once, later, on the running event loop.
 
         body: whole, as sent. Raises FreshetError when the request cannot be submitted. Both the ASGI route and the
-        protocol below ASGI (serving.protocol) go through here.
+        protocol below ASGI (serving.protocol) go through here. trace: of a request that is traced already.
         """
         trail = self._trail
-        trace = None if trail is None else trail.begin(headers)
-        if trail is None or trace is None:
-            self._submit(route, headers, body, answered, None)
-            return
-        trace.protocol, trace.model, trace.request_id = PROTOCOLS[route.action], route.model, request_id_of(headers)
-
-        def traced(answer: Answer) -> None:
-            trail.end(trace, answer[0])
-            answered(answer)
-
-        try:
-            self._submit(route, headers, body, traced, trace)
-        except FreshetError as error:
-            trail.end(trace, error.http_status)
-            raise
-        trace.parsed_s = time.monotonic()
-
-    def _submit(
-        self, route: Route, headers: Headers, body: bytes, answered: Callable[[Answer], None], trace: Trace | None
-    ) -> None:
+        if trail is not None and trace is None:
+            trail.left -= 1
+            asked = trail.left <= 0 or TRACEPARENT in headers
+            if asked and self._start_traced(trail, route, headers, body, answered):
+                return
         # Parsing and encoding are timed of one request in some: timing every one costs more than it tells.
         self._turn = turn = (self._turn + 1) % TIMED_EVERY
         began_s = 0.0 if turn else time.perf_counter()
@@ -238,6 +231,27 @@ class DataApp:
         processor.submit(request, self._hand_over(finish), replica)
         if began_s:
             self.metrics.stage(PROTOCOLS[route.action], "parse", time.perf_counter() - began_s)
+
+    def _start_traced(
+        self, trail: Trail, route: Route, headers: Headers, body: bytes, answered: Callable[[Answer], None]
+    ) -> bool:
+        """start() of a request that is to be traced, and True; False where it is not."""
+        trace = trail.begin(headers)
+        if trace is None:
+            return False
+        trace.protocol, trace.model, trace.request_id = PROTOCOLS[route.action], route.model, request_id_of(headers)
+
+        def traced(answer: Answer) -> None:
+            trail.end(trace, answer[0])
+            answered(answer)
+
+        try:
+            self.start(route, headers, body, traced, trace)
+        except FreshetError as error:
+            trail.end(trace, error.http_status)
+            raise
+        trace.parsed_s = time.monotonic()
+        return True
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:
         """Has replies come on this loop: computed there, or handed over by session threads."""

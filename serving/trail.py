@@ -14,14 +14,17 @@ Invariants
 from __future__ import annotations
 
 import logging
+import math
 import random
 import re
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from processor.generation import Generation
 from processor.work import Timing
@@ -36,13 +39,13 @@ CLOSE_S = 3.0
 TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 SAMPLED = 1
 
-Value = str | int | float
+Value = str | int
+NOTHING: Mapping[str, Value] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One finished span. trace_id: 128 bits; span_id, parent_id: 64 bits, parent_id 0 for none; remote: the parent is
-    the client's. links: (trace_id, span_id). began_s, ended_s: monotonic."""
+class Span(NamedTuple):
+    """One finished span. trace_id: 128 bits; span_id, parent_id: 64 bits, parent_id 0 for none. links: (trace_id,
+    span_id). began_s, ended_s: monotonic."""
 
     name: str
     trace_id: int
@@ -50,9 +53,8 @@ class Span:
     parent_id: int
     began_s: float
     ended_s: float
-    attributes: dict[str, Value] = field(default_factory=dict)
+    attributes: Mapping[str, Value] = NOTHING
     links: tuple[tuple[int, int], ...] = ()
-    remote: bool = False
     server: bool = False
     failed: bool = False
 
@@ -95,6 +97,8 @@ class Trail:
     def __init__(self, share: float, exporter: Exporter) -> None:
         """share: of the requests without a traceparent."""
         self._share, self._exporter = share, exporter
+        # Requests without a traceparent until one is traced: counted down by the request path, which then asks begin().
+        self.left = self._skip()
         self._queue: deque[Trace] = deque()
         self._closing = threading.Event()
         self.made = self.dropped = 0
@@ -102,7 +106,8 @@ class Trail:
         self._thread.start()
 
     def begin(self, headers: Headers) -> Trace | None:
-        """The trace of a request whose headers are these; None where it is not traced."""
+        """The trace of a request whose headers are these; None where it is not traced. To be asked when `left` is down
+        to 0, and for every request with a traceparent."""
         parent = headers.get(b"traceparent")
         match = TRACEPARENT.fullmatch(parent) if parent is not None else None
         if match is not None:
@@ -110,9 +115,16 @@ class Trail:
             if trace_id and parent_id:
                 traced = int(match[3], 16) & SAMPLED
                 return Trace(trace_id, _id(), parent_id, time.monotonic()) if traced else None
-        if random.random() >= self._share:
+        if self.left > 0:
             return None
+        self.left = self._skip()
         return Trace(random.getrandbits(128) or 1, _id(), 0, time.monotonic())
+
+    def _skip(self) -> int:
+        """How many requests it takes until one is traced, drawn so that each is with the probability of the share."""
+        if self._share <= 0:
+            return sys.maxsize
+        return 1 if self._share >= 1 else 1 + int(math.log(1.0 - random.random()) / math.log1p(-self._share))
 
     def end(self, trace: Trace, status: int) -> None:
         """The request has been answered."""
@@ -121,6 +133,20 @@ class Trail:
             self.dropped += 1
         else:
             self._queue.append(trace)
+
+    def send(self, until_s: float) -> None:
+        """Makes spans of what ended by then and exports them; the thread's work."""
+        traces = []
+        while self._queue and self._queue[0].ended_s <= until_s:
+            traces.append(self._queue.popleft())
+        if not traces:
+            return
+        try:
+            self._exporter.export(spans_of(traces), time.time() - time.monotonic())
+            self.made += len(traces)
+        except Exception as error:
+            self.dropped += len(traces)
+            log.warning("%d traces could not be sent: %s", len(traces), type(error).__name__)
 
     def counters(self) -> dict[str, int]:
         """For /metrics."""
@@ -133,20 +159,9 @@ class Trail:
         self._exporter.close()
 
     def _run(self) -> None:
-        closing = False
-        while not closing:
-            closing = self._closing.wait(EXPORT_INTERVAL_S)
-            traces, now_s = [], time.monotonic()
-            while self._queue and (closing or self._queue[0].ended_s <= now_s - SETTLE_S):
-                traces.append(self._queue.popleft())
-            if not traces:
-                continue
-            try:
-                self._exporter.export(spans_of(traces), time.time() - time.monotonic())
-                self.made += len(traces)
-            except Exception as error:
-                self.dropped += len(traces)
-                log.warning("%d traces could not be sent: %s", len(traces), type(error).__name__)
+        while not self._closing.wait(EXPORT_INTERVAL_S):
+            self.send(time.monotonic() - SETTLE_S)
+        self.send(time.monotonic())
 
 
 def spans_of(traces: Sequence[Trace], new_id: Callable[[], int] | None = None) -> list[Span]:
@@ -190,7 +205,7 @@ def _request_spans(trace: Trace, batch: tuple[int, int] | None, new_id: Callable
     spans = [
         Span(
             f"predict {trace.model}", trace.trace_id, trace.span_id, trace.parent_id, trace.began_s, trace.ended_s,
-            facts, (batch,) if batch else (), remote=bool(trace.parent_id), server=True, failed=trace.status >= 500,
+            facts, (batch,) if batch else (), server=True, failed=trace.status >= 500,
         )
     ]  # fmt: skip
     return spans + [

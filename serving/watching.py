@@ -9,6 +9,7 @@ from processor.errors import BadInput
 from processor.predictor import Predictor
 from serving.logs import AccessLog
 from serving.metrics import Counts
+from serving.otel import OtlpExporter
 from serving.trail import Trail
 
 
@@ -53,8 +54,4 @@ class Watching:
 def _trail(endpoint: str, share: float, slot: int) -> Trail | None:
     if not endpoint:
         return None
-    try:
-        from serving.otel import OtlpExporter
-    except ImportError:
-        raise BadInput("trace_endpoint: needs OpenTelemetry: pip install 'freshet[otel]'") from None
     return Trail(share, OtlpExporter(endpoint, str(slot)))

@@ -16,28 +16,16 @@ MAY_IMPORT = {
     "serving": {"serving", "processor"},
     "loadtest": {"loadtest"},
 }
-UPSTAIRS = {"serving/cli.py", "serving/demo.py", "serving/training.py"}
+UPSTAIRS = {"serving/cli.py", "serving/demo.py", "serving/importing.py", "serving/training.py"}
 # Peers must compute with the very same kernels and executables, or computing would be compared instead of serving.
 SAME_KERNELS = {"loadtest/peers/common.py"}
-HEAVY = {
-    "tensorflow",
-    "keras",
-    "jax",
-    "openvino",
-    "onnxruntime",
-    "tensorrt",
-    "onnx",
-    "tf2onnx",
-    "redis",
-    "opentelemetry",
-}
+HEAVY = {"tensorflow", "keras", "jax", "openvino", "onnxruntime", "tensorrt", "onnx", "tf2onnx", "redis"}
 HEAVY_HOMES = (
     "processor/backends/",
     "compiler/backends/",
     "compiler/tensorflow.py",
     "processor/stores/redis.py",
     "loadtest/peers/fastapi_tf/",
-    "serving/otel.py",
 )
 
 

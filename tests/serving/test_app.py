@@ -377,7 +377,7 @@ class FakeTrail:
     """serving.trail.Trail: traces whatever has a traceparent."""
 
     def __init__(self):
-        self.ended = []
+        self.ended, self.left = [], 0
 
     def begin(self, headers):
         return Trace(1, 2, 3, 0.5) if b"traceparent" in headers else None
