@@ -1,9 +1,12 @@
 """What a scrape says about versions."""
 
+import re
+from pathlib import Path
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.lifecycle import Lifecycle
-from serving.metrics import STAGE_BOUNDS_S, Counts, Metrics
+from serving.metrics import OTHERS, STAGE_BOUNDS_S, Counts, Metrics
 from tests.serving.fakes import FakeProcessor
 
 
@@ -64,3 +67,18 @@ def test_parsing_and_encoding_are_told_by_protocol_and_add_up_over_processes():
     assert samples[("freshet_http_stage_duration_seconds_count", *labels)] == 1
     le = str(next(b for b in STAGE_BOUNDS_S if b >= 3e-6))
     assert samples[("freshet_http_stage_duration_seconds_bucket", ("le", le), *labels)] == 1
+
+
+def test_every_metric_is_documented():
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    named = set()
+    for pattern in re.findall(r"`(freshet_[a-z_{},]+)`", text):
+        head, _, rest = pattern.partition("{")
+        choices, _, tail = rest.partition("}")
+        named |= {head + choice + tail for choice in choices.split(",")} if rest else {pattern}
+    lifecycle = Lifecycle()
+    lifecycle.open(FakeProcessor())
+    metrics = Metrics(lifecycle)
+    metrics.own.source(lambda: dict.fromkeys(OTHERS, 0))
+    there = {line.split()[2] for line in metrics.scrape().decode().splitlines() if line.startswith("# TYPE freshet_")}
+    assert there - named == set()
