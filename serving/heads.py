@@ -17,6 +17,8 @@ END = b"\r\n\r\n"
 MAX_KEPT = 256
 MAX_HEAD_NBYTES = 2048
 MAX_LENGTH_DIGITS = 18
+# Headers that make nearly every head another one.
+UNLIKE = frozenset({b"x-request-id", b"x-sticky-key", b"traceparent"})
 
 
 class Head(NamedTuple):
@@ -42,7 +44,7 @@ class Heads:
     def keep(self, data: bytes, route: Route, headers: Headers) -> None:
         """The parser has read `data` as one request, from boundary to boundary, on a connection that stays."""
         end = data.find(END, 0, MAX_HEAD_NBYTES) + len(END)
-        if b"x-request-id" in headers or b"traceparent" in headers:
+        if not UNLIKE.isdisjoint(headers):
             return
         length = headers.get(b"content-length", b"")
         if end < len(END) or b"transfer-encoding" in headers or not length.isdigit() or len(length) > MAX_LENGTH_DIGITS:

@@ -1,15 +1,16 @@
 """Prometheus text: the processor's own counts, and request counts and latencies by protocol and status code.
 
-Thread ownership: observe() is called on the data port's event loop only and touches plain Python integers;
-scrape() runs in any thread and copies each list once, under the interpreter's lock, before it reads it.
+Thread ownership: observe(), predicted() and stage() are called on the data port's event loop only, and note; scrape()
+runs in any thread, and sorts what has been noted (_Series).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -34,6 +35,8 @@ BOUNDS_S = (
 
 # The same for what takes a fraction of that: half octaves from 2 us.
 STAGE_BOUNDS_S = tuple(round(2e-6 * 2 ** (n / 2), 8) for n in range(30))
+
+SORT_EVERY = 512
 
 Value = Callable[["ModelStats"], float | None]
 
@@ -133,13 +136,28 @@ OTHERS = {
 
 
 class _Series:
-    """Requests of one protocol and code. counts: one a bucket of BOUNDS_S, and one above them."""
+    """A histogram. seconds: those that have been noted, but not sorted into it yet: one at a time costs three times as
+    much. They are noted by one thread, at the end of the list; whoever sorts them takes them from its beginning."""
 
-    __slots__ = ("counts", "sum_s")
+    __slots__ = ("_bounds_s", "_counts", "_lock", "_sum_s", "seconds")
 
-    def __init__(self, counts: list[int] | None = None, sum_s: float = 0.0) -> None:
-        self.counts = counts or [0] * (len(BOUNDS_S) + 1)
-        self.sum_s = sum_s
+    def __init__(self, bounds_s: Sequence[float], counts: Sequence[int] = (), sum_s: float = 0.0) -> None:
+        """counts: one a bound, and one above them."""
+        self.seconds: list[float] = []
+        self._bounds_s = np.array(bounds_s)
+        self._counts = np.array(counts or [0] * (len(bounds_s) + 1), np.int64)
+        self._sum_s = sum_s
+        self._lock = threading.Lock()
+
+    def sorted(self) -> tuple[list[int], float]:
+        """Counts and sum of all that has been noted."""
+        with self._lock:
+            seconds = self.seconds.copy()
+            if seconds:
+                del self.seconds[: len(seconds)]
+                self._counts += np.bincount(np.searchsorted(self._bounds_s, seconds), minlength=len(self._counts))
+                self._sum_s += sum(seconds)
+            return self._counts.tolist(), self._sum_s
 
 
 class Counts:
@@ -156,9 +174,11 @@ class Counts:
         """Counts one answered request."""
         series = self._series.get((protocol, code))
         if series is None:
-            series = self._series[protocol, code] = _Series()
-        series.counts[bisect_left(BOUNDS_S, seconds)] += 1
-        series.sum_s += seconds
+            series = self._series[protocol, code] = _Series(BOUNDS_S)
+        noted = series.seconds
+        noted.append(seconds)
+        if len(noted) >= SORT_EVERY:
+            series.sorted()
 
     def predicted(self, model: str, rows: int) -> None:
         """Counts one prediction that was answered. model: one that exists, so that labels stay few."""
@@ -172,14 +192,15 @@ class Counts:
         """Counts one request's parsing ("parse") or encoding ("encode"): of one in some, not of every one."""
         series = self._stages.get((protocol, name))
         if series is None:
-            series = self._stages[protocol, name] = _Series([0] * (len(STAGE_BOUNDS_S) + 1))
-        series.counts[bisect_left(STAGE_BOUNDS_S, seconds)] += 1
-        series.sum_s += seconds
+            series = self._stages[protocol, name] = _Series(STAGE_BOUNDS_S)
+        series.seconds.append(seconds)
+        if len(series.seconds) >= SORT_EVERY:
+            series.sorted()
 
     def stages(self) -> Iterator[tuple[str, str, list[int], float]]:
         """(protocol, stage, requests by bound and beyond, sum of seconds), in order."""
         for (protocol, name), series in sorted(self._stages.copy().items()):
-            yield protocol, name, list(series.counts), series.sum_s
+            yield protocol, name, *series.sorted()
 
     def source(self, counters: Callable[[], Mapping[str, int]]) -> None:
         """From now on these are counted too: names of OTHERS."""
@@ -192,7 +213,7 @@ class Counts:
     def series(self) -> Iterator[tuple[str, int, list[int], float]]:
         """(protocol, code, requests by bound and beyond, sum of seconds), in order."""
         for (protocol, code), series in sorted(self._series.copy().items()):
-            yield protocol, code, list(series.counts), series.sum_s
+            yield protocol, code, *series.sorted()
 
     def predictions(self) -> Iterator[tuple[str, int, int]]:
         """(model, predictions, rows), in order."""
@@ -214,11 +235,11 @@ class Counts:
         counts = cls()
         for key, (*numbers, sum_s) in snapshot.get("series", {}).items():
             protocol, code = key.split()
-            counts._series[protocol, int(code)] = _Series(numbers, sum_s)
+            counts._series[protocol, int(code)] = _Series(BOUNDS_S, numbers, sum_s)
         counts.source(lambda: snapshot.get("others", {}))
         for key, (*numbers, sum_s) in snapshot.get("stages", {}).items():
             protocol, name = key.split()
-            counts._stages[protocol, name] = _Series(numbers, sum_s)
+            counts._stages[protocol, name] = _Series(STAGE_BOUNDS_S, numbers, sum_s)
         counts._predicted = dict(snapshot.get("predicted", {}))
         return counts
 

@@ -106,7 +106,7 @@ def test_a_stream_of_requests_cut_anywhere_is_answered_in_order(address, asked, 
 
 
 def test_a_head_with_an_id_of_its_own_is_not_kept():
-    for name in (b"x-request-id", b"traceparent"):
+    for name in (b"x-request-id", b"x-sticky-key", b"traceparent"):
         heads = Heads()
         data = b"POST /v2/models/ctr/infer HTTP/1.1\r\ncontent-length: 1\r\n%b: abc\r\n\r\nx" % name
         heads.keep(data, ROUTE, {b"content-length": b"1", name: b"abc"})

@@ -28,7 +28,7 @@ GOAL = 1.02
 TRACE_SHARE = 0.01
 CASES = ((1, CONNECTIONS), (1, 1), (64, CONNECTIONS))
 # Turns long enough that a collection of garbage is no event, and that a send of traces is what it is in a second.
-METRICS_TURN_S, TRACES_TURN_S = 0.05, 0.5
+METRICS_TURN_S, TRACES_TURN_S = 0.1, 0.5
 
 
 class Uncounted:
