@@ -7,10 +7,11 @@ BENCH_ARGS ?=
 PEERS ?=
 PEERS_ARGS ?=
 SOAK_ARGS ?=
+FUZZ_ARGS ?=
 LOADTEST_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check format bench bench-tables bench-peers soak loadtest kills image-steps clean
+.PHONY: help install demo test check protos format bench bench-tables bench-backends bench-peers fuzz soak loadtest conformance kills image-steps clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +29,9 @@ check: .venv/.dev .venv/.kernels ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+protos: .venv/.dev ## serving/rpc/descriptors.py and processor/eas_descriptor.py from *.proto
+	$(BIN)/python -m serving.rpc.generate
+
 format: .venv/.dev .venv/.kernels
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -38,14 +42,24 @@ bench: .venv/.dev .venv/.kernels ## server and engine against the bare loop, an 
 bench-tables: .venv/.dev .venv/.kernels ## 20 million rows, a memory budget, smaller rows; loadtest/results/tables.md
 	$(BIN)/python -m tests.bench.tables $(BENCH_ARGS)
 
+bench-backends: .venv/.dev .venv/.kernels ## what `freshet compile` chooses, against every backend alone; loadtest/results/backends.md
+	$(BIN)/python -m tests.bench.backends $(BENCH_ARGS)
+
 bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
 	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)
+
+fuzz: .venv/.dev .venv/.kernels ## broken inputs through every parser; FUZZ_ARGS="--cases 1000000 --seed 2"
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 soak: .venv/.dev .venv/.kernels ## ten minutes of load, deltas, loads and unloads; SOAK_ARGS="--minutes 60"
 	$(BIN)/python -m tests.bench --only soak $(SOAK_ARGS)
 
 loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second; report in loadtest/results/
 	$(BIN)/python -m loadtest $(LOADTEST_ARGS)
+
+conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-serving-api and perf_analyzer (needs Debian's libb64-0d)
+	FRESHET_PERF_ANALYZER=.venv/perf/bin/perf_analyzer LD_LIBRARY_PATH=.venv/perf/nvidia/cuda_runtime/lib \
+		$(BIN)/python -m pytest tests/e2e/test_conformance.py tests/e2e/test_protocol_cases.py tests/e2e/test_docs.py
 
 kills: .venv/.dev .venv/.kernels ## kill -9 of trainer and server at random moments, 40 rounds
 	FRESHET_KILL_ROUNDS=40 $(BIN)/python -m pytest -m kills tests/e2e
@@ -66,6 +80,14 @@ clean:
 
 .venv/.kernels: .venv/.installed $(wildcard processor/kernels/*.py)
 	$(BIN)/python -m processor.kernels
+	@touch $@
+
+# Without their dependencies: tensorflow-serving-api wants another TensorFlow than the one that is there, and of this
+# tritonclient only the binary is wanted.
+.venv/.conformance: .venv/.dev
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps 'tensorflow-serving-api>=2.18'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .venv/perf \
+		tritonclient==2.48.0 nvidia-cuda-runtime-cu12
 	@touch $@
 
 .venv/.dev: .venv/.installed pyproject.toml

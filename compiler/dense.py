@@ -26,13 +26,15 @@ class DenseGraph:
     """x float32 [rows, width] and weights -> named outputs float32 [rows, columns].
 
     function: a tf.function of exactly that, (x, {name: weight}) -> {output: matrix}; rows are symbolic.
-    weights: name -> float32, in the model's order. outputs: by ascending name.
+    weights: name -> float32, in the model's order. outputs: by ascending name. examples: rows of x as they come in
+    practice, float32 [n, width], where any others could mean nothing (a mask of no 0 or 1); None where any will do.
     """
 
     function: Callable[..., Any]
     width: int
     outputs: list[Output]
     weights: dict[str, Matrix]
+    examples: Matrix | None = None
 
     @classmethod
     def from_keras(cls, model: keras.Model) -> DenseGraph:
@@ -72,7 +74,8 @@ class DenseGraph:
     def load(cls, path: Path, weights: Mapping[str, Matrix]) -> DenseGraph:
         """Reads what save() wrote, for the given weights; raises BadInput when they are not its own."""
         try:
-            function = tf.saved_model.load(str(path)).dense
+            module = tf.saved_model.load(str(path))
+            function = module.dense
             (x, wanted), _ = function.concrete_functions[0].structured_input_signature
             shapes = {name: tuple(spec.shape) for name, spec in wanted.items()}
             width = int(x.shape[1])
@@ -82,19 +85,33 @@ class DenseGraph:
             got = weights[name].shape if name in weights else "none"
             if got != shapes.get(name):
                 raise BadInput(f"graph: weight {name[:80]!r}: shape {shapes.get(name, 'none')} wanted, got {got}")
-        return cls(function, width, _outputs(function), dict(weights))
+        examples = module.examples.numpy() if hasattr(module, "examples") else None
+        return cls(function, width, _outputs(function), dict(weights), examples)
 
     def save(self, path: Path) -> None:
         """Writes the graph, without its weights, as a TensorFlow SavedModel: a folder at `path`."""
         module = tf.Module()
         module.dense = self.function
+        if self.examples is not None:
+            module.examples = tf.Variable(self.examples, trainable=False)
         tf.saved_model.save(module, str(path))
+
+    def sample(self, rows: int) -> Matrix:
+        """x [rows, width] to try the graph on: its examples over and over, or else random numbers."""
+        if self.examples is not None:
+            return np.ascontiguousarray(self.examples[np.arange(rows) % len(self.examples)])
+        return np.random.default_rng(rows).standard_normal((rows, self.width), np.float32)
 
     def run(self, x: Matrix, weights: Mapping[str, Matrix] | None = None) -> dict[str, Matrix]:
         """What TensorFlow computes for x [rows, width], for other weights if given: the reference."""
         chosen = self.weights if weights is None else weights
         values = {name: tf.constant(array) for name, array in chosen.items()}
         return {name: value.numpy() for name, value in self.function(tf.constant(x), values).items()}
+
+    @property
+    def concrete(self) -> Any:
+        """The function for its one signature, as TensorFlow traced it."""
+        return _concrete(self.function)
 
     @property
     def signature(self) -> list[Any]:
@@ -116,16 +133,20 @@ def signature(width: int, weights: Mapping[str, Matrix]) -> list[Any]:
 
 def _outputs(function: Any) -> list[Output]:
     """Outputs of a tf.function of one signature; raises BadInput unless all are float32 [n, columns]."""
-    concrete = getattr(function, "concrete_functions", None)
-    structured = (concrete[0] if concrete else function.get_concrete_function()).structured_outputs
     outputs = []
-    for name, spec in sorted(structured.items()):
+    for name, spec in sorted(_concrete(function).structured_outputs.items()):
         if spec.dtype != tf.float32 or spec.shape.rank != 2 or spec.shape[1] is None:
             raise BadInput(f"dense graph: output {name[:80]!r}: float32 [n, columns] wanted, got {spec.shape}")
         if NAME.fullmatch(name) is None or name == "x":
             raise BadInput(f"dense graph: output {name[:80]!r}: a plain name other than 'x' wanted")
         outputs.append(Output(name, int(spec.shape[1])))
     return outputs
+
+
+def _concrete(function: Any) -> Any:
+    """A tf.function's concrete one, whether it was traced here or read from a SavedModel."""
+    concrete = getattr(function, "concrete_functions", None)
+    return concrete[0] if concrete else function.get_concrete_function()
 
 
 def _array(variable: Any) -> Matrix:

@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from processor.errors import BadInput
 
@@ -48,7 +49,27 @@ try:
     with _without_chatter():
         import keras
         import tensorflow as tf
+    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+    from tensorflow.python.framework import op_def_registry
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 except ImportError as error:
     raise BadInput("training and compiling need TensorFlow and Keras: install freshet[train]") from error
 
-__all__ = ["keras", "tf"]
+__all__ = ["inlined", "keras", "meta_graph_pb2", "op_def_registry", "quiet", "saved_model_pb2", "tf"]
+
+
+def inlined(concrete: Any) -> Any:
+    """A concrete function without calls of others; branches and loops stay. State that it captured becomes constant."""
+    return convert_variables_to_constants_v2(concrete, lower_control_flow=False)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Holds back TensorFlow's advice on deprecated calls while the block runs."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

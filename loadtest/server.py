@@ -56,6 +56,7 @@ class Serving:
     admin_port: int
     ready_s: float
     pid: int = 0
+    grpc_port: int = 0
 
     @property
     def host(self) -> str:
@@ -80,7 +81,7 @@ def serving(repository: Path, log: Path, options: list[str]) -> Iterator[Serving
             if process.poll() is not None or time.monotonic() - start_s > READY_TIMEOUT_S:
                 raise CommandFailed(_ended("freshet serve: not ready", process.returncode, _read(log)))
             time.sleep(READY_POLL_S)
-        yield Serving(http_port, admin_port, time.monotonic() - start_s, process.pid)
+        yield Serving(http_port, admin_port, time.monotonic() - start_s, process.pid, grpc_port)
         if process.poll() is not None:
             raise CommandFailed(_ended("freshet serve", process.returncode, _read(log)))
     finally:

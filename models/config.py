@@ -1,6 +1,6 @@
 """`freshet train --config FILE.toml`: what to read, what to learn from it, and what to publish.
 
-Sections [model], [data], [features.<column>], [train] and [publish]; docs/data.md shows them all. Whatever is
+Sections [model], [data], [features.<column>], [train], [publish] and [fusion]; docs/data.md shows them all. Whatever is
 wrong is told in one line that names section.key, what was wanted and what came, with the nearest valid key
 for a typing error.
 """
@@ -13,10 +13,12 @@ import re
 import tomllib
 import types
 import typing
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from compiler.expression import parse as parse_expression
 from models.data import FORMATS, default_features, format_of
 from models.data.source import nearest
 from processor.errors import BadInput
@@ -108,13 +110,15 @@ class PublishConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """The whole file."""
+    """The whole file. fusion: [fusion], outputs as expressions over the network's outputs and float features, in order
+    (compiler.fusion)."""
 
     model: ModelConfig
     data: DataConfig
     features: list[FeatureConfig]
     train: TrainSettings = TrainSettings()
     publish: PublishConfig = PublishConfig()
+    fusion: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_config(path: str | Path) -> TrainConfig:
@@ -159,7 +163,15 @@ def parse_config(raw: dict[str, Any]) -> TrainConfig:
     _check_publish(publish)
     data = _check_data(data)
     features = _features(raw.get("features", {}), data)
-    return TrainConfig(model, data, features, train, publish)
+    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})))
+
+
+def _fusion(raw: dict[str, Any]) -> dict[str, str]:
+    for output, text in raw.items():
+        if not isinstance(text, str):
+            raise BadInput(f"fusion.{output}: an expression in quotes wanted, got {_type_name(text)}")
+        parse_expression(text, f"fusion.{output}")
+    return raw
 
 
 def _features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:

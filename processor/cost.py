@@ -88,10 +88,23 @@ class CostTable:
     def predict(self, rows: int, ids: int = 0) -> float:
         """Seconds of one batch."""
         plan = self._plan
+        whole, rest = self._divided(rows)
+        runs = whole + len(plan.cover(rest))
+        return self.dense_s(rows) + runs * self.run_s + rows * self.row_s + ids * self.id_s
+
+    def dense_s(self, rows: int) -> float:
+        """Seconds of the executables' runs alone."""
+        whole, rest = self._divided(rows)
+        return self._plan.dense_s[rest] + whole * self.cost[self.max_rows]
+
+    def shared_s(self, rows: int) -> float:
+        """Seconds of the executables' runs for so many rows in batches with others, as large as they may be."""
+        return min(self.dense_s(rows), rows * self._plan.row_s)
+
+    def _divided(self, rows: int) -> tuple[int, int]:
+        """Full runs of the largest bucket, and the rows that are left."""
         whole = max(0, rows - 1) // self.max_rows
-        rest = rows - whole * self.max_rows
-        dense_s = plan.dense_s[rest] + whole * self.cost[self.max_rows]
-        return dense_s + (whole + len(plan.cover(rest))) * self.run_s + rows * self.row_s + ids * self.id_s
+        return whole, rows - whole * self.max_rows
 
     def parts(self, rows: int, most: int, worth: float = WORTH) -> int:
         """In how many batches, at most `most` and of equal size, so many rows may run for `worth` times their cost in

@@ -4,6 +4,10 @@
     reply = processor.process(PredictRequest("ctr", {"ids": ids, "floats": floats}))
     reply.outputs["score"], str(reply.generation)
 
+Callers of DeepRec's Processor pass the bytes of its PredictRequest instead, and get those of a PredictResponse:
+
+    response = processor.process(request)
+
 Thread-safe throughout. Requests are validated in the caller's thread and computed on the SessionGroup's threads;
 changes (poll, apply_delta, rollback, load, ...) run in the caller's thread under the model's lock and never block a
 request.
@@ -13,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from processor.budgets import Budgets
 from processor.clock import Clock, SystemClock
+from processor.errors import BadInput
 from processor.groups import GroupConfig, Groups, SessionConfig
 from processor.host import ModelHost, ModelStats
 from processor.model import Applied
@@ -109,11 +114,41 @@ class Processor(Predictor, ModelHost):
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
-        group = self._groups.of(version.manifest.model)
+        options = self._groups.of(version.manifest.model).options
         return Replica(
-            version.reader, version.control, 0, group.options.threads, self._clock, group.options.all_cpus,
-            self._remote, group.warm,
-        )  # fmt: skip
+            version.reader,
+            version.control,
+            0,
+            options.threads,
+            self._clock,
+            options.all_cpus,
+            self._remote,
+            options.sessions,
+        )
+
+    @overload
+    def process(self, request: PredictRequest) -> PredictReply: ...
+
+    @overload
+    def process(self, request: bytes, model: str | None = None) -> bytes: ...
+
+    def process(self, request: PredictRequest | bytes, model: str | None = None) -> PredictReply | bytes:
+        """Scores one request; raises FreshetError. As bytes it is DeepRec's message (processor.eas), and so is the
+        reply; model: which one is meant, needed only where there are several."""
+        if isinstance(request, PredictRequest):
+            return super().process(request)
+        # Needed by these callers alone, and slow to import.
+        from processor import eas
+
+        name = self._only_model() if model is None else model
+        inputs, wanted = eas.decode(request, self.manifest(name)[0])
+        return eas.encode(super().process(PredictRequest(name, inputs)).outputs, wanted)
+
+    def _only_model(self) -> str:
+        names = self.models()
+        if len(names) != 1:
+            raise BadInput(f"model: one of {', '.join(names) or 'none'} wanted, got nothing")
+        return names[0]
 
     def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
         """See ModelHost.lookups."""

@@ -207,6 +207,15 @@ class ModelHost(ABC):
                 events += model.poll()
             return events
 
+    def tell(self, model: str, status: VersionStatus) -> None:
+        """Has a version that is not served known by this state: one that is being made here, or could not be."""
+        with self._changing:
+            if not self._closed and model not in self._models:
+                self._models = self._models | {model: self._new_model(model)}
+                self._empty.pop(model, None)
+            if model in self._models:
+                self._models[model].tell(status)
+
     def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> Applied:
         """Serves a delta given as bytes, or as a path inside the repository; raises why it was refused."""
         served = self._model(model)
@@ -218,9 +227,9 @@ class ModelHost(ABC):
         """Serves an earlier generation again; later deltas leave the chain."""
         return self._model(model).rollback(generation)
 
-    def load(self, model: str, version: int) -> None:
-        """Loads a version beside those served."""
-        self._model(model).load(version)
+    def load(self, model: str, version: int, by_hand: bool = True) -> None:
+        """Loads a version beside those served. by_hand: it stays when a newer one comes."""
+        self._model(model).load(version, by_hand)
 
     def unload(self, model: str, version: int) -> None:
         """Stops serving a version."""

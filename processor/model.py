@@ -108,6 +108,12 @@ class ServedModel:
         """See Routes.pick."""
         return self.routes.pick(version, label)
 
+    def tell(self, status: VersionStatus) -> None:
+        """Has a version that is not served known by this state."""
+        with self._lock:
+            if status.version not in self.served:
+                self._publish(states=self._states(status))
+
     def poll(self) -> list[str]:
         """One look at the model's folders: loads a newer version, applies new deltas. Returns what happened."""
         with self._lock:

@@ -26,6 +26,7 @@ from processor.package.version import DELTAS, MANIFEST, inside
 ROLLED_BACK = "rolled-back"
 LABELS = "labels.json"
 TRAFFIC = "traffic.json"
+SAVED_MODEL, KERAS_SUFFIX = "saved_model.pb", ".keras"
 VERSION = re.compile(r"[1-9][0-9]{0,17}")
 RACY_NS = 2_000_000_000
 
@@ -75,6 +76,19 @@ class Repository:
         """Committed versions, ascending: folders with a number for a name and a manifest inside."""
         folders = [e for e in _entries(self.root / model) if VERSION.fullmatch(e.name)]
         return sorted(int(e.name) for e in folders if os.path.exists(os.path.join(e.path, MANIFEST)))
+
+    def sources(self, model: str) -> dict[int, Path]:
+        """Versions that are no packages yet but hold what one is imported from: a SavedModel, or one Keras file."""
+        found = {}
+        for entry in _entries(self.root / model):
+            if VERSION.fullmatch(entry.name) and not os.path.exists(os.path.join(entry.path, MANIFEST)):
+                inside_it = {e.name: e for e in _entries(Path(entry.path))}
+                files = [name for name in inside_it if name.endswith(KERAS_SUFFIX)]
+                if SAVED_MODEL in inside_it:
+                    found[int(entry.name)] = Path(entry.path)
+                elif len(files) == 1:
+                    found[int(entry.name)] = Path(entry.path, files[0])
+        return found
 
     def folder(self, model: str, version: int) -> Path:
         return inside(self.root, f"{model}/{version}")

@@ -5,17 +5,23 @@ process or of workers: each owns one word of `control` and may only pin before a
 
 What may never be seen
 - Half a delta. A state is immutable and names everything a batch reads: the epoch, the tables' buffers, the
-  executables with their weights. It is prepared by every process that reads, and published by one store to control[0];
-  a reader takes one state for a whole batch, for every part of a split request, and so for every reply.
+  executables with their weights. Its frame (buffers and executables) is prepared by every process that reads, if they
+  do not have it yet, and the state is published by one store to the control words; a reader takes one state for a whole
+  batch, for every part of a split request, and so for every reply.
 - A row that is being reused. A pin is announced before anything is read and confirmed against the flip; the writer
   reuses a slot only when every pin has reached the flip the slot waits for.
+- A flip without its numbers. Before anything of a change is made, the control words have room for its flips: a reader
+  that stands still for ENTRIES of them holds up the next change, and after a minute refuses it; its own state stays.
 - An unverified byte: chain, checksums, shapes and finiteness are checked before any change. What can still fail after
   that (a full arena, executables that cannot be built from the new weights) leaves the state as it was: rows staged
   for an epoch that nobody reads are taken back.
 
-What it costs. A flip is O(delta) for rows. New dense weights cost one re-pack in each process that reads, off the
-GIL, before the flip. Rollback costs O(rows of the deltas undone), plus a re-pack where dense tensors change back.
-The undo log keeps keys and slots of the last `undo_depth` deltas, and the dense tensors that they replaced.
+What it costs. A flip is O(delta) for rows, and no other process has a part in it: readers are asked only about a new
+frame, which is an index that has grown or new dense weights. Those cost one re-pack in each process that reads, off the
+GIL, before the flip. Then the writer waits for the batches that run under the state before, looking an eighth later
+each time: it waits at most an eighth too long, and looks seldom. Rollback costs O(rows of the deltas undone), plus a
+re-pack where dense tensors change back. The undo log keeps keys and slots of the last `undo_depth` deltas, and the
+dense tensors that they replaced.
 
 Refused: locks or reference counts on the read path; one copy of the model per version of it; undoing by re-reading
 old delta files (they may be gone).
@@ -25,27 +31,41 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from processor.budgets import Budgets
 from processor.clock import Clock
+from processor.control import Control, Entry
 from processor.errors import NotReady
+from processor.executables import executable_files
 from processor.generation import Chain, Generation
 from processor.histogram import LONG_S, SHORT_S, Histogram
-from processor.kernels.fences import exchange
 from processor.package.delta import Delta
 from processor.package.manifest import Manifest, Table
 from processor.package.version import VersionReader, table_file
-from processor.replica import Arrays, Change, Dense, Readers, control_words
+from processor.replica import Arrays, Dense, Frame, Readers
 from processor.stores.table import RemoteTable
 from processor.table import ServedTable, Versions
 
-GRACE_POLL_S = 0.0002
+FIRST_LOOK_S, LAST_LOOK_S, LOOK_PART = 0.0001, 0.002, 1 / 8
 GRACE_TIMEOUT_S = 60.0
+FLIPS = 2
+"""Of one change, at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """What one flip publishes."""
+
+    flip: int
+    epoch: int
+    generation: Generation
+    frame: Frame
 
 
 @dataclass(slots=True)
@@ -78,11 +98,13 @@ class ServedVersion:
         self.manifest: Manifest = reader.manifest
         self.reader = reader
         self.lock = threading.RLock()
-        self.control = control_words(processes)
+        self.control = Control.reserve(processes)
         self._clock = clock
         self._readers: Readers | None = None
         self._closed = False
-        reader.verify(self.manifest.files.keys() - {table_file(name) for name in remote})
+        # Executables are verified by who loads them: one that is damaged may have another to replace it.
+        elsewhere = {table_file(name) for name in remote} | executable_files(self.manifest)
+        reader.verify(self.manifest.files.keys() - elsewhere)
         self.tables: dict[str, ServedTable] = {
             t.name: RemoteTable(t) if t.name in remote else self._open(t, budgets) for t in self.manifest.tables
         }
@@ -98,8 +120,8 @@ class ServedVersion:
         # Of deltas: how long each took to apply, and how old it and its newest event were when it was served.
         self.apply_s, self.age_s, self.event_age_s = Histogram(SHORT_S), Histogram(LONG_S), Histogram(LONG_S)
         self.last_apply_ms = self.last_freshness_s = 0.0
-        arrays: tuple[Arrays, ...] = tuple(t.arrays for t in self.tables.values())
-        self.change = Change(0, 0, Generation(self.manifest.version, 0), arrays, self.dense)
+        self.change = Change(0, 0, Generation(self.manifest.version, 0), Frame(0, self._arrays(), self.dense))
+        self._frames = self._forgotten = 0
 
     def _open(self, spec: Table, budgets: Budgets | None) -> ServedTable:
         arrays = self.reader.tensors(table_file(spec.name))
@@ -121,7 +143,7 @@ class ServedVersion:
     def open(self, readers: Readers) -> None:
         """Lets these read the version from now on, at the step that it stands at."""
         with self.lock:
-            readers.prepare(self.change)
+            readers.prepare(self.change.frame)
             self._readers = readers
 
     def close(self) -> None:
@@ -144,6 +166,7 @@ class ServedVersion:
         started_s = self._clock.now_s()
         with self.lock:
             self.check(delta)
+            self._wait_room()
             keep()
             self._reclaim()
             versions = self._stage(delta)
@@ -165,7 +188,7 @@ class ServedVersion:
                 for name, table_versions in old.versions.items():
                     self.tables[name].retire(table_versions, change.flip)
             del self._undo[:excess]
-            self._wait_readers(change.flip)
+            self._wait_readers()
             self.delta_count += 1
             self.delta_rows += delta.rows
             self.delta_nbytes += delta.nbytes
@@ -189,6 +212,7 @@ class ServedVersion:
                 raise NotReady(f"generation {self.manifest.version}.{step} is beyond the undo log")
             if count == 0:
                 return
+            self._wait_room()
             undone = self._undo[-count:]
             dense = self.dense
             for entry in reversed(undone):
@@ -204,7 +228,7 @@ class ServedVersion:
             )
             self.chain.rewind(count)
             self._flip(change)
-            self._wait_readers(change.flip)
+            self._wait_readers()
             for entry in reversed(undone):
                 for name, versions in entry.versions.items():
                     self.tables[name].undo(versions, change.flip + 1)
@@ -227,14 +251,15 @@ class ServedVersion:
                 with self.lock:
                     if self._closed:
                         return False
-                    oldest = min(self._oldest_pin(), self.change.flip)
+                    oldest = min(self.control.oldest_pin(), self.change.flip)
                     given_up |= table.tend(oldest, self.change.flip + 1, self._clock.now_s())
         with self.lock:
             if given_up and not self._closed:
+                self._wait_room()
                 again = self._next(self.change.generation, self.change.epoch, self.dense)
                 self._prepare(again)
                 self._flip(again)
-                self._wait_readers(again.flip)
+                self._wait_readers()
         return given_up
 
     def export(self) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]], Dense]:
@@ -266,33 +291,53 @@ class ServedVersion:
             self.tables[name].undo(versions, self.change.flip + 1)
         self._epoch += 1
 
+    def _arrays(self) -> tuple[Arrays, ...]:
+        return tuple(t.arrays for t in self.tables.values())
+
     def _next(self, generation: Generation, epoch: int, dense: Dense) -> Change:
-        arrays: tuple[Arrays, ...] = tuple(t.arrays for t in self.tables.values())
-        return Change(self.change.flip + 1, epoch, generation, arrays, dense)
+        """The next change; over the frame that is served, unless a buffer or a dense tensor is another one."""
+        frame, arrays = self.change.frame, self._arrays()
+        if not (_same(dense, frame.dense) and all(map(_same, arrays, frame.arrays))):
+            self._frames += 1
+            frame = Frame(self._frames, arrays, dense)
+        return Change(self.change.flip + 1, epoch, generation, frame)
 
     def _prepare(self, change: Change) -> None:
-        if self._readers is not None:
-            self._readers.prepare(change)
+        if self._readers is not None and change.frame is not self.change.frame:
+            self._readers.prepare(change.frame)
+
+    def _wait_room(self) -> None:
+        """Returns when the control words have room for all flips of one change. A reader that was descheduled between
+        reading a flip and announcing it may announce a very old one; it lets go as soon as it runs again."""
+        self._wait(lambda: self.control.has_room(FLIPS))
 
     def _flip(self, change: Change) -> None:
-        """The one store that every session of every process meets with its next batch."""
+        """Publishes a change whose frame is prepared."""
         self.change = change
-        exchange(self.control.ctypes.data, change.flip)
+        self.control.publish(change.flip, Entry(change.epoch, change.generation.step, change.frame.number))
 
-    def _wait_readers(self, flip: int) -> None:
-        """Returns when no session is pinned to a state older than `flip`."""
-        give_up_s = self._clock.now_s() + GRACE_TIMEOUT_S
-        while self._oldest_pin() < flip:
-            if self._clock.now_s() > give_up_s:
+    def _wait_readers(self) -> None:
+        """Returns when no session is pinned to a state older than the one that is served."""
+        flip, frame = self.change.flip, self.change.frame.number
+        self._wait(lambda: self.control.oldest_pin() >= flip)
+        if self._readers is not None and self._forgotten < frame:
+            self._readers.forget(frame)
+            self._forgotten = frame
+
+    def _wait(self, reached: Callable[[], bool]) -> None:
+        began_s = self._clock.now_s()
+        while not reached():
+            waited_s = self._clock.now_s() - began_s
+            if waited_s > GRACE_TIMEOUT_S:
                 raise NotReady("a session has not finished its batch within a minute")
-            time.sleep(GRACE_POLL_S)
-        if self._readers is not None:
-            self._readers.forget(flip)
-
-    def _oldest_pin(self) -> int:
-        return int(self.control[1:].min())
+            time.sleep(min(max(FIRST_LOOK_S, waited_s * LOOK_PART), LAST_LOOK_S))
 
     def _reclaim(self) -> None:
-        oldest = min(self._oldest_pin(), self.change.flip)
+        oldest = min(self.control.oldest_pin(), self.change.flip)
         for table in self.tables.values():
             table.reclaim(oldest, self.change.flip + 1)
+
+
+def _same(some: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether these are the very same arrays."""
+    return some is others or (some.keys() == others.keys() and all(a is others[name] for name, a in some.items()))

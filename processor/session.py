@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Executable
+from processor.buffers import Buffers
 from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
+from processor.once import UserOnce
 from processor.replica import Replica, State
-from processor.sketch import Block, note_batch, note_scores
+from processor.sketch import note_batch, note_scores
 from processor.sparse import Bound, address
 from processor.split import Part
-from processor.stores.remote import StandIn
+from processor.userside import CANDIDATE, LENT, USER
 from processor.work import Outputs, PredictReply, Timing, Work, answer
 
 log = logging.getLogger("freshet.sessions")
@@ -39,7 +40,7 @@ class SessionStats:
 
     batches to failed: computed. expired: dropped from the queue, their deadline passed or out of reach. refused_full,
     refused_late: not admitted. wait_s, predicted_wait_s: in the queue, summed over requests. busy_s: in batches.
-    buckets: runs by bucket, named as JSON would.
+    user_once: requests whose user's part was computed once. buckets: runs by bucket, named as JSON would.
     """
 
     batches: int = 0
@@ -53,6 +54,7 @@ class SessionStats:
     wait_s: float = 0.0
     predicted_wait_s: float = 0.0
     busy_s: float = 0.0
+    user_once: int = 0
     buckets: dict[str, int] = field(default_factory=dict)
 
 
@@ -68,27 +70,19 @@ def total(parts: Sequence[SessionStats]) -> SessionStats:
     return whole
 
 
-class Buffers:
-    """One session's arrays for one version: input and outputs per bucket, the runs bound to them, and its counts."""
+@dataclass(slots=True, eq=False)
+class Running:
+    """A batch while it is computed. tables: int64 [T, TABLE_FIELDS], remote rows stood in for. sparse_s to padded: of
+    all its runs so far."""
 
-    def __init__(self, version: Replica) -> None:
-        self._width, self._outputs = version.plan.width, version.outputs
-        self.block = Block(len(version.outputs))
-        self.counts = np.zeros((max(1, len(version.manifest.tables)), 2), np.int64)
-        self._arrays: dict[int, tuple[NDArray[np.float32], Outputs]] = {}
-        self._bound: dict[int, tuple[Executable, Callable[[], None]]] = {}
-
-    def get(self, state: State, bucket: int) -> tuple[NDArray[np.float32], Outputs, Callable[[], None]]:
-        """(x, outputs, run) for a bucket with the state's weights; allocates only the first time."""
-        if bucket not in self._arrays:
-            outputs = {n: np.empty((bucket, c), np.float32) for n, c in self._outputs.items()}
-            self._arrays[bucket] = (np.zeros((bucket, self._width), np.float32), outputs)
-        x, outputs = self._arrays[bucket]
-        executable = state.executables[bucket]
-        bound = self._bound.get(bucket)
-        if bound is None or bound[0] is not executable:
-            bound = self._bound[bucket] = (executable, executable.bind(x, outputs))
-        return x, outputs, bound[1]
+    version: Replica
+    state: State
+    tables: NDArray[np.int64]
+    buffers: Buffers
+    results: Outputs
+    sparse_s: float = 0.0
+    dense_s: float = 0.0
+    padded: int = 0
 
 
 class Session:
@@ -103,10 +97,6 @@ class Session:
         # The batch that it is in, written by its group: 0 where there is none. wait_s: the mean wait of its requests.
         self.predicted_s = self.started_s = self.wait_s = 0.0
         self._spans = np.zeros((16, 2), np.int64)
-
-    def adopt(self, version: Replica, buffers: Buffers) -> None:
-        """Takes buffers for a version that nobody has sent it yet; from any thread."""
-        self.buffers[version] = buffers
 
     def run(self, batch: Sequence[Work]) -> None:
         """Computes a batch of one target and answers every request of it."""
@@ -168,45 +158,27 @@ class Session:
     def _buffers(self, version: Replica) -> Buffers:
         buffers = self.buffers.get(version)
         if buffers is None:
-            buffers = self.buffers[version] = Buffers(version)
+            buffers = self.buffers[version] = version.lend()
         return buffers
 
     def _compute(
         self, version: Replica, state: State, works: Sequence[Work], rows: int, results: Outputs, requests: int
     ) -> Timing:
-        """Scores of all rows of the works, one after another, bucket by bucket; measures and notes what they cost.
-        requests: those that this answers."""
+        """Scores of all rows of the works, one after another; notes what the batch was like. requests: those that this
+        answers."""
+        began_s = self._clock.now_s()
         buffers = self._buffers(version)
-        costs, fill, now_s, stats = version.costs, version.plan.fill, self._clock.now_s, self.stats
-        cover = costs.cover(rows)
-        if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
-            cover = costs.explore(rows)
-        at, sparse_s, dense_s, padded, began_s = 0, 0.0, 0.0, 0, now_s()
         # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
-        tables: State | StandIn = state
+        stand_in = None
         if version.remote is not None:
-            tables = version.remote.stand_in(state.tables, state.epoch, *self._cut(works, 0, rows))
-        for bucket in cover:
-            stop = min(at + bucket, rows)
-            started_s = now_s()
-            x, outputs, run = buffers.get(state, bucket)
-            bound, spans = self._cut(works, at, stop)
-            fill(tables.tables, state.epoch, bound, spans, x, buffers.counts)
-            filled_s = now_s()
-            run()
-            ended_s = now_s()
-            costs.ran(bucket, ended_s - filled_s)
-            sparse_s += filled_s - started_s
-            dense_s += ended_s - filled_s
-            for name, result in results.items():
-                result[at:stop] = outputs[name][: stop - at]
-            padded += bucket - (stop - at)
-            label = str(bucket)
-            stats.buckets[label] = stats.buckets.get(label, 0) + 1
-            at = stop
-        costs.filled(len(cover), rows, sum([work.ids for work in works]), sparse_s)
-        stats.padded_rows += padded
-        block = buffers.block
+            stand_in = version.remote.stand_in(state.tables, state.epoch, *self._cut(works, 0, rows))
+        tables = state.tables if stand_in is None else stand_in.tables
+        batch = Running(version, state, tables, buffers, results)
+        if version.once is None:
+            self._whole(batch, works, rows, 0)
+        else:
+            self._by_way(batch, version.once, works, rows)
+        block, padded, sparse_s, dense_s = buffers.block, batch.padded, batch.sparse_s, batch.dense_s
         for n, scores in enumerate(results.values()):
             if n == 0:
                 note_batch(
@@ -215,7 +187,103 @@ class Session:
                 )  # fmt: skip
             else:
                 note_scores(block.counts_address, block.sums_address, n, address(scores), scores.size)
-        return Timing(began_s, ended_s, sparse_s, dense_s, len(works), rows)
+        return Timing(began_s, self._clock.now_s(), sparse_s, dense_s, len(works), rows)
+
+    def _by_way(self, batch: Running, once: UserOnce, works: Sequence[Work], rows: int) -> None:
+        """Each of the works whole or in parts, whichever takes less."""
+        alone: list[tuple[Work, int]] = []
+        together: list[Work] = []
+        at = 0
+        for work in works:
+            if work.bound.once and once.pays(work.rows):
+                if together:
+                    self._whole(batch, together, sum([w.rows for w in together]), at)
+                    at += sum([w.rows for w in together])
+                    together = []
+                alone.append((work, at))
+                at += work.rows
+            else:
+                together.append(work)
+        if together:
+            self._whole(batch, together, rows - at, at)
+        if alone:
+            self._once(batch, once, alone)
+
+    def _whole(self, batch: Running, works: Sequence[Work], rows: int, first: int) -> None:
+        """All rows of the works, bucket by bucket, to the results from row `first` on; measures what they cost."""
+        version, state, tables, buffers = batch.version, batch.state, batch.tables, batch.buffers
+        costs, fill, now_s, stats = version.costs, version.plan.fill, self._clock.now_s, self.stats
+        cover = costs.cover(rows)
+        if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
+            cover = costs.explore(rows)
+        at, sparse_s, dense_s = 0, 0.0, 0.0
+        for bucket in cover:
+            stop = min(at + bucket, rows)
+            started_s = now_s()
+            x, outputs, run = buffers.get(state.executables[bucket])
+            bound, spans = self._cut(works, at, stop)
+            fill(tables, state.epoch, bound, spans, x, buffers.counts)
+            filled_s = now_s()
+            run()
+            ended_s = now_s()
+            costs.ran(bucket, ended_s - filled_s)
+            sparse_s += filled_s - started_s
+            dense_s += ended_s - filled_s
+            for name, result in batch.results.items():
+                result[first + at : first + stop] = outputs[name][: stop - at]
+            self._ran(batch, bucket, stop - at)
+            at = stop
+        costs.filled(len(cover), rows, sum([work.ids for work in works]), sparse_s)
+        batch.sparse_s += sparse_s
+        batch.dense_s += dense_s
+
+    def _once(self, batch: Running, once: UserOnce, works: Sequence[tuple[Work, int]]) -> None:
+        """Requests whose user's part is computed once, several users at a time; then each one's candidates. works: with
+        the row of the results where each begins."""
+        state, tables, buffers = batch.state, batch.tables, batch.buffers
+        costs, now_s, stats = once.costs, self._clock.now_s, self.stats
+        done = 0
+        for users in costs[USER].cover(len(works)):
+            group = works[done : done + users]
+            done += users
+            began_s = now_s()
+            x, lent, run = buffers.get(state.parts[USER][users], USER)
+            spans = np.zeros((len(group), 2), np.int64)
+            spans[:, 1] = 1
+            once.fill[USER](tables, state.epoch, [work.bound for work, _ in group], spans, x, buffers.counts)
+            started_s = now_s()
+            run()
+            ended_s = now_s()
+            costs[USER].ran(users, ended_s - started_s)
+            batch.sparse_s += started_s - began_s
+            batch.dense_s += ended_s - started_s
+            for u, (work, first) in zip(lent[LENT], group):
+                at = 0
+                for bucket in costs[CANDIDATE].cover(work.rows):
+                    stop = min(at + bucket, work.rows)
+                    began_s = now_s()
+                    x, outputs, run = buffers.get(state.parts[CANDIDATE][bucket], CANDIDATE)
+                    once.lend(u, x)
+                    bound, spans = self._cut([work], at, stop)
+                    once.fill[CANDIDATE](tables, state.epoch, bound, spans, x, buffers.counts)
+                    started_s = now_s()
+                    run()
+                    ended_s = now_s()
+                    costs[CANDIDATE].ran(bucket, ended_s - started_s)
+                    batch.sparse_s += started_s - began_s
+                    batch.dense_s += ended_s - started_s
+                    for name, result in batch.results.items():
+                        result[first + at : first + stop] = outputs[name][: stop - at]
+                    self._ran(batch, bucket, stop - at)
+                    at = stop
+                stats.user_once += 1
+
+    def _ran(self, batch: Running, bucket: int, rows: int) -> None:
+        """Notes a run of so many rows in a bucket."""
+        stats, label = self.stats, str(bucket)
+        batch.padded += bucket - rows
+        stats.padded_rows += bucket - rows
+        stats.buckets[label] = stats.buckets.get(label, 0) + 1
 
     def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[Bound], NDArray[np.int64]]:
         """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""
@@ -236,43 +304,6 @@ class Session:
         spans = self._spans[: len(part)]
         spans[:, 0], spans[:, 1] = firsts, counts
         return part, spans
-
-
-def rehearse(version: Replica, state: State, requests: Sequence[Bound], all_of_them: bool) -> Buffers:
-    """Buffers of a version with every bucket bound and run once, on rows of the requests, one after another and over
-    again. all_of_them: the largest bucket is run until every row has been looked up. Nothing of it is counted."""
-    buffers = Buffers(version)
-    whole = sum([bound.rows for bound in requests])
-    at = 0
-    for bucket in sorted(state.executables, reverse=True):
-        runs = -(-whole // bucket) if all_of_them and bucket == max(state.executables) else 1
-        for _ in range(runs):
-            x, _, run = buffers.get(state, bucket)
-            bound, spans, at = _rows_of(requests, at % whole, bucket)
-            tables: State | StandIn = state
-            if version.remote is not None:
-                tables = version.remote.stand_in(state.tables, state.epoch, bound, spans)
-            version.plan.fill(tables.tables, state.epoch, bound, spans, x, buffers.counts)
-            run()
-    buffers.counts[:] = 0
-    return buffers
-
-
-def _rows_of(requests: Sequence[Bound], at: int, rows: int) -> tuple[list[Bound], NDArray[np.int64], int]:
-    """So many rows of requests that lie one after another in a ring, from row `at` on: as fill() takes them, and where
-    the next row is."""
-    part, spans, n, first = [], [], 0, at
-    while first >= requests[n].rows:
-        first -= requests[n].rows
-        n += 1
-    left = rows
-    while left:
-        bound = requests[n % len(requests)]
-        count = min(left, bound.rows - first)
-        part.append(bound)
-        spans.append((first, count))
-        left, first, n = left - count, 0, n + 1
-    return part, np.array(spans, np.int64), at + rows
 
 
 def _told(error: Exception) -> FreshetError:

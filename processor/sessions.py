@@ -12,7 +12,7 @@ Who owns what
 - A thread's session is its own. The inline session belongs to the holder of the `_turn` lock.
 - A session sleeps on its gate, a lock that it has taken once and that whoever wakes it releases. It stands in its
   queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
-- Numbers are reader's words of processor.replica: sessions use those below HOLDS, split requests those from there on
+- Numbers are reader's words of processor.control: sessions use those below HOLDS, split requests those from there on
   but for the last (processor.shadow).
   A number is used again only after its session has ended. One group at most serves a version.
 
@@ -27,7 +27,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
 
@@ -36,12 +36,12 @@ from numpy.typing import NDArray
 
 from processor.batcher import Batcher, Taken
 from processor.clock import Clock
+from processor.control import SHADOW_READER
 from processor.cores import run_on
 from processor.cost import FREE, WORTH
 from processor.errors import BadInput, Expired, NotReady, Overloaded
-from processor.package.warmup import Inputs
-from processor.replica import READERS, SHADOW_READER, Replica, State
-from processor.session import Session, SessionStats, rehearse, total
+from processor.replica import Replica
+from processor.session import Session, SessionStats, total
 from processor.sketch import Sketch
 from processor.split import Part, Split
 from processor.work import Work, answer
@@ -51,7 +51,7 @@ log = logging.getLogger("freshet.sessions")
 Policy = Literal["shared", "round-robin", "mod", "least-loaded"]
 Compute = Literal["threads", "inline"]
 Wake = Callable[[float], None]
-HOLDS = READERS // 2
+HOLDS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +307,7 @@ class SessionGroup:
         with self._lock:
             if self._closing:
                 raise NotReady("the processor is closed")
+            self.options = replace(self.options, sessions=sessions)
             shared = self.options.policy == "shared"
             while len(self) < sessions:
                 if not shared or not self._queues:
@@ -314,20 +315,6 @@ class SessionGroup:
                 self._start(self._queues[-1])
             while len(self) > sessions:
                 self._retire(self._queues[-1])
-
-    def warm(self, version: Replica, state: State, requests: Sequence[Inputs]) -> None:
-        """Runs requests through every bucket of every session's own buffers, in the calling thread, before a version is
-        sent to any of them; raises BadInput for requests that are none of its own. See replica.Warm."""
-        started_s = self._clock.now_s()
-        bound = [version.plan.bind(request) for request in requests]
-        sessions = self._sessions()
-        for n, session in enumerate(sessions):
-            session.adopt(version, rehearse(version, state, bound, all_of_them=n == 0))
-        manifest, took_ms = version.manifest, (self._clock.now_s() - started_s) * 1e3
-        log.info(
-            "%s version %d is warm: %d requests, %d buckets, %d sessions, %.0f ms",
-            manifest.model, manifest.version, len(bound), len(state.executables), len(sessions), took_ms,
-        )  # fmt: skip
 
     def statistics(self) -> list[SessionStats]:
         """Of every session, and of the group for what no session has met."""

@@ -2,8 +2,8 @@
 
 Invariants
 - A copy is made when the reply has been handed over, and is looked at SETTLE_S later, when it has been sent.
-- Copies run on one thread of their own, with its own session and its own word of every version (replica); they never
-  stand in a queue that a request waits in, and never hold a session.
+- Copies run on one thread of their own, with its own session and its own word of every version (processor.control);
+  they never stand in a queue that a request waits in, and never hold a session.
 - Whoever is short of anything drops copies first: no more than MAX_QUEUED wait, for no longer than PATIENCE_S, and none
   is run while a request waits, while no session of the group idles, or while the thread that requests come from has
   been busy, or kept waiting for a core, for more than BUSY of its time. Dropped copies are counted.
@@ -24,10 +24,11 @@ import numpy as np
 
 from processor.clock import Clock
 from processor.columns import Column
+from processor.control import SHADOW_READER
 from processor.errors import FreshetError
 from processor.groups import Groups
 from processor.predictor import PredictRequest
-from processor.replica import SHADOW_READER, Replica
+from processor.replica import Replica
 from processor.session import Session
 from processor.sketch import Block, Sketch, note_scores
 from processor.sparse import Bound

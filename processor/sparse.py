@@ -3,6 +3,10 @@
 A SparsePlan is made once from the manifest. bind() checks a request against it and turns it into addresses; fill()
 runs the fused kernel over the bound requests of a batch. Bounds are checked in bind() and only there: the kernel
 trusts what bind() returns.
+
+A version with a stage (processor.stage) computes part of its inputs itself: bind() checks the request, runs the stage
+on it once, and checks what the stage puts out as it checks what clients send. That takes as long as the stage does, so
+callers on an event loop bind such versions elsewhere.
 """
 
 from __future__ import annotations
@@ -19,9 +23,12 @@ from processor.columns import Column, Packed, Places, Ragged, Strings
 from processor.errors import BadInput
 from processor.kernels import pool
 from processor.kernels.hashing import hash_strings
-from processor.package.manifest import Input, Manifest
+from processor.package.manifest import Feature, Input, Manifest
+from processor.stage import Stage
+from processor.userside import user_features
 
 MAX_LAYOUTS = 256
+KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ONE, "string": pool.KIND_ONE}
 COMBINERS = {"sum": pool.SUM, "mean": pool.MEAN, "sqrtn": pool.SQRTN, "none": pool.NONE}
 
 
@@ -39,12 +46,14 @@ class Slot(NamedTuple):
 
 class Bound(NamedTuple):
     """A checked request. rows: candidates. ids: what there is to look up, before rows of 1 are broadcast. words: int64
-    [slots, 4] as bytes (kernels.pool's inputs), addresses into `keep`, which must outlive it."""
+    [slots, 4] as bytes (kernels.pool's inputs), addresses into `keep`, which must outlive it. once: whether the user's
+    inputs (processor.userside) have one row for all candidates."""
 
     rows: int
     ids: int
     words: bytes
     keep: Sequence[Any]
+    once: bool = False
 
 
 class Layout(NamedTuple):
@@ -53,24 +62,54 @@ class Layout(NamedTuple):
     rows: int
     ids: int
     slots: tuple[tuple[int, int, int], ...]
+    once: bool
+
+
+class Pooling(NamedTuple):
+    """Some features of a plan, and the columns of a matrix that they land in: kernels.pool's plan and scaling."""
+
+    plan: NDArray[np.int64]
+    scaling: NDArray[np.float32]
+
+    def fill(
+        self,
+        tables: NDArray[np.int64],
+        epoch: int,
+        bound: Sequence[Bound],
+        spans: NDArray[np.int64],
+        out: NDArray[np.float32],
+        counts: NDArray[np.int64],
+    ) -> None:
+        """Writes rows spans[i] of each bound request, one request after another, into `out`; columns that no feature
+        of these fills are left as they are."""
+        pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
 
 
 class SparsePlan:
     """What to read, look up and pool for one model, in which columns of the dense input."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, stage: Stage | None = None) -> None:
+        """stage: of a manifest that names one."""
         self.width = manifest.width
+        self.stage = stage
         self._inputs = {i.name: i for i in manifest.inputs}
+        sources = {i.name: i for i in manifest.sources}
         tables = {t.name: (n, t) for n, t in enumerate(manifest.tables)}
+        read = {f.input for f in manifest.features if f.table}
         self._slots: dict[tuple[str, int], int] = {}
-        for name in self._inputs:
+        for name, spec in sources.items():
             seeds = {tables[f.table][1].hash_seed for f in manifest.features if f.input == name and f.table}
-            for seed in sorted(seeds) if self._inputs[name].dtype == "string" else [0]:
+            for seed in sorted(seeds or {0}) if spec.dtype == "string" else [0]:
                 self._slots[name, seed] = len(self._slots)
-        # In the order of their slots' numbers.
-        self._reads = [
-            (_Read(spec), [seed for owner, seed in self._slots if owner == name]) for name, spec in self._inputs.items()
+        # In the order of their slots' numbers: the request's inputs, then the stage's outputs.
+        reads = [
+            (_Read(spec, name in read), [seed for owner, seed in self._slots if owner == name])
+            for name, spec in sources.items()
         ]
+        self._reads, self._staged = reads[: len(self._inputs)], reads[len(self._inputs) :]
+        user = {f.input for f in user_features(manifest.features)} if manifest.user_width else set()
+        self._user = frozenset(user)
+        self._features = {f.name: row for row, f in enumerate(manifest.features)}
         self._layouts: dict[Places, Layout] = {}
         self._pack = Struct(f"={len(self._slots) * pool.INPUT_FIELDS}q").pack
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
@@ -79,8 +118,8 @@ class SparsePlan:
             table, seed = -1, 0
             if f.table:
                 table = tables[f.table][0]
-                seed = tables[f.table][1].hash_seed if self._inputs[f.input].dtype == "string" else 0
-            kind = {"float": pool.KIND_FLOAT, "id": pool.KIND_ONE, "string": pool.KIND_ONE}.get(f.kind, pool.KIND_MANY)
+                seed = tables[f.table][1].hash_seed if sources[f.input].dtype == "string" else 0
+            kind = KINDS.get(f.kind, pool.KIND_MANY)
             slot = self._slots[f.input, seed]
             self.plan[row] = (
                 kind,
@@ -102,35 +141,49 @@ class SparsePlan:
         if type(inputs) is Packed and (layout := self._layout(inputs)) is not None:
             start = address_of_bytes(inputs.buffer) + inputs.start
             packed = [word for at, count, stride in layout.slots for word in (start + at, count, stride, 0)]
-            return Bound(layout.rows, layout.ids, self._pack(*packed), (inputs.buffer,))
+            return Bound(layout.rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.once)
         if inputs.keys() != self._inputs.keys():
             self._refuse_names(inputs)
         words: list[int] = []
         keep: list[Slot] = []
-        rows, ids = 1, 0
-        for read, seeds in self._reads:
+        rows, ids, once = self._read(self._reads, inputs, 1, words, keep)
+        if self.stage is not None:
+            staged = self.stage.run(inputs, rows)
+            rows, more, same = self._read(self._staged, staged, rows, words, keep)
+            ids, once = ids + more, once and same
+        return Bound(rows, ids, self._pack(*words), keep, once)
+
+    def _read(
+        self, reads: Sequence[Reading], inputs: Mapping[str, Column], rows: int, words: list[int], keep: list[Slot]
+    ) -> tuple[int, int, bool]:
+        """Adds these inputs' slots; returns the rows of all so far, the ids of these, and whether all of the user's
+        among them have one row."""
+        ids, once = 0, bool(self._user)
+        for read, seeds in reads:
             for seed in seeds:
                 slot = read(inputs[read.name], seed)
                 values, count, stride, splits = slot
                 keep.append(slot)
                 words += (address(values), count, stride, 0 if splits is None else address(splits))
-                if count != 1 and rows != count:
-                    if rows != 1:
+                if count != 1:
+                    if rows not in (1, count):
                         raise BadInput(f"input {read.name!r}: {rows} rows (or 1) wanted, got {count}")
                     rows = count
+                    once = once and read.name not in self._user
                 if read.looked_up:
                     ids += values.size
-        return Bound(rows, ids, self._pack(*words), keep)
+        return rows, ids, once
 
     def _layout(self, inputs: Packed) -> Layout | None:
         """What bind() finds for these places, whatever their values; None where it has to look at values."""
         places = inputs.places
         layout = self._layouts.get(places)
-        if layout is None and not any(read.looks_at_values for read, _ in self._reads):
+        if layout is None and self.stage is None and not any(read.looks_at_values for read, _ in self._reads):
             bound = self.bind({name: inputs[name] for name in inputs})
             offsets = {place.name: place.offset for place in places.columns}
             slots = [(offsets[read.name], slot) for (read, _), slot in zip(self._reads, bound.keep)]
-            layout = Layout(bound.rows, bound.ids, tuple((at, slot.rows, slot.stride) for at, slot in slots))
+            found = tuple((at, slot.rows, slot.stride) for at, slot in slots)
+            layout = Layout(bound.rows, bound.ids, found, bound.once)
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[places] = layout
@@ -154,6 +207,28 @@ class SparsePlan:
     ) -> None:
         """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]."""
         pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+
+    def pooling(self, features: Sequence[Feature]) -> Pooling:
+        """These features alone, side by side in their order from column 0 on."""
+        rows = [self._features[f.name] for f in features]
+        plan, widths = self.plan[rows], [f.width for f in features]
+        plan[:, 6] = np.cumsum([0, *widths[:-1]])
+        return Pooling(plan, self.scaling[rows])
+
+
+def blank_inputs(manifest: Manifest) -> dict[str, Column]:
+    """A request of one row: zeros, and empty strings; one value in each ragged input."""
+    inputs: dict[str, Column] = {}
+    for spec in manifest.inputs:
+        count = spec.columns or 1
+        flat = Strings.of([""] * count) if spec.dtype == "string" else np.zeros(count, spec.dtype)
+        if spec.ragged:
+            inputs[spec.name] = Ragged(flat, np.array([0, 1], np.int64))
+        else:
+            inputs[spec.name] = (
+                flat if isinstance(flat, Strings) else flat.reshape((1, count) if spec.columns else (1,))
+            )
+    return inputs
 
 
 def inputs_of(bound: Sequence[Bound]) -> NDArray[np.int64]:
@@ -184,10 +259,10 @@ if not address(_probe) == address_of_bytes(_bytes) == _probe.ctypes.data:
 class _Read:
     """Reads one input: contiguous and typed as the manifest says, or BadInput."""
 
-    def __init__(self, spec: Input) -> None:
+    def __init__(self, spec: Input, looked_up: bool) -> None:
         self.name = spec.name
         self._spec = spec
-        self.looked_up = spec.dtype != "float32"
+        self.looked_up = looked_up
         self._where = f"input {spec.name!r}"
         self._width = spec.columns or 1
         self.looks_at_values = spec.ragged or spec.dtype == "string"
@@ -231,6 +306,10 @@ class _Read:
         if column.dtype != self._dtype:
             raise BadInput(f"{where}: {spec.dtype} wanted, got {column.dtype.name}")
         return Slot(np.ascontiguousarray(column), column.shape[0], width, None)
+
+
+Reading = tuple[_Read, list[int]]
+"""An input, and the seeds that its strings are hashed with."""
 
 
 def _ids(spec: Input, values: NDArray[np.int64] | Strings, seed: int, where: str) -> NDArray[np.int64]:

@@ -152,6 +152,7 @@ class ServedTable:
         self._row_nbytes = spec.dim * self._type.dtype.itemsize
         self._base, self._scales = _checked(spec, arrays)
         self._index = private_copy(arrays["index"], f"index-{spec.name}")
+        self._described: Int64s | None = None
         self._used = self._rows = spec.rows
         slots = min(max(MIN_ARENA_SLOTS, 4 * spec.rows), MAX_REFS - spec.rows)
         arena = reserve(slots * self._row_nbytes, f"arena-{spec.name}")[: slots * self._row_nbytes]
@@ -278,7 +279,11 @@ class ServedTable:
         self._slots.give_back(versions.slots[~rows], safe_flip)
 
     def _row(self) -> Int64s:
-        return np.array(self.descriptor())
+        """descriptor() for the writer's own kernels. Kept until the index grows: of a small delta, making it for each
+        step of each table was a fifth."""
+        if self._described is None:
+            self._described = np.array(self.descriptor())
+        return self._described
 
     def export(self, epoch: int) -> tuple[Int64s, NDArray[np.float32]]:
         """Every key, ascending, with its row as of an epoch: int64 [n], float32 [n, dim] (copies)."""
@@ -327,7 +332,7 @@ class ServedTable:
         grown = reserve(capacity * 16, f"index-{self.spec.name}").view(np.int64)[: capacity * 2].reshape(capacity, 2)
         grown[:, 1] = hash_index.EMPTY
         self._used = hash_index.rehash(self._index.ctypes.data, len(self._index), grown.ctypes.data, capacity)
-        self._index = grown
+        self._index, self._described = grown, None
 
     def _fits(self, keys: int) -> bool:
         times, parts = GROW_AT

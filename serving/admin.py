@@ -1,13 +1,15 @@
 """The admin port: deltas, rollback, versions, labels, status and the console page. FastAPI, behind Guard.
 
 Processor calls that load or apply run in worker threads: the admin port's event loop stays free, and the data
-port's loop is never involved.
+port's loop is never involved. What takes long may have threads of its own, which give way (serving.priority).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
 from importlib import resources
 from typing import Annotated, Any, TypeVar
 
@@ -26,6 +28,7 @@ from serving.codecs.wire import dump_json, header_int, show
 from serving.guard import Guard
 from serving.lifecycle import Lifecycle
 from serving.metrics import Metrics
+from serving.priority import BULK_NBYTES
 
 log = logging.getLogger("freshet.admin")
 
@@ -87,8 +90,10 @@ def create_admin(
     token: str = "",
     host: str = "127.0.0.1",
     max_delta_nbytes: int = MAX_DELTA_NBYTES,
+    bulk: Executor | None = None,
 ) -> Guard:
-    """The admin port's ASGI application. metrics: the data port's, for each model's count of requests."""
+    """The admin port's ASGI application. metrics: the data port's, for each model's count of requests. bulk: where
+    large deltas are applied and versions loaded; where everything else is, if None."""
     # The interactive documentation pages would load scripts from elsewhere; the schema itself is served.
     app = FastAPI(title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None)
     _handle_errors(app)
@@ -134,6 +139,7 @@ def create_admin(
                 request,
                 f"apply delta to {name!r}: upload of {len(data)} bytes",
                 lambda: processor.apply_delta(name, data=data),
+                bulk if len(data) > BULK_NBYTES else None,
             )
         return _json(
             {
@@ -157,7 +163,7 @@ def create_admin(
     async def load(name: Name, version: Version, request: Request) -> Response:
         """Loads a version of the repository; answers when it serves."""
         processor = lifecycle.processor()
-        await _audited(request, f"load {name!r} version {version}", lambda: processor.load(name, version))
+        await _audited(request, f"load {name!r} version {version}", lambda: processor.load(name, version), bulk)
         return _json({"model": name, "version": version, "state": "AVAILABLE"})
 
     @app.post("/admin/models/{name}/versions/{version}/unload")
@@ -217,11 +223,11 @@ def _json(document: Any) -> Response:
     return Response(dump_json(document), media_type="application/json", headers={"cache-control": "no-store"})
 
 
-async def _audited(request: Request, what: str, act: Any) -> Any:
+async def _audited(request: Request, what: str, act: Callable[[], Any], executor: Executor | None = None) -> Any:
     """Runs a change in a worker thread and writes one line about it, whatever comes of it."""
     client = request.client.host if request.client else "?"
     try:
-        result = await asyncio.to_thread(act)
+        result = await asyncio.get_running_loop().run_in_executor(executor, act)
     except FreshetError as error:
         log.warning("%s: %s: refused: %s", client, what, show(str(error)))
         raise

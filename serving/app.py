@@ -1,26 +1,26 @@
-"""The data port: TensorFlow Serving REST, KServe v2, health and metrics as one raw ASGI application.
+"""The HTTP port: TensorFlow Serving REST, KServe v2, DeepRec's messages, health and metrics, as one ASGI application.
 
 Life of a predict request: path -> manifest -> codec -> Processor.submit -> codec -> reply. Everything but the
-prediction runs on the event loop. With inline compute the prediction does too: what a turn of the loop has read is
-computed at its end, batch by batch, the sockets getting their turn between two batches. Otherwise it runs on a
-session's thread, which hands the reply back through Wakeups. A client that leaves costs its own prediction and nothing
-else: sends to it are dropped below ASGI.
+prediction runs on the event loop; requests of a version with a stage are submitted elsewhere (serving.stages), because
+binding them runs it. With inline compute the prediction does too: what a turn of the loop has read is computed at its
+end, batch by batch, the sockets getting their turn between two batches. Otherwise it runs on a session's thread, which
+hands the reply back through Wakeups. A client that leaves costs its own prediction and nothing else: sends to it are
+dropped below ASGI.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 from processor.engine import PredictReply, PredictRequest
-from processor.errors import FreshetError, NotFound, NotReady
+from processor.errors import BadInput, FreshetError, NotFound, NotReady
 from processor.generation import Generation
+from serving import asking, catalog
 from serving.asgi import (
     JSON_TYPE,
     Disconnected,
@@ -34,46 +34,27 @@ from serving.asgi import (
     read_body,
     reply,
 )
-from serving.codecs import kserve, tfs_rest
-from serving.codecs.wire import MAX_BODY_NBYTES, Headers, dump_json, header_timeout_s, inflate
+from serving.codecs.wire import MAX_BODY_NBYTES, Headers, deflate, dump_json, header_timeout_s, inflate, kind, load_json
+from serving.control import Act, Gate, nothing_to_control
+from serving.desk import Desk
+from serving.dialects import DIALECTS
+from serving.headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
 from serving.heads import Heads
 from serving.lifecycle import Lifecycle
 from serving.metrics import CONTENT_TYPE, Metrics
-from serving.routes import Route, parse
-from serving.wakeups import Wakeups
+from serving.routes import PREDICTS, Route, parse
+from serving.sharedmemory import Regions
 
 if TYPE_CHECKING:
-    from processor.engine import Processor
     from serving.logs import AccessLog
     from serving.trail import Trace, Trail
 
 log = logging.getLogger("freshet.http")
 
-SERVER_NAME = "freshet"
-# Clients branch on this list: nothing is named here that is not served.
-EXTENSIONS = ["binary_tensor_data"]
 CLIENT_CLOSED = 499
-TIMED_EVERY = 16
-TRACEPARENT = b"traceparent"
-REQUEST_ID, MAX_REQUEST_ID_NBYTES = b"x-request-id", 128
-PROTOCOLS = {"predict": "tfs_rest", "infer": "kserve"}
-
-
-def _encode_tfs(result: PredictReply, options: Any) -> tuple[bytes, RawHeaders]:
-    return tfs_rest.encode(result.outputs, options), [JSON_TYPE]
-
-
-def _encode_kserve(result: PredictReply, options: Any) -> tuple[bytes, RawHeaders]:
-    return kserve.encode(result.outputs, options, result.model, result.generation.version)
-
-
-CODECS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[bytes, RawHeaders]]]] = {
-    "predict": (tfs_rest.decode, _encode_tfs),
-    "infer": (kserve.decode, _encode_kserve),
-}
+MAX_CONTROL_NBYTES = 64 << 10
 
 Answer = tuple[int, bytes, RawHeaders]
-Finish = Callable[[PredictReply | FreshetError], None]
 
 
 @lru_cache(maxsize=1024)
@@ -83,18 +64,6 @@ def generation_headers(generation: Generation) -> tuple[tuple[bytes, bytes], tup
         (b"x-model-version", b"%d" % generation.version),
         (b"x-model-generation", str(generation).encode()),
     )
-
-
-def caller_of(headers: Headers) -> int | None:
-    """x-caller-id as a number, the same in every process, or None."""
-    text = headers.get(b"x-caller-id")
-    return None if text is None else crc32(text)
-
-
-def request_id_of(headers: Headers) -> str:
-    """x-request-id, cut, or ""."""
-    text = headers.get(REQUEST_ID)
-    return "" if text is None else text[:MAX_REQUEST_ID_NBYTES].decode("latin-1")
 
 
 def internal_error(headers: Headers) -> Answer:
@@ -115,20 +84,26 @@ class DataApp:
         version: str = "",
         max_body_nbytes: int = MAX_BODY_NBYTES,
         default_timeout_s: float | None = None,
+        desk: Desk | None = None,
+        control: Act = nothing_to_control,
+        gate: Gate | None = None,
+        regions: Regions | None = None,
         access: AccessLog | None = None,
         trail: Trail | None = None,
     ):
-        """default_timeout_s: how long a request may take that does not say so itself; None for any time."""
+        """default_timeout_s: how long a request may take that does not say so itself; None for any time. desk: the
+        event loop's, if another port has it too. control, gate: what clients may change. regions: shared memory, if it
+        is served. access, trail: where requests are logged and traced; None for nowhere."""
         self._lifecycle = lifecycle
         self.metrics = metrics
         self._version = version
         self.max_body_nbytes = max_body_nbytes
         self.heads = Heads()
+        self.desk = desk or Desk()
         self._default_timeout_s = default_timeout_s
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._turn = 0
+        self._control, self._gate, self._regions = control, gate or Gate(), regions
         self.access, self._trail = access, trail
-        self._hand_over: Callable[[Finish], Finish]
+        self._turn = 0
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
             "live": self._live,
             "ready": self._ready,
@@ -138,6 +113,16 @@ class DataApp:
             "metadata": self._metadata,
             "model": self._model,
             "model_ready": self._model_ready,
+            "config": self._config,
+            "stats": self._stats,
+            "shm_status": self._shm_status,
+        }
+        self._posts: dict[str, Callable[[Route, dict[str, Any]], Awaitable[Answer]]] = {
+            "index": self._index,
+            "load": self._load,
+            "unload": self._load,
+            "shm_register": self._shm_register,
+            "shm_unregister": self._shm_unregister,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,11 +131,13 @@ class DataApp:
         start_s = time.perf_counter()
         protocol, sent = "http", dict(scope["headers"])
         try:
-            route = parse(scope.get("raw_path") or scope["path"].encode())
-            protocol = PROTOCOLS.get(route.action, "http")
+            route = parse(scope.get("raw_path") or scope["path"].encode(), scope["method"])
+            protocol = DIALECTS[route.action].protocol if route.action in PREDICTS else "http"
             _check_method(scope["method"], route)
-            if route.method == "POST":
+            if route.action in PREDICTS:
                 status, body, headers = await self._predict(route, sent, receive)
+            elif route.method == "POST":
+                status, body, headers = await self._post(route, sent, receive)
             else:
                 status, body, headers = await self._gets[route.action](route)
         except FreshetError as error:
@@ -188,58 +175,77 @@ class DataApp:
         """
         trail = self._trail
         if trail is not None and trace is None:
-            trail.left -= 1
-            asked = trail.left <= 0 or TRACEPARENT in headers
-            if asked and self._start_traced(trail, route, headers, body, answered):
+            begun = trail.begin(headers, DIALECTS[route.action].protocol)
+            if begun is not None:
+                self._start_traced(trail, begun, route, headers, body, answered)
                 return
-        # Parsing and encoding are timed of one request in some: timing every one costs more than it tells.
-        self._turn = turn = (self._turn + 1) % TIMED_EVERY
-        began_s = 0.0 if turn else time.perf_counter()
+        started_s = time.perf_counter()
+        # How long it takes to read and to print is noted of one request in some: noting all costs more than it tells.
+        self._turn = (self._turn + 1) % TIMED_EVERY
+        timed = not self._turn
         processor = self._lifecycle.processor()
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._connect(loop, processor)
         # Most of an overload is refused here, before a byte of the body is read.
         timeout_s = header_timeout_s(headers) or self._default_timeout_s
-        key = headers.get(b"x-sticky-key")
-        replica = processor.admit(route.model, route.version, route.label, timeout_s, key)
+        key = headers.get(STICKY_KEY)
+        if route.action == "infer":
+            replica = processor.admit(route.model, route.version, route.label, timeout_s, key)
+        else:
+            replica = asking.admit_servable(processor, route, timeout_s, key)
+        manifest, served, dialect = replica.manifest, self.desk.served, DIALECTS[route.action]
         body = inflate(body, headers, self.max_body_nbytes)
-        decode, encode = CODECS[route.action]
-        inputs, options = decode(body, headers, replica.manifest)
+        regions = self._regions
 
         def finish(result: PredictReply | FreshetError) -> None:
+            taken_s = time.perf_counter() - started_s
             if isinstance(result, FreshetError):
+                served.failed(route.model, manifest.version, taken_s)
                 answered(error_reply(result))
                 return
             if trace is not None:
                 trace.computed(result.generation, result.timing)
-            self.metrics.predicted(result.model, len(next(iter(result.outputs.values()))))
-            encoding_s = time.perf_counter() if began_s else 0.0
+            rows = len(next(iter(result.outputs.values())))
+            self.metrics.predicted(result.model, rows)
+            served.succeeded(result.model, result.generation.version, rows, taken_s)
+            encoding_s = time.perf_counter() if timed else 0.0
             try:
-                content, kinds = encode(result, options)
+                content, kinds = dialect.encode(result, options, regions)
+                if b"accept-encoding" in headers:
+                    content, coding = deflate(content, headers)
+                    kinds = (*kinds, *coding)
+            except FreshetError as error:
+                answered(error_reply(error))
             except Exception:
                 answered(internal_error(headers))
             else:
-                if encoding_s:
-                    self.metrics.stage(PROTOCOLS[route.action], "encode", time.perf_counter() - encoding_s)
+                if timed:
+                    self.metrics.stage(dialect.protocol, "encode", time.perf_counter() - encoding_s)
                 answered((200, content, (*kinds, *generation_headers(result.generation))))
 
-        timeout_s = options.timeout_s or self._default_timeout_s
-        request = PredictRequest(
-            route.model, inputs, route.version, route.label, timeout_s, caller_of(headers), key, request_id_of(headers)
-        )
-        processor.submit(request, self._hand_over(finish), replica)
-        if began_s:
-            self.metrics.stage(PROTOCOLS[route.action], "parse", time.perf_counter() - began_s)
+        try:
+            inputs, options = dialect.decode(body, headers, manifest, regions)
+            timeout_s = options.timeout_s or self._default_timeout_s
+            request = PredictRequest(
+                route.model, inputs, route.version, route.label, timeout_s, caller_of(headers), key,
+                request_id_of(headers),
+            )  # fmt: skip
+            self.desk.submit(processor, request, replica, finish)
+        except FreshetError:
+            served.failed(route.model, manifest.version, time.perf_counter() - started_s)
+            raise
+        if timed:
+            self.metrics.stage(dialect.protocol, "parse", time.perf_counter() - started_s)
 
     def _start_traced(
-        self, trail: Trail, route: Route, headers: Headers, body: bytes, answered: Callable[[Answer], None]
-    ) -> bool:
-        """start() of a request that is to be traced, and True; False where it is not."""
-        trace = trail.begin(headers)
-        if trace is None:
-            return False
-        trace.protocol, trace.model, trace.request_id = PROTOCOLS[route.action], route.model, request_id_of(headers)
+        self,
+        trail: Trail,
+        trace: Trace,
+        route: Route,
+        headers: Headers,
+        body: bytes,
+        answered: Callable[[Answer], None],
+    ) -> None:
+        """start() of a request that is traced."""
+        trace.model = route.model
 
         def traced(answer: Answer) -> None:
             trail.end(trace, answer[0])
@@ -251,26 +257,6 @@ class DataApp:
             trail.end(trace, error.http_status)
             raise
         trace.parsed_s = time.monotonic()
-        return True
-
-    def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:
-        """Has replies come on this loop: computed there, or handed over by session threads."""
-        thread = threading.get_ident()
-
-        def wake(delay_s: float) -> None:
-            if threading.get_ident() != thread:
-                loop.call_soon_threadsafe(processor.run_once)
-            elif delay_s:
-                loop.call_later(delay_s, processor.run_once)
-            else:
-                loop.call_soon(processor.run_once)
-
-        if processor.attach(wake):
-            self._hand_over = lambda finish: finish
-        else:
-            post = Wakeups(loop).post
-            self._hand_over = lambda finish: lambda result: post(finish, result)
-        self._loop = loop
 
     async def _predict(self, route: Route, headers: Headers, receive: Receive) -> Answer:
         """The predict routes where the protocol below ASGI does not take them."""
@@ -280,20 +266,23 @@ class DataApp:
         self.start(route, headers, body, lambda answer: future.done() or future.set_result(answer))
         return await future
 
+    async def _post(self, route: Route, headers: Headers, receive: Receive) -> Answer:
+        """Routes that change something, or that KServe's clients post for."""
+        if route.action in ("load", "unload"):
+            self._gate.check(headers.get(b"authorization"))
+        body = inflate(await read_body(receive, headers, MAX_CONTROL_NBYTES), headers, MAX_CONTROL_NBYTES)
+        return await self._posts[route.action](route, load_json(body) if body.strip() else {})
+
     async def _live(self, route: Route) -> Answer:
-        return 200, dump_json({"live": True, "ready": self._lifecycle.ready}), [JSON_TYPE]
+        return _json({"live": True, "ready": self._lifecycle.ready})
 
     async def _ready(self, route: Route) -> Answer:
         if not self._lifecycle.ready:
             raise NotReady("server: draining" if self._lifecycle.draining else "server: not every model is ready")
-        return 200, dump_json({"ready": True}), [JSON_TYPE]
+        return _json({"ready": True})
 
     async def _server(self, route: Route) -> Answer:
-        return (
-            200,
-            dump_json({"name": SERVER_NAME, "version": self._version, "extensions": EXTENSIONS}),
-            [JSON_TYPE],
-        )
+        return _json(catalog.server_metadata(self._version, asking.extensions(self._gate, self._regions)))
 
     async def _scrape(self, route: Route) -> Answer:
         # In a thread of its own: formatting a few hundred series must not stand between two predictions.
@@ -301,35 +290,71 @@ class DataApp:
         return 200, text, [(b"content-type", CONTENT_TYPE.encode())]
 
     async def _status(self, route: Route) -> Answer:
-        processor = self._lifecycle.processor()
-        wanted = route.version
-        if route.label is not None:
-            wanted = processor.manifest(route.model, label=route.label)[1].version
-        versions = [(s.version, s.state, s.error) for s in processor.status(route.model) if wanted in (None, s.version)]
-        if not versions:
-            raise NotFound(f"Could not find version {wanted} of model {route.model[:64]}")
-        return 200, tfs_rest.encode_status(versions), [JSON_TYPE]
+        statuses = asking.servable_status(self._lifecycle.processor(), route)
+        return _json(catalog.version_status(statuses))
 
     async def _metadata(self, route: Route) -> Answer:
-        manifest, generation = self._lifecycle.processor().manifest(route.model, route.version, route.label)
-        body = tfs_rest.encode_metadata(manifest, route.model, generation.version)
-        return 200, body, [JSON_TYPE, *generation_headers(generation)]
+        manifest, generation = asking.servable_manifest(self._lifecycle.processor(), route)
+        spec = {"name": route.model, "signature_name": "", "version": str(generation.version)}
+        document = {"model_spec": spec, "metadata": {"signature_def": catalog.signatures(manifest)}}
+        return _json(document, generation)
 
     async def _model(self, route: Route) -> Answer:
-        processor = self._lifecycle.processor()
-        manifest, generation = processor.manifest(route.model, route.version)
-        versions = [s.version for s in processor.status(route.model) if s.state == "AVAILABLE"]
-        return (
-            200,
-            kserve.encode_metadata(manifest, route.model, versions),
-            [JSON_TYPE, *generation_headers(generation)],
-        )
+        document, generation = asking.model_metadata(self._lifecycle.processor(), route.model, route.version)
+        return _json(document, generation)
 
     async def _model_ready(self, route: Route) -> Answer:
         self._lifecycle.processor().manifest(route.model, route.version)
         if self._lifecycle.draining:
             raise NotReady("server: draining")
-        return 200, dump_json({"name": route.model, "ready": True}), [JSON_TYPE]
+        return _json({"name": route.model, "ready": True})
+
+    async def _config(self, route: Route) -> Answer:
+        manifest, generation = self._lifecycle.processor().manifest(route.model, route.version)
+        return _json(catalog.model_config(manifest, route.model), generation)
+
+    async def _stats(self, route: Route) -> Answer:
+        return _json(await self._act("statistics", {"model": route.model, "version": route.version}))
+
+    async def _index(self, route: Route, body: dict[str, Any]) -> Answer:
+        processor, ready = self._lifecycle.processor(), body.get("ready", False)
+        if type(ready) is not bool:
+            raise BadInput(f"ready: a boolean wanted, got {kind(ready)}")
+        models = [(name, processor.status(name)) for name in processor.models()]
+        return _json(catalog.repository_index(models, ready))
+
+    async def _load(self, route: Route, body: dict[str, Any]) -> Answer:
+        asking.check_load(body.get("parameters"))
+        return _json(await self._act(route.action, {"model": route.model}))
+
+    async def _shm_status(self, route: Route) -> Answer:
+        return _json(self._shared_memory().status(route.region))
+
+    async def _shm_register(self, route: Route, body: dict[str, Any]) -> Answer:
+        key, offset, nbytes = body.get("key"), body.get("offset", 0), body.get("byte_size")
+        if type(key) is not str or type(offset) is not int or type(nbytes) is not int:
+            raise BadInput("body: a key, a byte_size and perhaps an offset wanted")
+        self._shared_memory().register(route.region, key, offset, nbytes)
+        return _json({})
+
+    async def _shm_unregister(self, route: Route, body: dict[str, Any]) -> Answer:
+        self._shared_memory().unregister(route.region)
+        return _json({})
+
+    def _shared_memory(self) -> Regions:
+        if self._regions is None:
+            raise NotFound("shared memory is not served; --shared-memory on turns it on")
+        return self._regions
+
+    async def _act(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Asks the process that owns the models, off the loop."""
+        self._lifecycle.processor()
+        return await asyncio.to_thread(self._control, operation, arguments)
+
+
+def _json(document: Any, generation: Generation | None = None) -> Answer:
+    headers: RawHeaders = () if generation is None else generation_headers(generation)
+    return 200, dump_json(document), (JSON_TYPE, *headers)
 
 
 def _check_method(method: str, route: Route) -> None:

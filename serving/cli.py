@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from compiler.command import compile_command
 from processor.errors import FreshetError
 from serving.demo import demo
+from serving.importing import draw, import_command
 from serving.logs import log_to_stderr
 from serving.recordings import recordings_app
 from serving.tables import tables_app
@@ -35,6 +38,8 @@ app.add_typer(bench_app, name="bench")
 app.add_typer(tables_app, name="tables")
 app.add_typer(recordings_app, name="recordings")
 app.command()(demo)
+app.command("import")(import_command)
+app.command("compile")(compile_command)
 
 AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
 TokenOption = Annotated[
@@ -68,7 +73,7 @@ def serve(
     repository: Annotated[str | None, typer.Option(help="Folder of models: <repository>/<model>/<version>/.")] = None,
     host: Annotated[str | None, typer.Option(help="Address of the data port. [127.0.0.1]")] = None,
     http_port: Annotated[int | None, typer.Option(help="Data port; 0 takes a free one. [8501]")] = None,
-    grpc_port: Annotated[int | None, typer.Option(help="Accepted for later: gRPC is not served yet. [8500]")] = None,
+    grpc_port: Annotated[int | None, typer.Option(help="gRPC port; 0 takes a free one. [8500]")] = None,
     admin_host: Annotated[
         str | None, typer.Option(help="Address of the admin port; loopback unless a token is set.")
     ] = None,
@@ -151,6 +156,13 @@ def serve(
     record_max_bytes: Annotated[
         int | None, typer.Option(help="Disk for recorded requests; the oldest go first. [1073741824]")
     ] = None,
+    model_control: Annotated[
+        str | None,
+        typer.Option(help="explicit lets clients of the data ports load and unload models; none does not. [none]"),
+    ] = None,
+    shared_memory: Annotated[
+        str | None, typer.Option(help="on lets clients send tensors in system shared memory; one worker only. [off]")
+    ] = None,
     config: Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")] = None,
 ) -> None:
     """Serves a model repository until SIGTERM.
@@ -169,8 +181,6 @@ def serve(
         options["table_memory"] = split_names(table_memory)
     settings = load_config(options, os.environ, config)
     log_to_stderr(settings.log_level, settings.log_format)
-    if "grpc_port" in settings.given:
-        print("freshet: --grpc-port is set, but gRPC is not served yet", file=sys.stderr)
     from serving.server import Server
 
     raise typer.Exit(Server(settings, version=package_version()).run())
@@ -178,14 +188,25 @@ def serve(
 
 @app.command()
 def inspect(
-    repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     model: Annotated[str | None, typer.Argument(help="A model of the repository; all of them when left out.")] = None,
+    repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")] = "",
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
     verify: Annotated[bool, typer.Option(help="Also check size and checksum of every file.")] = False,
+    graph: Annotated[
+        Path | None, typer.Option(help="How this version's folder, SavedModel or .keras file is split.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --graph: an SVG file to draw the split into.")] = None,
+    signature: Annotated[str, typer.Option(help="With --graph: which signature of a SavedModel.")] = "serving_default",
 ) -> None:
-    """Describes models of a repository from their manifests, without serving them."""
+    """Describes models of a repository from their manifests, without serving them; or with --graph how one is split."""
+    if graph is not None:
+        draw(graph, out, signature)
+        return
+    from processor.errors import BadInput
     from serving.inspection import describe_repository
 
+    if not repository:
+        raise BadInput("repository: --repository wanted, or --graph")
     describe_repository(repository, model, version, verify)
 
 
@@ -214,7 +235,6 @@ def delta_apply(
     admin_token: TokenOption = "",
 ) -> None:
     """Applies one delta on a running server and waits until it is served."""
-    from pathlib import Path
 
     from processor.errors import BadInput
     from serving.remote import Admin, quoted

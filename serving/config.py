@@ -18,6 +18,7 @@ from processor.budgets import Budgets
 from processor.errors import BadInput
 from processor.policy import ModelPolicy
 from processor.stores.config import RemoteConfig
+from serving.control import MODES
 from serving.guard import is_loopback
 from serving.logs import FORMATS
 
@@ -72,6 +73,8 @@ class ServeConfig:
     record: str = ""
     record_share: float = 0.01
     record_max_bytes: int = 1 << 30
+    model_control: str = "none"
+    shared_memory: str = "off"
     given: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __post_init__(self) -> None:
@@ -138,6 +141,14 @@ class ServeConfig:
             "compute: threads or auto wanted with remote tables, got inline",
         )
 
+        _want(
+            self.model_control in MODES,
+            f"model_control: one of {', '.join(MODES)} wanted, got {self.model_control[:40]!r}",
+        )
+        _want(
+            self.shared_memory == "off" or (self.shared_memory == "on" and self.workers == 1),
+            f"shared_memory: off, or with one worker on, wanted, got {self.shared_memory[:40]!r}",
+        )
         _want(
             self.log_format in FORMATS,
             f"log_format: one of {', '.join(FORMATS)} wanted, got {self.log_format[:40]!r}",

@@ -119,7 +119,7 @@ class Demo:
     ) -> None:
         self._console, self._config, self._source, self._folder = console, config, source, folder
         self._http, self._admin = f"http://127.0.0.1:{http_port}", f"http://127.0.0.1:{admin_port}"
-        self._ports = ("--http-port", str(http_port), "--admin-port", str(admin_port))
+        self._ports = ("--http-port", str(http_port), "--grpc-port", "0", "--admin-port", str(admin_port))
         self._children: list[subprocess.Popen[str]] = []
         self._frozen: Any = None
         self.figures = Figures()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from serving.codecs.wire import Headers
+from serving.headers import REQUEST_ID, STICKY_KEY, TRACEPARENT
 from serving.routes import Route
 
 END = b"\r\n\r\n"
@@ -18,7 +19,7 @@ MAX_KEPT = 256
 MAX_HEAD_NBYTES = 2048
 MAX_LENGTH_DIGITS = 18
 # Headers that make nearly every head another one.
-UNLIKE = frozenset({b"x-request-id", b"x-sticky-key", b"traceparent"})
+UNLIKE = frozenset({REQUEST_ID, STICKY_KEY, TRACEPARENT})
 
 
 class Head(NamedTuple):

@@ -10,9 +10,10 @@ from rich.table import Table
 
 from processor.errors import FreshetError, NotFound
 from processor.package.delta import read_delta
-from processor.package.manifest import Input
+from processor.package.manifest import Executable, Input
 from processor.package.version import VersionReader
 from processor.repository import Repository
+from processor.userside import WHOLE
 
 
 def describe_repository(root: str, model: str | None, version: int | None, verify: bool) -> None:
@@ -76,13 +77,17 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
         ("inputs", [f"{i.name}: {_shape(i)}" for i in manifest.inputs]),
         ("outputs", [f"{o.name}: float32 [n, {o.columns}]" for o in manifest.outputs]),
         ("tables", [f"{t.name}: {t.rows:,} rows of {t.dim} {t.dtype}" for t in manifest.tables]),
-        ("executables", [f"{e.backend}-{e.target} for {e.bucket} rows" for e in manifest.executables]),
+        ("executables", [f"{e.backend}-{e.target} for {e.bucket} rows{_part(e)}" for e in manifest.executables]),
     ):
         console.print(f"  {title}")
         for line in lines or ["none"]:
             console.print(f"    {escape(line)}", highlight=False)
     if verify:
         console.print("  every file matches its checksum")
+
+
+def _part(executable: Executable) -> str:
+    return "" if executable.role == WHOLE else f", the {executable.role}'s part"
 
 
 def _shape(spec: Input) -> str:

@@ -114,6 +114,11 @@ SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] =
     ("freshet_session_failures", "Requests that failed in a session.", lambda s: s.failed),
     ("freshet_session_batches", "Batches run.", lambda s: s.batches),
     ("freshet_session_padded_rows", "Rows computed only to fill a bucket.", lambda s: s.padded_rows),
+    (
+        "freshet_session_user_once_requests",
+        "Requests whose user's part of the dense graph was computed once for all candidates.",
+        lambda s: s.user_once,
+    ),
     ("freshet_session_busy_seconds", "Seconds that sessions spent in batches.", lambda s: s.busy_s),
     ("freshet_queue_wait_seconds", "Seconds that requests waited for a session, summed.", lambda s: s.wait_s),
     (

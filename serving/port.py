@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from processor.errors import BadInput
+
 BACKLOG = 2048
 # The event loop, the sessions and the writer hand the GIL to each other all the time; with Python's 5 ms a thread that
 # only needs it for microseconds waits behind one that does not. Measured under locust at saturation, a delta a second,
@@ -56,12 +58,6 @@ class Port(uvicorn.Server):
         await super().startup(sockets)
         self.listening.set()
 
-    def opened(self) -> None:
-        """See serving.server.Front. The application asks the same Lifecycle, so there is nothing to tell it."""
-
-    async def drain(self) -> None:
-        """See serving.server.Front, and opened()."""
-
     async def adopt(self, connection: socket.socket) -> None:
         """Serves a connection that was accepted elsewhere."""
         protocol = functools.partial(
@@ -81,6 +77,30 @@ class Port(uvicorn.Server):
         self.should_exit = self.force_exit = True
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+
+def reserve(host: str, port: int) -> tuple[socket.socket, str]:
+    """A socket that keeps the port for processes that listen by SO_REUSEPORT, and the address as gRPC takes it; raises
+    BadInput when somebody has it. port: 0 takes a free one."""
+    reserved: socket.socket | None = None
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        if port:
+            # SO_REUSEPORT would share the port with another server of the same user; a plain listener shares nothing.
+            socket.create_server(address, family=family).close()
+        reserved = socket.socket(family, kind)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(address)
+    except OSError as error:
+        if reserved is not None:
+            with contextlib.suppress(OSError):
+                reserved.close()
+        raise BadInput(f"{host}:{port}: cannot listen there: {error.strerror or error}") from None
+    name, number = reserved.getsockname()[:2]
+    return reserved, f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
 
 
 def raise_descriptor_limit() -> None:

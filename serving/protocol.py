@@ -22,19 +22,13 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from processor.errors import FreshetError, TooLarge
-from serving.app import (
-    MAX_REQUEST_ID_NBYTES,
-    PROTOCOLS,
-    REQUEST_ID,
-    Answer,
-    DataApp,
-    internal_error,
-    request_id_of,
-)
+from serving.app import Answer, DataApp, internal_error
 from serving.asgi import error_reply
-from serving.routes import Route, parse
+from serving.dialects import DIALECTS
+from serving.headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
+from serving.routes import PREDICTS, Route, parse
 
-PREDICT_SUFFIXES = (b":predict", b"/infer")
+PREDICT_SUFFIXES = (b":predict", b"/infer", b":classify", b":regress", b":processor")
 CLOSE = (b"connection", b"close")
 
 
@@ -158,12 +152,12 @@ class PredictProtocol(HttpToolsProtocol):
             route = parse(self.url)
         except FreshetError:
             return None
-        return route if route.action in PROTOCOLS else None
+        return route if route.action in PREDICTS else None
 
     def _answer(self, flight: Flight, answer: Answer) -> None:
         status, body, headers = answer
         flight.response_complete = True
-        protocol, seconds = PROTOCOLS[flight.route.action], time.perf_counter() - flight.start_s
+        protocol, seconds = DIALECTS[flight.route.action].protocol, time.perf_counter() - flight.start_s
         self._app.metrics.observe(protocol, status, seconds)
         request_id = flight.headers.get(REQUEST_ID)
         if self._app.access is not None:

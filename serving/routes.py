@@ -1,5 +1,5 @@
-"""Paths of the data port. A path is split first and its names are URL-decoded after; names are case
-sensitive."""
+"""Paths of the data port. A path is split first and its names are URL-decoded after; names are case sensitive, and so
+are words but for TensorFlow Serving's `models`, `versions`, `labels` and `v1`, which it takes in any case."""
 
 from __future__ import annotations
 
@@ -17,19 +17,28 @@ PLAIN = {
     b"/v2/": "server",
     b"/v2/health/live": "live",
     b"/v2/health/ready": "ready",
+    b"/v2/models/stats": "stats",
+    b"/v2/repository/index": "index",
+    b"/v2/systemsharedmemory/status": "shm_status",
+    b"/v2/systemsharedmemory/unregister": "shm_unregister",
 }
-POSTED = ("predict", "infer")
+VERBS = (b"predict", b"classify", b"regress", b"processor")
+OF_MODELS = {b"infer": "infer", b"ready": "model_ready", b"config": "config", b"stats": "stats"}
+# Those that have a prediction for an answer.
+PREDICTS = frozenset({"predict", "classify", "regress", "processor", "infer"})
+POSTED = PREDICTS | {"index", "load", "unload", "shm_register", "shm_unregister"}
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """action: predict | status | metadata (v1); infer | model | model_ready (v2); live | ready | server |
-    metrics."""
+    """action: predict | classify | regress | processor | status | metadata (v1); infer | model | model_ready | config |
+    stats | index | load | unload | shm_... (v2); live | ready | server | metrics. region: of shared memory."""
 
     action: str
     model: str = ""
     version: int | None = None
     label: str | None = None
+    region: str = ""
 
     @property
     def method(self) -> str:
@@ -37,20 +46,23 @@ class Route:
 
 
 @lru_cache(maxsize=1024)
-def parse(path: bytes) -> Route:
-    """The route of a raw path, without its query; raises NotFound, or BadInput below /v1 as TensorFlow
-    Serving does."""
+def parse(path: bytes, method: str | None = None) -> Route:
+    """The route of a raw path, without its query; raises NotFound, or BadInput below /v1 as TensorFlow Serving does,
+    where another method than the route's own is malformed, too. method: None for the route's own."""
     if len(path) > MAX_PATH_NBYTES:
         raise BadInput(f"path: at most {MAX_PATH_NBYTES} bytes wanted, got {len(path)}")
     if path in PLAIN:
         return Route(PLAIN[path])
     _, _, rest = path.partition(b"/")
     parts = rest.split(b"/")
-    if parts[0] == b"v1":
+    if parts[0].lower() == b"v1":
         route = _tensorflow(parts)
-        if route is None:
-            raise BadInput(f"Malformed request: {_text(path)}")
+        if route is None or (method is not None and route.method != ("GET" if method == "HEAD" else method)):
+            raise BadInput(f"Malformed request: {(method or '')[:16]} {_text(path)}")
         return route
+    if parts[:2] == [b"api", b"predict"] and len(parts) == 3 and parts[2]:
+        # PAI-EAS's clients of a DeepRec Processor.
+        return Route("processor", _text(parts[2]))
     route = _kserve(parts) if parts[0] == b"v2" else None
     if route is None:
         raise NotFound("path: not a route of this server")
@@ -59,14 +71,12 @@ def parse(path: bytes) -> Route:
 
 def _tensorflow(parts: list[bytes]) -> Route | None:
     """v1/models/{name}[/versions/{v}|/labels/{label}][:verb|/metadata]"""
-    if len(parts) < 3 or parts[1] != b"models":
+    if len(parts) < 3 or parts[1].lower() != b"models":
         return None
     last, colon, verb = parts[-1].partition(b":")
     parts = [*parts[:-1], last]
     if colon:
-        if verb in (b"classify", b"regress"):
-            raise BadInput(f"method: predict wanted, got {verb.decode()}, which is not served")
-        action = "predict" if verb == b"predict" else ""
+        action = verb.decode() if verb in VERBS else ""
     elif len(parts) in (4, 6) and last == b"metadata":
         parts, action = parts[:-1], "metadata"
     else:
@@ -75,31 +85,56 @@ def _tensorflow(parts: list[bytes]) -> Route | None:
         return None
     if len(parts) == 3:
         return Route(action, _text(parts[2]))
-    if len(parts) == 5 and parts[3] == b"versions" and (version := _version(parts[4])):
+    if len(parts) == 5 and parts[3].lower() == b"versions" and parts[4].isdigit():
+        version = _version(parts[4])
+        if version is None:
+            raise BadInput(f"Failed to convert version: {_text(parts[4])[:64]} to numeric.")
         return Route(action, _text(parts[2]), version=version)
-    if len(parts) == 5 and parts[3] == b"labels" and parts[4]:
+    if len(parts) == 5 and parts[3].lower() == b"labels" and parts[4]:
         return Route(action, _text(parts[2]), label=_text(parts[4]))
     return None
 
 
 def _kserve(parts: list[bytes]) -> Route | None:
-    """v2/models/{name}[/versions/{v}][/ready|/infer]"""
-    if len(parts) < 3 or parts[1] != b"models" or not parts[2]:
+    """v2/models/{name}[/versions/{v}][/ready|/infer|/config|/stats], v2/repository/..., v2/systemsharedmemory/..."""
+    if len(parts) < 3 or not parts[2]:
         return None
-    action = {b"infer": "infer", b"ready": "model_ready"}.get(parts[-1], "")
+    if parts[1] == b"repository":
+        return _repository(parts)
+    if parts[1] == b"systemsharedmemory":
+        return _shared_memory(parts)
+    if parts[1] != b"models":
+        return None
+    action = OF_MODELS.get(parts[-1], "")
     if action and len(parts) in (4, 6):
         parts = parts[:-1]
     else:
         action = "model"
     if len(parts) == 3:
         return Route(action, _text(parts[2]))
-    if len(parts) == 5 and parts[3] == b"versions" and (version := _version(parts[4])):
+    if len(parts) == 5 and parts[3] == b"versions" and parts[4].isdigit() and (version := _version(parts[4])):
         return Route(action, _text(parts[2]), version=version)
     return None
 
 
+def _repository(parts: list[bytes]) -> Route | None:
+    """v2/repository/{repository}/index, v2/repository/models/{name}/load|unload"""
+    if len(parts) == 4 and parts[3] == b"index":
+        return Route("index")
+    if len(parts) == 5 and parts[2] == b"models" and parts[3] and parts[4] in (b"load", b"unload"):
+        return Route(parts[4].decode(), _text(parts[3]))
+    return None
+
+
+def _shared_memory(parts: list[bytes]) -> Route | None:
+    """v2/systemsharedmemory/region/{name}/status|register|unregister"""
+    if len(parts) == 5 and parts[2] == b"region" and parts[3] and parts[4] in (b"status", b"register", b"unregister"):
+        return Route(f"shm_{parts[4].decode()}", region=_text(parts[3]))
+    return None
+
+
 def _version(digits: bytes) -> int | None:
-    return int(digits) if digits.isdigit() and len(digits) <= 18 and int(digits) > 0 else None
+    return int(digits) if len(digits) <= 18 else None
 
 
 def _text(quoted: bytes) -> str:

@@ -1,22 +1,23 @@
-"""The server process: two ports, the watcher, readiness, and an orderly end.
+"""The server process: its ports, the watcher, readiness, and an orderly end.
 
-With one worker, this process answers the data port itself. With several it is their supervisor (serving.workers): it
-owns the repository, the admin port and the one writer, hands out connections, and answers no prediction.
+With one worker, this process answers the data ports, HTTP and gRPC, itself. With several it is their supervisor
+(serving.workers): it owns the repository, the admin port and the one writer, hands out connections, and answers no
+prediction.
 
-Threads: the main thread runs the data port's event loop; `freshet-admin` runs the admin port's;
+Threads: the main thread runs the data ports' event loop; `freshet-admin` runs the admin port's;
 `freshet-loader` opens the processor and ends; `freshet-watcher` polls the repository. Session threads belong
 to the processor.
 
-Order at the start: signal handlers, both ports (503 while models load), processor, watcher, the ready line.
+Order at the start: signal handlers, the ports (503 while models load), processor, watcher, the ready line.
 Order at the end: unready, drain_s of ordinary service, no new connections, requests in flight answered within
-shutdown_timeout_s, watcher, admin port, processor. A second signal skips what is left of the waiting.
+shutdown_timeout_s, watcher, an import at work, admin port, processor. A second signal skips what is left of the
+waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import logging
 import signal
@@ -30,12 +31,14 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from processor.cores import available
 from processor.errors import BadInput, FreshetError
 from serving.admin import create_admin
-from serving.app import DataApp
 from serving.config import ServeConfig
+from serving.control import Control, Gate
+from serving.data import DataPorts
+from serving.importer import Importer
 from serving.lifecycle import Lifecycle
 from serving.metrics import Metrics
-from serving.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit
-from serving.protocol import PredictProtocol
+from serving.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit, reserve
+from serving.priority import bulk_threads, give_way
 from serving.watcher import Watcher
 from serving.watching import Watching
 
@@ -98,10 +101,12 @@ class Server:
         """open_processor: what one process serves with."""
         self._config = config
         self._workers = config.workers or len(available())
+        self._bulk = bulk_threads() if self._workers > 1 else None
         self._out = out or sys.stdout
         self._start_s = time.monotonic()
         self._lifecycle: Lifecycle[ModelHost] = Lifecycle()
         self._watcher: Watcher | None = None
+        self._importer: Importer | None = None
         self._failed = False
         self._announced = False
         self._closing = threading.Lock()
@@ -110,6 +115,8 @@ class Server:
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
         data, admin = _listen(config.host, config.http_port), _listen(config.admin_host, config.admin_port)
+        # Kept open, never listening: the port stays ours while processes that listen on it come and go.
+        self._reserved, self.grpc_address = reserve(config.host, config.grpc_port)
         self.http_address, self.admin_address = data.getsockname()[:2], admin.getsockname()[:2]
         self._metrics: Metrics
         self._front: Front
@@ -118,7 +125,9 @@ class Server:
             self._serve_alone(data, open_processor, version)
         else:
             self._supervise(data, version)
-        guarded = create_admin(self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host)
+        guarded = create_admin(
+            self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host, bulk=self._bulk
+        )
         self._admin_port = Port(guarded, admin, ADMIN_STOP_S)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
@@ -131,17 +140,23 @@ class Server:
         self._metrics = metrics = Metrics(self._lifecycle)
         self._watching = watching = Watching(config.watching(), config.recording(1), 0)
         watching.count(metrics.own)
-        app = DataApp(
+        self._front = ports = DataPorts(
             self._lifecycle,
             self._metrics,
+            http=data,
+            grpc=self.grpc_address,
+            control=Control(
+                self._lifecycle.processor, lambda: ports.desk.served.snapshot(), config.repository, config.groups
+            ),
+            gate=Gate(config.model_control, config.admin_token),
             version=version,
             max_body_nbytes=config.max_body_bytes,
             default_timeout_s=config.default_timeout_s,
+            shutdown_timeout_s=config.shutdown_timeout_s,
+            shared_memory=config.shared_memory == "on",
             access=watching.access,
             trail=watching.trail,
         )
-        protocol = functools.partial(PredictProtocol, data_app=app)
-        self._front = Port(app, data, config.shutdown_timeout_s, protocol)
 
         def open_watched() -> Processor:
             processor = open_processor(config)
@@ -169,13 +184,20 @@ class Server:
             recording=config.recording(self._workers),
             watching=config.watching(),
             log_format=config.log_format,
+            grpc_address=self.grpc_address,
+            model_control=config.model_control,
+            admin_token=config.admin_token,
         )
         fleet = Fleet(self._workers, settings)
         self._front = door = Door(data, fleet)
         self._metrics = metrics = FleetMetrics(self._lifecycle, lambda: door.host)
 
+        control = Control(
+            self._lifecycle.processor, lambda: metrics.totals().get("served", {}), config.repository, config.groups
+        )
+
         def open_host() -> FleetHost:
-            door.host = host = FleetHost(config, fleet, metrics.scrape)
+            door.host = host = FleetHost(config, fleet, metrics.scrape, control)
             host.load_all()
             return host
 
@@ -210,6 +232,8 @@ class Server:
             for number in SIGNALS:
                 self._loop.add_signal_handler(number, self._on_stop)
         serving = asyncio.create_task(self._front.listen())
+        # It ends before it is asked to only when a port cannot be had.
+        serving.add_done_callback(lambda _: self._stopping.set())
         self._admin.start()
         self._loader.start()
         log.info("listening on %s, admin on %s", _text(self.http_address), _text(self.admin_address))
@@ -248,8 +272,12 @@ class Server:
                 return
             self._lifecycle.open(processor)
             self._front.opened()
+            self._importer = importer = Importer(self._config.repository, self._config.models, processor)
             self._watcher = Watcher(
-                processor.poll, self._config.poll_interval_s, lambda lines: self._announce(processor)
+                lambda: importer.poll() + processor.poll(),
+                self._config.poll_interval_s,
+                lambda lines: self._announce(processor),
+                begin=give_way if self._bulk is not None else lambda: None,
             )
             self._watcher.start()
         self._announce(processor)
@@ -263,8 +291,12 @@ class Server:
         self._announced = True
         models = ",".join(f"{s.model}@{s.generation}" for s in processor.stats())
         took_s = time.monotonic() - self._start_s
-        ports = f"http={_text(self.http_address)} admin={_text(self.admin_address)} workers={self._workers}"
-        print(f"freshet: ready in {took_s:.2f} s {ports} models={models}", file=self._out, flush=True)
+        ports = f"http={_text(self.http_address)} grpc={self.grpc_address} admin={_text(self.admin_address)}"
+        print(
+            f"freshet: ready in {took_s:.2f} s {ports} workers={self._workers} models={models}",
+            file=self._out,
+            flush=True,
+        )
 
     def _run_admin(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -277,14 +309,19 @@ class Server:
         self._loader.join(timeout_s)
         if self._watcher is not None:
             self._watcher.stop(timeout_s)
+        if self._importer is not None:
+            self._importer.close()
         self._admin_port.end()
         self._admin.join(ADMIN_STOP_S)
+        if self._bulk is not None:
+            self._bulk.shutdown(wait=False, cancel_futures=True)
         with self._closing:
             processor = self._lifecycle.close()
         if processor is not None:
             processor.close()
         if self._watching is not None:
             self._watching.close()
+        self._reserved.close()
         log.info("stopped")
 
 

@@ -29,6 +29,7 @@ from typing import NamedTuple, Protocol
 from processor.generation import Generation
 from processor.work import Timing
 from serving.codecs.wire import Headers
+from serving.headers import TRACEPARENT, request_id_of
 
 log = logging.getLogger("freshet.trace")
 
@@ -36,7 +37,7 @@ MAX_QUEUED = 4096
 EXPORT_INTERVAL_S = 1.0
 SETTLE_S = 0.25
 CLOSE_S = 3.0
-TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+CONTEXT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 SAMPLED = 1
 
 Value = str | int
@@ -97,28 +98,31 @@ class Trail:
     def __init__(self, share: float, exporter: Exporter) -> None:
         """share: of the requests without a traceparent."""
         self._share, self._exporter = share, exporter
-        # Requests without a traceparent until one is traced: counted down by the request path, which then asks begin().
-        self.left = self._skip()
+        # Requests until one is traced that does not ask for it.
+        self._left = self._skip()
         self._queue: deque[Trace] = deque()
         self._closing = threading.Event()
         self.made = self.dropped = 0
         self._thread = threading.Thread(target=self._run, name="freshet-trace", daemon=True)
         self._thread.start()
 
-    def begin(self, headers: Headers) -> Trace | None:
-        """The trace of a request whose headers are these; None where it is not traced. To be asked when `left` is down
-        to 0, and for every request with a traceparent."""
-        parent = headers.get(b"traceparent")
-        match = TRACEPARENT.fullmatch(parent) if parent is not None else None
+    def begin(self, headers: Headers, protocol: str) -> Trace | None:
+        """The trace of the next request, whose headers are these; None where it is not traced."""
+        self._left -= 1
+        parent = headers.get(TRACEPARENT)
+        if parent is None and self._left > 0:
+            return None
+        match = CONTEXT.fullmatch(parent) if parent is not None else None
         if match is not None:
             trace_id, parent_id = int(match[1], 16), int(match[2], 16)
             if trace_id and parent_id:
-                traced = int(match[3], 16) & SAMPLED
-                return Trace(trace_id, _id(), parent_id, time.monotonic()) if traced else None
-        if self.left > 0:
+                if not int(match[3], 16) & SAMPLED:
+                    return None
+                return Trace(trace_id, _id(), parent_id, time.monotonic(), protocol, "", request_id_of(headers))
+        if self._left > 0:
             return None
-        self.left = self._skip()
-        return Trace(random.getrandbits(128) or 1, _id(), 0, time.monotonic())
+        self._left = self._skip()
+        return Trace(random.getrandbits(128) or 1, _id(), 0, time.monotonic(), protocol, "", request_id_of(headers))
 
     def _skip(self) -> int:
         """How many requests it takes until one is traced, drawn so that each is with the probability of the share."""

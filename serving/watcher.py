@@ -33,11 +33,14 @@ class Watcher:
         interval_s: float,
         changed: Callable[[list[str]], None] = lambda lines: None,
         stop: Stop | None = None,
+        begin: Callable[[], None] = lambda: None,
     ) -> None:
+        """begin: called first, on the watcher's thread."""
         self._poll = poll
         self._interval_s = interval_s
         self._changed = changed
         self._stop = stop or threading.Event()
+        self._begin = begin
         self._failures = 0
         self._thread = threading.Thread(target=self.run, name="freshet-watcher", daemon=True)
 
@@ -52,6 +55,7 @@ class Watcher:
 
     def run(self) -> None:
         """Polls until stopped; the thread's body."""
+        self._begin()
         while not self._stop.wait(self.look()):
             pass
 

@@ -1,9 +1,32 @@
-"""The seam between compile_graph and a backend's compiler."""
+"""The seam between the compiler and a backend's half of it."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One bucket, compiled. data: what the file is to hold; suffix: of its name. weights: names, in its order.
+
+    The rest is of machine code: see processor.package.manifest.Executable. origin: the portable form, and the suffix of
+    its own file."""
+
+    data: bytes
+    suffix: str
+    weights: list[str]
+    library: str = ""
+    features: list[str] = field(default_factory=list)
+    frozen: str = ""
+    origin: bytes = b""
+    origin_suffix: str = ""
+
+    @property
+    def machine_code(self) -> bool:
+        """Whether data is to travel in a capsule."""
+        return bool(self.library)
 
 
 class Lowered(Protocol):
@@ -11,10 +34,35 @@ class Lowered(Protocol):
 
     backend: str
     target: str
+    precision: str
 
     @property
     def definition(self) -> bytes:
-        """All that a compiled file follows from besides the bucket; equal for equal graphs only."""
+        """All that a compiled file follows from besides the bucket; equal for equal graphs, weights that are frozen
+        inside, libraries and processors only."""
 
-    def compile(self, bucket: int, folder: Path) -> tuple[str, list[str]]:
-        """Writes the artefact for `bucket` rows into `folder`; returns its name and the weights it takes."""
+    def compile(self, bucket: int) -> Compiled:
+        """For batches of `bucket` rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to compile a graph. target: "" for this machine's own."""
+
+    backend: str
+    precision: str = "float32"
+    target: str = ""
+
+    def __str__(self) -> str:
+        precision = "" if self.precision == "float32" else f":{self.precision}"
+        return f"{self.backend}{precision}" + (f"@{self.target}" if self.target else "")
+
+
+class Half(Protocol):
+    """A module compiler.backends.<name>."""
+
+    def variants(self) -> Sequence[Variant]:
+        """What can be compiled on this machine; raises BadInput that says what to install."""
+
+    def lower(self, graph: object, variant: Variant) -> Lowered:
+        """The graph in the backend's language; raises BadInput when it cannot be expressed."""

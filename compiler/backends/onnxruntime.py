@@ -12,19 +12,19 @@ structure, never by the counters of the converter.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import tf2onnx
 from onnx import TensorProto, helper
 
-from compiler.dense import DenseGraph
-from processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX
+from compiler.backends.base import Compiled, Variant
+from compiler.dense import DenseGraph, Matrix
+from processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX, OnnxRuntime
 from processor.errors import BadInput
-from processor.package.atomic import atomic_file
 
 # ONNX Runtime reads both since 1.14.
 OPSET = 17
@@ -32,27 +32,63 @@ IR_VERSION = 8
 ELSEWHERE = "weights"
 
 
+def variants() -> list[Variant]:
+    """See compiler.backends.base.Half.variants: one for each processor that the installed library was built for."""
+    return [Variant("onnxruntime", target="" if target == "cpu" else target) for target in OnnxRuntime().targets()]
+
+
+def lower(graph: DenseGraph, variant: Variant) -> Lowered:
+    """See compiler.backends.base.Half.lower."""
+    return Lowered(graph, variant.target or "cpu")
+
+
 class Lowered:
-    """compiler.backends.base.Lowered: an ONNX model with symbolic rows and its weights' names."""
+    """compiler.backends.base.Lowered: an ONNX model with symbolic rows and its weights' names. Any machine reads it."""
 
     backend = "onnxruntime"
-    target = "cpu"
+    precision = "float32"
 
-    def __init__(self, graph: DenseGraph) -> None:
+    def __init__(self, graph: DenseGraph, target: str = "cpu") -> None:
         """Converts; raises BadInput when the graph uses what ONNX has no operator for."""
-        self._model, self._weights = _canonical(_convert(graph), graph)
+        self.target = target
+        self.model, self.weights = to_onnx(graph)
 
     @property
     def definition(self) -> bytes:
-        return b"tf2onnx " + tf2onnx.__version__.encode() + b"\0" + self._model
+        return b"tf2onnx " + tf2onnx.__version__.encode() + b"\0" + self.model
 
-    def compile(self, bucket: int, folder: Path) -> tuple[str, list[str]]:
+    def compile(self, bucket: int) -> Compiled:
         """See compiler.backends.base.Lowered.compile."""
-        name = f"b{bucket}.onnx"
-        folder.mkdir(parents=True, exist_ok=True)
-        with atomic_file(folder / name) as file:
-            file.write(self._model)
-        return name, list(self._weights)
+        return Compiled(self.model, ".onnx", list(self.weights))
+
+
+def to_onnx(graph: DenseGraph) -> tuple[bytes, list[str]]:
+    """The graph as ONNX with its weights moved out, and the names of the weights; raises BadInput."""
+    return _canonical(_convert(graph), graph)
+
+
+def with_inputs(model: bytes) -> bytes:
+    """The model with its weights as inputs of the graph, called as the initialisers were."""
+    parsed = onnx.load_from_string(model)
+    kept = []
+    for tensor in parsed.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            parsed.graph.input.append(helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, list(tensor.dims)))
+        else:
+            kept.append(tensor)
+    del parsed.graph.initializer[:]
+    parsed.graph.initializer.extend(kept)
+    return parsed.SerializeToString(deterministic=True)
+
+
+def with_values(model: bytes, weights: Mapping[str, Matrix]) -> bytes:
+    """The model with the weights' values inside."""
+    parsed = onnx.load_from_string(model)
+    for tensor in parsed.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            value = weights[tensor.name.removeprefix(WEIGHT_PREFIX)]
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value), tensor.name))
+    return parsed.SerializeToString(deterministic=True)
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from processor.clock import SystemClock
 from processor.package.version import VersionReader
 from processor.replica import Replica
 from processor.served import ServedVersion
-from processor.session import Buffers
 
 
 class Scorer:
@@ -31,7 +30,7 @@ class Scorer:
         self._replica = Replica(reader, version.control, 0, threads, clock)
         version.open(self._replica)
         self._state = self._replica.pin(0)
-        self._buffers = Buffers(self._replica)
+        self._buffers = self._replica.lend()
 
     def score(self, ids: Ids, floats: Floats) -> Floats:
         """float32 [n] for ids int64 [n, 26] and floats float32 [n, 13]."""
@@ -41,7 +40,7 @@ class Scorer:
         at = 0
         for bucket in version.costs.cover(bound.rows):
             stop = min(at + bucket, bound.rows)
-            x, outputs, run = self._buffers.get(state, bucket)
+            x, outputs, run = self._buffers.get(state.executables[bucket])
             spans = np.array([(at, stop - at)], np.int64)
             version.plan.fill(state.tables, state.epoch, [bound], spans, x, self._buffers.counts)
             run()

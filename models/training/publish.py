@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from compiler.compile import BUCKETS, compile_graph
 from compiler.dense import DenseGraph
+from compiler.parts import Parts, parts
 from processor.package.delta import SUFFIX, Delta, write_delta
-from processor.package.manifest import Manifest
+from processor.package.manifest import Executable, Manifest
 from processor.package.version import DELTAS, DENSE, GRAPH, VersionReader, VersionWriter, table_file
 from processor.package.warmup import WARMUP
 from processor.repository import Repository
@@ -20,6 +21,7 @@ from processor.table import packed
 
 MOST_COUNTED = 2**32 - 1
 
+Progress = Callable[[int, int], None]
 Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
@@ -32,7 +34,7 @@ def publish_version(
     created_at: float,
     event_time: tuple[float, float] | None = None,
     buckets: Sequence[int] = BUCKETS,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     counts: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> Path:
     """Writes, compiles and commits <repository>/<model>/<version>; returns its folder.
@@ -49,7 +51,11 @@ def publish_version(
         writer.tensors(DENSE, graph.weights)
         graph.save(writer.folder / GRAPH)
         _carry_warmup(repository, draft, writer)
-        executables = compile_graph(graph, writer.folder, buckets, progress=progress)
+        compiled = parts(graph, draft.features, buckets)
+        executables: list[Executable] = []
+        for role, part in compiled.by_role.items():
+            told = _after(len(executables), compiled, progress)
+            executables += compile_graph(part.graph, writer.folder, part.buckets, progress=told, role=role)
         manifest = replace(
             draft,
             version=version,
@@ -59,8 +65,17 @@ def publish_version(
             outputs=graph.outputs,
             dense={name: list(array.shape) for name, array in graph.weights.items()},
             executables=executables,
+            user_width=compiled.user_width,
         )
         return writer.commit(manifest)
+
+
+def _after(done: int, compiled: Parts, progress: Progress | None) -> Progress | None:
+    """A part's progress as that of all parts together."""
+    if progress is None:
+        return None
+    total = sum(len(part.buckets) for part in compiled.by_role.values())
+    return lambda more, _: progress(done + more, total)
 
 
 def _carry_warmup(repository: Path, draft: Manifest, writer: VersionWriter) -> None:

@@ -20,7 +20,6 @@ from typing import Protocol
 
 import numpy as np
 
-from compiler.dense import DenseGraph
 from models.config import TrainConfig
 from models.data import open_source
 from models.data.source import Batch, Source
@@ -92,7 +91,7 @@ class Run:
         self._checkpoints = Checkpoints(checkpoints or self.repository / ".checkpoints" / config.model.name)
         fingerprint = _fingerprint(config)
         scaling = self._checkpoints.read_scaling() or measure_scaling(self.source, config.features)
-        self.trainer = Trainer(draft(config, scaling), config.train, config.model.hidden)
+        self.trainer = Trainer(draft(config, scaling), config.train, config.model.hidden, config.fusion)
         self.state = RunState(fingerprint, scaling)
         self.held_out, self.streamed = Scored(), Scored()
         restored = self._checkpoints.restore(self.trainer, fingerprint)
@@ -210,7 +209,7 @@ class Run:
     def _publish_version(self) -> None:
         state = self.state
         exports = {name: table.export() for name, table in self.trainer.tables.items()}
-        graph = DenseGraph.from_keras(self.trainer.arch.scores)
+        graph = self.trainer.dense_graph()
         self._report.begin("compiling", 5)
         publish_version(
             self.repository,
@@ -288,4 +287,6 @@ def _fingerprint(config: TrainConfig) -> str:
     """Of whatever decides the shape of tables and network."""
     features = [replace(f, side="context", dtype="") for f in config.features]
     parts = [asdict(config.model), [asdict(f) for f in features], config.train.optimizer, config.train.seed]
+    if config.fusion:
+        parts.append(dict(config.fusion))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

@@ -79,6 +79,7 @@ def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
         width=offset,
         dense={},
         files={},
+        notes={"fusion": dict(config.fusion)} if config.fusion else {},
     )
     validate(manifest)
     return manifest

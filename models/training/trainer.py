@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.dense import DenseGraph
+from compiler.fusion import fuse
 from compiler.tensorflow import keras, tf
 from models.config import TrainSettings
 from models.data.source import Batch
@@ -33,8 +34,15 @@ NO_SPLITS = np.zeros(1, np.int64)
 class Trainer:
     """A model in training: tables (EmbeddingVariables by name), the dense network, and how many steps it has taken."""
 
-    def __init__(self, manifest: Manifest, settings: TrainSettings, hidden: tuple[int, ...] = ()) -> None:
-        """manifest: the draft (models.training.spec). Raises BadInput for an unknown architecture or optimizer."""
+    def __init__(
+        self,
+        manifest: Manifest,
+        settings: TrainSettings,
+        hidden: tuple[int, ...] = (),
+        fusion: Mapping[str, str] | None = None,
+    ) -> None:
+        """manifest: the draft (models.training.spec). fusion: further outputs as expressions (compiler.fusion). Raises
+        BadInput for an unknown architecture or optimizer."""
         self.manifest, self.settings = manifest, settings
         self.plan = SparsePlan(manifest)
         optimizer = row_optimizer(settings.optimizer)
@@ -46,7 +54,8 @@ class Trainer:
         if hidden:
             options["hidden"] = hidden
         self.arch = Arch.of(resolve_arch(manifest.arch)(Layout.from_features(manifest.features), **options))
-        self.graph = DenseGraph.from_keras(self.arch.scores)
+        self._fusion = fusion or {}
+        self.graph = self.dense_graph()
         self.optimizer = keras.optimizers.Adam(settings.dense_learning_rate)
         self.optimizer.build(self.arch.logits.trainable_variables)
         self._step = self._compile_step()
@@ -75,10 +84,16 @@ class Trainer:
         self.plan.fill(tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, self._counts)
         return x
 
+    def dense_graph(self) -> DenseGraph:
+        """What is published of the network, with its weights as they are."""
+        graph = DenseGraph.from_keras(self.arch.scores)
+        return fuse(graph, self._fusion, self.manifest.features) if self._fusion else graph
+
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """The dense tensors by name, as copies."""
         variables = self.arch.scores.variables
-        return {v.path: np.array(v.numpy(), np.float32) for v in variables if v.path in self.graph.weights}
+        trained = {v.path: np.array(v.numpy(), np.float32) for v in variables if v.path in self.graph.weights}
+        return {name: trained.get(name, value.copy()) for name, value in self.graph.weights.items()}
 
     def optimizer_state(self) -> dict[str, NDArray[Any]]:
         """The dense optimizer's variables by name, as copies."""

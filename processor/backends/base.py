@@ -1,12 +1,17 @@
 """The seam between the engine and whatever computes a dense graph.
 
-A backend turns one artefact (the bytes of a compiled file) and the dense weights into executables; an
-executable is bound once to the buffers of a session and then only run. Nothing else of a backend is visible
-to the engine.
+A backend opens a program for one version; the program takes one artefact (the bytes of a compiled file) for each
+bucket and gives, for any dense weights, executables. An executable is bound once to the buffers of a session and then
+only run. Nothing else of a backend is visible to the engine.
+
+New dense weights never mean a new compile of the graph on the way of a request: Program.with_weights() is called in the
+background, before the flip, and what it costs is each backend's own (weights as arguments are copied, frozen ones are
+packed anew).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,9 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.errors import BadInput
+from processor.package.tensors import array_crc32
 
 Matrix = NDArray[np.float32]
 Weights = Mapping[str, Matrix]
+ALIGNMENT = 64
+"""Bytes. Buffers that start at a multiple of it are read in place by every backend; others are copied by some."""
 
 
 class Executable(Protocol):
@@ -31,55 +39,85 @@ class Executable(Protocol):
         """Prepares runs that read `x` and write every one of `outputs`.
 
         x: float32 [bucket, width]; outputs: name -> float32 [bucket, columns]; all C-contiguous and kept
-        alive by the returned call. Calling it computes all rows, padding included, without the GIL and
-        without an allocation in Python. One binding belongs to one thread at a time; bindings of one
-        executable may run concurrently. Raises ValueError when a buffer does not fit: that is a fault of the
-        caller, not of a request.
+        alive by the returned call. Calling it computes all rows, padding included, without the GIL. One binding
+        belongs to one thread at a time; bindings of one executable may run concurrently. Raises ValueError when a
+        buffer does not fit: that is a fault of the caller, not of a request.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """One compiled file: the bucket to run it at, its bytes, and the names of the weights it takes."""
+    """One compiled file: the bucket to run it at, its bytes, and the names of the weights it takes, in its order.
+
+    data: empty to have it compiled here from `origin`, the portable form that a backend of machine code keeps beside
+    what it compiled. frozen: weights_hash() of the weights inside data, "" when they are not inside.
+    """
 
     bucket: int
     data: bytes
     weights: Sequence[str]
+    precision: str = "float32"
+    target: str = "cpu"
+    origin: bytes = b""
+    frozen: str = ""
+
+
+class Program(Protocol):
+    """The buckets of one version on one backend."""
+
+    def add(self, artefact: Artefact) -> None:
+        """Takes one bucket, or a bucket's replacement. Raises BadInput when artefact, width and outputs do not belong
+        together, Corrupt when the bytes are no artefact of this backend; the program is then as it was."""
+
+    def with_weights(self, weights: Weights) -> dict[int, Executable]:
+        """Every bucket with these weights, by bucket, sharing what the backend can share.
+
+        weights: name -> float32; may hold more than the artefacts take. The arrays may change or go after the call;
+        executables given before stay as they are. Raises BadInput when weights and artefacts do not belong together,
+        Corrupt when the library refuses what add() has passed.
+        """
 
 
 class Backend(Protocol):
-    """Loads artefacts. `threads` is the number of threads that one run may use."""
+    """Opens programs. Construction imports the library, and raises BadInput that says what to install."""
 
     @property
     def name(self) -> str:
         """As in manifest.executables."""
 
-    def load(
-        self,
-        data: bytes,
-        weights: Weights,
-        weight_names: Sequence[str],
-        bucket: int,
-        width: int,
-        outputs: Mapping[str, int],
-        threads: int = 1,
-    ) -> Executable:
-        """One artefact as an executable.
+    @property
+    def library(self) -> str:
+        """Library and version, such as "jaxlib 0.10.2": machine code is read by the very one that wrote it only."""
 
-        weights: name -> float32; may hold more than weight_names. The arrays may change or go after the call.
-        outputs: name -> columns. Raises BadInput when artefact, weights, width and outputs do not belong
-        together, Corrupt when the bytes are no artefact of this backend.
-        """
+    def open(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
+        """outputs: name -> columns. threads: that one run may use. runs: that may be under way at once; more only
+        wait for one another."""
 
-    def load_all(
-        self,
-        artefacts: Sequence[Artefact],
-        weights: Weights,
-        width: int,
-        outputs: Mapping[str, int],
-        threads: int = 1,
-    ) -> list[Executable]:
-        """All buckets of one generation, in the given order, sharing what the backend can share."""
+
+def missing(backend: str, library: str, extra: str) -> BadInput:
+    """The one line for a library that is not there."""
+    return BadInput(f"backend {backend}: the library {library} is not installed: pip install freshet[{extra}]")
+
+
+def aligned(shape: tuple[int, ...]) -> Matrix:
+    """Zeros, float32, starting at a multiple of ALIGNMENT bytes."""
+    nbytes = 4 * int(np.prod(shape, dtype=np.int64))
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes].view(np.float32).reshape(shape)
+
+
+def weights_hash(weights: Weights, names: Sequence[str]) -> str:
+    """Tells weights apart that an executable may have frozen inside: 64 hex digits over names, shapes and checksums.
+
+    Against mistakes, not against an attacker: checksums are CRC-32, at a gigabyte a second and off the GIL.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(names):
+        if name not in weights:
+            raise BadInput(f"dense weight {name[:64]!r} is missing")
+        digest.update(f"{name}\0{weights[name].shape}\0{array_crc32(weights[name])}\0".encode())
+    return digest.hexdigest()
 
 
 def check_buffers(

@@ -1,4 +1,4 @@
-"""Dense graphs on ONNX Runtime, CPU: loads and runs what compiler/backends/onnxruntime.py wrote.
+"""Dense graphs on ONNX Runtime: loads and runs what compiler/backends/onnxruntime.py wrote.
 
 The artefact holds the graph and, of every weight, name and shape only. The values come from memory as
 constants when the session is created, so ONNX Runtime packs them for its matrix kernels: a run takes 1.5
@@ -14,13 +14,22 @@ binding belongs to one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from processor.backends.base import Artefact, Executable, Matrix, Weights, check_buffers, check_weights
+from processor.backends.base import (
+    Artefact,
+    Executable,
+    Matrix,
+    Program,
+    Weights,
+    check_buffers,
+    check_weights,
+    missing,
+)
 from processor.backends.onnxfile import external_weights
 from processor.errors import BadInput, Corrupt, FreshetError
 
@@ -29,8 +38,11 @@ WEIGHT_PREFIX = "weights/"
 FATAL = 4
 
 
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
+
+
 class OnnxRuntime:
-    """processor.backends.base.Backend by the library onnxruntime."""
+    """processor.backends.base.Backend by the library onnxruntime. Targets: those of PROVIDERS."""
 
     name = "onnxruntime"
 
@@ -38,54 +50,58 @@ class OnnxRuntime:
         try:
             import onnxruntime
         except ImportError:
-            raise BadInput("backend onnxruntime: the library onnxruntime is not installed") from None
-        self._library: Any = onnxruntime
+            raise missing("onnxruntime", "onnxruntime", "gpu") from None
+        self.module: Any = onnxruntime
+        self.library = f"onnxruntime {onnxruntime.__version__}"
 
-    def load(
-        self,
-        data: bytes,
-        weights: Weights,
-        weight_names: Sequence[str],
-        bucket: int,
-        width: int,
-        outputs: Mapping[str, int],
-        threads: int = 1,
-    ) -> Executable:
-        """See processor.backends.base.Backend.load."""
-        return self.load_all([Artefact(bucket, data, weight_names)], weights, width, outputs, threads)[0]
+    def targets(self) -> list[str]:
+        """Those that the installed library was built for; whether there is such a device shows when a session
+        starts."""
+        offered = self.module.get_available_providers()
+        return [target for target, provider in PROVIDERS.items() if provider in offered]
 
-    def load_all(
-        self,
-        artefacts: Sequence[Artefact],
-        weights: Weights,
-        width: int,
-        outputs: Mapping[str, int],
-        threads: int = 1,
-    ) -> list[Executable]:
-        """See processor.backends.base.Backend.load_all; artefacts of equal bytes share one session."""
-        columns = dict(outputs)
-        sessions: dict[tuple[bytes, tuple[str, ...]], Any] = {}
-        loaded: list[Executable] = []
-        for artefact in artefacts:
-            key = (artefact.data, tuple(artefact.weights))
-            if key not in sessions:
-                sessions[key] = self._session(artefact, weights, threads)
-            session = sessions[key]
-            _check_signature(session, artefact.bucket, width, columns)
-            loaded.append(_Executable(session, artefact.bucket, width, columns))
-        return loaded
+    def open(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
+        """See processor.backends.base.Backend.open."""
+        return _Program(self, width, dict(outputs), threads)
 
-    def _session(self, artefact: Artefact, weights: Weights, threads: int) -> Any:
-        """An InferenceSession over the artefact with its weights packed."""
+
+class _Program:
+    """processor.backends.base.Program; artefacts of equal bytes share one session."""
+
+    def __init__(self, backend: OnnxRuntime, width: int, columns: dict[str, int], threads: int) -> None:
+        self._backend, self._width, self._columns, self._threads = backend, width, columns, threads
+        self._artefacts: dict[int, tuple[Artefact, dict[str, tuple[int, ...]]]] = {}
+
+    def add(self, artefact: Artefact) -> None:
+        """See processor.backends.base.Program.add."""
         shapes = external_weights(artefact.data)
         wanted = {WEIGHT_PREFIX + name for name in artefact.weights}
         if shapes.keys() != wanted:
             stray = sorted(shapes.keys() ^ wanted)[0].removeprefix(WEIGHT_PREFIX)
             raise BadInput(f"executable: its weights are not those that the manifest lists, as {stray[:64]!r} shows")
-        check_weights(weights, {name: shapes[WEIGHT_PREFIX + name] for name in artefact.weights})
-        library = self._library
+        if artefact.target not in self._backend.targets():
+            raise BadInput(f"backend onnxruntime: this build has no {artefact.target[:16]}: pip install freshet[gpu]")
+        named = {name: shapes[WEIGHT_PREFIX + name] for name in artefact.weights}
+        self._artefacts[artefact.bucket] = artefact, named
+
+    def with_weights(self, weights: Weights) -> dict[int, Executable]:
+        """See processor.backends.base.Program.with_weights."""
+        sessions: dict[tuple[bytes, str], Any] = {}
+        loaded: dict[int, Executable] = {}
+        for bucket, (artefact, shapes) in self._artefacts.items():
+            key = (artefact.data, artefact.target)
+            if key not in sessions:
+                check_weights(weights, shapes)
+                sessions[key] = self._session(artefact, weights)
+            _check_signature(sessions[key], bucket, self._width, self._columns)
+            loaded[bucket] = _Executable(sessions[key], bucket, self._width, self._columns)
+        return loaded
+
+    def _session(self, artefact: Artefact, weights: Weights) -> Any:
+        """An InferenceSession over the artefact with its weights packed."""
+        library = self._backend.module
         options = library.SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.execution_mode = library.ExecutionMode.ORT_SEQUENTIAL
         # Its log lines name files of its own build; what matters of them arrives as the exception.
@@ -97,10 +113,14 @@ class OnnxRuntime:
         values = [library.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if values:
             options.add_external_initializers([WEIGHT_PREFIX + name for name in artefact.weights], values)
+        provider = PROVIDERS[artefact.target]
         try:
-            return library.InferenceSession(artefact.data, options, providers=["CPUExecutionProvider"])
+            session = library.InferenceSession(artefact.data, options, providers=[provider])
         except Exception as error:
-            raise Corrupt(f"executable b{artefact.bucket}: refused by onnxruntime {library.__version__}") from error
+            raise Corrupt(f"executable b{artefact.bucket}: refused by {self._backend.library}") from error
+        if session.get_providers()[0] != provider:
+            raise BadInput(f"backend onnxruntime: no device for {artefact.target} is to be had on this machine")
+        return session
 
 
 def _check_signature(session: Any, bucket: int, width: int, columns: Mapping[str, int]) -> None:

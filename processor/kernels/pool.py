@@ -16,6 +16,8 @@ down as operations first and carried out a block at a time: the index lines of a
 written, its rows while it is resolved, and only then moved. A block runs across rows, features and tables, so a
 single candidate with 26 features overlaps its misses just as well as 64 candidates do.
 
+Floats of a block are copied as they are, without the transform of single float features.
+
 Rows of another type than float32 are turned into it as they are moved, 8 elements at a time (kernels.rowtypes).
 
 Pooling adds rows in the order of the list, in float32, and divides once: training calls this very kernel, so pooled
@@ -56,7 +58,7 @@ from processor.kernels.rows import (
 from processor.kernels.rowtypes import FLOAT32, INT8, add_row, add_typed, copy_row, copy_typed
 from processor.kernels.tiers import note, sampled
 
-KIND_FLOAT, KIND_ONE, KIND_MANY = 0, 1, 2
+KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK = 0, 1, 2, 3
 SUM, MEAN, SQRTN, NONE = 0, 1, 2, 3
 PLAN_FIELDS, INPUT_FIELDS = 8, 4
 
@@ -212,6 +214,9 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                 elif kind == KIND_ONE:
                     key = load_i64_anywhere(values + 8 * (i * stride + column))
                     count = push(COPY, table, key, here, width, count, block, state, epoch, tally)
+                elif kind == KIND_BLOCK:
+                    for j in range(width):
+                        store_f32(here + 4 * j, load_f32_anywhere(values + 4 * (i * stride + column + j)))
                 else:
                     start, stop = load_i64(splits + 8 * i), load_i64(splits + 8 * (i + 1))
                     if max_length > 0:

@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 from processor.kernels.index import ABSENT, EMPTY, LINE_ENTRIES, home, probe
 from processor.kernels.pointers import load_acquire, load_i64, load_i64_anywhere, prefetch, store_i64, store_release
-from processor.kernels.pool import KIND_FLOAT, KIND_ONE
+from processor.kernels.pool import KIND_ONE
 from processor.kernels.rows import CAPACITY, INDEX, META, SETTLED, holder
 
 LOST, FOUND, NOWHERE = 0, 1, 2
@@ -142,7 +142,7 @@ def lay_out(plan, inputs, spans, remote, stands, starts):
     stands[:] = 0
     for f in range(plan.shape[0]):
         kind, slot, table, max_length = plan[f, 0], plan[f, 1], plan[f, 3], plan[f, 5]
-        if kind == KIND_FLOAT or remote[table] < 0:
+        if table < 0 or remote[table] < 0:
             continue
         total = 0
         for r in range(inputs.shape[0]):
@@ -233,7 +233,7 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
         stands[k, 0] = stood + 16 * stands[k, 0]
     for f in range(plan.shape[0]):
         kind, slot, column, table, max_length = plan[f, 0], plan[f, 1], plan[f, 2], plan[f, 3], plan[f, 5]
-        if kind == KIND_FLOAT or remote[table] < 0:
+        if table < 0 or remote[table] < 0:
             continue
         k = remote[table]
         index, capacity, bound = stands[k, 0], stands[k, 1], stands[k, 2]

@@ -32,8 +32,8 @@ head points at, then publishes the head with one release store; so a reader meet
 import numba as nb
 import numpy as np
 
-from processor.kernels.index import ABSENT, EMPTY, probe
-from processor.kernels.pointers import load_acquire, load_i64, store_i64, store_release
+from processor.kernels.index import ABSENT, EMPTY, home, probe, probe_from
+from processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
 from processor.kernels.rowtypes import copy_typed, store_typed
 
 TABLE_FIELDS = 15
@@ -45,6 +45,8 @@ SETTLED, LOGGED = 1 << 40, 1 << 41
 TIERED = 4
 LOG_KEY, LOG_SCALE, LOG_ROW = 0, 8, 16
 RING_HEADER, RING_KEYS = 8, 1 << 14
+BLOCK = 32
+"""Rows of a delta in flight at once: what each of them reads is somewhere else, and asked for before it is needed."""
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
@@ -117,25 +119,39 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
     dtype = table[DTYPE // 8] % TIERED
+    starts, before = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     tally[:] = 0
-    for i in range(len(keys)):
-        e = probe(index, capacity, keys[i])
-        before = np.int64(ABSENT)
-        if e < 0:
-            e = -1 - e
-            store_i64(index + 16 * e, keys[i])
-            store_release(index + 16 * e + 8, ABSENT)
-            tally[0] += 1
-        else:
-            before = load_i64(index + 16 * e + 8)
-            version = before >= base_rows and before < SETTLED
-            if before >= 0 and not (version and load_i64(meta + 16 * (before - base_rows)) & 1):
+    for first in range(0, len(keys), BLOCK):
+        count = min(BLOCK, len(keys) - first)
+        for j in range(count):
+            starts[j] = home(keys[first + j], capacity)
+            prefetch(index + 16 * starts[j])
+            prefetch(meta + 16 * slots[first + j])
+            prefetch(row_at(at, base_rows + slots[first + j]))
+        for j in range(count):
+            # From here on starts[j] is the key's entry.
+            e = probe_from(index, capacity, keys[first + j], starts[j])
+            before[j] = ABSENT
+            if e < 0:
+                e = -1 - e
+                store_i64(index + 16 * e, keys[first + j])
+                store_release(index + 16 * e + 8, ABSENT)
+                tally[0] += 1
+            else:
+                before[j] = load_i64(index + 16 * e + 8)
+                if before[j] >= base_rows and before[j] < SETTLED:
+                    prefetch(meta + 16 * (before[j] - base_rows))
+            starts[j] = e
+        for j in range(count):
+            version = before[j] >= base_rows and before[j] < SETTLED
+            if before[j] >= 0 and not (version and load_i64(meta + 16 * (before[j] - base_rows)) & 1):
                 tally[1] += 1
-        ref = base_rows + slots[i]
-        store_typed(dtype, row_at(at, ref), scale_at(at, ref), rows + 4 * dim * i, dim)
-        store_i64(meta + 16 * slots[i], epoch * 2)
-        store_i64(meta + 16 * slots[i] + 8, before)
-        store_release(index + 16 * e + 8, ref)
+            slot = slots[first + j]
+            ref = base_rows + slot
+            store_typed(dtype, row_at(at, ref), scale_at(at, ref), rows + 4 * dim * (first + j), dim)
+            store_i64(meta + 16 * slot, epoch * 2)
+            store_i64(meta + 16 * slot + 8, before[j])
+            store_release(index + 16 * starts[j] + 8, ref)
 
 
 @nb.njit(
@@ -193,20 +209,29 @@ def settle(table, keys, slots, rows, replaced, dead):
     log, each -1 where there is none: nobody can want them any more.
     """
     at = np.int64(table.ctypes.data)
-    base_rows, meta = table[BASE_ROWS // 8], table[META // 8]
-    for i in range(len(keys)):
-        own = meta + 16 * slots[i]
-        before = load_i64(own + 8)
-        replaced[i] = dead[i] = -1
-        if before >= SETTLED and before < LOGGED:
-            replaced[i] = before - SETTLED
-            before = load_i64(meta + 16 * replaced[i] + 8)
-        if before >= LOGGED:
-            dead[i] = before - LOGGED
-        held = holder(at, keys[i], base_rows + slots[i])
-        rows[i] = load_i64(own) & 1 == 0
-        store_i64(own + 8, ABSENT)
-        store_release(held, SETTLED + slots[i] if rows[i] else ABSENT)
+    index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
+    for first in range(0, len(keys), BLOCK):
+        last = min(first + BLOCK, len(keys))
+        for i in range(first, last):
+            prefetch(index + 16 * home(keys[i], capacity))
+            prefetch(meta + 16 * slots[i])
+        for i in range(first, last):
+            before = load_i64(meta + 16 * slots[i] + 8)
+            if before >= SETTLED and before < LOGGED:
+                prefetch(meta + 16 * (before - SETTLED))
+        for i in range(first, last):
+            own = meta + 16 * slots[i]
+            before = load_i64(own + 8)
+            replaced[i] = dead[i] = -1
+            if before >= SETTLED and before < LOGGED:
+                replaced[i] = before - SETTLED
+                before = load_i64(meta + 16 * replaced[i] + 8)
+            if before >= LOGGED:
+                dead[i] = before - LOGGED
+            held = holder(at, keys[i], base_rows + slots[i])
+            rows[i] = load_i64(own) & 1 == 0
+            store_i64(own + 8, ABSENT)
+            store_release(held, SETTLED + slots[i] if rows[i] else ABSENT)
 
 
 @nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)

@@ -23,9 +23,14 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MAX_MANIFEST_NBYTES = 64 << 20
 
 KINDS = ("id", "string", "float", "ids", "strings")
+FLOATS = "floats"
 COMBINERS = ("sum", "mean", "sqrtn", "none")
 SIDES = ("user", "item", "context")
+ROLES = ("whole", "user", "candidate")
+MAX_USER_WIDTH = 1 << 16
 DTYPES = ("int64", "float32", "string")
+PRECISIONS = ("float32", "float16", "bfloat16", "int8")
+HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +48,12 @@ class Input:
 class Feature:
     """One feature: where its values come from and where its result lands in the dense graph's input.
 
-    kind: id (int64) | string | float | ids (ragged int64) | strings (ragged).
-    input, column: column `column` of input tensor `input`; column is -1 when the tensor is the feature.
-    table: the embedding table ("" for kind float). combiner, max_length: pooling of ragged kinds; only the first
-    max_length values of a row count (0: all of them).
+    kind: id (int64) | string | float | ids (ragged int64) | strings (ragged); in imported models also floats: `width`
+    columns of the input from `column` on, as they are, NaN included.
+    input, column: column `column` of input tensor `input`; column is -1 when the tensor is the feature. The input is
+    one of the request's or one of the stage's outputs.
+    table: the embedding table ("" for kinds float and floats). combiner, max_length: pooling of ragged kinds; only the
+    first max_length values of a row count (0: all of them).
     combiner none (ragged kinds, max_length 1 or more): no pooling. The first max_length values' rows lie one after
     another, zeros where there are fewer values, and behind them max_length mask columns, 1.0 where there is a value and
     0.0 where there is none: width (dim + 1) * max_length. The mask tells an absent value from a row of zeros.
@@ -84,6 +91,16 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """What of an imported model its own library computes from a request's inputs, before the sparse graph: `outputs`,
+    inputs of features as any other. runtime: who runs it (processor.stage); file: what it runs."""
+
+    runtime: str
+    file: str
+    outputs: list[Input]
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """One named output, float32 [n, columns]."""
 
@@ -102,7 +119,15 @@ class File:
 @dataclass(frozen=True, slots=True)
 class Executable:
     """The dense graph compiled for one backend, target and bucket. source: hash of what it was compiled from.
-    weights: names of the dense tensors that it takes, in the artefact's own order."""
+    weights: names of the dense tensors that it takes, in the artefact's own order. role: which part of the dense graph
+    it is (processor.userside).
+
+    precision: what it computes in. The next five are of machine code, and empty where any machine can read the file:
+    library: the very version that reads it. features: what the processor must have. sha256: of the file. frozen: hash
+    of the weights inside (processor.backends.base.weights_hash). origin: the file that it can be compiled from anew,
+    without TensorFlow.
+    cost_us: median time of one run on one thread, on the machine measured_on; error: the largest difference from
+    TensorFlow's outputs that was seen. 0 where not measured."""
 
     backend: str
     target: str
@@ -110,12 +135,24 @@ class Executable:
     file: str
     source: str
     weights: list[str]
+    precision: str = "float32"
+    library: str = ""
+    features: list[str] = field(default_factory=list)
+    sha256: str = ""
+    frozen: str = ""
+    origin: str = ""
+    cost_us: float = 0.0
+    error: float = 0.0
+    measured_on: str = ""
+    role: str = "whole"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The whole of model.json. event_time: [first, last] event of the training data, Unix seconds, or [].
-    width: columns of the dense input. dense: name -> shape of every dense tensor (float32)."""
+    """The whole of model.json. executables: of each role and bucket, what is to serve it first, then what replaces that
+    where it cannot be run. event_time: [first, last] event of the training data, Unix seconds, or [].
+    width: columns of the dense input. dense: name -> shape of every dense tensor (float32). user_width: numbers that
+    the dense graph's user part computes of a request; 0 where it is not split (processor.userside)."""
 
     model: str
     version: int
@@ -129,9 +166,11 @@ class Manifest:
     dense: dict[str, list[int]]
     files: dict[str, File]
     executables: list[Executable] = field(default_factory=list)
+    stage: Stage | None = None
     event_time: list[float] = field(default_factory=list)
     format: str = FORMAT
     notes: dict[str, Any] = field(default_factory=dict)
+    user_width: int = 0
 
     def to_json(self) -> bytes:
         """The file's bytes; raises BadInput when the manifest contradicts itself."""
@@ -159,12 +198,19 @@ class Manifest:
     def input(self, name: str) -> Input:
         return next(i for i in self.inputs if i.name == name)
 
+    @property
+    def sources(self) -> list[Input]:
+        """All that features read: the request's inputs, then the stage's outputs."""
+        return [*self.inputs, *(self.stage.outputs if self.stage else ())]
+
 
 def _build(kind: Any, raw: Any, where: str) -> Any:
     """Checks `raw` against the annotation `kind` and builds dataclasses from dicts on the way."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return raw
+    if origin is types.UnionType:
+        return None if raw is None else _build(args[0], raw, where)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(raw, dict):
             raise BadInput(f"{where}: an object wanted, got {type(raw).__name__}")
@@ -217,13 +263,16 @@ def validate(manifest: Manifest) -> None:
     _want(m.version > 0, f"manifest.version: a positive integer wanted, got {m.version}")
     _want(0 < m.width <= 1 << 20, f"manifest.width: 1 to {1 << 20} wanted, got {m.width}")
     _want(len(m.event_time) in (0, 2), "manifest.event_time: [] or [first, last] wanted")
-    _unique([i.name for i in m.inputs], "manifest.inputs")
+    _unique([i.name for i in m.sources], "manifest.inputs")
     _unique([f.name for f in m.features], "manifest.features")
     _unique([t.name for t in m.tables], "manifest.tables")
     _unique([o.name for o in m.outputs], "manifest.outputs")
     _want(bool(m.inputs), "manifest.inputs: at least one wanted")
     _want(bool(m.outputs), "manifest.outputs: at least one wanted")
-    for i in m.inputs:
+    if m.stage is not None:
+        _want(NAME.fullmatch(m.stage.runtime) is not None, "manifest.stage.runtime: a plain name wanted")
+        _want(m.stage.file in m.files, "manifest.stage.file: not among manifest.files")
+    for i in m.sources:
         where = f"manifest.inputs[{i.name}]"
         _want(i.dtype in DTYPES, f"{where}.dtype: one of {', '.join(DTYPES)} wanted, got {i.dtype[:40]!r}")
         _want(0 <= i.columns <= 65536, f"{where}.columns: 0 to 65536 wanted, got {i.columns}")
@@ -248,8 +297,23 @@ def validate(manifest: Manifest) -> None:
         _want(NAME.fullmatch(e.backend) is not None, f"{where}.backend: a plain name wanted")
         _want(0 < e.bucket <= 1 << 20, f"{where}.bucket: 1 to {1 << 20} wanted")
         _want(e.file in m.files, f"{where}.file: not among manifest.files")
+        _want(e.role in ROLES, f"{where}.role: one of {', '.join(ROLES)} wanted, got {e.role[:40]!r}")
+        _want(NAME.fullmatch(e.target) is not None, f"{where}.target: a plain name wanted")
+        _want(e.precision in PRECISIONS, f"{where}.precision: one of {', '.join(PRECISIONS)} wanted")
+        _want(not e.origin or e.origin in m.files, f"{where}.origin: not among manifest.files")
+        _want(e.cost_us >= 0 and e.error >= 0, f"{where}: cost_us and error of 0 or more wanted")
+        for value in (e.sha256, e.frozen):
+            _want(
+                not value or HEX64.fullmatch(value) is not None, f"{where}: sha256 and frozen of 64 hex digits wanted"
+            )
         for w in e.weights:
             _want(w in m.dense, f"{where}.weights: {w[:64]!r} is not among manifest.dense")
+    _want(0 <= m.user_width <= MAX_USER_WIDTH, f"manifest.user_width: 0 to {MAX_USER_WIDTH} wanted, got {m.user_width}")
+    split = {e.role for e in m.executables} - {"whole"}
+    _want(
+        split == ({"user", "candidate"} if m.user_width else set()),
+        f"manifest.user_width: {m.user_width}, so executables of {'both' if m.user_width else 'no'} parts wanted",
+    )
     for path, file in m.files.items():
         parts = path.split("/")
         safe = all(NAME.fullmatch(p) and p not in (".", "..") for p in parts)
@@ -260,10 +324,11 @@ def validate(manifest: Manifest) -> None:
 
 
 def _validate_features(m: Manifest) -> None:
-    inputs, tables = {i.name: i for i in m.inputs}, {t.name: t for t in m.tables}
+    inputs, tables = {i.name: i for i in m.sources}, {t.name: t for t in m.tables}
     for f in m.features:
         where = f"manifest.features[{f.name}]"
-        _want(f.kind in KINDS, f"{where}.kind: one of {', '.join(KINDS)} wanted, got {f.kind[:40]!r}")
+        kinds = (*KINDS, FLOATS)
+        _want(f.kind in kinds, f"{where}.kind: one of {', '.join(kinds)} wanted, got {f.kind[:40]!r}")
         _want(
             f.combiner in COMBINERS, f"{where}.combiner: one of {', '.join(COMBINERS)} wanted, got {f.combiner[:40]!r}"
         )
@@ -271,17 +336,20 @@ def _validate_features(m: Manifest) -> None:
         _want(f.input in inputs, f"{where}.input: {f.input[:64]!r} is not among manifest.inputs")
         _want(0 <= f.max_length <= 1 << 20, f"{where}.max_length: 0 to {1 << 20} wanted, got {f.max_length}")
         source = inputs[f.input]
-        wanted = {"float": "float32", "id": "int64", "ids": "int64", "string": "string", "strings": "string"}[f.kind]
+        wanted = {"float": "float32", FLOATS: "float32", "id": "int64", "ids": "int64"}.get(f.kind, "string")
         _want(source.dtype == wanted, f"{where}.input: {wanted} wanted, got {source.dtype}")
         if f.kind in ("ids", "strings"):
             _want(f.column == -1, f"{where}.column: -1 wanted for kind {f.kind}, got {f.column}")
         elif source.columns:
-            _want(0 <= f.column < source.columns, f"{where}.column: 0 to {source.columns - 1} wanted, got {f.column}")
+            most = source.columns - (f.width if f.kind == FLOATS else 1)
+            _want(0 <= f.column <= most, f"{where}.column: 0 to {most} wanted, got {f.column}")
         else:
             _want(f.column == -1, f"{where}.column: -1 wanted for an input of shape [n], got {f.column}")
             _want(not source.ragged, f"{where}.input: kind {f.kind} wants one value a row, the input is ragged")
-        if f.kind == "float":
-            _want(f.table == "" and f.width == 1, f"{where}: kind float has no table and width 1")
+        if f.kind in ("float", FLOATS):
+            wide = f.width if f.kind == FLOATS and source.columns else 1
+            fits = f.table == "" and f.width == wide > 0
+            _want(fits, f"{where}: kind {f.kind} has no table and width {max(wide, 1)}")
         else:
             _want(f.table in tables, f"{where}.table: {f.table[:64]!r} is not among manifest.tables")
             wide = tables[f.table].dim

@@ -62,8 +62,8 @@ def crc32(data: Any) -> str:
     """Checksum of a buffer as 8 hex digits. Runs outside the GIL, in chunks that keep the writer interruptible; those
     of a large buffer on all cores."""
     view = memoryview(data).cast("B")
-    workers = min(MAX_WORKERS, os.cpu_count() or 1, len(view) // PARALLEL_NBYTES)
-    if workers < 2:
+    workers = min(MAX_WORKERS, len(view) // PARALLEL_NBYTES)
+    if workers < 2 or (workers := min(workers, os.cpu_count() or 1)) < 2:
         return f"{_crc32(view):08x}"
     size = -(-len(view) // workers)
     parts = [view[at : at + size] for at in range(0, len(view), size)]
@@ -107,7 +107,7 @@ def _power(n: int) -> int:
 
 def array_crc32(array: NDArray[Any]) -> str:
     """Checksum of an array's bytes in C order."""
-    return crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) if array.size else crc32(b"")
+    return crc32(np.ascontiguousarray(array).data) if array.size else crc32(b"")
 
 
 def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
@@ -167,9 +167,11 @@ def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise Corrupt(f"{what}: the metadata is not an object of strings")
     body = data[8 + length :]
+    body.flags.writeable = False
+    address = body.ctypes.data
     arrays, spans = {}, []
     for name, entry in header.items():
-        start, stop, array = _view(body, entry, f"{what}: tensor {name[:64]!r}")
+        start, stop, array = _view(body, address, entry, f"{what}: tensor {name[:64]!r}")
         arrays[name] = array
         spans.append((start, stop))
     end = 0
@@ -182,7 +184,8 @@ def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
     return Tensors(metadata, arrays)
 
 
-def _view(body: NDArray[np.uint8], entry: Any, where: str) -> tuple[int, int, NDArray[Any]]:
+def _view(body: NDArray[np.uint8], address: int, entry: Any, where: str) -> tuple[int, int, NDArray[Any]]:
+    """(first byte, the byte after the last, the tensor), of a body that lies at an address and cannot be written."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise Corrupt(f"{where}: dtype, shape and data_offsets wanted")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -194,16 +197,17 @@ def _view(body: NDArray[np.uint8], entry: Any, where: str) -> tuple[int, int, ND
     if not _naturals(offsets) or len(offsets) != 2:
         raise Corrupt(f"{where}: two data_offsets wanted")
     start, stop = offsets
-    nbytes = math.prod(shape) * DTYPES[dtype].itemsize
+    kind, count = DTYPES[dtype], math.prod(shape)
+    nbytes = count * kind.itemsize
     if not start <= stop <= body.nbytes:
         raise Corrupt(f"{where}: bytes {start} to {stop} lie outside the file")
     if stop - start != nbytes:
         raise Corrupt(f"{where}: shape {shape} of {dtype} wants {nbytes} bytes, got {stop - start}")
-    raw = body[start:stop]
-    if raw.ctypes.data % DTYPES[dtype].itemsize:
-        raw = raw.copy()
-    array = raw.view(DTYPES[dtype]).reshape(shape)
-    array.flags.writeable = False
+    if (address + start) % kind.itemsize:
+        array = body[start:stop].copy().view(kind).reshape(shape)
+        array.flags.writeable = False
+    else:
+        array = body[start:stop].view(kind).reshape(shape)
     return start, stop, array
 
 

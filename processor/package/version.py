@@ -1,9 +1,10 @@
 """A version's folder: written aside and committed by one rename, read through its manifest only.
 
 Invariants: a version is built in a hidden sibling folder and renamed into place after its manifest, so a folder with
-a number for a name and a model.json inside is always complete. A reader opens nothing that the manifest does not
-name, resolves every path inside the folder (links that lead out are refused), and checks size and checksum of every
-file before it hands out a view of it.
+a number for a name and a model.json inside is always complete. A version made from what lies in its folder already (an
+imported SavedModel) is moved in beside it, the manifest last. A reader opens nothing that the manifest does not name,
+resolves every path inside the folder (links that lead out are refused), and checks size and checksum of every file
+before it hands out a view of it.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ class VersionWriter:
     Use as a context manager: leaving the block without a commit removes what was written.
     """
 
-    def __init__(self, repository: Path, model: str, version: int) -> None:
-        self._target = repository / model / str(version)
-        if self._target.exists():
+    def __init__(self, repository: Path, model: str, version: int, beside: bool = False) -> None:
+        """beside: the version's folder is there already and holds what the version is made from, but no manifest."""
+        self._target, self._beside = repository / model / str(version), beside
+        if (self._target / MANIFEST if beside else self._target).exists():
             raise Conflict(f"version {version} of {model!r} exists already")
         self.folder = self._target.with_name(f".{version}.{secrets.token_hex(4)}.tmp")
         self.folder.mkdir(parents=True)
@@ -91,12 +93,26 @@ class VersionWriter:
         (self.folder / DELTAS).mkdir(exist_ok=True)
         with atomic_file(self.folder / MANIFEST) as file:
             file.write(text)
+        if self._beside:
+            self._move_in()
+            return self._target
         try:
             self.folder.rename(self._target)
         except OSError:
             raise Conflict(f"version {manifest.version} of {manifest.model!r} exists already") from None
         fsync_folder(self._target.parent)
         return self._target
+
+    def _move_in(self) -> None:
+        """Moves everything into the folder that is there, the manifest last: what an earlier try left is replaced."""
+        for path in sorted(self.folder.iterdir(), key=lambda p: p.name == MANIFEST):
+            place = self._target / path.name
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place)
+            if path.name == MANIFEST:
+                fsync_folder(self._target)
+            path.replace(place)
+        fsync_folder(self._target)
 
 
 def add_file(folder: Path, name: str, data: bytes) -> None:
@@ -150,10 +166,16 @@ class VersionReader:
 
     def file(self, name: str) -> bytes:
         """The bytes of one file that the manifest names, checked against their checksum."""
+        return self.mapped(name).tobytes()
+
+    def mapped(self, name: str) -> NDArray[np.uint8]:
+        """A file that the manifest names as a read-only view, checked against its size and checksum."""
         if name not in self.manifest.files:
             raise Corrupt(f"{name}: not named by the manifest")
-        data = inside(self.folder, name).read_bytes()
-        if crc32(data) != self.manifest.files[name].crc32:
+        entry, data = self.manifest.files[name], map_file(inside(self.folder, name))
+        if data.nbytes != entry.nbytes:
+            raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {data.nbytes}")
+        if crc32(data.data) != entry.crc32:
             raise Corrupt(f"{name}: does not match its checksum")
         return data
 

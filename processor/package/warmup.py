@@ -79,17 +79,3 @@ def _starts(offsets: NDArray[Any], nbytes: int) -> NDArray[np.int64]:
     if not sound or offsets[0] != 0 or offsets[-1] != nbytes or (offsets[1:] < offsets[:-1]).any():
         raise Corrupt(f"{WARMUP}: offsets of strings ascending from 0 to {nbytes} wanted")
     return offsets
-
-
-def blank_request(inputs: Sequence[Input]) -> dict[str, Column]:
-    """One row of nothing: what a version without recorded requests is warmed with."""
-    return {spec.name: _blank(spec) for spec in inputs}
-
-
-def _blank(spec: Input) -> Column:
-    if spec.ragged:
-        values = Strings.of([]) if spec.dtype == "string" else np.empty(0, np.int64)
-        return Ragged(values, np.zeros(2, np.int64))
-    if spec.dtype == "string":
-        return Strings.of([b""] * (spec.columns or 1))
-    return np.zeros((1, spec.columns) if spec.columns else 1, np.dtype(spec.dtype))

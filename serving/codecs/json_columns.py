@@ -1,17 +1,20 @@
 """JSON values to columns, typed as strictly as TensorFlow Serving does it: int64 refuses 1.0 and true,
 float32 takes 1.
 
-No Python loop per value: types and lengths are checked as sets made at C speed, then numpy converts the flat
-list.
+No Python loop per value. Numbers are converted and their types checked in one pass of struct.pack, which refuses what
+is not a number of its kind, but for booleans: so it is used only where a body has none (`plain`). Measured on rows of
+26 integers: a tenth of the time of a set of their types and numpy's conversion, which now only say what is wrong.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from itertools import chain
+import struct
+from itertools import chain, starmap
 from typing import Any
 
+import numba as nb
 import numpy as np
 
 from processor.columns import Column, Ragged, Strings
@@ -19,12 +22,13 @@ from processor.errors import BadInput
 from processor.package.manifest import Input
 from serving.codecs.wire import kind
 
+FORMATS = {"int64": "q", "float32": "f"}
 DT_NAMES = {"int64": "DT_INT64", "float32": "DT_FLOAT", "string": "DT_STRING"}
 INT64 = range(-(2**63), 2**63)
 
 
-def column(spec: Input, values: Any) -> Column:
-    """One input's values, rows first, as the column that the manifest describes.
+def column(spec: Input, values: Any, plain: bool = False) -> Column:
+    """One input's values, rows first, as the column that the manifest describes. plain: they hold no booleans.
 
     columns 0: [n], or [n, 1] which counts as [n]. columns k: [n, k] (strings flat, n * k of them). ragged: a
     list of n lists. Raises BadInput.
@@ -32,11 +36,18 @@ def column(spec: Input, values: Any) -> Column:
     if type(values) is not list:
         raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {kind(values)}")
     if spec.ragged:
-        return _ragged(spec, values)
+        return _ragged(spec, values, plain)
+    if plain and spec.columns and spec.dtype != "string":
+        try:
+            packed = b"".join(starmap(struct.Struct(f"={spec.columns}{FORMATS[spec.dtype]}").pack, values))
+            return np.frombuffer(packed, spec.dtype).reshape(-1, spec.columns)
+        except (struct.error, OverflowError, TypeError):
+            # What follows says what is wrong.
+            pass
     flat = _flatten(spec, values)
     if spec.dtype == "string":
         return Strings.of(strings(spec, flat))
-    array = numbers(spec, flat)
+    array = numbers(spec, flat, plain)
     return array.reshape(-1, spec.columns) if spec.columns else array
 
 
@@ -64,7 +75,7 @@ def _flatten(spec: Input, rows: list[Any]) -> list[Any]:
     return list(chain.from_iterable(rows))
 
 
-def _ragged(spec: Input, rows: list[Any]) -> Ragged:
+def _ragged(spec: Input, rows: list[Any], plain: bool) -> Ragged:
     if rows and set(map(type, rows)) != {list}:
         at = next(i for i, row in enumerate(rows) if type(row) is not list)
         raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {kind(rows[at])} at item {at}")
@@ -73,12 +84,33 @@ def _ragged(spec: Input, rows: list[Any]) -> Ragged:
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=splits[1:])
     if spec.dtype == "string":
         return Ragged(Strings.of(strings(spec, flat)), splits)
-    return Ragged(numbers(spec, flat), splits)
+    return Ragged(numbers(spec, flat, plain), splits)
 
 
-def numbers(spec: Input, flat: list[Any]) -> Any:
-    """int64 or float32 [len(flat)] as spec.dtype says; raises BadInput for other types and for values out of
-    range."""
+def has_booleans(body: bytes) -> bool:
+    """Whether a body may hold true or false: two of their letters stand side by side in it, maybe in a name."""
+    return bool(_has_boolean_letters(np.frombuffer(body, np.uint8)))
+
+
+# Searching the words takes twenty times as long: half of what orjson needs to parse the body.
+@nb.njit(nb.boolean(nb.types.Array(nb.uint8, 1, "C", readonly=True)), cache=True, nogil=True)
+def _has_boolean_letters(body):  # type: ignore[no-untyped-def]
+    found = False
+    for i in range(len(body) - 1):
+        # "ru" of true, and "al" of false; no early end, so that it is done many bytes at a time.
+        found = found | ((body[i] == 114) & (body[i + 1] == 117)) | ((body[i] == 97) & (body[i + 1] == 108))
+    return found
+
+
+def numbers(spec: Input, flat: list[Any], plain: bool = False) -> Any:
+    """int64 or float32 [len(flat)] as spec.dtype says; raises BadInput for other types and for values out of range.
+    plain: they hold no booleans."""
+    if plain:
+        try:
+            return np.frombuffer(struct.pack(f"={len(flat)}{FORMATS[spec.dtype]}", *flat), spec.dtype)
+        except (struct.error, OverflowError):
+            # As above.
+            pass
     types = set(map(type, flat))
     if spec.dtype == "int64":
         if types - {int}:

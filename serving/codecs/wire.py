@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,11 @@ MAX_BODY_NBYTES = 64 << 20
 # left.
 MAX_SLOW_JSON_NBYTES = 8 << 20
 MAX_TIMEOUT_S = 3600.0
+# Below that a compressed reply is no shorter in packets.
+MIN_DEFLATE_NBYTES = 1400
+MAX_ACCEPT_NBYTES = 256
+CODINGS = ((b"gzip", zlib.MAX_WBITS | 16), (b"deflate", zlib.MAX_WBITS))
+VARY = (b"vary", b"accept-encoding")
 
 Headers = Mapping[bytes, bytes]
 """Header values by lower-case name."""
@@ -64,6 +69,22 @@ def inflate(body: bytes, headers: Headers, max_nbytes: int = MAX_BODY_NBYTES) ->
     return inflated
 
 
+def deflate(body: bytes, headers: Headers) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
+    """The body under the best coding that the request accepts, and the headers that say so; as it is when it is short,
+    or none of ours is accepted."""
+    if len(body) < MIN_DEFLATE_NBYTES:
+        return body, ()
+    accepted = {}
+    for part in headers.get(b"accept-encoding", b"")[:MAX_ACCEPT_NBYTES].lower().split(b","):
+        coding, _, quality = part.partition(b";")
+        accepted[coding.strip()] = quality.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
+    for coding, bits in CODINGS:
+        if accepted.get(coding):
+            stream = zlib.compressobj(1, zlib.DEFLATED, bits)
+            return stream.compress(body) + stream.flush(), ((b"content-encoding", coding), VARY)
+    return body, ()
+
+
 def load_json(body: bytes | memoryview) -> dict[str, Any]:
     """The body's JSON object; NaN, Infinity and -Infinity are numbers. Raises BadInput."""
     if not body:
@@ -101,6 +122,11 @@ def json_numbers(array: NDArray[np.float32]) -> Any:
     if np.isfinite(array).all():
         return array
     return orjson.Fragment(_spell_nested(array.tolist()))
+
+
+def json_number(value: np.float32) -> Any:
+    """What dump_json takes for one number."""
+    return value if math.isfinite(value) else orjson.Fragment(_spell_nested(float(value)))
 
 
 def _spell_nested(value: Any) -> str:

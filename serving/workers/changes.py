@@ -1,11 +1,13 @@
-"""A version's buffers and changes on their way from its writer to the replica of another process.
+"""A version's frames on their way from its writer to the replica of another process.
 
-Every array gets a number when it is first met. A worker holds exactly the arrays of the last change that it has
-acknowledged, and the supervisor knows it; so a change brings what is new, and names the rest. A change that was refused
+Every array gets a number when it is first met. A worker holds exactly the arrays of the last frame that it has
+acknowledged, and the supervisor knows it; so a frame brings what is new, and names the rest. A frame that was refused
 or cut short leaves both sides as they were.
 
-    open      manifest, control words, the executables' files, recorded requests: what a Replica is made from
-    change    flip, epoch, generation; new arrays; per table and for the dense tensors, names -> numbers
+    open      manifest, control words, the files of executables, stage and warm-up: what a Replica is made from
+    frame     its number; new arrays; per table and for the dense tensors, names -> numbers
+
+What a flip changes beyond the frame is in the control words: no message tells of it (processor.control).
 
 All of it is memory of the supervisor or mapped files that it has verified: one copy, whoever maps it. Dense tensors
 that a delta has brought are copied once into memory that can be shared.
@@ -13,6 +15,7 @@ that a delta has brought are copied once into memory that can be shared.
 
 from __future__ import annotations
 
+import logging
 import mmap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,20 +25,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.clock import Clock
-from processor.generation import Generation
+from processor.control import Control
+from processor.errors import Corrupt, FreshetError
+from processor.executables import executable_files
 from processor.memory import Handle, advise, share
 from processor.package.manifest import Manifest
+from processor.package.tensors import crc32
+from processor.package.version import VersionReader
 from processor.package.warmup import WARMUP
-from processor.replica import WRITTEN_BY_READERS, Change, Package, Replica, chosen
-from processor.sessions import SessionGroup
+from processor.replica import WRITTEN_BY_READERS, Frame, Replica
+from processor.sessions import GroupOptions
 from processor.stores.remote import RemoteTables
 from serving.workers.channel import Message
 from serving.workers.parcel import Packed, Parcel, Unpacker
 
+log = logging.getLogger("freshet.workers")
+
 
 @dataclass(slots=True)
 class Numbered:
-    """An array that a change names; `array` keeps its identity taken."""
+    """An array that a frame names; `array` keeps its identity taken."""
 
     array: NDArray[Any]
     number: int
@@ -45,9 +54,9 @@ class Numbered:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A change with its arrays numbered."""
+    """A frame with its arrays numbered."""
 
-    change: Change
+    frame: Frame
     tables: list[dict[str, int]]
     dense: dict[str, int]
 
@@ -59,19 +68,28 @@ class Outgoing:
 class Sender:
     """The supervisor's side of one version."""
 
-    def __init__(self, package: Package, control: NDArray[np.int64]) -> None:
-        """Reads the executables' files; raises FreshetError when they cannot be served."""
-        names = list(dict.fromkeys(entry.file for entry in chosen(package.manifest)))
-        names += [WARMUP] if WARMUP in package.manifest.files else []
-        contents = [np.frombuffer(package.file(name), np.uint8) for name in names]
+    def __init__(self, package: VersionReader, control: Control) -> None:
+        """Maps the files that a replica is made from. One that is damaged is left out: it is the worker's replica that
+        says what replaces it, or that nothing does."""
+        names, contents = [], []
+        wanted = sorted(executable_files(package.manifest))
+        wanted += [package.manifest.stage.file] if package.manifest.stage else []
+        wanted += [WARMUP] if WARMUP in package.manifest.files else []
+        for name in wanted:
+            try:
+                contents.append(package.mapped(name))
+            except FreshetError as error:
+                log.warning("%s version %d: %s", package.manifest.model, package.manifest.version, error)
+            else:
+                names.append(name)
         self._manifest = package.manifest
         self._files = dict(zip(names, share(contents, "executables")))
-        (self._control,) = share([control], "control")
+        (self._control,) = share([control.words], "control")
         self._known: dict[int, Numbered] = {}
         self._last = 0
 
     def opening(self, process: int) -> tuple[Message, list[int]]:
-        """What a process makes its replica from. process: whose words of `control` it pins by."""
+        """What a process makes its replica from. process: whose pins are its own."""
         parcel = Parcel()
         message = {
             "manifest": self._manifest.to_json().decode(),
@@ -81,27 +99,25 @@ class Sender:
         }
         return message, parcel.fds
 
-    def number(self, change: Change) -> Outgoing:
-        """Numbers a change's arrays and makes those that are new shareable."""
-        met = [(a, name in WRITTEN_BY_READERS) for arrays in change.arrays for name, a in arrays.items()]
-        met += [(a, False) for a in change.dense.values()]
+    def number(self, frame: Frame) -> Outgoing:
+        """Numbers a frame's arrays and makes those that are new shareable."""
+        met = [(a, name in WRITTEN_BY_READERS) for arrays in frame.arrays for name, a in arrays.items()]
+        met += [(a, False) for a in frame.dense.values()]
         new = {id(a): (a, writable) for a, writable in met if id(a) not in self._known}
         handles = share([a for a, _ in new.values()], "dense")
         for (array, writable), handle in zip(new.values(), handles):
             self._last += 1
             self._known[id(array)] = Numbered(array, self._last, handle, writable)
-        tables = [self._numbers(arrays) for arrays in change.arrays]
-        return Outgoing(change, tables, self._numbers(change.dense))
+        tables = [self._numbers(arrays) for arrays in frame.arrays]
+        return Outgoing(frame, tables, self._numbers(frame.dense))
 
     def message(self, outgoing: Outgoing, held: frozenset[int]) -> tuple[Message, list[int]]:
-        """The change for a worker that holds the arrays of these numbers."""
-        parcel, change = Parcel(), outgoing.change
+        """The frame for a worker that holds the arrays of these numbers."""
+        parcel = Parcel()
         named = outgoing.numbers - held
         new = [(n.number, parcel.pack(n.handle, n.writable)) for n in self._known.values() if n.number in named]
         message = {
-            "flip": change.flip,
-            "epoch": change.epoch,
-            "generation": [change.generation.version, change.generation.step],
+            "frame": outgoing.frame.number,
             "new": new,
             "tables": outgoing.tables,
             "dense": outgoing.dense,
@@ -109,7 +125,7 @@ class Sender:
         return message, parcel.fds
 
     def settle(self, outgoing: Outgoing) -> None:
-        """This is the change that all hold now: arrays of others are let go."""
+        """This is the frame that all hold now: arrays of others are let go."""
         numbers = outgoing.numbers
         self._known = {key: n for key, n in self._known.items() if n.number in numbers}
 
@@ -119,13 +135,17 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A version's files as they were sent."""
+    """A version's files as they were sent; mapped, and read by whoever chooses them."""
 
     manifest: Manifest
-    files: Mapping[str, bytes]
+    files: Mapping[str, NDArray[Any]]
 
     def file(self, name: str) -> bytes:
-        return self.files[name]
+        """See processor.executables.Package.file."""
+        data = self.files[name].tobytes() if name in self.files else b""
+        if crc32(data) != self.manifest.files[name].crc32:
+            raise Corrupt(f"{name}: does not match its checksum")
+        return data
 
 
 class Receiver:
@@ -135,23 +155,31 @@ class Receiver:
         self,
         message: Message,
         unpacker: Unpacker,
-        group_of: Callable[[str], SessionGroup],
+        options_of: Callable[[str], GroupOptions],
         clock: Clock,
         remote: RemoteTables | None = None,
     ) -> None:
-        """group_of: a model's session group. remote: see Replica."""
-        files = {name: unpacker.unpack(packed).tobytes() for name, packed in message["files"].items()}
+        """options_of: a model's session group. remote: see Replica."""
+        files = {name: unpacker.unpack(packed) for name, packed in message["files"].items()}
         package = Received(Manifest.from_json(message["manifest"].encode()), files)
-        control = unpacker.unpack(message["control"])
-        group = group_of(package.manifest.model)
-        options, process = group.options, message["process"]
-        self.replica = Replica(package, control, process, options.threads, clock, options.all_cpus, remote, group.warm)
+        control = Control(unpacker.unpack(message["control"]))
+        options = options_of(package.manifest.model)
+        self.replica = Replica(
+            package,
+            control,
+            message["process"],
+            options.threads,
+            clock,
+            options.all_cpus,
+            remote,
+            options.sessions,
+        )
         self._arrays: dict[int, NDArray[Any]] = {}
         self._dense_numbers: dict[str, int] = {}
         self._dense: dict[str, NDArray[np.float32]] = {}
 
     def prepare(self, message: Message, unpacker: Unpacker) -> None:
-        """See Readers.prepare; raises why the replica cannot serve the change."""
+        """See Readers.prepare; raises why the replica cannot serve the frame."""
         new: Iterable[tuple[int, Packed]] = message["new"]
         arrays = self._arrays | {number: unpacker.unpack(packed) for number, packed in new}
         numbers = message["dense"]
@@ -164,8 +192,7 @@ class Receiver:
                 for number in (names["base"], names["log"]):
                     if number not in self._arrays:
                         advise(arrays[number], mmap.MADV_RANDOM)
-        version, step = message["generation"]
-        self.replica.prepare(Change(message["flip"], message["epoch"], Generation(version, step), tables, dense))
+        self.replica.prepare(Frame(message["frame"], tables, dense))
         named = {n for names in (*message["tables"], numbers) for n in names.values()}
         self._arrays = {number: array for number, array in arrays.items() if number in named}
         self._dense, self._dense_numbers = dense, numbers

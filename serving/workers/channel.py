@@ -27,6 +27,9 @@ from typing import Any
 
 import orjson
 
+from processor import errors
+from processor.errors import FreshetError
+
 MAX_FDS = 253
 MAX_INLINE_NBYTES = 32 << 10
 MAX_MESSAGE_NBYTES = 256 << 20
@@ -163,6 +166,14 @@ def _enclosed(data: bytes, fds: Sequence[int]) -> Iterator[tuple[bytes, Sequence
         yield MEMFD, [*fds, fd]
     finally:
         os.close(fd)
+
+
+def refusal(name: str, message: str) -> FreshetError:
+    """An error as the worker raised it; its class if that is one of ours."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, FreshetError):
+        return kind(message)
+    return FreshetError(message)
 
 
 def _contents(fd: int) -> bytes:

@@ -36,11 +36,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from processor import errors
 from processor.errors import FreshetError, NotReady
 from processor.memory import reserve, share
 from processor.stores.config import RemoteConfig
-from serving.workers.channel import Channel, Gone, Message
+from serving.workers.channel import Channel, Gone, Message, refusal
 from serving.workers.parcel import Parcel
 
 log = logging.getLogger("freshet.fleet")
@@ -68,7 +67,8 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker is started with. session_options, recording, watching: see ServeConfig."""
+    """What a worker is started with. session_options, recording, watching: see ServeConfig. grpc_address: reserved for
+    all of them."""
 
     session_options: dict[str, Any]
     default_timeout_s: float | None
@@ -80,6 +80,9 @@ class WorkerSettings:
     recording: dict[str, Any] | None = None
     watching: dict[str, Any] = field(default_factory=dict)
     log_format: str = "text"
+    grpc_address: str = "127.0.0.1:0"
+    model_control: str = "none"
+    admin_token: str = field(default="", repr=False)
 
     def message(self) -> Message:
         return asdict(self)
@@ -193,7 +196,7 @@ class WorkerProcess:
         if answer is None:
             return
         if "error" in message:
-            answer.set_exception(_refusal(*message["error"]))
+            answer.set_exception(refusal(*message["error"]))
         else:
             answer.set_result(message)
 
@@ -390,11 +393,3 @@ class Fleet:
 
     def _connections(self, worker: WorkerProcess) -> int:
         return worker.handed - int(self._ended[worker.slot])
-
-
-def _refusal(name: str, message: str) -> FreshetError:
-    """An error as the worker raised it; its class if that is one of ours."""
-    kind = getattr(errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, FreshetError):
-        return kind(message)
-    return FreshetError(message)

@@ -2,19 +2,21 @@
 
 A FleetHost is a ModelHost that answers nothing itself: connect() gives a version to every worker. What is never seen:
 
-- A change that some worker cannot serve. prepare() asks all of them at once and returns when each has acknowledged; the
+- A frame that some worker cannot serve. prepare() asks all of them at once and returns when each has acknowledged; the
   version's one store to its control words, which all map, comes after that. One that refuses refuses for all; one that
-  is gone counts as gone: it is buried, so certainly dead, before the store is made.
-- A worker that misses a change. A new process joins first, then gets every version that was there, each under that
-  version's lock at the change that it stands at; versions that come later count it among their readers from the start.
-  Routes come last, connections after them.
+  is gone counts as gone: it is buried, so certainly dead, before the store is made. A flip over the frame that is there
+  asks nobody: all of it is in the control words.
+- A worker that misses a frame. A new process joins first, then gets every version that was there, each under that
+  version's lock at the frame that it stands on; versions that come later count it among their readers from the start.
+  Routes come last, connections after them. Flips that are made meanwhile it reads like any other.
 - A worker that is sent to a version it does not have. Routes name a version after it was prepared everywhere, and a
   version is closed in the workers after no routes name it: both on one channel, in that order.
 
 Order of locks: a model's, a version's, `_publishing`, `_registry`. The dead are buried under any of them: burying takes
 `_registry` alone.
 
-With all workers dead at once nothing can be prepared: deltas and loads are NotReady until one is back.
+With all workers dead at once nothing can be prepared: loads, and deltas that bring a frame, are NotReady until one is
+back. Deltas of rows are taken: whoever comes serves them from its first request on.
 """
 
 from __future__ import annotations
@@ -35,13 +37,14 @@ from processor.clock import Clock, SystemClock
 from processor.errors import BadInput, FreshetError, NotReady
 from processor.groups import GroupStats
 from processor.host import ModelHost
-from processor.replica import Change, clear_words
+from processor.replica import Frame
 from processor.served import ServedVersion
 from processor.session import SessionStats
 from processor.shadow import Compared
 from processor.sketch import Sketch
 from processor.stores.remote import RemoteStats, RemoteTables
 from serving.config import ServeConfig
+from serving.control import Act, nothing_to_control
 from serving.workers.changes import Outgoing, Sender
 from serving.workers.channel import Gone, Message
 from serving.workers.fleet import Fleet, WorkerProcess
@@ -53,15 +56,23 @@ ANSWER_TIMEOUT_S = 300.0
 REPORT_TIMEOUT_S = 1.0
 ABSENCE_TIMEOUT_S = 2.0
 ABSENCE_POLL_S = 0.02
+# Clients' changes and questions at once; those of one model wait for each other anyway.
+CONTROLS = 4
 
 
 class FleetHost(ModelHost):
     """Every model of a repository, answered by a fleet."""
 
     def __init__(
-        self, config: ServeConfig, fleet: Fleet, scrape: Callable[[], bytes], clock: Clock | None = None
+        self,
+        config: ServeConfig,
+        fleet: Fleet,
+        scrape: Callable[[], bytes],
+        control: Act = nothing_to_control,
+        clock: Clock | None = None,
     ) -> None:
-        """Starts the fleet; load_all() loads the models. scrape: renders the metrics that workers are asked for."""
+        """Starts the fleet; load_all() loads the models. scrape: renders the metrics that workers are asked for.
+        control: does what their clients ask of the whole server."""
         clock, remote = clock or SystemClock(), config.remote()
         tables = RemoteTables.of(remote, clock) if remote else None
         super().__init__(
@@ -77,7 +88,8 @@ class FleetHost(ModelHost):
         self._loaded = self._draining = False
         self.totals = Totals()
         self._scrapes = ThreadPoolExecutor(1, "freshet-scrapes")
-        self._scrape = scrape
+        self._controls = ThreadPoolExecutor(CONTROLS, "freshet-controls")
+        self._scrape, self._control = scrape, control
         fleet.start(self)
 
     # What a ModelHost leaves open.
@@ -155,7 +167,8 @@ class FleetHost(ModelHost):
         self.rerouted()
 
     def info(self) -> dict[str, Any]:
-        """See ModelHost.info; with the workers and the sessions of them all."""
+        """See ModelHost.info; with the workers and the sessions of them all, as they report now."""
+        self.refresh()
         groups = {
             name: {"sessions": group.sessions, "queue_rows": group.queue_rows}
             for name, group in self.group_stats().items()
@@ -176,6 +189,7 @@ class FleetHost(ModelHost):
         """The fleet has ended; later calls raise NotReady."""
         super().close()
         self._scrapes.shutdown()
+        self._controls.shutdown()
 
     # What a Fleet asks of its owner.
 
@@ -198,7 +212,7 @@ class FleetHost(ModelHost):
             self._joined = tuple(w for w in self._joined if w is not worker)
             readers = list(self._readers.values())
         for each in readers:
-            clear_words(each.version.control, worker.slot)
+            each.buried(worker)
         self.totals.buried(worker.slot)
 
     def heard(self, worker: WorkerProcess, message: Message) -> None:
@@ -207,6 +221,8 @@ class FleetHost(ModelHost):
             self.totals.reported(worker.slot, message["report"])
         elif message["op"] == "scrape":
             self._scrapes.submit(self._answer_scrape, worker, message["id"])
+        elif message["op"] == "control":
+            self._controls.submit(self._answer_control, worker, message)
 
     # Reports.
 
@@ -228,6 +244,18 @@ class FleetHost(ModelHost):
             text = None
         with contextlib.suppress(Gone):
             worker.tell("reply", {"id": number, "text": text})
+
+    def _answer_control(self, worker: WorkerProcess, message: Message) -> None:
+        answer: Message = {"id": message["id"]}
+        try:
+            answer["result"] = self._control(message["operation"], message["arguments"])
+        except FreshetError as error:
+            answer["error"] = [type(error).__name__, str(error)]
+        except Exception:
+            log.exception("%s failed", message["operation"])
+            answer["error"] = ["FreshetError", "internal error"]
+        with contextlib.suppress(Gone):
+            worker.tell("reply", answer)
 
     # What readers need.
 
@@ -274,7 +302,8 @@ class FleetHost(ModelHost):
 
 
 class FleetReaders:
-    """processor.replica.Readers: a version's replicas in all workers. Its methods run under the version's lock."""
+    """processor.replica.Readers: a version's replicas in all workers. Methods run under the version's lock, but for
+    buried() and cost."""
 
     def __init__(self, host: FleetHost, key: int, version: ServedVersion) -> None:
         """key: what workers know the version by."""
@@ -283,18 +312,26 @@ class FleetReaders:
         self._sender = Sender(version.reader, version.control)
         self._held: dict[WorkerProcess, frozenset[int]] = {}
         self._settled: Outgoing | None = None
-        self.cost: Mapping[int, float] = {}
 
-    def prepare(self, change: Change) -> None:
+    @property
+    def cost(self) -> Mapping[int, float]:
+        """See Readers.cost: as last reported, the mean over the workers."""
+        found: dict[int, list[float]] = {}
+        for gauges in self._host.totals.gauges().values():
+            for bucket, cost in gauges["costs"].get(str(self.key), []):
+                found.setdefault(bucket, []).append(cost)
+        return {bucket: sum(costs) / len(costs) for bucket, costs in sorted(found.items())}
+
+    def prepare(self, frame: Frame) -> None:
         """See Readers.prepare; raises NotReady when there is no worker at all."""
         if self._settled is None:
-            self._open(change)
+            self._open(frame)
             return
-        self._offer(self._sender.number(change), list(self._held))
+        self._offer(self._sender.number(frame), list(self._held))
 
-    def forget(self, flip: int) -> None:
+    def forget(self, frame: int) -> None:
         """See Readers.forget."""
-        self._tell("forget", {"flip": flip})
+        self._tell("forget", {"frame": frame})
 
     def close(self) -> None:
         """See Readers.close."""
@@ -310,17 +347,22 @@ class FleetReaders:
                     answer.result(ANSWER_TIMEOUT_S)
                 self._held[worker] = self._settled.numbers
 
-    def _open(self, change: Change) -> None:
-        """The first change, for every worker that has joined."""
+    def buried(self, worker: WorkerProcess) -> None:
+        """The process is dead; called without the lock."""
+        self.version.control.clear(worker.slot)
+        self._held.pop(worker, None)
+
+    def _open(self, frame: Frame) -> None:
+        """The first frame, for every worker that has joined."""
         workers = self._host.register(self)
         try:
-            self._offer(self._sender.number(change), workers)
+            self._offer(self._sender.number(frame), workers)
         except BaseException:
             self.close()
             raise
 
     def _offer(self, outgoing: Outgoing, workers: Iterable[WorkerProcess]) -> None:
-        """Asks all workers at once whether they can serve the change."""
+        """Asks all workers at once whether they can serve the frame."""
         asked = []
         for worker in workers:
             try:
@@ -330,14 +372,14 @@ class FleetReaders:
         refused: FreshetError | None = None
         for worker, answers in asked:
             try:
-                replies = [answer.result(ANSWER_TIMEOUT_S) for answer in answers]
+                for answer in answers:
+                    answer.result(ANSWER_TIMEOUT_S)
             except (Gone, TimeoutError):
                 self._lose(worker)
             except FreshetError as error:
                 refused = error
             else:
                 self._held[worker] = outgoing.numbers
-                self.cost = {int(bucket): cost for bucket, cost in replies[-1]["cost"]}
         if refused is not None:
             raise refused
         if not self._held:
@@ -346,13 +388,13 @@ class FleetReaders:
         self._sender.settle(outgoing)
 
     def _ask(self, worker: WorkerProcess, outgoing: Outgoing) -> list[Future[Message]]:
-        """Has a worker prepare the change, opening the version first where it has never heard of it."""
+        """Has a worker prepare the frame, opening the version first where it has never heard of it."""
         asked, held = [], self._held.get(worker)
         if held is None:
             message, fds = self._sender.opening(worker.slot)
             asked.append(worker.ask("open", {**message, "version": self.key}, fds))
         message, fds = self._sender.message(outgoing, held or frozenset())
-        asked.append(worker.ask("change", {**message, "version": self.key}, fds))
+        asked.append(worker.ask("frame", {**message, "version": self.key}, fds))
         return asked
 
     def _tell(self, op: str, message: Message) -> None:

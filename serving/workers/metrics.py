@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -24,11 +25,17 @@ class FleetMetrics(Metrics):
 
     def counts(self) -> Counts:
         """See Metrics.counts: as the workers report now."""
+        totals = self.totals()
+        return Counts.of(totals) if totals else super().counts()
+
+    def totals(self) -> dict[str, Any]:
+        """What all workers have counted, as they report now."""
         host = self._host()
         if host is None:
-            return super().counts()
+            return {}
         host.refresh()
-        return Counts.of(host.totals.counters())
+        counters: dict[str, Any] = host.totals.counters()
+        return counters
 
     def collect(self) -> Iterator[Metric]:
         yield from super().collect()

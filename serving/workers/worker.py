@@ -1,7 +1,8 @@
-"""One worker process: the data port's application, sessions and replicas, told what to do by the supervisor.
+"""One worker process: the data ports, sessions and replicas, told what to do by the supervisor.
 
 Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes` prepares
-states and packs dense weights, one change after the other, so that neither ever stands between two requests.
+frames: maps buffers and packs dense weights, one frame after the other, so that neither ever stands between two
+requests. What a flip changes beyond that, sessions read from the control words; no thread is told of it.
 
 Invariants
 - A message is acted on in the order in which it was sent: routes and connections on the loop, changes on their thread.
@@ -15,7 +16,6 @@ Refused: PR_SET_PDEATHSIG (it fires when the thread that spawned the worker ends
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import itertools
 import logging
@@ -34,18 +34,20 @@ from processor.groups import Groups, SessionConfig
 from processor.predictor import Predictor
 from processor.replica import Replica
 from processor.routes import Routes, VersionStatus, find
+from processor.sessions import GroupOptions
 from processor.stores.config import RemoteConfig
 from processor.stores.remote import RemoteTables
 from processor.traffic import Traffic
-from serving.app import DataApp
+from serving.control import Gate
+from serving.data import DataPorts
 from serving.lifecycle import Lifecycle
 from serving.logs import log_to_stderr
 from serving.metrics import Counts
-from serving.port import SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit
+from serving.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
 from serving.protocol import PredictProtocol
 from serving.watching import Watching
 from serving.workers.changes import Receiver
-from serving.workers.channel import Channel, Gone, Message
+from serving.workers.channel import Channel, Gone, Message, refusal
 from serving.workers.parcel import Unpacker
 from serving.workers.report import Report
 
@@ -53,6 +55,8 @@ log = logging.getLogger("freshet.worker")
 
 REPORT_INTERVAL_S = 1.0
 SCRAPE_TIMEOUT_S = 10.0
+# A version that is loaded and warmed takes a while.
+CONTROL_TIMEOUT_S = 600.0
 
 
 class WorkerPredictor(Predictor):
@@ -133,17 +137,22 @@ class Worker:
         self._watching = Watching(settings["watching"], settings["recording"], self._slot)
         self._watching.count(self._metrics)
         self._watching.record(self._predictor, self._metrics)
-        app = DataApp(
+        self._ports = DataPorts(
             self._lifecycle,
             self._metrics,
+            http=None,
+            grpc=settings["grpc_address"],
+            control=self._control,
+            gate=Gate(settings["model_control"], settings["admin_token"]),
             version=settings["version"],
             max_body_nbytes=settings["max_body_nbytes"],
             default_timeout_s=settings["default_timeout_s"],
+            shutdown_timeout_s=settings["shutdown_timeout_s"],
             access=self._watching.access,
             trail=self._watching.trail,
+            protocol=CountedProtocol,
+            protocol_options={"ended": self._connection_ended},
         )
-        protocol = functools.partial(CountedProtocol, data_app=app, ended=self._connection_ended)
-        self._port = Port(app, None, settings["shutdown_timeout_s"], protocol)
         self._changes = ThreadPoolExecutor(1, "freshet-changes")
         self._receivers: dict[int, Receiver] = {}
         remote = settings["remote"]
@@ -155,8 +164,9 @@ class Worker:
     async def run(self) -> None:
         """Serves until the supervisor says end."""
         loop = self._loop = asyncio.get_running_loop()
-        serving = asyncio.create_task(self._port.listen())
-        await self._port.listening.wait()
+        serving = asyncio.create_task(self._ports.listen())
+        serving.add_done_callback(lambda _: self._ports.http.listening.set())
+        await self._ports.http.listening.wait()
         loop.add_reader(self._channel.fileno(), self._read)
         self._channel.send({"op": "hello"})
         self._report_regularly()
@@ -180,7 +190,7 @@ class Worker:
             task = self._loop.create_task(self._adopt(fds[0]))
             self._adopting.add(task)
             task.add_done_callback(self._adopting.discard)
-        elif op in ("open", "change", "forget", "close"):
+        elif op in ("open", "frame", "forget", "close"):
             self._changes.submit(self._change, message, fds)
         elif op == "routes":
             self._reroute(message)
@@ -195,19 +205,19 @@ class Worker:
         elif op == "end":
             self._loop.create_task(self._end())
         elif op == "abort":
-            self._port.abort()
+            self._ports.abort()
 
     async def _adopt(self, fd: int) -> None:
         connection = socket.socket(fileno=fd)
         try:
-            await self._port.adopt(connection)
+            await self._ports.http.adopt(connection)
         except OSError:
             connection.close()
             self._connection_ended()
 
     async def _end(self) -> None:
         await asyncio.gather(*self._adopting, return_exceptions=True)
-        self._port.end()
+        self._ports.end()
 
     def _connection_ended(self) -> None:
         self._ended_connections[self._slot] += 1
@@ -228,16 +238,11 @@ class Worker:
         try:
             with Unpacker(fds) as unpacker:
                 if op == "open":
-                    self._receivers[key] = Receiver(
-                        message, unpacker, self._predictor.groups.of, self._clock, self._remote
-                    )
-                elif op == "change":
-                    receiver = self._receivers[key]
-                    receiver.prepare(message, unpacker)
-                    self._reply(message, cost=list(receiver.replica.cost.items()))
-                    return
+                    self._receivers[key] = Receiver(message, unpacker, self._options_of, self._clock, self._remote)
+                elif op == "frame":
+                    self._receivers[key].prepare(message, unpacker)
                 elif op == "forget":
-                    self._receivers[key].replica.forget(message["flip"])
+                    self._receivers[key].replica.forget(message["frame"])
                 else:
                     self._receivers.pop(key, None)
         except FreshetError as error:
@@ -247,6 +252,9 @@ class Worker:
             self._reply(message, error=[type(error).__name__, "a worker could not take the change"])
         else:
             self._reply(message)
+
+    def _options_of(self, model: str) -> GroupOptions:
+        return self._predictor.groups.of(model).options
 
     def _reply(self, message: Message, **fields: Any) -> None:
         """Answers what was asked; nothing that was only told."""
@@ -270,19 +278,23 @@ class Worker:
             for key, r in replicas.items()
             if (done := compared.get((r.manifest.model, r.manifest.version))) is not None
         }
+        costs = {key: list(replica.cost.items()) for key, replica in replicas.items()}
         remote = {key: asdict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
         work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
+        served = self._ports.desk.served.snapshot()
+        counters = {
+            **self._metrics.snapshot(),
+            "groups": work,
+            "lookups": lookups,
+            "remote": remote,
+            "sketches": sketches,
+            "shadows": shadows,
+            "served": served,
+        }
         return {
-            "counters": {
-                **self._metrics.snapshot(),
-                "groups": work,
-                "lookups": lookups,
-                "remote": remote,
-                "sketches": sketches,
-                "shadows": shadows,
-            },
-            "gauges": {"groups": now, "cpu_s": usage.ru_utime + usage.ru_stime},
+            "counters": counters,
+            "gauges": {"groups": now, "costs": costs, "cpu_s": usage.ru_utime + usage.ru_stime},
         }
 
     def _report_regularly(self) -> None:
@@ -291,19 +303,31 @@ class Worker:
 
     def _scrape(self) -> bytes:
         """The metrics of all processes, from the supervisor; on a thread of its own. Raises NotReady."""
+        text: str | None = self._ask({"op": "scrape"}, SCRAPE_TIMEOUT_S)["text"]
+        if text is None:
+            raise FreshetError("metrics: they could not be rendered; the server's log says why")
+        return text.encode()
+
+    def _control(self, operation: str, arguments: Message) -> Message:
+        """See serving.control.Act: the supervisor acts; on a thread of its own."""
+        answer = self._ask({"op": "control", "operation": operation, "arguments": arguments}, CONTROL_TIMEOUT_S)
+        if "error" in answer:
+            raise refusal(*answer["error"])
+        result: Message = answer["result"]
+        return result
+
+    def _ask(self, message: Message, timeout_s: float) -> Message:
+        """The supervisor's answer; raises NotReady."""
         asked: Future[Message] = Future()
         number = next(self._numbers)
         self._asked[number] = asked
         try:
-            self._channel.send({"op": "scrape", "id": number})
-            text: str | None = asked.result(SCRAPE_TIMEOUT_S)["text"]
+            self._channel.send({**message, "id": number})
+            return asked.result(timeout_s)
         except (Gone, TimeoutError):
-            raise NotReady("metrics: the supervisor does not answer") from None
+            raise NotReady(f"{message['op']}: the supervisor does not answer") from None
         finally:
             self._asked.pop(number, None)
-        if text is None:
-            raise FreshetError("metrics: they could not be rendered; the server's log says why")
-        return text.encode()
 
 
 def main(fd: int) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from models.bench import TABLES
+from processor.control import READERS
 from processor.engine import PredictRequest, Processor
-from processor.replica import READERS
 
 
 class BareLoop:

@@ -7,18 +7,19 @@ import os
 import tempfile
 from pathlib import Path
 
+from models.data.formats import MOVIELENS_EVENTS
 from tests.bench import dtypes, scale, tiers
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"
-DATA = ROOT.parent / "shared" / "data" / "ml-1m"
+DATA = Path(os.environ.get("FRESHET_DATA", ROOT.parent / "shared" / "data")) / "ml-1m"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-tables", description=__doc__)
     parser.add_argument("--rows", type=int, default=scale.SIZES[-1], help="of the large table")
     parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("FRESHET_DATA", DATA)), help="MovieLens-1M")
+    parser.add_argument("--data", type=Path, default=DATA, help="MovieLens-1M")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     page = ["# Tables", "", f"{os.cpu_count()} cores. Absolute figures are of a shared machine; ratios are the result."]
@@ -28,7 +29,7 @@ def main() -> None:
     page += ["", f"## A tenth of the rows in memory, Zipf {tiers.EXPONENT}, page cache warm", ""]
     page += [f"- {line}" for line in tiers.measure(tiers.ROWS, arguments.rounds)]
     page += ["", "## Rows of other types, MovieLens-1M, the last 20 % scored", ""]
-    if (arguments.data / "ratings.dat").exists():
+    if any((arguments.data / name).is_file() for name in MOVIELENS_EVENTS):
         page += dtypes.table(dtypes.measure(arguments.data))
     else:
         page.append("Not measured: no MovieLens-1M at --data.")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -96,3 +98,14 @@ def test_models_that_are_no_dense_graph_are_refused():
         DenseGraph.from_keras(keras.Model(x, {"a/b": keras.layers.Dense(1)(x)}))
     with pytest.raises(BadInput, match="float32 wanted, got float16"):
         DenseGraph.from_keras(keras.Model(x, keras.layers.Dense(1, dtype="float16")(x)))
+
+
+def test_examples_travel_with_the_graph_and_are_what_it_is_tried_on(arch, tmp_path):
+    plain = DenseGraph.from_keras(arch.scores)
+    assert plain.sample(3).shape == (3, 14)
+    examples = rows(2, seed=4)
+    replace(plain, examples=examples).save(tmp_path / "graph")
+
+    loaded = DenseGraph.load(tmp_path / "graph", plain.weights)
+
+    np.testing.assert_array_equal(loaded.sample(5), examples[[0, 1, 0, 1, 0]])

@@ -23,13 +23,14 @@ def free_port() -> int:
 class LiveServer:
     """One running `freshet serve`; a context manager that ends it in an orderly way."""
 
-    def __init__(self, repository, *options, log):
-        self.http_port, self.admin_port = free_port(), free_port()
+    def __init__(self, repository, *options, log, env=None):
+        self.http_port, self.grpc_port, self.admin_port = free_port(), free_port(), free_port()
         command = [sys.executable, "-m", "serving", "serve", "--repository", str(repository)]
-        command += ["--http-port", str(self.http_port), "--admin-port", str(self.admin_port), *options]
+        command += ["--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)]
+        command += ["--admin-port", str(self.admin_port), *options]
         self._log_path = log
         with open(log, "a") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out)
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=env)
 
     def __enter__(self):
         self.wait_ready()

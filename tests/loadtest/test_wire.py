@@ -1,4 +1,3 @@
-import json
 import struct
 
 import numpy as np
@@ -15,6 +14,7 @@ from loadtest.wire import (
 )
 from processor.columns import Ragged, Strings
 from processor.package.manifest import Input, Manifest, Output
+from serving import catalog
 from serving.codecs import kserve, tfs_rest
 
 PACKED = Signature("bench", (Tensor("ids", "INT64", 2), Tensor("floats", "FP32", 1)), ("score",))
@@ -99,14 +99,14 @@ def test_the_servers_own_decoders_read_every_kind_of_column():
     headers = {name.lower().encode(): value.encode() for name, value in binary.headers.items()}
     inputs, options = kserve.decode(binary.body, headers, manifest())
     assert {name: plain(column) for name, column in inputs.items()} == wanted
-    assert options.outputs == (("score", True),)
+    assert options.outputs == (("score", True, None),)
     inputs, _ = tfs_rest.decode(encode_tfs(MIXED, COLUMNS).body, {}, manifest())
     assert {name: plain(column) for name, column in inputs.items()} == wanted
     assert isinstance(inputs["name"], Strings)
 
 
 def test_metadata_as_the_server_writes_it_gives_the_signature():
-    assert parse_metadata(json.loads(kserve.encode_metadata(manifest(), "m", [1]))) == MIXED
+    assert parse_metadata(catalog.model_metadata(manifest(), "m", [1])) == MIXED
 
 
 def test_metadata_with_an_input_that_cannot_be_sent_is_refused():

@@ -104,6 +104,15 @@ def test_tables_are_published_as_the_file_says_and_features_may_say_otherwise():
     assert [t.dtype for t in draft(read, {}).tables] == ["bfloat16", "int8"]
 
 
+def test_fusion_is_expressions_by_output_in_their_order():
+    raw = config(fusion={"base": "score ** 0.5", "final": "base * price"})
+    read = parse_config(raw)
+
+    assert list(read.fusion.items()) == [("base", "score ** 0.5"), ("final", "base * price")]
+    assert draft(read, {}).notes == {"fusion": {"base": "score ** 0.5", "final": "base * price"}}
+    assert parse_config(config()).fusion == {}
+
+
 def test_an_architecture_may_be_a_users_own_function():
     assert parse_config(config(model__arch="my_models.wide:build")).model.arch == "my_models.wide:build"
 
@@ -125,6 +134,8 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
     ("changes", "message"),
     [
         ({"modle": {}}, r"modle: a section out of model, data, .* wanted \(did you mean 'model'\?\)"),
+        ({"fusion__final": 3}, r"fusion\.final: an expression in quotes wanted, got an integer"),
+        ({"fusion__final": "score *"}, r"fusion\.final: a number, a name or '\(' wanted at the end"),
         ({"model": 3}, r"model: a section \[model\] wanted, got an integer"),
         ({"data": None}, r"data: a section \[data\] wanted, got none"),
         ({"train__batch_row": 1}, r"train\.batch_row: unknown; one of .* \(did you mean 'batch_rows'\?\)"),

@@ -29,6 +29,7 @@ from processor.generation import Generation
 from processor.groups import GroupConfig
 from processor.package.delta import write_delta
 from processor.repository import Repository
+from processor.routes import VersionStatus
 from processor.sessions import HOLDS
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 
@@ -724,3 +725,21 @@ def test_a_model_that_is_added_later_and_broken_leaves_the_processor_ready(root,
     damage(write_package(root, users=USERS, model="later"))
     processor.poll()
     assert processor.ready
+
+
+def test_a_version_that_is_told_of_is_listed_by_its_state_until_it_is_there(root, open_processor):
+    processor = open_processor()
+    processor.tell("small", VersionStatus(7, "LOADING"))
+    processor.tell("new", VersionStatus(1, "END", "source: variables are missing"))
+
+    assert processor.status("small")[0] == VersionStatus(7, "LOADING")
+    assert processor.status("new") == [VersionStatus(1, "END", "source: variables are missing")]
+    assert processor.ready
+    with pytest.raises(NotReady):
+        processor.process(PredictRequest("new", {}))
+
+    processor.tell("small", VersionStatus(1, "LOADING"))
+    assert processor.status("small")[-1] == VersionStatus(1, "AVAILABLE")
+    write_package(root, version=1, model="new")
+    assert processor.poll() == ["new 1.0 loaded"]
+    assert processor.status("new") == [VersionStatus(1, "AVAILABLE")]

@@ -691,13 +691,13 @@ def test_what_nobody_was_there_to_serve_is_tried_again_and_not_refused(root, mon
     model.poll()
     assert told[-1].pick().generation == Generation(1, 0)
     monkeypatch.setattr(Absent, "there", False)
-    publish(root, 1)
+    publish(root, 1, dense_seed=1)
     write_package(root, version=2, users=USERS)
     assert sorted(e.split(":")[0] for e in model.poll()) == ["small delta 1 waits", "small version 2 waits"]
     for _ in range(2):
         assert [e.split(":")[0] for e in model.poll()] == ["small delta 1 waits"]
     with pytest.raises(NotReady):
-        model.apply_bytes(delta_bytes(root, 1, (0,)))
+        model.apply_bytes(delta_bytes(root, 1, (0,), dense_seed=1))
     assert model.pick().generation == Generation(1, 0)
     monkeypatch.setattr(Absent, "there", True)
     publish(root, 1)

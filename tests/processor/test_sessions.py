@@ -13,13 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from processor.buffers import Buffers
 from processor.clock import FakeClock, SystemClock
+from processor.control import SHADOW_READER
 from processor.cost import CostTable
 from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
-from processor.replica import SHADOW_READER
 from processor.session import Session, total
 from processor.sessions import HOLDS, GroupOptions, SessionGroup
+from processor.userside import WHOLE
 from processor.work import PredictReply, Work
 
 TIMEOUT_S = 5
@@ -41,7 +43,7 @@ class Version:
         self.plan = SimpleNamespace(width=1, fill=self.fill)
         self.outputs = {"y": 1, "z": 2}
         self.manifest = SimpleNamespace(model="m", tables=["t"])
-        self.remote = None
+        self.remote = self.once = None
         self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold
         self.step, self.pins = 1, {}
         # Apart, because what is bound to buffers may not refer to the version: buffers live as long as it does.
@@ -50,10 +52,13 @@ class Version:
     def pin(self, reader):
         assert self.pins.get(reader) is None, "a reader holds one pin"
         self.pins[reader] = self.step
-        executables = {b: SimpleNamespace(bind=self.binder(b)) for b in self.costs.cost}
+        executables = {b: SimpleNamespace(bucket=b, bind=self.binder(b)) for b in self.costs.cost}
         return SimpleNamespace(
             generation=Generation(1, self.step), tables=None, epoch=self.step, executables=executables
         )
+
+    def lend(self):
+        return Buffers({WHOLE: (self.plan.width, self.outputs)}, len(self.manifest.tables))
 
     def unpin(self, reader):
         assert self.pins[reader] is not None
@@ -345,7 +350,7 @@ def test_sessions_work_at_the_same_time():
 
 def test_runs_are_bound_again_only_when_the_executable_changes():
     version, answers = Version({4: 1.0}), Answers()
-    executable = SimpleNamespace(bind=version.binder(4))
+    executable = SimpleNamespace(bucket=4, bind=version.binder(4))
     state = SimpleNamespace(generation=Generation(1, 1), tables=None, epoch=1, executables={4: executable})
     version.pin, version.unpin = lambda reader: state, lambda reader: None
     with group() as sessions:
@@ -353,7 +358,7 @@ def test_runs_are_bound_again_only_when_the_executable_changes():
             sessions.submit(answers.work(version, number, [1]))
             answers.wait(1)
         assert version.log.binds == 1
-        state.executables = {4: SimpleNamespace(bind=version.binder(4))}
+        state.executables = {4: SimpleNamespace(bucket=4, bind=version.binder(4))}
         sessions.submit(answers.work(version, 4, [7]))
         assert_answers(answers.wait(1)[4], [7])
         assert version.log.binds == 2

@@ -330,3 +330,11 @@ def test_few_layouts_are_kept(monkeypatch):
     for rows in range(1, 9):
         PLAIN.bind(packed(0, np.zeros((rows, 3), I64), np.zeros(rows, F32)))
         assert len(PLAIN._layouts) <= 3
+
+
+def test_blank_inputs_are_a_request_of_one_row(tmp_path):
+    from processor.sparse import blank_inputs
+    from tests.packages import manifest
+
+    made = manifest()
+    assert SparsePlan(made).bind(blank_inputs(made)).rows == 1

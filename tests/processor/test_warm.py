@@ -22,7 +22,7 @@ def root(tmp_path):
 
 def buffers_of(processor):
     replica = processor.replica("small")
-    return [session.buffers[replica] for session in processor._groups.of("small")._sessions()]
+    return [*replica._stock, *replica._lent]
 
 
 @pytest.mark.parametrize("options", [{"sessions": 3}, {"compute": "inline"}, {"sessions": 2, "policy": "mod"}])
@@ -31,16 +31,17 @@ def test_every_session_has_run_every_bucket_before_a_request_comes(root, options
         found = buffers_of(processor)
         assert len(found) == options.get("sessions", 1)
         for buffers in found:
-            assert set(buffers._bound) == set(BUCKETS)
+            assert {bucket for _, bucket in buffers._bound} == set(BUCKETS)
         assert processor.version_stats()[0].sketch.requests == 0
         assert processor.lookups(processor._model("small").pick()).sum() == 0
         before = [dict(buffers._bound) for buffers in found]
         processor.process(PredictRequest("small", make_inputs([1, 2])))
-        assert [buffers._bound for buffers in buffers_of(processor)] == before
+        assert [buffers._bound for buffers in found] == before
+        assert len(buffers_of(processor)) == len(found)
 
 
 def test_recorded_requests_are_what_it_is_warmed_with(root, monkeypatch, caplog):
-    caplog.set_level(logging.INFO, "freshet.sessions")
+    caplog.set_level(logging.INFO, "freshet.replica")
     requests = [make_inputs([n, n + 1], seed=n) for n in range(30)]
     add_file(root / "small" / "1", WARMUP, dump_warmup(requests))
     seen, fill = [], SparsePlan.fill

@@ -81,7 +81,7 @@ class FakeProcessor:
             raise NotFound(f"model {model!r} has no version {version}")
         return self.manifests[model], self.generation
 
-    def submit(self, request: PredictRequest, done: Done, replica: Any) -> None:
+    def submit(self, request: PredictRequest, done: Done, replica: Any = None) -> None:
         manifest, generation = self.manifest(request.model, request.version, request.label)
         if self.refuse is not None:
             raise self.refuse
@@ -150,7 +150,7 @@ class FakeProcessor:
         self.calls.append(("rollback", model, generation))
         return generation
 
-    def load(self, model: str, version: int) -> None:
+    def load(self, model: str, version: int, by_hand: bool = True) -> None:
         self.calls.append(("load", model, version))
 
     def unload(self, model: str, version: int) -> None:

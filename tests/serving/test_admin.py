@@ -1,5 +1,6 @@
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -8,6 +9,7 @@ from processor.generation import Generation
 from serving.admin import create_admin
 from serving.lifecycle import Lifecycle
 from serving.metrics import Metrics
+from serving.priority import BULK_NBYTES
 from tests.serving.fakes import FakeProcessor
 
 OCTETS = {"content-type": "application/octet-stream"}
@@ -49,6 +51,23 @@ def test_health_is_answered_before_models_are_loaded():
     client.lifecycle.close()
     assert client("GET", "/admin/health").json() == {"live": True, "ready": False}
     assert client("GET", "/admin/models").status_code == 503
+
+
+def test_large_deltas_and_loads_run_on_threads_of_their_own_and_nothing_else_does():
+    with ThreadPoolExecutor(1) as bulk:
+        client = Client(bulk=bulk)
+        submitted, submit = [], bulk.submit
+        bulk.submit = lambda act, *args: submitted.append(act) or submit(act, *args)
+        for size, count in ((BULK_NBYTES, 0), (BULK_NBYTES + 1, 1)):
+            reply = client("POST", "/admin/models/ctr/deltas", content=b"x" * size, headers=OCTETS)
+            assert (reply.status_code, len(submitted)) == (200, count)
+        client("POST", "/admin/models/ctr/deltas", json={"path": "ctr/3/deltas/18.safetensors"})
+        client("POST", "/admin/models/ctr/rollback", json={"generation": "3.16"})
+        assert len(submitted) == 1
+        assert client("POST", "/admin/models/ctr/versions/3/load").status_code == 200
+        assert len(submitted) == 2
+        reply = client("POST", "/admin/models/none/deltas", content=b"x" * (BULK_NBYTES + 1), headers=OCTETS)
+        assert (reply.status_code, len(submitted)) == (404, 3), "what it raises is answered as ever"
 
 
 def test_a_delta_is_applied_from_an_upload_in_a_worker_thread(caplog):

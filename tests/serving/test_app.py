@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from processor.errors import BadInput, Expired, Overloaded, TooLarge
+from serving import catalog
 from serving.app import DataApp
+from serving.headers import request_id_of
 from serving.lifecycle import Lifecycle
 from serving.logs import AccessLog
 from serving.metrics import Metrics
@@ -111,7 +113,7 @@ def test_the_server_describes_itself():
     assert send(app, "GET", "/v2").json() == {
         "name": "freshet",
         "version": "9",
-        "extensions": ["binary_tensor_data"],
+        "extensions": list(catalog.EXTENSIONS),
     }
     assert send(app, "HEAD", "/v2/health/live").status == 200
 
@@ -141,9 +143,9 @@ def test_ready_is_503_while_loading_and_while_draining_but_live_is_200():
         ("GET", "/v1/x", 400),
         ("POST", "/v1/models/other:predict", 404),
         ("POST", "/v1/models/ctr/versions/9:predict", 404),
-        ("POST", "/v1/models/ctr/labels/none:predict", 404),
+        ("POST", "/v1/models/ctr/labels/none:predict", 400),
         ("GET", "/v2/models/other", 404),
-        ("GET", "/v1/models/ctr:predict", 405),
+        ("GET", "/v1/models/ctr:predict", 400),
         ("DELETE", "/v2/models/ctr", 405),
         ("POST", "/v2/health/live", 405),
     ],
@@ -377,10 +379,10 @@ class FakeTrail:
     """serving.trail.Trail: traces whatever has a traceparent."""
 
     def __init__(self):
-        self.ended, self.left = [], 0
+        self.ended = []
 
-    def begin(self, headers):
-        return Trace(1, 2, 3, 0.5) if b"traceparent" in headers else None
+    def begin(self, headers, protocol):
+        return Trace(1, 2, 3, 0.5, protocol, "", request_id_of(headers)) if b"traceparent" in headers else None
 
     def end(self, trace, status):
         self.ended.append((trace, status))

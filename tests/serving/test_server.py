@@ -17,6 +17,7 @@ import pytest
 import tritonclient.http as triton
 
 from processor.errors import BadInput
+from serving import catalog
 from serving.config import ServeConfig
 from serving.server import Server
 from tests.serving.fakes import FakeProcessor
@@ -24,7 +25,7 @@ from tests.serving.fakes import FakeProcessor
 pytestmark = pytest.mark.e2e
 
 BODY = json.dumps({"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}]}).encode()
-FREE = {"http_port": 0, "admin_port": 0, "shutdown_timeout_s": 10.0}
+FREE = {"http_port": 0, "grpc_port": 0, "admin_port": 0, "shutdown_timeout_s": 10.0}
 WAIT_S = 30
 
 
@@ -81,7 +82,9 @@ def test_the_ports_answer_503_while_models_load_and_then_predict():
         until(lambda: out.getvalue().endswith("\n"))
         http, admin = (f"127.0.0.1:{a[1]}" for a in (server.http_address, server.admin_address))
         assert re.fullmatch(
-            rf"freshet: ready in \d+\.\d\d s http={http} admin={admin} workers=1 models=ctr@3\.17\n", out.getvalue()
+            rf"freshet: ready in \d+\.\d\d s http={http} grpc={server.grpc_address} admin={admin} workers=1 "
+            r"models=ctr@3\.17\n",
+            out.getvalue(),
         )
         polls = processor.polls
         until(lambda: processor.polls > polls + 2)
@@ -115,7 +118,7 @@ def test_a_port_that_is_taken_is_one_clear_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BadInput, match=f"127.0.0.1:{port}: cannot listen there"):
-            Server(ServeConfig("fake", http_port=port, admin_port=0))
+            Server(ServeConfig("fake", http_port=port, grpc_port=0, admin_port=0))
 
 
 def test_a_first_delta_that_makes_the_model_ready_is_announced():
@@ -151,7 +154,7 @@ def test_tritonclient_predicts_with_binary_tensors():
         until(client.is_server_ready)
         assert client.is_server_live()
         assert client.is_model_ready("ctr")
-        assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+        assert client.get_server_metadata()["extensions"] == list(catalog.EXTENSIONS)
         assert client.get_model_metadata("ctr")["inputs"][0] == {
             "name": "ids",
             "datatype": "INT64",
@@ -172,7 +175,7 @@ class Process:
     """A server process over a fake processor, once it has said that it is ready."""
 
     def __init__(self, **options):
-        command = [sys.executable, "-m", "tests.serving.server_process", "http_port=0", "admin_port=0"]
+        command = [sys.executable, "-m", "tests.serving.server_process", "http_port=0", "grpc_port=0", "admin_port=0"]
         command += [f"{key}={value}" for key, value in options.items()]
         self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         found = re.search(r"http=(\S+):(\d+) ", self.read())

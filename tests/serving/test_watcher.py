@@ -66,3 +66,16 @@ def test_the_thread_stops_promptly():
 
 def test_a_watcher_that_never_started_can_be_stopped():
     Watcher(list, 1.0).stop()
+
+
+def test_it_begins_on_its_own_thread_before_the_first_look():
+    order, ended = [], threading.Event()
+    watcher = Watcher(
+        lambda: (order.append(("poll", threading.current_thread())), ended.set())[:0],
+        3600.0,
+        begin=lambda: order.append(("begin", threading.current_thread())),
+    )
+    watcher.start()
+    assert ended.wait(10)
+    watcher.stop()
+    assert order == [("begin", watcher._thread), ("poll", watcher._thread)]

@@ -366,3 +366,23 @@ def test_killed_again_and_again_a_run_still_ends_at_the_same_bits(lives, whole, 
     run = finish(make_config(repository))
     assert differing(snapshot(run.trainer), whole.last) == []
     assert served_as_bytes(replayed(repository).export()) == whole.generations[Generation(1, DELTAS)]
+
+
+def test_fused_outputs_are_published_and_served_with_the_weights_of_their_constants(tmp_path):
+    config = replace(make_config(tmp_path), fusion={"final": "score ** 2.0 * (age + 40)"})
+
+    finish(config)
+
+    version = VersionReader(Repository(tmp_path).folder("mixed", 1))
+    assert [o.name for o in version.manifest.outputs] == ["final", "score"]
+    assert version.manifest.notes["fusion"] == dict(config.fusion)
+    assert version.dense()["fusion/final"].tolist() == [2.0, 40.0]
+    # Constants are not trained: no delta repeats them.
+    assert all("fusion/final" not in read_delta(file.path).dense for file in Repository(tmp_path).deltas("mixed", 1))
+
+
+def test_another_fusion_is_another_model_to_a_checkpoint(tmp_path):
+    finish(make_config(tmp_path))
+
+    with pytest.raises(BadInput):
+        finish(replace(make_config(tmp_path), fusion={"final": "score * 2"}))

@@ -9,6 +9,7 @@ from compiler.dense import DenseGraph
 from models.embedding.variable import EmbeddingVariable
 from models.training.spec import draft, measure_scaling
 from models.training.trainer import Trainer
+from processor.userside import WHOLE
 
 
 def make_trainer(config, source):
@@ -21,13 +22,13 @@ class Trainers:
     def __init__(self):
         self._made = []
 
-    def __call__(self, manifest, settings, hidden=()):
+    def __call__(self, manifest, settings, hidden=(), fusion=None):
         for known, trainer, weights, optimizer in self._made:
-            if known == (manifest, settings, hidden):
+            if known == (manifest, settings, hidden, fusion):
                 renew(trainer, weights, optimizer)
                 return trainer
-        trainer = Trainer(manifest, settings, hidden)
-        self._made.append(((manifest, settings, hidden), trainer, trainer.weights(), trainer.optimizer_state()))
+        trainer = Trainer(manifest, settings, hidden, fusion)
+        self._made.append(((manifest, settings, hidden, fusion), trainer, trainer.weights(), trainer.optimizer_state()))
         return trainer
 
 
@@ -50,12 +51,13 @@ class CompiledOnce:
     def _key(self, graph):
         return str(hash((graph.width, tuple((name, a.shape) for name, a in graph.weights.items()))))
 
-    def compile_graph(self, graph, version_folder, buckets, progress=None):
-        key = self._key(graph)
+    def compile_graph(self, graph, version_folder, buckets, progress=None, role=WHOLE):
+        key = f"{role}{self._key(graph)}"
         made = self._cache / key / "compiled"
         if key not in self._entries:
-            self._entries[key] = compiling.compile_graph(graph, made.parent, (16,))
-        shutil.copytree(made, version_folder / "compiled")
+            buckets = (16,) if role == WHOLE else buckets
+            self._entries[key] = compiling.compile_graph(graph, made.parent, buckets, role=role)
+        shutil.copytree(made, version_folder / "compiled", dirs_exist_ok=True)
         return self._entries[key]
 
     def save(self, graph, path):

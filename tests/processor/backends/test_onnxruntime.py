@@ -1,6 +1,4 @@
 import sys
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -16,7 +14,9 @@ OUTPUTS = {"score": 1}
 def load(data=None, weights=None, names=NAMES, bucket=4, width=WIDTH, outputs=OUTPUTS, threads=1):
     data = make_artefact() if data is None else data
     weights = make_weights() if weights is None else weights
-    return load_backend("onnxruntime").load(data, weights, names, bucket, width, outputs, threads)
+    program = load_backend("onnxruntime").open(width, outputs, threads)
+    program.add(Artefact(bucket, data, names))
+    return program.with_weights(weights)[bucket]
 
 
 def score(executable, x):
@@ -36,53 +36,17 @@ def test_scores_are_those_of_the_weights_supplied(bucket):
     np.testing.assert_allclose(score(load(bucket=bucket), x), expected(x, make_weights()), atol=1e-6)
 
 
-def test_other_weights_give_other_scores_from_the_same_bytes():
-    data, x = make_artefact(), rows(4)
-
-    for seed in (1, 2):
-        weights = make_weights(seed)
-        np.testing.assert_allclose(score(load(data, weights), x), expected(x, weights), atol=1e-6)
-
-
-def test_a_binding_reads_and_writes_the_same_buffers_on_every_run():
-    x, y = rows(4), np.zeros((4, 1), np.float32)
-    run = load().bind(x, {"score": y})
-    for seed in range(3):
-        x[:] = rows(4, seed)
-        run()
-        np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
-
-
-def test_padding_rows_do_not_touch_the_others():
-    x = rows(16)
-    full = score(load(bucket=16), x)
-    x[5:] = np.nan
-
-    np.testing.assert_array_equal(score(load(bucket=16), x)[:5], full[:5])
-
-
-def test_weights_may_be_read_only_and_may_change_after_loading():
-    x, weights = rows(4), make_weights()
-    wanted = expected(x, weights)
-    for array in weights.values():
-        array.setflags(write=False)
-    executable = load(weights=weights)
-    for array in weights.values():
-        array.setflags(write=True)
-        array[...] = 0
-
-    np.testing.assert_allclose(score(executable, x), wanted, atol=1e-6)
-
-
 def test_buckets_with_equal_artefacts_share_one_session():
     data = make_artefact()
-    artefacts = [Artefact(bucket, data, NAMES) for bucket in (1, 16, 4)]
+    program = load_backend("onnxruntime").open(WIDTH, OUTPUTS)
+    for bucket in (1, 16, 4):
+        program.add(Artefact(bucket, data, NAMES))
 
-    loaded = load_backend("onnxruntime").load_all(artefacts, make_weights(), WIDTH, OUTPUTS)
+    loaded = program.with_weights(make_weights())
 
-    assert [e.bucket for e in loaded] == [1, 16, 4]
-    assert len({id(e._session) for e in loaded}) == 1
-    for executable in loaded:
+    assert {bucket: e.bucket for bucket, e in loaded.items()} == {1: 1, 16: 16, 4: 4}
+    assert len({id(e._session) for e in loaded.values()}) == 1
+    for executable in loaded.values():
         x = rows(executable.bucket)
         np.testing.assert_allclose(score(executable, x), expected(x, make_weights()), atol=1e-6)
 
@@ -92,55 +56,6 @@ def test_artefacts_of_a_static_bucket_load_at_that_bucket_only():
     np.testing.assert_allclose(score(load(make_artefact(4)), x), expected(x, make_weights()), atol=1e-6)
     with pytest.raises(BadInput, match=r"b8: one input 'x' float32 \[8, 12\] wanted"):
         load(make_artefact(4), bucket=8)
-
-
-def test_two_threads_with_bindings_of_their_own_get_their_own_answers():
-    executable, start = load(bucket=64), threading.Barrier(2)
-    wrong: list[int] = []
-
-    def work(seed):
-        x, y = rows(64, seed), np.zeros((64, 1), np.float32)
-        wanted, run = expected(x, make_weights()), executable.bind(x, {"score": y})
-        start.wait()
-        for i in range(300):
-            y[:] = -1
-            run()
-            if not np.allclose(y, wanted, atol=1e-6):
-                wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert wrong == []
-
-
-def test_a_run_lets_other_threads_have_the_interpreter():
-    executable = load(bucket=65536)
-    x, y = np.ones((65536, WIDTH), np.float32), np.zeros((65536, 1), np.float32)
-    run, done, turns = executable.bind(x, {"score": y}), threading.Event(), 0
-    run()
-
-    def work():
-        run()
-        done.set()
-
-    # With a switch interval this long the interpreter changes hands only where a thread gives it up.
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(60)
-    try:
-        thread = threading.Thread(target=work)
-        thread.start()
-        while not done.is_set():
-            turns += 1
-            time.sleep(0)
-        thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-
-    assert turns > 3
 
 
 def test_an_artefact_cut_anywhere_is_refused():
@@ -219,5 +134,13 @@ def test_buffers_that_do_not_fit_are_refused_before_any_pointer_is_taken(x, outp
 
 def test_a_missing_library_is_one_clear_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(BadInput, match="the library onnxruntime is not installed"):
+    with pytest.raises(BadInput, match=r"the library onnxruntime is not installed: pip install freshet\[gpu\]"):
         load_backend("onnxruntime")
+
+
+def test_a_device_that_the_library_was_not_built_for_says_what_to_install():
+    program = load_backend("onnxruntime").open(WIDTH, OUTPUTS)
+    if "cuda" in load_backend("onnxruntime").targets():
+        pytest.skip("this build has CUDA")
+    with pytest.raises(BadInput, match=r"this build has no cuda: pip install freshet\[gpu\]"):
+        program.add(Artefact(4, make_artefact(), NAMES, target="cuda"))

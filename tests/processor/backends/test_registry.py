@@ -3,22 +3,60 @@ import sys
 
 import pytest
 
-from processor.backends import load_backend
-from processor.backends.registry import NAMES
+from processor.backends import load_backend, registry
+from processor.backends.registry import BUILTIN
 from processor.errors import BadInput
 
+LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "xla": "jaxlib", "tensorrt": "tensorrt"}
 
-@pytest.mark.parametrize("name", NAMES)
+
+@pytest.mark.parametrize("name", BUILTIN)
 def test_a_backend_is_loaded_by_the_name_it_answers_to(name):
-    assert load_backend(name).name == name
+    pytest.importorskip(LIBRARIES[name], reason="the library is not installed")
+    backend = load_backend(name)
+    assert backend.name == name
+    assert backend.library.split()[0] == LIBRARIES[name]
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_a_missing_library_is_one_line_that_says_what_to_install(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, LIBRARIES[name], None)
+    with pytest.raises(
+        BadInput, match=rf"^backend {name}: the library {LIBRARIES[name]} is not installed: pip install"
+    ):
+        load_backend(name)
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones():
-    with pytest.raises(BadInput, match="backend: one of onnxruntime wanted, got 'abacus'"):
+    with pytest.raises(BadInput, match=r"backend: one of .*onnxruntime, openvino.* wanted, got 'abacus'"):
+        load_backend("abacus")
+
+
+class Point:
+    """An entry point."""
+
+    def __init__(self, name, load):
+        self.name, self.load = name, load
+
+
+def test_others_add_backends_as_entry_points(monkeypatch):
+    class Abacus:
+        name, library = "abacus", "beads 1.0"
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Point("abacus", lambda: Abacus)])
+    assert load_backend("abacus").library == "beads 1.0"
+
+
+def test_an_added_backend_that_cannot_be_loaded_is_one_clear_line(monkeypatch):
+    def broken():
+        raise ImportError("no such thing")
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Point("abacus", broken)])
+    with pytest.raises(BadInput, match="backend abacus: it was added to this installation, but cannot be loaded"):
         load_backend("abacus")
 
 
 def test_no_backend_library_is_imported_before_it_is_asked_for():
-    code = "import sys, processor.backends; sys.exit('onnxruntime' in sys.modules)"
+    code = "import sys, processor.backends; sys.exit(bool({'onnxruntime', 'openvino', 'jaxlib'} & set(sys.modules)))"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

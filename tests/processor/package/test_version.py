@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -215,3 +216,22 @@ def test_paths_that_stay_inside_are_resolved(tmp_path):
     (tmp_path / "b").symlink_to("a")
     assert inside(tmp_path, "b/x/../y") == tmp_path.resolve() / "a" / "y"
     assert inside(tmp_path, "") == tmp_path.resolve()
+
+
+def test_a_version_can_be_written_beside_what_it_is_made_from(tmp_path):
+    folder = tmp_path / "small" / "1"
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"source")
+    (folder / "tables").mkdir()
+    (folder / "tables" / "stale").write_bytes(b"left by an earlier try")
+    with VersionWriter(tmp_path, "small", 1, beside=True) as writer:
+        writer.tensors("tables/user.safetensors", {"keys": np.zeros(1, np.int64)})
+        assert not (folder / MANIFEST).exists()
+        assert writer.commit(replace(manifest(), executables=[])) == folder
+
+    assert (folder / "saved_model.pb").read_bytes() == b"source"
+    assert [p.name for p in (folder / "tables").iterdir()] == ["user.safetensors"]
+    assert list(VersionReader(folder).manifest.files) == ["tables/user.safetensors"]
+    assert [p.name for p in (tmp_path / "small").iterdir()] == ["1"]
+    with pytest.raises(Conflict):
+        VersionWriter(tmp_path, "small", 1, beside=True)

@@ -7,7 +7,7 @@ from processor.columns import Ragged, Strings
 from processor.errors import BadInput, Corrupt, NotFound
 from processor.package.manifest import Input
 from processor.package.version import VersionReader, add_file
-from processor.package.warmup import MAX_REQUESTS, WARMUP, blank_request, dump_warmup, parse_warmup
+from processor.package.warmup import MAX_REQUESTS, WARMUP, dump_warmup, parse_warmup
 from tests.packages import make_inputs, manifest, write_package
 
 INPUTS = [
@@ -66,12 +66,6 @@ def test_what_is_no_warm_up_is_refused():
     broken = {"name": Strings(np.frombuffer(b"abc", np.uint8), np.array([0, 9, 3]))}
     with pytest.raises(Corrupt, match="offsets of strings ascending from 0 to 3 wanted"):
         parse_warmup(dump_warmup([broken]), [Input("name", "string")])
-
-
-def test_a_blank_request_fits_every_kind_of_input():
-    blank = blank_request(INPUTS)
-    assert blank.keys() == {spec.name for spec in INPUTS}
-    assert all(len(blank[name]) == 1 for name in ("id", "floats", "name", "seen", "tags"))
 
 
 def test_a_file_is_put_into_a_committed_version_and_verified_with_it(tmp_path):

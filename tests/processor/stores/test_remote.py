@@ -209,7 +209,7 @@ def test_a_reader_of_an_old_state_sees_old_rows(package, store):
     state = version.readers.pin(0)
     done = threading.Thread(target=lambda: version.apply(make_delta(2, [0, 3], [6])))
     done.start()
-    while int(version.control[0]) == state.flip:
+    while version.control.flip == state.flip:
         pass
     bound = [version.readers.plan.bind(make_inputs([0, 3, 6], tags=[[], [], []]))]
     x = np.zeros((3, version.readers.plan.width), np.float32)

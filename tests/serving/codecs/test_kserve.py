@@ -10,7 +10,7 @@ from processor.columns import Strings
 from processor.errors import BadInput, FreshetError
 from processor.package.manifest import Input
 from serving.codecs import kserve
-from tests.serving.fakes import FLAT, PACKED, RAGGED, TWO_OUTPUTS, manifest_of
+from tests.serving.fakes import FLAT, PACKED, RAGGED, SINGLE, TWO_OUTPUTS, manifest_of
 
 LENGTH = b"inference-header-content-length"
 
@@ -64,7 +64,7 @@ def test_json_data_may_be_nested_or_flat():
     inputs, options = decode_json(inputs=PACKED_JSON, id="q1")
     np.testing.assert_array_equal(inputs["ids"], IDS)
     np.testing.assert_array_equal(inputs["floats"], FLOATS)
-    assert options == kserve.Options((("score", False),), "q1")
+    assert options == kserve.Options((("score", False, None),), "q1")
 
 
 @pytest.mark.parametrize("pad", range(8))
@@ -155,8 +155,8 @@ def changed(**fields):
         (changed(data=[[1, 2, 3], 4]), "rows of one length"),
         (changed(data=[1, 2, 3, 4, 5, 6.5]), "DT_INT64"),
         (changed(parameters=3), "inputs[ids].parameters: an object wanted"),
-        (changed(parameters={"shared_memory_region": "x"}), "shared memory is not served"),
-        (changed(parameters={"binary_data_size": 8}), "got both"),
+        (changed(parameters={"shared_memory_region": "x"}), "shared_memory_byte_size: a whole number"),
+        (changed(parameters={"binary_data_size": 8}), "one of data, binary_data_size"),
     ],
 )
 def test_a_malformed_input_is_refused_by_name(inputs, message):
@@ -183,9 +183,30 @@ def test_a_header_length_beyond_the_body_is_refused(value):
         kserve.decode(b"{}", {LENGTH: value}, PACKED)
 
 
-def test_a_raw_binary_request_is_refused():
-    with pytest.raises(BadInput, match="raw binary is not served"):
-        kserve.decode(b"{}", {LENGTH: b"0"}, PACKED)
+def test_a_raw_binary_request_is_the_one_input_of_a_model():
+    values = np.arange(6, dtype=np.float32)
+    inputs, options = kserve.decode(values.tobytes(), {LENGTH: b"0"}, SINGLE)
+    np.testing.assert_array_equal(inputs["x"], values.reshape(3, 2))
+    assert options.outputs == (("score", True, None),)
+    with pytest.raises(BadInput, match="body: a multiple of 8 bytes wanted, got 12"):
+        kserve.decode(values[:3].tobytes(), {LENGTH: b"0"}, SINGLE)
+    for manifest in (PACKED, manifest_of([Input("s", "string")]), manifest_of([Input("r", "int64", ragged=True)])):
+        with pytest.raises(BadInput, match="0 is for a model of one input"):
+            kserve.decode(values.tobytes(), {LENGTH: b"0"}, manifest)
+
+
+@pytest.mark.parametrize("name", ["FP16", "BF16"])
+def test_halves_become_float32(name):
+    values = np.array([[0.5, -2.0], [1.5, 65504.0 if name == "FP16" else 2.0**100]], np.float32)
+    raw = values.astype("<f2") if name == "FP16" else (values.view("<u4") >> 16).astype("<u2")
+    tensors = [tensor("ids", "INT64", [2, 3], nbytes=48), tensor("floats", name, [2, 2], nbytes=8)]
+    body, headers = binary(tensors, [IDS.tobytes(), raw.tobytes()])
+    inputs, _ = kserve.decode(body, headers, PACKED)
+    np.testing.assert_array_equal(inputs["floats"], values)
+    assert inputs["floats"].dtype == np.float32
+    listed = refusal(inputs=[PACKED_JSON[0], tensor("floats", name, [2, 2], [1, 2, 3, 4])])
+    assert f"{name} is sent as a binary tensor only" in listed
+    assert "inputs[ids].datatype: INT64 wanted" in refusal(inputs=[{**PACKED_JSON[0], "datatype": name}])
 
 
 @pytest.mark.parametrize(
@@ -230,7 +251,13 @@ def test_a_bytes_tensor_that_does_not_fit_is_refused(raw, count, message):
             {"outputs": [{"name": "score", "parameters": {"binary_data": "yes"}}]},
             "binary_data: a boolean wanted",
         ),
-        ({"outputs": [{"name": "score", "parameters": {"shared_memory_region": "r"}}]}, "shared memory"),
+        ({"outputs": [{"name": "score", "parameters": {"shared_memory_region": 3}}]}, "shared_memory_region: a string"),
+        (
+            {"outputs": [{"name": "score", "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 8}}]},
+            "shared memory is not served",
+        ),
+        ({"parameters": {"priority": -1}}, "priority: a whole number"),
+        ({"parameters": {"priority": 2**64}}, "priority: a whole number"),
     ],
 )
 def test_a_malformed_option_is_refused_by_name(document, message):
@@ -265,18 +292,11 @@ def test_outputs_come_in_the_order_and_encoding_that_were_asked_for():
 
 
 def test_a_reply_without_binary_outputs_is_json_alone():
-    options = kserve.Options((("score", False),), "q7")
+    options = kserve.Options((kserve.Wanted("score", False),), "q7")
     body, headers = kserve.encode({"score": np.array([[np.nan], [0.5]], np.float32)}, options, "ctr", 3)
     assert headers == ((b"content-type", b"application/json"),)
     assert b'"data":[NaN,0.5]' in body
     assert json.loads(body)["id"] == "q7"
-
-
-def test_metadata_lists_a_ragged_input_as_two_tensors():
-    document = json.loads(kserve.encode_metadata(RAGGED, "ctr", [3, 4]))
-    assert document["versions"] == ["3", "4"]
-    assert {"name": "seen.row_splits", "datatype": "INT64", "shape": [-1]} in document["inputs"]
-    assert document["outputs"] == [{"name": "score", "datatype": "FP32", "shape": [-1, 1]}]
 
 
 @given(st.lists(st.binary(max_size=12), max_size=30), st.integers(0, 7))

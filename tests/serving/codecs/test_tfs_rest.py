@@ -185,23 +185,6 @@ def test_a_column_of_a_wider_matrix_can_be_written():
     assert tfs_rest.encode({"score": wide[:, 1:]}, tfs_rest.Options(True)) == b'{"predictions":[[1.0],[3.0],[5.0]]}'
 
 
-def test_status_writes_the_version_as_a_string():
-    document = json.loads(tfs_rest.encode_status([(3, "AVAILABLE", ""), (4, "END", "broken")]))
-    assert document["model_version_status"] == [
-        {"version": "3", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}},
-        {"version": "4", "state": "END", "status": {"error_code": "UNKNOWN", "error_message": "broken"}},
-    ]
-
-
-def test_metadata_nests_the_signature_twice():
-    document = json.loads(tfs_rest.encode_metadata(RAGGED, "ctr", 3))
-    assert document["model_spec"] == {"name": "ctr", "signature_name": "", "version": "3"}
-    signature = document["metadata"]["signature_def"]["signature_def"]["serving_default"]
-    assert signature["inputs"]["tags"]["dtype"] == "DT_STRING"
-    assert [d["size"] for d in signature["inputs"]["seen"]["tensor_shape"]["dim"]] == ["-1", "-1"]
-    assert signature["outputs"]["score"]["dtype"] == "DT_FLOAT"
-
-
 INT64S = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(width=32)
 

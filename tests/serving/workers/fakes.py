@@ -6,14 +6,13 @@ import os
 import threading
 from concurrent.futures import Future
 
+from processor.control import IDLE, PINS, WORDS, Control
 from processor.memory import attach
-from processor.replica import IDLE, READERS
-from processor.sessions import GroupOptions
 from serving.workers.channel import Gone
 
 
 class FakeWorker:
-    """fleet.WorkerProcess. refuse: an error for every change. dies_at: the op at which it dies. control: by version."""
+    """fleet.WorkerProcess. refuse: an error for every frame. dies_at: the op at which it dies. control: by version."""
 
     def __init__(self, slot=0):
         self.slot, self.pid, self.handed = slot, 1000 + slot, 0
@@ -32,12 +31,12 @@ class FakeWorker:
         if op == self.dies_at:
             self.gone.set()
             answer.set_exception(Gone("gone"))
-        elif op == "change" and self.refuse is not None:
+        elif op == "frame" and self.refuse is not None:
             answer.set_exception(self.refuse)
         else:
             if op == "open":
                 self.control[message["version"]] = self._map(message["control"], fds)
-            answer.set_result({"cost": [[1, 0.5]]})
+            answer.set_result({})
         return answer
 
     def hand(self, connection):
@@ -49,13 +48,13 @@ class FakeWorker:
 
     def pin(self, version, flip):
         """Pins as a session of this worker would."""
-        self.control[version][1 + self.slot * READERS] = flip
+        self.control[version].words[PINS + self.slot * WORDS] = flip
 
     def pinned(self, version):
-        return self.control[version][1 + self.slot * READERS] != IDLE
+        return self.control[version].words[PINS + self.slot * WORDS] != IDLE
 
     def ops(self, *wanted):
-        return [(op, m.get("version"), m.get("flip")) for op, m in self.said if op in wanted]
+        return [(op, m.get("version"), m.get("frame")) for op, m in self.said if op in wanted]
 
     def _map(self, packed, fds):
         import mmap
@@ -64,7 +63,7 @@ class FakeWorker:
 
         place, offset, dtype, shape, _ = packed
         fd = fds[place]
-        return attach(np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint8), offset, dtype, shape)
+        return Control(attach(np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint8), offset, dtype, shape))
 
 
 class FakeFleet:
@@ -101,13 +100,3 @@ class FakeFleet:
             worker.gone.set()
             self.workers = [w for w in self.workers if w is not worker]
             self.owner.buried(worker)
-
-
-class UnwarmedGroup:
-    """A session group as a Receiver sees it, without sessions."""
-
-    options = GroupOptions()
-
-    @staticmethod
-    def warm(version, state, requests):
-        pass

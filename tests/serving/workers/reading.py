@@ -1,6 +1,6 @@
 """`python -m tests.serving.workers.reading FD`: a process that reads one version as fast as it can, over a channel.
 
-It acts on open, change, forget and end as a worker does, on a thread of its own, while three readers pin, gather every
+It acts on open, frame, forget and end as a worker does, on a thread of its own, while three readers pin, gather every
 user's row and compare: all of one content, and that of the generation which the state names. At the end it says how
 many batches it has read, of how many generations, and the first that was not whole.
 """
@@ -14,11 +14,11 @@ import threading
 import numpy as np
 
 from processor.clock import SystemClock
+from processor.sessions import GroupOptions
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel
 from serving.workers.parcel import Unpacker
 from tests.packages import DIM, make_inputs, row_of
-from tests.serving.workers.fakes import UnwarmedGroup
 
 READERS = 3
 ROWS = 16
@@ -62,8 +62,8 @@ def main() -> None:
         message, fds = received
         with Unpacker(fds) as unpacker:
             if message["op"] == "open":
-                reading.receiver = Receiver(message, unpacker, lambda model: UnwarmedGroup, SystemClock())
-            elif message["op"] == "change":
+                reading.receiver = Receiver(message, unpacker, lambda model: GroupOptions(), SystemClock())
+            elif message["op"] == "frame":
                 assert reading.receiver is not None
                 reading.receiver.prepare(message, unpacker)
             elif message["op"] == "start":
@@ -71,7 +71,7 @@ def main() -> None:
                     thread.start()
             elif message["op"] == "forget":
                 assert reading.receiver is not None
-                reading.receiver.replica.forget(message["flip"])
+                reading.receiver.replica.forget(message["frame"])
             else:
                 break
         channel.send({"op": "done"})

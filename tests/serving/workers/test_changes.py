@@ -9,17 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from processor.clock import SystemClock
-from processor.errors import BadInput
+from processor.control import PINS, WORDS, Entry
+from processor.errors import BadInput, Corrupt
 from processor.generation import Generation
 from processor.package.version import VersionReader, table_file
-from processor.replica import READERS
 from processor.served import ServedVersion
+from processor.sessions import GroupOptions
 from processor.table import ServedTable
 from serving.workers.changes import Receiver, Sender
 from serving.workers.channel import Channel
 from serving.workers.parcel import Unpacker
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
-from tests.serving.workers.fakes import UnwarmedGroup
 
 USERS = range(12)
 PROBE = [0, 5, 11, 12, 40]
@@ -32,6 +32,20 @@ def package(tmp_path_factory):
     return write_package(tmp_path_factory.mktemp("repository"), users=USERS)
 
 
+def test_a_damaged_executable_is_left_out_and_refused_by_whoever_would_run_it(tmp_path):
+    folder = write_package(tmp_path)
+    reader = VersionReader(folder)
+    version = ServedVersion(reader, 4, SystemClock(), processes=1)
+    name = "compiled/onnxruntime-cpu/b4.onnx"
+    (folder / name).write_bytes(b"damaged")
+    sender = Sender(reader, version.control)
+    message, fds = sender.opening(0)
+    assert name not in message["files"]
+    assert len(message["files"]) == 2
+    with Unpacker([os.dup(fd) for fd in fds]) as unpacker, pytest.raises(Corrupt, match=r"b4\.onnx: does not match"):
+        Receiver(message, unpacker, lambda model: GroupOptions(), SystemClock())
+
+
 class Far:
     """Readers of a version as a worker process would be, messages and descriptors through a real channel."""
 
@@ -40,11 +54,11 @@ class Far:
         self.receivers, self.held, self.brought, self.refusing = [], [frozenset()] * processes, [], set()
         for process in range(processes):
             with self._carried(*self.sender.opening(process)) as (message, unpacker):
-                self.receivers.append(Receiver(message, unpacker, lambda model: UnwarmedGroup, SystemClock()))
+                self.receivers.append(Receiver(message, unpacker, lambda model: GroupOptions(), SystemClock()))
         self.cost = {}
 
-    def prepare(self, change):
-        outgoing = self.sender.number(change)
+    def prepare(self, frame):
+        outgoing = self.sender.number(frame)
         for n, receiver in enumerate(self.receivers):
             if n in self.refusing:
                 raise BadInput("no")
@@ -54,9 +68,9 @@ class Far:
             self.held[n] = outgoing.numbers
         self.sender.settle(outgoing)
 
-    def forget(self, flip):
+    def forget(self, frame):
         for receiver in self.receivers:
-            receiver.replica.forget(flip)
+            receiver.replica.forget(frame)
 
     def close(self):
         pass
@@ -120,6 +134,7 @@ def test_every_process_serves_what_the_writer_does_after_any_deltas_refusals_and
                 history = history[:-1] or history
                 version.rollback(history[-1][0])
         else:
+            with_dense |= move == "refused"
             delta = make_delta(step + 1, sorted(users), tag=content, dense_seed=content if with_dense else None)
             if move == "refused":
                 far.refusing = {1}
@@ -137,13 +152,14 @@ def test_every_process_serves_what_the_writer_does_after_any_deltas_refusals_and
             np.testing.assert_allclose(got, wanted(model, seed), atol=1e-5)
 
 
-def test_a_change_brings_only_what_is_new(package):
+def test_a_frame_brings_only_what_is_new_and_rows_bring_none(package):
     version, far = open_far(package, 1)
     first = far.brought[-1][1]
     version.apply(make_delta(1, [1, 2]))
     version.apply(make_delta(2, [3], dense_seed=1))
     version.apply(make_delta(3, [4]))
-    assert [count for _, count in far.brought[1:]] == [0, len(version.dense), 0]
+    version.rollback(2)
+    assert [count for _, count in far.brought[1:]] == [len(version.dense)]
     assert first == sum(len(t.arrays) for t in version.tables.values()) + len(version.dense)
 
 
@@ -164,11 +180,11 @@ def test_tables_with_a_memory_budget_are_read_and_counted_by_other_processes(pac
     spec, files = version.manifest.tables[0], reader.tensors(table_file("user"))
     table = version.tables["user"] = ServedTable(spec, files, budget_nbytes=200, scratch=tmp_path)
     version.change = version._next(version.generation, 0, version.dense)
-    version.control[0] = version.change.flip
+    version.control.publish(version.change.flip, Entry(0, 0, version.change.frame.number))
     far = Far(version, 1)
     version.open(far)
-    names = far.receivers[0].replica._states[version.change.flip]
-    assert len(names.keep) == sum(len(t.arrays) for t in version.tables.values())
+    prepared = far.receivers[0].replica._frames[version.change.frame.number]
+    assert len(prepared.keep) == sum(len(t.arrays) for t in version.tables.values())
     counts = np.zeros((2, 2), np.int64)
     for step in range(1, 30):
         version.apply(make_delta(step, USERS, tag=step))
@@ -196,8 +212,8 @@ def test_an_index_that_has_grown_travels_and_the_old_one_goes(package):
 def test_each_process_pins_by_its_own_words(package):
     version, far = open_far(package)
     with far.receivers[1].replica.pinned(7):
-        assert version._oldest_pin() == version.change.flip
-        assert version.control[1 + READERS + 7] == version.change.flip
+        assert version.control.oldest_pin() == version.change.flip
+        assert version.control.words[PINS + WORDS + 7] == version.change.flip
 
 
 def test_descriptors_do_not_pile_up(package):

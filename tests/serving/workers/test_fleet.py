@@ -8,9 +8,9 @@ import pytest
 
 from processor.errors import Conflict, FreshetError, NotReady
 from serving.workers import fleet as fleet_module
-from serving.workers.channel import Gone
+from serving.workers.channel import Gone, refusal
 from serving.workers.door import Door
-from serving.workers.fleet import Fleet, WorkerSettings, _refusal
+from serving.workers.fleet import Fleet, WorkerSettings
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 
 SETTINGS = WorkerSettings(1, "threads", 100, 100, 1.0, "info", "9")
@@ -192,7 +192,7 @@ def test_a_connection_goes_to_the_worker_that_has_the_fewest_and_past_one_that_i
     ("name", "kind"), [("Conflict", Conflict), ("KeyError", FreshetError), ("annotations", FreshetError)]
 )
 def test_an_error_of_a_worker_is_raised_as_what_it_was_there(name, kind):
-    error = _refusal(name, "why")
+    error = refusal(name, "why")
     assert type(error) is kind
     assert str(error) == "why"
 

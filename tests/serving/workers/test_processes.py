@@ -34,14 +34,14 @@ class Child:
         self.channel.send({**(message or {}), "op": op}, fds)
         return self.channel.receive()[0]
 
-    def prepare(self, change):
-        outgoing = self.sender.number(change)
-        self.ask("change", *self.sender.message(outgoing, self.held))
+    def prepare(self, frame):
+        outgoing = self.sender.number(frame)
+        self.ask("frame", *self.sender.message(outgoing, self.held))
         self.held = outgoing.numbers
         self.sender.settle(outgoing)
 
-    def forget(self, flip):
-        self.ask("forget", {"flip": flip})
+    def forget(self, frame):
+        self.ask("forget", {"frame": frame})
 
     def close(self):
         pass

@@ -1,0 +1,66 @@
+"""Compiles dense graphs for OpenVINO: TensorFlow -> ONNX -> the library's own compiled model, exported.
+
+The exported model has the weights frozen inside and is of one library version and one kind of processor. Beside it lies
+what it was made from: the ONNX model with the weights as inputs, which the processor's half compiles anew when weights,
+library or processor are others.
+"""
+
+from __future__ import annotations
+
+from compiler.backends.base import Compiled, Variant
+from compiler.backends.onnxruntime import to_onnx, with_inputs
+from compiler.dense import DenseGraph
+from processor.backends.base import Artefact, weights_hash
+from processor.backends.openvino import OpenVino
+from processor.machine import this_machine
+
+
+def variants() -> list[Variant]:
+    """See compiler.backends.base.Half.variants: bfloat16 only where the processor has it."""
+    OpenVino()
+    found = [Variant("openvino")]
+    if this_machine().bfloat16:
+        found.append(Variant("openvino", "bfloat16"))
+    return found
+
+
+def lower(graph: DenseGraph, variant: Variant) -> Lowered:
+    """See compiler.backends.base.Half.lower."""
+    return Lowered(graph, variant.precision)
+
+
+class Lowered:
+    """compiler.backends.base.Lowered: an ONNX model with weights as inputs, and the weights to freeze."""
+
+    backend = "openvino"
+
+    def __init__(self, graph: DenseGraph, precision: str) -> None:
+        self.precision = precision
+        self.target = this_machine().target
+        self._graph = graph
+        model, self._weights = to_onnx(graph)
+        self._origin = with_inputs(model)
+        self._frozen = weights_hash(graph.weights, self._weights)
+        self._backend = OpenVino()
+        columns = {output.name: output.columns for output in graph.outputs}
+        self._program = self._backend.open(graph.width, columns)
+
+    @property
+    def definition(self) -> bytes:
+        machine = " ".join(sorted(this_machine().features))
+        return f"{self._backend.library}\0{machine}\0{self._frozen}\0".encode() + self._origin
+
+    def compile(self, bucket: int) -> Compiled:
+        """See compiler.backends.base.Lowered.compile."""
+        artefact = Artefact(bucket, b"", self._weights, self.precision, self.target, self._origin)
+        exported = self._program.compile(artefact, self._graph.weights).export_model()
+        return Compiled(
+            data=exported.read(),
+            suffix=".ov",
+            weights=list(self._weights),
+            library=self._backend.library,
+            features=sorted(this_machine().features),
+            frozen=self._frozen,
+            origin=self._origin,
+            origin_suffix=".onnx",
+        )

@@ -1,0 +1,50 @@
+"""Dense graphs for TensorFlow itself: a GraphDef with x and the weights as placeholders.
+
+It is the reference that every other backend is checked against, and a way to serve a graph that no other backend can
+express, on a machine that has TensorFlow.
+"""
+
+from __future__ import annotations
+
+from compiler.backends.base import Compiled, Variant
+from compiler.dense import DenseGraph
+from compiler.tensorflow import tf
+
+
+def variants() -> list[Variant]:
+    """See compiler.backends.base.Half.variants."""
+    return [Variant("tensorflow")]
+
+
+def lower(graph: DenseGraph, variant: Variant) -> Lowered:
+    """See compiler.backends.base.Half.lower."""
+    return Lowered(graph)
+
+
+class Lowered:
+    """compiler.backends.base.Lowered: one GraphDef for all buckets; rows are symbolic."""
+
+    backend = "tensorflow"
+    precision = "float32"
+    target = "cpu"
+
+    def __init__(self, graph: DenseGraph) -> None:
+        self._names = graph.weight_names
+        with tf.Graph().as_default() as drawn:
+            x = tf.compat.v1.placeholder(tf.float32, (None, graph.width), "x")
+            weights = {
+                name: tf.compat.v1.placeholder(tf.float32, graph.weights[name].shape, f"weight_{i}")
+                for i, name in enumerate(self._names)
+            }
+            outputs = graph.function(x, weights)
+            for i, output in enumerate(graph.outputs):
+                tf.identity(outputs[output.name], name=f"output_{i}")
+        self._graph_def = drawn.as_graph_def().SerializeToString(deterministic=True)
+
+    @property
+    def definition(self) -> bytes:
+        return self._graph_def
+
+    def compile(self, bucket: int) -> Compiled:
+        """See compiler.backends.base.Lowered.compile."""
+        return Compiled(self._graph_def, ".pb", list(self._names))

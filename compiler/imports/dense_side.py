@@ -1,0 +1,166 @@
+"""The dense side of a split as a DenseGraph: tensors at the cut are columns of x, variables are weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from compiler.dense import DenseGraph, signature
+from compiler.imports.graph import TABLE, VARIABLE, Graph, Node, Ref, text
+from compiler.imports.shapes import SHAPE_OPERAND, Shapes
+from compiler.imports.split import Split
+from compiler.tensorflow import tf
+from processor.package.manifest import Output
+
+ROWS = "@rows"
+"""A source: a shape that follows from the number of rows."""
+
+
+def build_dense(split: Split, shapes: Shapes, outputs: Mapping[str, Ref]) -> DenseGraph:
+    """The dense graph; outputs float32 [n, columns] under the names given, whatever shape they had."""
+    side = _Side(split, shapes)
+    refs = {name: side.visit(ref) for name, ref in outputs.items()}
+    given = side.given()
+    definition = side.graph.graph_def(refs.values(), given)
+    used = {name for node in definition.node for name in node.input}
+    weights = {side.weights[name]: shapes.runner.constant((name, 0)) for name in side.weights}
+    wanted = [f"{ref[0]}:{ref[1]}" for ref in refs.values() if ref not in given]
+
+    def dense(x: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+        rows = tf.shape(x)[0]
+        tensors: dict[Ref, Any] = {}
+        for port in split.ports:
+            part = tf.reshape(x[:, port.offset : port.offset + port.size], (-1, *port.dims))
+            tensors[port.ref] = part > 0.5 if port.truth else part
+        for name, weight in side.weights.items():
+            tensors[name, 0] = values[weight]
+        for ref, (each, dims, dtype) in side.shapes.items():
+            tensors[ref] = tf.cast(tf.stack([rows * each, *dims]), dtype)
+        fed = {text(ref): tensor for ref, tensor in tensors.items() if text(ref) in used}
+        computed = iter(tf.graph_util.import_graph_def(definition, input_map=fed, return_elements=wanted, name=""))
+        results = {}
+        for name, ref in refs.items():
+            value = tensors[ref] if ref in given else next(computed)
+            results[name] = tf.cast(tf.reshape(value, (-1, shapes.size(outputs[name]))), tf.float32)
+        return results
+
+    columns = [Output(name, shapes.size(ref)) for name, ref in sorted(outputs.items())]
+    function = tf.function(dense, input_signature=signature(split.width, weights), autograph=False)
+    return DenseGraph(function, split.width, columns, {n: _matrix(w) for n, w in sorted(weights.items())})
+
+
+class _Side:
+    """Copies the dense side's nodes, with what depends on the sparse side replaced by sources."""
+
+    def __init__(self, split: Split, shapes: Shapes) -> None:
+        self.graph = Graph()  # No dense operation calls a function.
+        self.weights: dict[str, str] = {}
+        self.shapes: dict[Ref, tuple[int, tuple[int, ...], Any]] = {}
+        self._ports = {port.ref for port in split.ports}
+        self._from, self._shapes = shapes.graph, shapes
+        self._names = weight_names(shapes.graph)
+        self._tainted = self._find_tainted()
+
+    def given(self) -> dict[Ref, str]:
+        refs = {*self._ports, *self.shapes, *((name, 0) for name in self.weights)}
+        return {ref: text(ref) for ref in refs}
+
+    def visit(self, ref: Ref) -> Ref:
+        """Copies what a tensor needs; returns where it is in the copy."""
+        stack = [ref[0]] if ref not in self._ports else []
+        done: set[str] = set()
+        while stack:
+            name = stack.pop()
+            if name in done:
+                continue
+            done.add(name)
+            if name not in self.graph.nodes:
+                self.graph.nodes[name] = self._copy(self._from.nodes[name])
+            stack.extend(r[0] for r in self.graph.nodes[name].inputs if r not in self._ports)
+        return ref
+
+    def _copy(self, node: Node) -> Node:
+        name, constant = node.name, self._shapes.constant
+        if node.op == VARIABLE:
+            self.weights[name] = self._names[name]
+        elif node.op == "Shape" and name not in constant and self._shapes.rows(node.inputs[0]) is not None:
+            each, dims = self._shapes.rows(node.inputs[0]) or (1, ())
+            self.shapes[name, 0] = (each, dims, self._shapes.dtype((name, 0)))
+            return Node(name, ROWS, (), None)
+        elif node.op == "Erfc":
+            return self._erfc(node)
+        inputs = list(node.inputs)
+        at = SHAPE_OPERAND.get(node.op, -1)
+        found = self._shapes.rows((name, 0))
+        if at >= 0 and found is not None and name not in constant and inputs[at][0] not in constant:
+            inputs[at] = self._shape(node, found)
+        for i, ref in enumerate(inputs):
+            if ref[0] in self._tainted and (name not in self._tainted):
+                inputs[i] = self._frozen(ref)
+        return Node(name, node.op, tuple(inputs), node.definition)
+
+    def _erfc(self, node: Node) -> Node:
+        """1 - erf(x), which more backends have words for."""
+        erf, sub = f"{node.name}/erf", tf.compat.v1.NodeDef(op="Sub")
+        definition = tf.compat.v1.NodeDef(op="Erf")
+        for made in (definition, sub):
+            made.attr["T"].CopyFrom(node.definition.attr["T"])
+        self.graph.nodes[erf] = Node(erf, "Erf", node.inputs, definition)
+        one = self._constant(f"{node.name}/one", np.float32(1.0))
+        return Node(node.name, "Sub", (one, (erf, 0)), sub)
+
+    def _shape(self, node: Node, found: tuple[int, tuple[int, ...]]) -> Ref:
+        each, dims = found
+        if node.op == "Reshape":
+            return self._constant(f"{node.name}/shape", np.array([-1, *dims], np.int32), node, "Tshape")
+        dtype = self._shapes.dtype(node.inputs[SHAPE_OPERAND[node.op]])
+        ref = (f"{node.name}/rows", 0)
+        self.graph.nodes[ref[0]] = Node(ref[0], ROWS, (), None)
+        self.shapes[ref] = (each, dims, dtype)
+        return ref
+
+    def _constant(self, name: str, value: Any, node: Node | None = None, attribute: str = "") -> Ref:
+        """A new constant, of the type that the node that takes it declares under `attribute`."""
+        definition = tf.compat.v1.NodeDef(op="Const")
+        declared = node.definition.attr[attribute].type if node is not None else 0
+        tensor = tf.make_tensor_proto(value, tf.as_dtype(declared) if declared else None)
+        definition.attr["dtype"].type = tensor.dtype
+        definition.attr["value"].tensor.CopyFrom(tensor)
+        self.graph.nodes[name] = Node(name, "Const", (), definition)
+        return name, 0
+
+    def _frozen(self, ref: Ref) -> Ref:
+        """A constant in place of what is read from a table or from a variable that cannot be a weight."""
+        name = f"{ref[0]}/frozen{ref[1] or ''}"
+        return (name, 0) if name in self.graph.nodes else self._constant(name, self._shapes.runner.constant(ref))
+
+    def _find_tainted(self) -> set[str]:
+        tainted: set[str] = set()
+        for node in self._shapes.order:
+            if node.name not in self._shapes.constant:
+                continue
+            source = node.op == TABLE or (
+                node.op == VARIABLE and self._shapes.runner.tensor((node.name, 0)).dtype != tf.float32
+            )
+            if source or any(ref[0] in tainted for ref in node.inputs):
+                tainted.add(node.name)
+        return tainted
+
+
+def weight_names(graph: Graph) -> dict[str, str]:
+    """What each variable is called: its own name. Where a model holds a copy of a variable that it does not use (as
+    Keras's exports do), the one in use is called "name_1" and gets the name back."""
+    used = [node.name for node in graph.nodes.values() if node.op == VARIABLE]
+    names: dict[str, str] = {}
+    for name in sorted(used):
+        shorter = re.sub(r"_\d+$", "", name)
+        free = shorter in graph.unused and shorter not in names.values()
+        names[name] = shorter if free else name
+    return names
+
+
+def _matrix(value: Any) -> Any:
+    return np.ascontiguousarray(value, np.float32).reshape(np.shape(value))

@@ -1,0 +1,155 @@
+"""A split as the parts of a package: inputs, features, tables and the outputs of the stage."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.imports.dense_side import weight_names
+from compiler.imports.feeds import Fed
+from compiler.imports.graph import INPUT, Ref
+from compiler.imports.inputs import plain
+from compiler.imports.keys import Lookup
+from compiler.imports.pools import Pool
+from compiler.imports.runner import Runner
+from compiler.imports.shapes import Shapes
+from compiler.imports.split import Port, Split
+from compiler.imports.staging import StageWriter
+from compiler.tensorflow import tf
+from processor.columns import Strings
+from processor.errors import BadInput
+from processor.kernels.hashing import hash_strings
+from processor.package.manifest import FLOATS, Feature, Input, Table
+
+MAX_SEEDS = 16
+
+Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+
+@dataclass(slots=True)
+class Draft:
+    """tables: specification, keys and rows by name. ports: of each port of the split, the features that it became."""
+
+    inputs: list[Input]
+    features: list[Feature] = field(default_factory=list)
+    tables: dict[str, tuple[Table, Rows]] = field(default_factory=dict)
+    ports: list[list[Feature]] = field(default_factory=list)
+    stage: StageWriter | None = None
+
+
+class Drafter:
+    """Turns ports into features, one after the other."""
+
+    def __init__(self, split: Split, shapes: Shapes, runner: Runner, inputs: Sequence[Fed]) -> None:
+        self._shapes, self._runner = shapes, runner
+        self._inputs = {node: fed for fed in inputs for node in fed.nodes}
+        self._variables = weight_names(runner.graph)
+        self._stage = StageWriter(runner, inputs)
+        self._draft = Draft([fed.input for fed in inputs])
+        self._same: dict[tuple[Any, ...], str] = {}
+        for port in split.ports:
+            before = len(self._draft.features)
+            self._add(port)
+            self._draft.ports.append(self._draft.features[before:])
+        if self._stage.outputs:
+            self._draft.stage = self._stage
+
+    @property
+    def draft(self) -> Draft:
+        return self._draft
+
+    def _add(self, port: Port) -> None:
+        how = port.how
+        if isinstance(how, Lookup):
+            self._add_lookup(port, how)
+        elif isinstance(how, Pool):
+            self._add_pool(port, how)
+        else:
+            columns = 0 if port.size == 1 else port.size
+            if how is None:
+                name = self._stage.add(Input(self._new(port.ref), "float32", columns), port.ref)
+            else:
+                name, columns = how, self._inputs[f"input/{how}"].input.columns
+            self._feature(name, FLOATS, name, port.offset, port.size, column=0 if columns else -1)
+
+    def _add_lookup(self, port: Port, lookup: Lookup) -> None:
+        source, keys = lookup.source, self._shapes.size(lookup.source)
+        kind = "string" if isinstance(lookup.keys, list) else "id"
+        if self._runner.graph.nodes[source[0]].op == INPUT:
+            fed = self._inputs[source[0]]
+            name, columns = fed.name, fed.input.columns
+        else:
+            columns = 0 if keys == 1 else keys
+            dtype = "string" if kind == "string" else "int64"
+            name = self._stage.add(Input(self._new(source), dtype, columns), source)
+        table = self._table(lookup, name)
+        for i in range(keys):
+            label = f"{name}.{i}" if keys > 1 else name
+            offset = port.offset + i * lookup.dim
+            self._feature(label, kind, name, offset, lookup.dim, column=i if columns else -1, table=table)
+
+    def _add_pool(self, port: Port, pool: Pool) -> None:
+        strings = self._shapes.dtype(pool.entries) == tf.string
+        name = pool.input
+        if not name:
+            spec = Input(self._new(pool.entries), "string" if strings else "int64", ragged=True)
+            name = self._stage.add(spec, pool.entries, pool.segments)
+        table = self._table(pool.lookup, name)
+        kind = "strings" if strings else "ids"
+        self._feature(name, kind, name, port.offset, port.size, table=table, combiner=pool.combiner)
+
+    def _feature(
+        self, label: str, kind: str, source: str, offset: int, width: int, column: int = -1, **more: Any
+    ) -> None:
+        names = {f.name for f in self._draft.features}
+        self._draft.features.append(
+            Feature(_unused(label, names), kind, source, column=column, offset=offset, width=width, **more)
+        )
+
+    def _new(self, ref: Ref) -> str:
+        """A name for an output of the stage: of the operation, and unlike any other input's."""
+        taken = {i.name for i in self._draft.inputs} | {o.spec.name for o in self._stage.outputs}
+        parts = [p for p in ref[0].split("/") if p and not p.startswith("StatefulPartitionedCall")]
+        return _unused(plain(".".join(["stage", *parts[-2:]])), taken)
+
+    def _table(self, lookup: Lookup, source: str) -> str:
+        """The table of a lookup: a new one, or one of the same variable with the same rows under the same keys."""
+        strings = isinstance(lookup.keys, list)
+        default = [] if lookup.default is None else [float(v) for v in lookup.default]
+        # What the rows are is said by a digest: tables may be large.
+        keys = repr(lookup.keys).encode() if isinstance(lookup.keys, list) else np.ascontiguousarray(lookup.keys)
+        digests = [hashlib.sha256(part).digest() for part in (keys, np.ascontiguousarray(lookup.rows))]
+        same = (lookup.variable, *digests, tuple(default), strings)
+        if same in self._same:
+            return self._same[same]
+        label = self._variables[lookup.variable].replace("/", ".") if lookup.variable else f"{source}.keys"
+        name = _unused(plain(label), self._draft.tables.keys())
+        ids, seed = _hashed(lookup.keys) if strings else (np.asarray(lookup.keys, np.int64), 0)  # type: ignore[arg-type]
+        spec = Table(name, lookup.dim, len(ids), default=default, hash_seed=seed)
+        self._draft.tables[name] = (spec, (ids, lookup.rows))
+        self._same[same] = name
+        return name
+
+
+def _hashed(keys: list[bytes]) -> tuple[NDArray[np.int64], int]:
+    """Ids of strings, and the first seed under which they are distinct."""
+    strings = Strings.of(keys)
+    for seed in range(MAX_SEEDS):
+        ids = hash_strings(strings, seed)
+        if len(np.unique(ids)) == len(ids):
+            return ids, seed
+    raise BadInput("table: keys that no seed tells apart")
+
+
+def _unused(name: str, taken: Mapping[str, Any] | set[str]) -> str:
+    """`name`, or with a number behind it."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name[:120]}-{number}"
+    return found

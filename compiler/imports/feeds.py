@@ -1,0 +1,96 @@
+"""A request's inputs as the tensors that a model's own graph is fed with, in numpy.
+
+An input of a package stands for one or several tensors of the model: "input/<name>" when it is one; values and
+row_splits of ragged rows; indices, values and shape of a sparse tensor, whose rows are a ragged input too; and for a
+matrix of any number of columns ("padded") a ragged input whose rows are equally long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.columns import Column, Ragged, Strings
+from processor.errors import BadInput
+from processor.package.manifest import Input
+
+DENSE, RAGGED, SPARSE, PADDED = "dense", "ragged", "sparse", "padded"
+COMPONENTS = {
+    DENSE: ("",),
+    PADDED: ("",),
+    RAGGED: ("/values", "/row_splits"),
+    SPARSE: ("/indices", "/values", "/shape"),
+}
+
+Feeds = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """One input. dtype: of the model's tensor (object for strings). dims: of a row, in the model's tensor."""
+
+    name: str
+    kind: str
+    dtype: np.dtype[Any]
+    dims: tuple[int, ...] = ()
+
+    @property
+    def input(self) -> Input:
+        """The package's input: strings, int64 for whole numbers and truth values, float32 for all others."""
+        kinds = {"O": "string", "f": "float32"}
+        dtype = kinds.get(self.dtype.kind, "int64")
+        if self.kind != DENSE:
+            return Input(self.name, dtype, ragged=True)
+        columns = int(np.prod(self.dims, dtype=np.int64))
+        return Input(self.name, dtype, columns=0 if columns == 1 else columns)
+
+    @property
+    def nodes(self) -> list[str]:
+        return [f"input/{self.name}{part}" for part in COMPONENTS[self.kind]]
+
+    def feeds(self, column: Column, rows: int) -> Feeds:
+        """Tensors by node, of `rows` rows: one row is repeated. Raises BadInput for values the model cannot take."""
+        if isinstance(column, Ragged):
+            return self._rows(column, rows)
+        values = self._values(column).reshape(-1, *self.dims)
+        return {self.nodes[0]: np.repeat(values, rows, axis=0) if len(values) == 1 < rows else values}
+
+    def _rows(self, column: Ragged, rows: int) -> Feeds:
+        values, splits = self._values(column.values), np.asarray(column.row_splits, np.int64)
+        if len(column) == 1 < rows:
+            splits = np.arange(rows + 1, dtype=np.int64) * len(values)
+            values = np.tile(values, rows)
+        if self.kind == RAGGED:
+            return dict(zip(self.nodes, (values, splits)))
+        lengths = np.diff(splits)
+        if self.kind == PADDED:
+            longest = int(lengths.max(initial=0))
+            if (lengths != longest).any():
+                raise BadInput(f"input {self.name!r}: rows of equal length wanted")
+            return {self.nodes[0]: values.reshape(rows, longest)}
+        row = np.repeat(np.arange(rows, dtype=np.int64), lengths)
+        indices = np.stack([row, np.arange(len(values), dtype=np.int64) - splits[:-1][row]], 1)
+        shape = np.array([rows, lengths.max(initial=0)], np.int64)
+        return dict(zip(self.nodes, (indices, values, shape)))
+
+    def _values(self, column: NDArray[Any] | Strings) -> NDArray[Any]:
+        if isinstance(column, Strings):
+            values = np.empty(len(column), object)
+            values[:] = column.tolist()
+            return values
+        if self.dtype.kind == "O":
+            return np.empty(0, object)
+        if self.dtype.kind in "iu" and column.dtype != self.dtype:
+            limits = np.iinfo(self.dtype)
+            if column.size and (column.min() < limits.min or column.max() > limits.max):
+                raise BadInput(f"input {self.name!r}: values of {self.dtype.name} wanted, got one that does not fit")
+        return np.asarray(column).astype(self.dtype, copy=False)
+
+
+def feeds_of(fed: Mapping[str, Fed], columns: Mapping[str, Column], rows: int) -> Feeds:
+    """All tensors to feed, by node."""
+    return {node: array for name, f in fed.items() for node, array in f.feeds(columns[name], rows).items()}

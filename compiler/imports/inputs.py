@@ -1,0 +1,128 @@
+"""What a signature is fed with, as inputs of a package: which tensors belong together, under which name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, Fed
+from compiler.tensorflow import tf
+from processor.errors import BadInput
+
+RAGGED_OPS = ("RaggedTensorToSparse", "RaggedTensorToTensor", "RaggedGather", "RaggedTensorToVariant")
+
+Groups = Mapping[str, tuple[str, ...]]
+
+
+def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> tuple[list[Fed], dict[str, str]]:
+    """A SignatureDef's inputs as a package's, by ascending name; and node -> tensor of the model for each of theirs.
+
+    ragged, sparse: tensors that the caller knows to belong together. Others are found by how TensorFlow flattens them:
+    a sparse X is X [?, 2], X_1 and X_2 [2]; a ragged X is X and X_1, where X_1 is used as row splits. Raises BadInput.
+    """
+    infos = dict(signature)
+    fed: list[Fed] = []
+    tensors: dict[str, str] = {}
+
+    def add(name: str, kind: str, parts: list[Any]) -> None:
+        values = parts[0 if kind != SPARSE else 1]
+        one = Fed(plain(name), kind, _dtype(name, values), () if kind != DENSE else _dims(name, values))
+        if one.dtype.kind == "f" and kind != DENSE:
+            raise BadInput(f"input {name[:64]!r}: floats of a fixed number of columns wanted")
+        if one.name in {f.name for f in fed}:
+            raise BadInput(f"input {name[:64]!r}: two inputs would have this name")
+        fed.append(one)
+        tensors.update(zip(one.nodes, (part if isinstance(part, str) else part.name for part in parts)))
+
+    for kind, groups in ((RAGGED, ragged), (SPARSE, sparse)):
+        for name, members in groups.items():
+            if len(members) != len(COMPONENTS[kind]) or not all(m in infos for m in members):
+                raise BadInput(f"{kind} {name[:64]!r}: {len(COMPONENTS[kind])} tensors of the signature wanted")
+            add(name, kind, [infos.pop(m) for m in members])
+    for name in sorted(infos):
+        if name not in infos:
+            continue
+        info = infos[name]
+        if info.WhichOneof("encoding") == "coo_sparse":
+            coo = info.coo_sparse
+            shaped = type(info)(name=coo.values_tensor_name, dtype=info.dtype)
+            add(name, SPARSE, [coo.indices_tensor_name, shaped, coo.dense_shape_tensor_name])
+        elif info.WhichOneof("encoding") == "composite_tensor":
+            if len(info.composite_tensor.components) != 2:
+                raise BadInput(f"input {name[:64]!r}: of composite tensors, ragged ones of one level wanted")
+            add(name, RAGGED, list(info.composite_tensor.components))
+        elif _shape(info) == [-1, 2] and _shape(infos.get(f"{name}_2")) == [2] and f"{name}_1" in infos:
+            add(name, SPARSE, [info, infos.pop(f"{name}_1"), infos.pop(f"{name}_2")])
+        elif _shape(info) == [-1] and _is_splits(infos.get(f"{name}_1"), graph_def):
+            add(name, RAGGED, [info, infos.pop(f"{name}_1")])
+        elif _shape(info) == [-1, -1]:
+            add(name, PADDED, [info])
+        else:
+            add(name, DENSE, [info])
+    if not fed:
+        raise BadInput("signature: at least one input wanted")
+    return sorted(fed, key=lambda f: f.name), tensors
+
+
+def plain(name: str) -> str:
+    """`name` with what a package's names may not hold replaced."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".-")[:128] or "input"
+
+
+def _shape(info: Any) -> list[int] | None:
+    if info is None or info.tensor_shape.unknown_rank:
+        return None
+    return [d.size for d in info.tensor_shape.dim]
+
+
+def _dims(name: str, info: Any) -> tuple[int, ...]:
+    shape = _shape(info)
+    if shape is None and info.dtype == tf.string.as_datatype_enum:
+        return ()
+    if not shape or shape[0] not in (-1, None):
+        raise BadInput(f"input {name[:64]!r}: a first dimension of any size wanted, got shape {shape}")
+    if any(d < 1 for d in shape[1:]) or np.prod(shape[1:], dtype=np.int64) > 65536:
+        raise BadInput(f"input {name[:64]!r}: a fixed number of columns up to 65536 wanted, got shape {shape}")
+    return tuple(int(d) for d in shape[1:])
+
+
+def _dtype(name: str, info: Any) -> np.dtype[Any]:
+    dtype = tf.as_dtype(info.dtype)
+    if dtype == tf.string:
+        return np.dtype(object)
+    if dtype in (tf.float16, tf.float32, tf.float64, tf.bool) or dtype.is_integer:
+        return np.dtype(dtype.as_numpy_dtype)
+    raise BadInput(f"input {name[:64]!r}: strings or numbers wanted, got {dtype.name}")
+
+
+def _is_splits(info: Any, graph_def: Any) -> bool:
+    """Whether an int64 vector is used as row splits: both its tail and its head are taken, or a ragged operation
+    takes it."""
+    if _shape(info) != [-1] or info.dtype != tf.int64.as_datatype_enum:
+        return False
+    nodes = [(graph_def.node, {info.name.partition(":")[0]})]
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    seen: set[tuple[str, int]] = set()
+    slices = 0
+    while nodes:
+        body, names = nodes.pop()
+        for node in body:
+            for i, source in enumerate(node.input):
+                if source.partition(":")[0] not in names:
+                    continue
+                if node.op in ("Identity", "Cast"):
+                    names.add(node.name)
+                elif node.op in RAGGED_OPS:
+                    return True
+                elif node.op == "StridedSlice" and i == 0:
+                    slices += 1
+                elif "f" in node.attr and node.attr["f"].func.name in functions:
+                    function = functions[node.attr["f"].func.name]
+                    place = (function.signature.name, i)
+                    if i < len(function.signature.input_arg) and place not in seen:
+                        seen.add(place)
+                        nodes.append((function.node_def, {function.signature.input_arg[i].name}))
+    return slices >= 2

@@ -1,0 +1,97 @@
+"""The report of an import as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from processor.errors import BadInput
+from processor.package.manifest import Manifest
+from processor.package.version import GRAPH, MANIFEST, VersionReader
+
+SIDES = {
+    "tables": "replaced by lookups in tables",
+    "stage": "run by TensorFlow on the CPU, once a request",
+    "dense": "compiled: the dense graph",
+}
+
+
+def report_of(source: Path, signature: str) -> dict[str, Any]:
+    """How a package is split, from its manifest; how a SavedModel or Keras file would be, by opening it."""
+    if (source / MANIFEST).is_file():
+        manifest = VersionReader(source.resolve()).manifest
+        report = manifest.notes.get("import")
+        return report if isinstance(report, dict) else _of_package(source, manifest)
+    from compiler.imports.model import Options, analyse
+
+    return analyse(source, Options(signature))
+
+
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Which operations went where and why, what is handed over, sizes and FLOPs."""
+    sides, boundary = report["sides"], report["boundary"]
+    yield f"{report['source']}, signature {report['signature']}"
+    for note in report["notes"]:
+        yield f"  note: {note}"
+    for side, meaning in SIDES.items():
+        counts = sides[side]
+        yield f"  {side}: {sum(counts.values())} operations, {meaning}"
+        if counts:
+            yield "    " + ", ".join(f"{op} {n}" if n > 1 else op for op, n in counts.items())
+    reasons = {op: why for op, why in report["reasons"].items() if not why.startswith("feeds ")}
+    if reasons:
+        yield "  why not in the dense graph"
+        for op, why in reasons.items():
+            yield f"    {op}: {why}"
+    yield f"  handed over: {len(boundary)} tensors, {boundary[-1]['columns'][1] if boundary else 0} columns"
+    for pair in boundary:
+        first, last = pair["columns"]
+        shape = ", ".join("n" if d == -1 else str(d) for d in pair["shape"])
+        yield (
+            f"    {pair['sender']} (from {pair['input']}) -> x[:, {first}:{last}]: "
+            f"{pair['tensor']} {pair['dtype']} [{shape}]"
+        )
+    nbytes = report["nbytes"]
+    yield f"  {report['flops']:,} FLOPs a row; {nbytes['weights']:,} bytes of weights, {nbytes['tables']:,} of tables"
+
+
+def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
+    """The split of a package that was trained here: features are one side, graph/ the other."""
+    from compiler.dense import DenseGraph
+
+    reader = VersionReader(source.resolve())
+    if not (source / GRAPH).is_dir():
+        raise BadInput("graph: the version has no graph/")
+    graph = DenseGraph.load(source / GRAPH, reader.dense())
+    counts: dict[str, int] = {}
+    for node in graph.function.get_concrete_function(*graph.signature).graph.as_graph_def().node:
+        if node.op not in ("Placeholder", "NoOp", "Identity"):
+            counts[node.op] = counts.get(node.op, 0) + 1
+    pairs = [
+        {
+            "tensor": f.name,
+            "op": f.kind,
+            "dtype": "float32",
+            "shape": [-1, f.width],
+            "columns": [f.offset, f.offset + f.width],
+            "sender": f"table {f.table}" if f.table else "the request",
+            "input": f.input,
+            "features": 1,
+        }
+        for f in sorted(manifest.features, key=lambda f: f.offset)
+    ]
+    files = manifest.files
+    return {
+        "source": f"package, {manifest.arch}",
+        "signature": "serving_default",
+        "notes": [],
+        "sides": {"dense": dict(sorted(counts.items())), "stage": {}, "tables": {}},
+        "reasons": {},
+        "boundary": pairs,
+        "flops": sum(2 * int(w.size) for w in graph.weights.values() if w.ndim == 2),
+        "nbytes": {
+            "weights": sum(int(w.nbytes) for w in graph.weights.values()),
+            "tables": sum(file.nbytes for name, file in files.items() if name.startswith("tables/")),
+        },
+    }

@@ -1,0 +1,251 @@
+"""Inputs that a model can be tried on, made from the model itself.
+
+What an input may hold follows from where it goes: the keys of the tables that it is looked up in, the rows of the
+variables that it indexes, the features that are parsed from it. A guess that the model refuses is made smaller until
+it is taken; models that take none can be given inputs of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from compiler.imports.feeds import DENSE, PADDED, Fed, feeds_of
+from compiler.imports.graph import TABLE, Ref
+from compiler.imports.runner import Runner
+from compiler.tensorflow import tf
+from processor.columns import Column, Ragged, Strings
+from processor.errors import BadInput
+
+# Whole numbers that nothing bounds are drawn below these, the first that the model takes.
+SCALES = (1000, 50, 10, 2, 1)
+MAX_VOCABULARY = 100_000
+MAX_LENGTH = 6
+# Where a value goes in, and where it comes out unchanged, by operation.
+THROUGH = {
+    "Cast": {0: 0},
+    "Reshape": {0: 0},
+    "ExpandDims": {0: 0},
+    "Squeeze": {0: 0},
+    "StridedSlice": {0: 0},
+    "Unique": {0: 0},
+    "GatherV2": {0: 0},
+    "SelectV2": {1: 0, 2: 0},
+    "Select": {1: 0, 2: 0},
+    "RaggedTensorToSparse": {1: 1},
+    "SparseFillEmptyRows": {1: 1},
+    "SparseReorder": {1: 1},
+    "SparseToDense": {2: 0},
+    "RaggedTensorToTensor": {1: 0},
+    "DynamicPartition": {0: 0},
+    "Transpose": {0: 0},
+    "StringLower": {0: 0},
+    "StringStrip": {0: 0},
+    "AddV2": {0: 0},
+}
+
+
+@dataclass(slots=True)
+class Hints:
+    """Where an input goes. keys: of tables. below: the fewest rows of what it indexes. number: it is text that is read
+    as a number. parsed: the ParseExample nodes that read it."""
+
+    keys: list[Any] = field(default_factory=list)
+    below: int | None = None
+    number: bool = False
+    parsed: list[str] = field(default_factory=list)
+
+    def bound(self, rows: int) -> None:
+        self.below = rows if self.below is None else min(self.below, rows)
+
+
+def make_samples(
+    runner: Runner,
+    inputs: Sequence[Fed],
+    outputs: Sequence[Ref],
+    sizes: Sequence[int],
+    given: Mapping[str, Any] | None = None,
+) -> list[dict[str, Column]]:
+    """Columns for each batch size that the model takes, as a client would send them; raises BadInput.
+
+    given: rows of every input to take over and over instead, as in a JSON request.
+    """
+    if given is not None:
+        samples = [{f.name: _repeated(f, given.get(f.name), rows) for f in inputs} for rows in sizes]
+        for sample, rows in zip(samples, sizes):
+            runner.run(list(outputs), feeds_of({f.name: f for f in inputs}, sample, rows))
+        return samples
+    for scale in SCALES:
+        maker = Maker(runner, scale)
+        samples = [maker.columns(inputs, rows) for rows in sizes]
+        try:
+            for sample, rows in zip(samples, sizes):
+                runner.run(list(outputs), feeds_of({f.name: f for f in inputs}, sample, rows))
+        except BadInput:
+            continue
+        return samples
+    raise BadInput("source: no inputs could be made up that the model takes: give some with --samples")
+
+
+def _repeated(fed: Fed, values: Any, rows: int) -> Column:
+    """`rows` rows of an input's given ones, over and over."""
+    if not isinstance(values, list) or not values:
+        raise BadInput(f"samples: a list of rows wanted for input {fed.name!r}")
+    chosen = [values[i % len(values)] for i in range(rows)]
+    try:
+        if fed.kind != DENSE:
+            return Ragged.of(chosen)
+        if fed.dtype.kind == "O":
+            return Strings.of(np.array(chosen, object).ravel().tolist())
+        dtype = np.float32 if fed.dtype.kind == "f" else np.int64
+        columns = fed.input.columns
+        return np.array(chosen, dtype).reshape((rows, columns) if columns else (rows,))
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise BadInput(f"samples: {fed.input.dtype} values wanted for input {fed.name!r}") from None
+
+
+class Maker:
+    """Draws inputs; the same ones for the same model."""
+
+    def __init__(self, runner: Runner, scale: int) -> None:
+        self._runner, self._scale = runner, scale
+        self._random = np.random.default_rng(scale)
+        self._consumers: dict[Ref, list[tuple[str, int]]] = {}
+        for node in runner.graph.nodes.values():
+            for i, ref in enumerate(node.inputs):
+                self._consumers.setdefault(ref, []).append((node.name, i))
+
+    def columns(self, inputs: Sequence[Fed], rows: int) -> dict[str, Column]:
+        """One request of so many rows. The longest ragged row is longer for more rows, and the last is never empty."""
+        made: dict[str, Column] = {}
+        for fed in inputs:
+            hints = self.hints((fed.nodes[-1 if fed.kind in (DENSE, PADDED) else -2 if len(fed.nodes) == 3 else 0], 0))
+            if fed.kind == DENSE:
+                made[fed.name] = self._column(fed, hints, rows)
+                continue
+            lengths = self._random.integers(0, MAX_LENGTH, rows) + 1
+            if fed.kind == PADDED:
+                lengths[:] = rows % MAX_LENGTH + 2
+            else:
+                lengths[: rows // 2] -= 1
+                lengths[-1] = MAX_LENGTH + rows % 5
+            splits = np.concatenate([[0], np.cumsum(lengths)])
+            values = self._values(fed.dtype.kind, hints, int(splits[-1]))
+            made[fed.name] = Ragged(Strings.of(values) if fed.dtype.kind == "O" else values.astype(np.int64), splits)
+        return made
+
+    def hints(self, ref: Ref) -> Hints:
+        """Where a tensor's values go."""
+        found, stack, seen = Hints(), [ref], {ref}
+        while stack:
+            here = stack.pop()
+            for name, i in self._consumers.get(here, ()):
+                self._meet(found, name, i)
+                node = self._runner.graph.nodes[name]
+                for output in [THROUGH[node.op][i]] if i in THROUGH.get(node.op, {}) else []:
+                    for ahead in self._runner.outputs(name) if node.op == "DynamicPartition" else [(name, output)]:
+                        if ahead not in seen:
+                            seen.add(ahead)
+                            stack.append(ahead)
+        return found
+
+    def _meet(self, found: Hints, name: str, i: int) -> None:
+        node = self._runner.graph.nodes[name]
+        if node.op in ("LookupTableFindV2", "LookupTableFind") and i == 1:
+            if self._runner.graph.nodes[node.inputs[0][0]].op == TABLE and len(found.keys) < MAX_VOCABULARY:
+                found.keys += self._runner.table(node.inputs[0])[0].ravel()[:MAX_VOCABULARY].tolist()
+        elif node.op in ("GatherV2", "Gather") and i == 1:
+            rows = self._runner.tensor(node.inputs[0]).shape
+            if rows.rank and rows[0]:
+                found.bound(int(rows[0]))
+        elif node.op == "OneHot" and i == 0:
+            found.bound(int(self._runner.constant(node.inputs[1])))
+        elif node.op == "StringToNumber":
+            found.number = True
+        elif node.op in ("ParseExampleV2", "ParseExample", "ParseSingleExample") and i == 0:
+            found.parsed.append(name)
+
+    def _column(self, fed: Fed, hints: Hints, rows: int) -> Column:
+        count = rows * int(np.prod(fed.dims, dtype=np.int64))
+        values = self._values(fed.dtype.kind, hints, count)
+        if fed.dtype.kind == "O":
+            return Strings.of(values)
+        dtype = np.float32 if fed.dtype.kind == "f" else np.int64
+        columns = fed.input.columns
+        return values.astype(dtype).reshape((rows, columns) if columns else (rows,))
+
+    def _values(self, kind: str, hints: Hints, count: int) -> Any:
+        random = self._random
+        if kind == "f":
+            return random.standard_normal(count, np.float32)
+        if kind == "b":
+            return random.integers(0, 2, count)
+        if kind != "O":
+            below = hints.below if hints.below is not None else self._scale
+            drawn = random.integers(0, max(1, below), count)
+            keys = [k for k in hints.keys if hints.below is None or 0 <= k < hints.below]
+            if keys:
+                known = random.choice(np.array(keys, np.int64), count)
+                drawn = np.where(random.random(count) < 0.8, known, drawn)
+            return drawn
+        if hints.parsed:
+            return [self._example(hints.parsed[0]) for _ in range(count)]
+        if hints.number:
+            return [b"%d" % n for n in random.integers(0, self._scale, count)]
+        words = [b"w%d" % n for n in random.integers(0, self._scale, count)]
+        return [
+            hints.keys[int(random.integers(len(hints.keys)))] if hints.keys and random.random() < 0.8 else word
+            for word in words
+        ]
+
+    def _example(self, name: str) -> bytes:
+        """A serialised tf.Example with what the node parses."""
+        features = {}
+        for key, dtype, length, ref in self._parsed(name):
+            values = self._values({tf.string: "O", tf.float32: "f"}.get(dtype, "i"), self.hints(ref), length)
+            if dtype == tf.string:
+                features[key] = tf.train.Feature(bytes_list=tf.train.BytesList(value=list(values)))
+            elif dtype == tf.float32:
+                features[key] = tf.train.Feature(float_list=tf.train.FloatList(value=values.tolist()))
+            else:
+                features[key] = tf.train.Feature(int64_list=tf.train.Int64List(value=values.tolist()))
+        return bytes(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+
+    def _parsed(self, name: str) -> Iterator[tuple[str, Any, int, Ref]]:
+        """(key, dtype, length, where its values come out) of every feature that a node parses."""
+        runner, node = self._runner, self._runner.graph.nodes[name]
+        # Asking a message for what it does not have adds it.
+        attr = type(node.definition).FromString(node.definition.SerializeToString()).attr
+
+        def keys(ref: Ref) -> list[str]:
+            return [k.decode() for k in np.asarray(runner.constant(ref)).ravel().tolist()]
+
+        def length() -> int:
+            return int(self._random.integers(1, MAX_LENGTH))
+
+        sparse = list(map(tf.as_dtype, attr["sparse_types"].list.type or attr["Tsparse"].list.type))
+        dense = list(map(tf.as_dtype, attr["Tdense"].list.type))
+        shapes = [[d.size for d in s.dim] for s in attr["dense_shapes"].list.shape]
+        if node.op == "ParseExampleV2":
+            sparse_keys, dense_keys, ragged_keys = (keys(node.inputs[i]) for i in (2, 3, 4))
+        elif node.op == "ParseExample":
+            split = 2 + len(sparse)
+            sparse_keys = [k for ref in node.inputs[2:split] for k in keys(ref)]
+            dense_keys = [k for ref in node.inputs[split : split + len(dense)] for k in keys(ref)]
+            ragged_keys = []
+        else:
+            sparse_keys = [k.decode() for k in attr["sparse_keys"].list.s]
+            dense_keys = [k.decode() for k in attr["dense_keys"].list.s]
+            ragged_keys = []
+        ragged = list(map(tf.as_dtype, attr["ragged_value_types"].list.type))
+        n, m = len(sparse_keys), len(dense_keys)
+        for i, (key, dtype) in enumerate(zip(sparse_keys, sparse)):
+            yield key, dtype, length(), (name, n + i)
+        for i, (key, dtype, shape) in enumerate(zip(dense_keys, dense, shapes)):
+            size = int(np.prod([abs(d) for d in shape], dtype=np.int64))
+            yield key, dtype, size, (name, 3 * n + i)
+        for i, (key, dtype) in enumerate(zip(ragged_keys, ragged)):
+            yield key, dtype, length(), (name, 3 * n + m + i)

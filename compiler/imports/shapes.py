@@ -1,0 +1,80 @@
+"""What every tensor of a model is shaped like, seen by running it: which dimension is the batch, and what is fixed.
+
+Static inference loses the batch in the first ragged or sparse operation. So the model is run on batches of three
+sizes, and a tensor whose first dimension is a fixed multiple of all three, with the rest the same, has one entry (or a
+fixed number of them) a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.imports.feeds import Fed, feeds_of
+from compiler.imports.graph import INPUT, Ref
+from compiler.imports.runner import Runner
+from compiler.tensorflow import tf
+from processor.columns import Column
+
+SIZES = (5, 7, 11)
+# Of these, the operand that says a shape: where the result's shape is known, it need not be computed.
+SHAPE_OPERAND = {"Reshape": 1, "BroadcastTo": 1, "Fill": 0}
+
+
+class Shapes:
+    """Shapes and values of all tensors on the samples."""
+
+    def __init__(self, runner: Runner, inputs: Sequence[Fed], outputs: Sequence[Ref], samples: list[dict[str, Column]]):
+        self.graph, self.runner = runner.graph, runner
+        self.order = self.graph.ancestors(outputs)
+        self.constant: set[str] = set()
+        for node in self.order:
+            if node.op != INPUT and all(ref[0] in self.constant for ref in node.inputs):
+                self.constant.add(node.name)
+        refs = [ref for node in self.order if node.name not in self.constant for ref in runner.outputs(node.name)]
+        refs = [ref for ref in refs if runner.tensor(ref).dtype not in (tf.resource, tf.variant)]
+        by_name = {f.name: f for f in inputs}
+        self.values: list[dict[Ref, Any]] = []
+        for sample, rows in zip(samples, SIZES):
+            self.values.append(dict(zip(refs, runner.run(refs, feeds_of(by_name, sample, rows)))))
+        self._rows: dict[Ref, tuple[int, tuple[int, ...]]] = {}
+        for ref in refs:
+            self._find(ref)
+        self.free = self._free()
+
+    def rows(self, ref: Ref) -> tuple[int, tuple[int, ...]] | None:
+        """(entries a row, shape of an entry) of a tensor [entries * rows, *shape]; None for any other."""
+        return self._rows.get(ref)
+
+    def dtype(self, ref: Ref) -> Any:
+        return self.runner.tensor(ref).dtype
+
+    def size(self, ref: Ref) -> int:
+        """Numbers a row."""
+        each, dims = self._rows[ref]
+        return each * int(np.prod(dims, dtype=np.int64))
+
+    def _find(self, ref: Ref) -> None:
+        shapes = [np.shape(values[ref]) for values in self.values]
+        if not shapes[0] or len({s[1:] for s in shapes}) != 1 or 0 in shapes[0]:
+            return
+        each, rest = divmod(shapes[0][0], SIZES[0])
+        if not rest and all(s[0] == each * n for s, n in zip(shapes, SIZES)):
+            self._rows[ref] = (each, tuple(int(d) for d in shapes[0][1:]))
+
+    def _free(self) -> set[str]:
+        """Nodes that follow from the number of rows alone."""
+        free: set[str] = set()
+        for node in self.order:
+            of_rows = node.op == "Shape" and self.rows(node.inputs[0]) is not None
+            if node.op != INPUT and (of_rows or all(ref[0] in free for ref in node.inputs)):
+                free.add(node.name)
+        return free
+
+    def operands(self, name: str) -> list[Ref]:
+        """What a node takes when its result's shape is given: its inputs without those that follow from the rows."""
+        node = self.graph.nodes[name]
+        skip = SHAPE_OPERAND.get(node.op, -1) if self.rows((name, 0)) is not None else -1
+        return [ref for i, ref in enumerate(node.inputs) if i != skip and ref[0] not in self.free]

@@ -1,0 +1,463 @@
+"""The graph that passes work on: nodes, edges and constants of a dense graph, with static shapes.
+
+A Graph is immutable. It comes from a DenseGraph (of_dense), is changed by an Edit, and goes back (to_dense). Weights
+are placeholders from beginning to end, so nothing that a pass does depends on their values.
+
+Nodes are ordered and named by the structure alone (depth first from the outputs, outputs by name, inputs in order), so
+the same graph has the same bytes in every process; what no output needs is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.dense import DenseGraph, signature
+from compiler.tensorflow import inlined, tf
+from processor.errors import BadInput
+from processor.package.manifest import Output
+
+Ref = tuple[str, int]
+"""An output of a node: (node, number)."""
+Shape = tuple[int | None, ...]
+"""A static shape; None: a dimension that is known when the graph runs."""
+
+X = "x"
+MAX_NODES = 100_000
+# More than any slice of leading rows takes.
+PROBED_ROWS = (1_048_583, 1_048_589)
+CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+IDENTITIES = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operation. attrs: TensorFlow AttrValues by name, those that matter to the result. value: of a constant."""
+
+    op: str
+    inputs: tuple[Ref, ...] = ()
+    attrs: Mapping[str, Any] | None = None
+    value: NDArray[Any] | None = None
+
+    def attr(self, name: str) -> Any:
+        """A flag, number or dtype; None where the node has none of that name."""
+        value = (self.attrs or {}).get(name)
+        return None if value is None else getattr(value, value.WhichOneof("value"))
+
+
+class Graph:
+    """x and weights in, named outputs out. weights: name -> placeholder's node; nodes: in topological order."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        outputs: Mapping[str, Ref],
+        width: int,
+        weights: Mapping[str, Shape],
+        library: Any = None,
+    ) -> None:
+        """nodes: in any order, with placeholders "x" and, of weight number i by name, "w<i>". library: functions that
+        nodes name (branches and loops), as TensorFlow writes them."""
+        self.width, self.weights, self.library = width, dict(weights), library
+        self.placeholders = {f"w{i}": name for i, name in enumerate(sorted(weights))}
+        self.nodes, self.outputs = _canonical(nodes, outputs, {X, *self.placeholders})
+
+    @classmethod
+    def of_dense(cls, dense: DenseGraph) -> Graph:
+        """The graph of a DenseGraph's function, calls inlined; raises BadInput where it has state of its own."""
+        concrete = dense.concrete
+        names = sorted(dense.weights)
+        if len(concrete.inputs) != 1 + len(names):
+            raise BadInput("dense graph: a function of its input and weights alone wanted, got one with state")
+        graph_def = concrete.graph.as_graph_def()
+        if any(node.op in CALLS for node in graph_def.node):
+            concrete = inlined(concrete)
+            graph_def = concrete.graph.as_graph_def()
+        if len(graph_def.node) > MAX_NODES:
+            raise BadInput(f"dense graph: at most {MAX_NODES} nodes wanted, got {len(graph_def.node)}")
+        rename = {concrete.inputs[0].op.name: X}
+        rename |= {tensor.op.name: f"w{i}" for i, tensor in enumerate(concrete.inputs[1:])}
+        nodes = {}
+        for node in graph_def.node:
+            inputs = []
+            for text in node.input:
+                if not text.startswith("^"):
+                    source, _, number = text.partition(":")
+                    inputs.append((rename.get(source, source), int(number or 0)))
+            nodes[rename.get(node.name, node.name)] = _of_proto(node, tuple(inputs))
+        outputs = {}
+        for name, tensor in zip(sorted(o.name for o in dense.outputs), concrete.outputs):
+            ref = (rename.get(tensor.op.name, tensor.op.name), tensor.value_index)
+            # Every trace of a function puts one there.
+            while nodes[ref[0]].op == "Identity":
+                ref = nodes[ref[0]].inputs[0]
+            outputs[name] = ref
+        shapes = {name: array.shape for name, array in dense.weights.items()}
+        library = graph_def.library if graph_def.library.function else None
+        return cls(nodes, outputs, dense.width, shapes, library)
+
+    def to_dense(self, weights: Mapping[str, NDArray[np.float32]]) -> DenseGraph:
+        """A DenseGraph of these weights, which have the names and shapes of this graph's."""
+        specs = signature(self.width, {name: np.empty(shape, np.float32) for name, shape in self.weights.items()})
+
+        def dense(x: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+            return self.apply({X: x, **{f"w{i}": values[n] for i, n in enumerate(sorted(values))}}, self.outputs)
+
+        function = tf.function(dense, input_signature=specs, autograph=False)
+        function.get_concrete_function()
+        outputs = [Output(name, int(self.shape(ref)[1] or 0)) for name, ref in sorted(self.outputs.items())]
+        return DenseGraph(function, self.width, outputs, {name: weights[name] for name in self.weights})
+
+    def apply(self, feeds: Mapping[str, Any], wanted: Mapping[str, Ref]) -> dict[str, Any]:
+        """The tensors `wanted`, computed from tensors for the placeholders; inside a function or eagerly in one."""
+        through = {name: ref for name, ref in wanted.items() if ref[0] not in feeds}
+        needed = _reachable(self.nodes, through.values())
+        message = self._message(n for n in self.nodes if n in needed and n not in feeds)
+        used = {f"{name}:0": tensor for name, tensor in feeds.items() if name in needed}
+        found = tf.graph_util.import_graph_def(message, used, [f"{n}:{i}" for n, i in through.values()], name="")
+        return dict(zip(through, found)) | {
+            name: tf.identity(feeds[ref[0]]) for name, ref in wanted.items() if ref[0] in feeds
+        }
+
+    def to_bytes(self) -> bytes:
+        """All of the graph; equal for equal graphs, in every process."""
+        message = self._message(self.nodes)
+        for name, (node, number) in sorted(self.outputs.items()):
+            message.node.add(name=f"output/{name}", op="Identity", input=[f"{node}:{number}"])
+        return bytes(message.SerializeToString(deterministic=True))
+
+    def of_read_weights(self) -> Graph:
+        """The graph without the weights that it does not read."""
+        shapes = {name: self.weights[name] for node, name in self.placeholders.items() if (node, 0) in self.users}
+        return _renumbered(self.nodes, self.outputs, self.width, self.placeholders, shapes, self.library)
+
+    def shape(self, ref: Ref) -> Shape:
+        """Static shape; raises BadInput for a tensor whose rank is not known before the graph runs."""
+        shape = self._inferred[ref][0]
+        if shape is None:
+            raise BadInput("dense graph: tensors of a known rank wanted")
+        return shape
+
+    def ranked(self, ref: Ref) -> bool:
+        return self._inferred[ref][0] is not None
+
+    def dtype(self, ref: Ref) -> Any:
+        return self._inferred[ref][1]
+
+    def constant(self, ref: Ref) -> NDArray[Any] | None:
+        """The value of a constant, else None."""
+        return self.nodes[ref[0]].value
+
+    def producer(self, ref: Ref) -> Node:
+        return self.nodes[ref[0]]
+
+    def outputs_of(self, name: str) -> int:
+        """How many outputs a node has."""
+        return self._numbers[name]
+
+    @cached_property
+    def varying(self) -> frozenset[str]:
+        """Nodes that depend on x: computed for every batch. The others follow from weights and constants alone."""
+        found = {X}
+        for name, node in self.nodes.items():
+            if any(source in found for source, _ in node.inputs):
+                found.add(name)
+        return frozenset(found)
+
+    @cached_property
+    def fixed(self) -> frozenset[str]:
+        """Nodes that follow from constants alone and give the same whenever they are computed."""
+        found: set[str] = set()
+        for name, node in self.nodes.items():
+            inputs = all(source in found for source, _ in node.inputs)
+            if inputs and name != X and name not in self.placeholders and name not in self._stateful:
+                found.add(name)
+        return frozenset(found)
+
+    @cached_property
+    def users(self) -> dict[Ref, list[str]]:
+        """Who reads a tensor, one entry a use; an output of the graph counts as the user ""."""
+        found: dict[Ref, list[str]] = {}
+        for name, node in self.nodes.items():
+            for ref in node.inputs:
+                found.setdefault(ref, []).append(name)
+        for ref in self.outputs.values():
+            found.setdefault(ref, []).append("")
+        return found
+
+    def only_user(self, ref: Ref) -> bool:
+        """Whether exactly one use is made of a tensor, and not as an output."""
+        users = self.users.get(ref, [])
+        return len(users) == 1 and users[0] != ""
+
+    def free(self, ref: Ref) -> bool:
+        """Whether a tensor is known before any request: from weights and constants alone."""
+        return ref[0] not in self.varying
+
+    def stateful(self, name: str) -> bool:
+        return name in self._stateful
+
+    @cached_property
+    def _inferred(self) -> dict[Ref, tuple[Shape | None, Any]]:
+        return self._imported[0]
+
+    @cached_property
+    def _stateful(self) -> frozenset[str]:
+        return self._imported[1]
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return self._imported[2]
+
+    @cached_property
+    def _imported(self) -> tuple[dict[Ref, tuple[Shape | None, Any]], frozenset[str], dict[str, int]]:
+        """Shapes and dtypes by TensorFlow's own inference; nodes with state; numbers of outputs.
+
+        Inferred for two numbers of rows: a dimension that is the same for both is static. With symbolic rows a
+        dimension that is computed from the shape of another tensor would not be known.
+        """
+        found: dict[Ref, tuple[Shape | None, Any]] = {}
+        stateful, numbers = set(), {}
+        for rows in PROBED_ROWS:
+            with tf.Graph().as_default() as graph:
+                tf.graph_util.import_graph_def(self._message(self.nodes, rows), name="")
+                for op in graph.get_operations():
+                    if op.op_def.is_stateful:
+                        stateful.add(op.name)
+                    numbers[op.name] = len(op.outputs)
+                    for number, tensor in enumerate(op.outputs):
+                        ref, dims = (op.name, number), None
+                        if tensor.shape.rank is not None:
+                            dims = tuple(tensor.shape.as_list())
+                            if ref in found:
+                                dims = _common(found[ref][0], dims)
+                        found[ref] = (dims, tensor.dtype)
+        return found, frozenset(stateful), numbers
+
+    def _message(self, names: Iterable[str], rows: int | None = None) -> Any:
+        message = tf.compat.v1.GraphDef()
+        message.versions.producer = tf.version.GRAPH_DEF_VERSION
+        if self.library is not None:
+            message.library.CopyFrom(self.library)
+        for name in names:
+            node = self.nodes[name]
+            proto = message.node.add(name=name, op=node.op)
+            proto.input.extend([f"{source}:{number}" for source, number in node.inputs])
+            if name == X or name in self.placeholders:
+                shape = (rows, self.width) if name == X else self.weights[self.placeholders[name]]
+                proto.attr["dtype"].type = tf.float32.as_datatype_enum
+                proto.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
+                continue
+            if node.value is not None:
+                proto.attr["dtype"].type = tf.as_dtype(node.value.dtype).as_datatype_enum
+                proto.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(node.value))
+            for key, value in (node.attrs or {}).items():
+                proto.attr[key].CopyFrom(value)
+        return message
+
+
+class Edit:
+    """Changes to a graph: new nodes, and tensors that stand in for others. done() carries them out."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._nodes: dict[str, Node] = {}
+        self._instead: dict[Ref, Ref] = {}
+        self._weights: dict[str, tuple[str, Shape]] = {}
+
+    @property
+    def changes(self) -> int:
+        """How many tensors are replaced."""
+        return len(self._instead)
+
+    def replace(self, old: Ref, new: Ref) -> None:
+        """Whoever reads `old` reads `new` from now on."""
+        if old != new:
+            self._instead[old] = new
+
+    def replaced(self, ref: Ref) -> bool:
+        return ref in self._instead
+
+    def add(self, op: str, *inputs: Ref, **attrs: Any) -> Ref:
+        """A new node's first output. attrs: dtypes, flags and numbers; T defaults to float32."""
+        name = f"+{len(self._nodes)}"
+        self._nodes[name] = Node(op, inputs, {key: _attr(value) for key, value in attrs.items()})
+        return name, 0
+
+    def constant(self, value: Any, dtype: Any = np.float32) -> Ref:
+        name = f"+{len(self._nodes)}"
+        self._nodes[name] = Node("Const", value=np.asarray(value, dtype))
+        return name, 0
+
+    def weight(self, name: str, shape: Shape) -> Ref:
+        """A new weight of the graph."""
+        node = f"+{len(self._nodes)}"
+        self._nodes[node], self._weights[node] = Node("Placeholder"), (name, shape)
+        return node, 0
+
+    def copy(self, node: Node, inputs: Sequence[Ref]) -> str:
+        """A new node like another, over other inputs; returns its name."""
+        name = f"+{len(self._nodes)}"
+        self._nodes[name] = replace(node, inputs=tuple(inputs))
+        return name
+
+    def binary(self, op: str, a: Ref, b: Ref) -> Ref:
+        """AddV2, Sub, Mul, RealDiv, Pow, Maximum, Minimum of float32 tensors."""
+        return self.add(op, a, b, T=tf.float32)
+
+    def unary(self, op: str, a: Ref) -> Ref:
+        return self.add(op, a, T=tf.float32)
+
+    def matmul(self, a: Ref, b: Ref) -> Ref:
+        """Matrices [m, k] and [k, n]."""
+        return self.add("MatMul", a, b, T=tf.float32, transpose_a=False, transpose_b=False)
+
+    def bias(self, a: Ref, b: Ref) -> Ref:
+        """[rows, n] + [n]."""
+        return self.add("BiasAdd", a, b, T=tf.float32, data_format=b"NHWC")
+
+    def reshape(self, a: Ref, shape: Sequence[int]) -> Ref:
+        return self.add("Reshape", a, self.constant(shape, np.int32), T=tf.float32, Tshape=tf.int32)
+
+    def concat(self, parts: Sequence[Ref], axis: int = 1, dtype: Any = tf.float32) -> Ref:
+        """One tensor as it is, several side by side."""
+        if len(parts) == 1:
+            return parts[0]
+        return self.add("ConcatV2", *parts, self.constant(axis, np.int32), T=dtype, N=len(parts), Tidx=tf.int32)
+
+    def slice(self, a: Ref, rank: int, axis: int, start: int, stop: int, dtype: Any = tf.float32) -> Ref:
+        """[start, stop) along one axis of a tensor of so many axes."""
+        return self.slices(a, rank, {axis: (start, stop)}, dtype)
+
+    def slices(self, a: Ref, rank: int, spans: Mapping[int, tuple[int, int]], dtype: Any = tf.float32) -> Ref:
+        """[start, stop) along some axes of a tensor of so many."""
+        begin = [spans.get(i, (0, 0))[0] for i in range(rank)]
+        end = [spans.get(i, (0, 0))[1] for i in range(rank)]
+        mask = sum(1 << i for i in range(rank) if i not in spans)
+        ends = (self.constant(v, np.int32) for v in (begin, end, [1] * rank))
+        masks = dict(begin_mask=mask, end_mask=mask, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0)
+        return self.add("StridedSlice", a, *ends, T=dtype, Index=tf.int32, **masks)
+
+    def gather(self, a: Ref, indices: Sequence[int], axis: int = 0) -> Ref:
+        places = (self.constant(indices, np.int32), self.constant(axis, np.int32))
+        return self.add("GatherV2", a, *places, Tparams=tf.float32, Tindices=tf.int32, Taxis=tf.int32, batch_dims=0)
+
+    def sum(self, a: Ref, axes: Sequence[int], keep: bool = False) -> Ref:
+        return self.add("Sum", a, self.constant(axes, np.int32), T=tf.float32, Tidx=tf.int32, keep_dims=keep)
+
+    def transpose(self, a: Ref, order: Sequence[int]) -> Ref:
+        return self.add("Transpose", a, self.constant(order, np.int32), T=tf.float32, Tperm=tf.int32)
+
+    def done(self, outputs: Mapping[str, Ref] | None = None, width: int | None = None) -> Graph:
+        """The graph after all changes; with other outputs or another width if given."""
+        graph = self.graph
+
+        def final(ref: Ref) -> Ref:
+            seen = set()
+            while ref in self._instead and ref not in seen:
+                seen.add(ref)
+                ref = self._instead[ref]
+            return ref
+
+        nodes = {
+            name: replace(node, inputs=tuple(final(ref) for ref in node.inputs))
+            for name, node in (*graph.nodes.items(), *self._nodes.items())
+        }
+        wanted = {name: final(ref) for name, ref in (graph.outputs if outputs is None else outputs).items()}
+        width = graph.width if width is None else width
+        if not self._weights:
+            return Graph(nodes, wanted, width, graph.weights, graph.library)
+        shapes = graph.weights | dict(self._weights.values())
+        return _renumbered(
+            nodes,
+            wanted,
+            width,
+            {**graph.placeholders, **{node: name for node, (name, _) in self._weights.items()}},
+            shapes,
+            graph.library,
+        )
+
+
+def _renumbered(
+    nodes: Mapping[str, Node],
+    outputs: Mapping[str, Ref],
+    width: int,
+    placeholders: Mapping[str, str],
+    shapes: Mapping[str, Shape],
+    library: Any,
+) -> Graph:
+    """A graph of the weights of `shapes`, whose placeholders have other names than a graph of those gives them."""
+    number = {name: f"w{i}" for i, name in enumerate(sorted(shapes))}
+    # A placeholder that is none any more keeps out of the way of the new names.
+    new = {old: number.get(name, f"-{old}") for old, name in placeholders.items()}
+    moved = {
+        new.get(name, name): replace(node, inputs=tuple((new.get(n, n), i) for n, i in node.inputs))
+        for name, node in nodes.items()
+    }
+    return Graph(moved, {o: (new.get(n, n), i) for o, (n, i) in outputs.items()}, width, shapes, library)
+
+
+def _of_proto(node: Any, inputs: tuple[Ref, ...]) -> Node:
+    if node.op == "Const":
+        return Node("Const", value=tf.make_ndarray(node.attr["value"].tensor))
+    return Node(node.op, inputs, {key: value for key, value in sorted(node.attr.items()) if key[0] != "_"})
+
+
+def _attr(value: Any) -> Any:
+    message = tf.compat.v1.AttrValue()
+    if isinstance(value, bool):
+        message.b = value
+    elif isinstance(value, int):
+        message.i = value
+    elif isinstance(value, bytes):
+        message.s = value
+    else:
+        message.type = value.as_datatype_enum
+    return message
+
+
+def _common(a: Shape | None, b: Shape) -> Shape | None:
+    """What two shapes of one tensor agree on."""
+    return tuple(n if n == m else None for n, m in zip(a, b)) if a is not None and len(a) == len(b) else None
+
+
+def _reachable(nodes: Mapping[str, Node], refs: Iterable[Ref]) -> set[str]:
+    return set(_ordered(nodes, refs))
+
+
+def _ordered(nodes: Mapping[str, Node], refs: Iterable[Ref]) -> Iterator[str]:
+    """Nodes that the tensors need, each once and after its inputs: depth first, inputs in order."""
+    seen: set[str] = set()
+    stack = [(name, False) for name, _ in reversed(list(refs))]
+    while stack:
+        name, ready = stack.pop()
+        if ready:
+            yield name
+        elif name not in seen:
+            seen.add(name)
+            stack.append((name, True))
+            stack.extend((source, False) for source, _ in reversed(nodes[name].inputs))
+
+
+def _canonical(
+    nodes: Mapping[str, Node], outputs: Mapping[str, Ref], placeholders: set[str]
+) -> tuple[dict[str, Node], dict[str, Ref]]:
+    """What the outputs need, renamed by place; placeholders keep their names, are all there, and come first."""
+    wanted = dict(sorted(outputs.items()))
+    nodes = {**nodes, **{name: Node("Placeholder") for name in placeholders}}
+    names = {name: name for name in placeholders}
+    order = []
+    for name in _ordered(nodes, wanted.values()):
+        if name not in names:
+            names[name] = f"n{len(order)}"
+            order.append(name)
+    first = {name: Node("Placeholder") for name in sorted(placeholders, key=lambda n: (n != X, int(n[1:] or 0)))}
+    rest = {
+        names[name]: replace(nodes[name], inputs=tuple((names[n], i) for n, i in nodes[name].inputs)) for name in order
+    }
+    return {**first, **rest}, {name: (names[n], i) for name, (n, i) in wanted.items()}

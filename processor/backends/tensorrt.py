@@ -1,0 +1,180 @@
+"""Dense graphs on TensorRT: loads and runs what compiler/backends/tensorrt.py wrote. NVIDIA GPUs only.
+
+An artefact is one engine, built for exactly one bucket (one profile) and refittable. New weights are refitted into a
+second copy of the engine, made from the same bytes beside the live one: a refit in place would show in runs under way.
+
+A binding has a stream, an execution context and device buffers of its own: a run copies x over, computes, copies the
+outputs back and waits, without the GIL.
+
+This has not run on hardware by its authors: the machine that it was written on has neither the library nor a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from processor.backends.base import Artefact, Executable, Matrix, Program, Weights, check_buffers, missing
+from processor.errors import BadInput, Corrupt, FreshetError
+
+INPUT = "x"
+WEIGHT_PREFIX = "weights/"
+PRECISIONS = ("float32", "float16")
+
+
+class TensorRt:
+    """processor.backends.base.Backend by the libraries tensorrt and cuda-python."""
+
+    name = "tensorrt"
+
+    def __init__(self) -> None:
+        try:
+            import tensorrt
+        except ImportError:
+            raise missing("tensorrt", "tensorrt", "gpu") from None
+        try:
+            from cuda.bindings import runtime
+        except ImportError:
+            raise missing("tensorrt", "cuda-python", "gpu") from None
+        self.module: Any = tensorrt
+        self.cuda = Cuda(runtime)
+        self.library = f"tensorrt {tensorrt.__version__}"
+        self.logger = tensorrt.Logger(tensorrt.Logger.ERROR)
+
+    def open(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
+        """See processor.backends.base.Backend.open."""
+        return _Program(self, width, dict(outputs))
+
+
+class Cuda:
+    """The calls of the CUDA runtime that are needed, each raising FreshetError when it fails."""
+
+    def __init__(self, runtime: Any) -> None:
+        """Raises BadInput where there is no device."""
+        self._runtime = runtime
+        status, count = runtime.cudaGetDeviceCount()
+        if int(status) or not count:
+            raise BadInput("backend tensorrt: no CUDA device is to be had on this machine")
+        self.to_device = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
+        self.to_host = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
+
+    def capability(self) -> str:
+        """Of the first device, such as sm_90."""
+        properties = self.call("cudaGetDeviceProperties", 0)
+        return f"sm_{properties.major}{properties.minor}"
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """One call's result; None of a call without one."""
+        status, *results = getattr(self._runtime, name)(*arguments)
+        if int(status):
+            raise FreshetError(f"CUDA: {name} failed with status {int(status)}")
+        return results[0] if results else None
+
+
+class _Program:
+    """processor.backends.base.Program."""
+
+    def __init__(self, backend: TensorRt, width: int, columns: dict[str, int]) -> None:
+        self._backend, self._width, self._columns = backend, width, columns
+        self._runtime = backend.module.Runtime(backend.logger)
+        self._artefacts: dict[int, Artefact] = {}
+
+    def add(self, artefact: Artefact) -> None:
+        """See processor.backends.base.Program.add."""
+        engine = self._engine(artefact)
+        bucket = artefact.bucket
+        shapes = {
+            engine.get_tensor_name(i): engine.get_tensor_shape(engine.get_tensor_name(i))
+            for i in range(engine.num_io_tensors)
+        }
+        wanted = {INPUT: (bucket, self._width), **{name: (bucket, n) for name, n in self._columns.items()}}
+        if {name: tuple(shape) for name, shape in shapes.items()} != wanted:
+            raise BadInput(f"executable b{bucket}: x float32 [{bucket}, {self._width}] and the model's outputs wanted")
+        self._artefacts[bucket] = artefact
+
+    def with_weights(self, weights: Weights) -> dict[int, Executable]:
+        """See processor.backends.base.Program.with_weights."""
+        return {
+            bucket: _Executable(
+                self._refitted(artefact, weights), self._backend.cuda, bucket, self._width, self._columns
+            )
+            for bucket, artefact in self._artefacts.items()
+        }
+
+    def _engine(self, artefact: Artefact) -> Any:
+        engine = self._runtime.deserialize_cuda_engine(artefact.data)
+        if engine is None:
+            raise Corrupt(f"executable b{artefact.bucket}: refused by {self._backend.library}")
+        return engine
+
+    def _refitted(self, artefact: Artefact, weights: Weights) -> Any:
+        """A copy of the engine with these weights."""
+        engine, library = self._engine(artefact), self._backend.module
+        refitter = library.Refitter(engine, self._backend.logger)
+        for name in refitter.get_all_weights():
+            if not name.startswith(WEIGHT_PREFIX):
+                continue
+            own = name.removeprefix(WEIGHT_PREFIX)
+            if own not in weights:
+                raise BadInput(f"dense weight {own[:64]!r} is missing")
+            if not refitter.set_named_weights(name, library.Weights(weights[own].reshape(-1))):
+                raise BadInput(f"dense weight {own[:64]!r}: {self._backend.library} does not take it")
+        if not refitter.refit_cuda_engine():
+            raise BadInput(f"executable b{artefact.bucket}: {self._backend.library} does not take the weights")
+        return engine
+
+
+class _Executable:
+    """processor.backends.base.Executable: an engine with its weights."""
+
+    def __init__(self, engine: Any, cuda: Cuda, bucket: int, width: int, columns: dict[str, int]) -> None:
+        self.bucket = bucket
+        self._engine, self._cuda, self._width, self._columns = engine, cuda, width, columns
+
+    def bind(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+        """See processor.backends.base.Executable.bind."""
+        check_buffers(self.bucket, self._width, self._columns, x, outputs)
+        context = self._engine.create_execution_context()
+        buffers = {name: DeviceBuffer(self._cuda, array.nbytes) for name, array in {INPUT: x, **outputs}.items()}
+        for name, buffer in buffers.items():
+            context.set_tensor_address(name, int(buffer.address))
+        stream = self._cuda.call("cudaStreamCreate")
+        return _Run(self._cuda, context, stream, buffers, x, outputs)
+
+
+class DeviceBuffer:
+    """Device memory that goes with the object."""
+
+    def __init__(self, cuda: Cuda, nbytes: int) -> None:
+        self._cuda = cuda
+        self.address = cuda.call("cudaMalloc", nbytes)
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            self._cuda.call("cudaFree", self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One prepared run, on a stream of its own."""
+
+    cuda: Cuda
+    context: Any
+    stream: Any
+    buffers: Mapping[str, DeviceBuffer]
+    x: Matrix
+    outputs: Mapping[str, Matrix]
+
+    def __call__(self) -> None:
+        call, x = self.cuda.call, self.x
+        call("cudaMemcpyAsync", self.buffers[INPUT].address, x.ctypes.data, x.nbytes, self.cuda.to_device, self.stream)
+        if not self.context.execute_async_v3(int(self.stream)):
+            raise FreshetError(f"tensorrt failed on a batch of {len(x)} rows")
+        for name, array in self.outputs.items():
+            source = self.buffers[name].address
+            call("cudaMemcpyAsync", array.ctypes.data, source, array.nbytes, self.cuda.to_host, self.stream)
+        call("cudaStreamSynchronize", self.stream)
+
+    def __del__(self) -> None:
+        self.cuda.call("cudaStreamDestroy", self.stream)

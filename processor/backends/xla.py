@@ -1,0 +1,329 @@
+"""Dense graphs on XLA, through jaxlib's PJRT client alone: loads and runs what compiler/backends/xla.py wrote.
+
+Weights are arguments: new ones are copied to where the device reads them, once a flip, and the executable stays. An
+artefact is a serialised PJRT executable in a capsule; its origin is a portable StableHLO artifact, which every later
+jaxlib reads for years, so that an executable from another processor or library can be compiled anew without TensorFlow.
+
+How it runs. On a CPU a run computes in the calling thread: the client is made with as many threads as one run may use,
+and with one it has nobody to hand work to. The session's input buffer is the argument itself (64-byte aligned; else it
+is copied): a view without a copy, whose bytes each run reads anew. Outputs are copied out, a few microseconds. A run
+allocates its outputs inside PJRT and a handful of Python objects; the GIL is free while it computes. On a GPU inputs
+and outputs are copied over in each run.
+
+Refused: jax.experimental.serialize_executable (it pickles); importing jax for a CPU (a second of start-up, which
+jaxlib's DLPack conversion and ExecuteResults.disassemble_into_single_device_arrays() pay too); the fusions of YNNPACK
+(they pack the weights anew in each run: 1.3 times the time of the plain products at 64 rows on one thread).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import numpy as np
+
+from processor.backends.base import (
+    ALIGNMENT,
+    Artefact,
+    Executable,
+    Matrix,
+    Program,
+    Weights,
+    aligned,
+    check_buffers,
+    missing,
+)
+from processor.errors import BadInput, Corrupt, FreshetError
+
+FLOAT32 = np.dtype(np.float32)
+CPU_OPTIONS = (("xla_cpu_experimental_ynn_fusion_type", ""),)
+_devices: dict[tuple[str, int], Device] = {}
+_making = threading.Lock()
+
+
+class Xla:
+    """processor.backends.base.Backend by the library jaxlib. Targets: those that begin with "cuda" run on a GPU."""
+
+    name = "xla"
+
+    def __init__(self) -> None:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        try:
+            import jaxlib
+            from jaxlib import _jax  # noqa: F401
+        except ImportError:
+            raise missing("xla", "jaxlib", "xla") from None
+        self.library = f"jaxlib {jaxlib.__version__}"
+
+    def open(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> XlaProgram:
+        """See processor.backends.base.Backend.open. CPU runs beyond `threads` threads share the client's."""
+        return XlaProgram(self, width, dict(outputs), threads)
+
+
+class XlaProgram(Program):
+    """processor.backends.base.Program; serialize() is for the compiler."""
+
+    def __init__(self, backend: Xla, width: int, columns: dict[str, int], threads: int) -> None:
+        self._backend, self._width, self._columns, self._threads = backend, width, columns, threads
+        self._loaded: dict[int, tuple[Artefact, Device, Any]] = {}
+
+    def add(self, artefact: Artefact) -> None:
+        """See processor.backends.base.Program.add."""
+        on = device(artefact.target, self._threads)
+        try:
+            if artefact.data:
+                executable = on.client.deserialize_executable(artefact.data, on.places, None)
+            elif artefact.origin:
+                executable = on.compile(artefact.origin)
+            else:
+                raise Corrupt(f"executable b{artefact.bucket}: neither compiled code nor what to compile it from")
+        except FreshetError:
+            raise
+        except Exception as error:
+            raise Corrupt(f"executable b{artefact.bucket}: refused by {self._backend.library}") from error
+        self._loaded[artefact.bucket] = artefact, on, executable
+
+    def serialize(self, bucket: int) -> bytes:
+        """A bucket's executable as machine code."""
+        _, on, executable = self._loaded[bucket]
+        code: bytes = on.client.serialize_executable(executable)
+        return code
+
+    def with_weights(self, weights: Weights) -> dict[int, Executable]:
+        """See processor.backends.base.Program.with_weights; all buckets of a device share one copy of the weights."""
+        placed: dict[tuple[int, str], Any] = {}
+        loaded: dict[int, Executable] = {}
+        for bucket, (artefact, on, executable) in self._loaded.items():
+            arguments = []
+            for name in artefact.weights:
+                if (id(on), name) not in placed:
+                    if name not in weights:
+                        raise BadInput(f"dense weight {name[:64]!r} is missing")
+                    placed[id(on), name] = on.keep(weights[name])
+                arguments.append(placed[id(on), name])
+            made = _Executable(executable, on, arguments, bucket, self._width, self._columns)
+            made.check()
+            loaded[bucket] = made
+        return loaded
+
+
+class Device(Protocol):
+    """A PJRT client and the one device of it that is used."""
+
+    client: Any
+    places: Any
+
+    def compile(self, stablehlo: bytes) -> Any:
+        """A portable StableHLO artifact, compiled for this device."""
+
+    def keep(self, array: Matrix) -> Any:
+        """A copy of the array as an argument."""
+
+    def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
+        """x as an argument of every run, or else what makes the argument of one run."""
+
+    def handler(self, shape: tuple[int, ...]) -> Any:
+        """What makes an array of one result of this shape."""
+
+    def fetch(self, result: Any, into: Matrix) -> None:
+        """Copies a result out, once it is there."""
+
+
+def device(target: str, threads: int) -> Device:
+    """The device of a target, made once a process; raises BadInput where there is none."""
+    kind = "cuda" if target.startswith("cuda") else "cpu"
+    key = (kind, threads if kind == "cpu" else 0)
+    with _making:
+        if key not in _devices:
+            _devices[key] = _Cpu(threads) if kind == "cpu" else _Cuda()
+        return _devices[key]
+
+
+class _Cpu:
+    """The client's pool has `threads` threads; of one, runs compute in the calling thread."""
+
+    def __init__(self, threads: int) -> None:
+        from jaxlib import _jax, xla_client
+
+        before = os.environ.get("PJRT_NPROC")
+        os.environ["PJRT_NPROC"] = str(threads)
+        try:
+            self.client = xla_client.make_cpu_client(asynchronous=False)
+        finally:
+            if before is None:
+                del os.environ["PJRT_NPROC"]
+            else:
+                os.environ["PJRT_NPROC"] = before
+        place = self.client.local_devices()[0]
+        self.places = _jax.DeviceList((place,))
+        sharding = _single_device(self.places, place)
+        semantics = _jax.HostBufferSemantics.ZERO_COPY
+        put = _jax.batched_device_put
+
+        def view(array: Matrix) -> Any:
+            return put(_Like(array.shape), sharding, [array], [place], True, False, semantics, False)
+
+        self._view = view
+        self._handler, self._sharding = xla_client.array_result_handler, sharding
+
+    def compile(self, stablehlo: bytes) -> Any:
+        return self.client.compile_and_load(stablehlo, self.places, _options(CPU_OPTIONS))
+
+    def keep(self, array: Matrix) -> Any:
+        copy = aligned(array.shape)
+        copy[...] = array
+        return self._view(copy)
+
+    def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
+        if x.ctypes.data % ALIGNMENT == 0 and x.flags.writeable:
+            return self._view(x), None
+        copy = aligned(x.shape)
+        buffer = self._view(copy)
+
+        def refill() -> Any:
+            np.copyto(copy, x)
+            return buffer
+
+        return buffer, refill
+
+    def handler(self, shape: tuple[int, ...]) -> Any:
+        return self._handler(_Like(shape), self._sharding, True, True)
+
+    def fetch(self, result: Any, into: Matrix) -> None:
+        result.block_until_ready()
+        ctypes.memmove(into.ctypes.data, result.unsafe_buffer_pointer(), into.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Like:
+    """What jaxlib asks of an abstract value, which jax would bring."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.float32] = FLOAT32
+    weak_type: bool = False
+
+
+def _single_device(places: Any, place: Any) -> Any:
+    """A placement on one device, with what jaxlib asks of one and jax would bring: importing jax takes a second."""
+    from jaxlib import _jax, xla_client
+
+    class Place(_jax.SingleDeviceSharding):  # type: ignore[misc]
+        memory_kind = None
+        _internal_device_list = places
+
+        def _to_xla_hlo_sharding(self, rank: int) -> Any:
+            return xla_client.HloSharding.replicate()
+
+    return Place(place)
+
+
+class _Cuda:
+    """The first CUDA device, by jax's plug-in."""
+
+    def __init__(self) -> None:
+        if find_spec("jax_plugins") is None:
+            raise missing("xla", "jax with CUDA", "gpu")
+        try:
+            import jax
+            from jaxlib import _jax, xla_client
+
+            self._place = jax.devices("cuda")[0]
+        except ImportError:
+            raise missing("xla", "jax with CUDA", "gpu") from None
+        except RuntimeError:
+            raise BadInput("backend xla: no CUDA device is to be had on this machine") from None
+        self.client: Any = self._place.client
+        self.places = _jax.DeviceList((self._place,))
+        self._put = jax.device_put
+        self._aval, self._sharding = jax.core.ShapedArray, jax.sharding.SingleDeviceSharding(self._place)
+        self._handler = xla_client.array_result_handler
+
+    def compile(self, stablehlo: bytes) -> Any:
+        return self.client.compile_and_load(stablehlo, self.places, _options(()))
+
+    def keep(self, array: Matrix) -> Any:
+        return self._put(array, self._place)
+
+    def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
+        return None, lambda: self._put(x, self._place)
+
+    def handler(self, shape: tuple[int, ...]) -> Any:
+        return self._handler(self._aval(shape, np.dtype(np.float32)), self._sharding, True, True)
+
+    def fetch(self, result: Any, into: Matrix) -> None:
+        np.copyto(into, np.asarray(result))
+
+
+def _options(overrides: Sequence[tuple[str, str]]) -> Any:
+    from jaxlib import xla_client
+
+    options = xla_client.CompileOptions()
+    options.env_option_overrides = list(overrides)
+    return options
+
+
+class _Executable:
+    """processor.backends.base.Executable: a PJRT executable with its weights in place."""
+
+    def __init__(
+        self, executable: Any, on: Device, weights: list[Any], bucket: int, width: int, columns: dict[str, int]
+    ) -> None:
+        self.bucket = bucket
+        self._executable, self._on, self._weights = executable, on, weights
+        self._width, self._columns = width, columns
+
+    def bind(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+        """See processor.backends.base.Executable.bind."""
+        check_buffers(self.bucket, self._width, self._columns, x, outputs)
+        # Results come in the order of the compiler, which is that of their names.
+        ends = [outputs[name] for name in sorted(outputs)]
+        first, refill = self._on.argument(x)
+        handlers = [self._on.handler(end.shape) for end in ends]
+        return _Run(self._executable, self._on, [first, *self._weights], refill, x, ends, handlers)
+
+    def check(self) -> None:
+        """Runs once; raises BadInput unless the executable takes and gives what it is to."""
+        x = aligned((self.bucket, self._width))
+        outputs = {name: aligned((self.bucket, n)) for name, n in self._columns.items()}
+        run = self.bind(x, outputs)
+        assert isinstance(run, _Run)
+        try:
+            nbytes = [int(result.on_device_size_in_bytes()) for result in run.results()]
+        except Exception as error:
+            raise BadInput(
+                f"executable b{self.bucket}: x float32 [{self.bucket}, {self._width}] and the manifest's weights wanted"
+            ) from error
+        wanted = [4 * self.bucket * self._columns[name] for name in sorted(self._columns)]
+        if nbytes != wanted:
+            raise BadInput(f"executable b{self.bucket}: outputs of {wanted} bytes wanted, got {nbytes[:16]}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One prepared run. x: the session's buffer, held so that it stays. refill: makes the first argument anew."""
+
+    executable: Any
+    on: Device
+    arguments: list[Any]
+    refill: Callable[[], Any] | None
+    x: Matrix
+    ends: list[Matrix]
+    handlers: list[Any]
+
+    def results(self) -> list[Any]:
+        if self.refill is not None:
+            self.arguments[0] = self.refill()
+        arrays: list[Any] = self.executable.execute_sharded(self.arguments).consume_with_handlers(self.handlers)
+        return arrays
+
+    def __call__(self) -> None:
+        try:
+            for result, end in zip(self.results(), self.ends):
+                self.on.fetch(result, end)
+        except Exception as error:
+            raise FreshetError(f"xla failed on a batch of {len(self.x)} rows") from error

@@ -1,0 +1,86 @@
+"""A session's buffers for one version, made and bound before a request needs them.
+
+A replica keeps a stock of them, warm, as many as there are sessions, and remembers those that it has lent. Before a
+flip it binds the new executables to all of them, so that the first batch after a load or a flip allocates and binds
+nothing.
+
+Who owns what: arrays and bindings are used by one session at a time. The thread of changes only ever adds to them:
+arrays of a bucket that has none yet, and bindings that no session has run, which wait in `ahead` until a batch under
+the new state takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.backends.base import Executable, Matrix, aligned
+from processor.sketch import Block
+from processor.userside import WHOLE
+
+Outputs = dict[str, Matrix]
+Bound = tuple[Executable, Callable[[], None]]
+Key = tuple[str, int]
+Ends = tuple[int, Mapping[str, int]]
+"""Width of an executable's input; its outputs, name -> columns."""
+Executables = Mapping[str, Mapping[int, Executable]]
+"""By role (processor.userside) and bucket."""
+
+
+class Buffers:
+    """Input and outputs per role and bucket, and the runs bound to them. counts: int64 [T, 2], lookups and misses by
+    table. block: what the batches were like."""
+
+    def __init__(self, ends: Mapping[str, Ends], tables: int) -> None:
+        """ends: of the executables of each role."""
+        self._ends = ends
+        self.counts: NDArray[np.int64] = np.zeros((max(1, tables), 2), np.int64)
+        self.block = Block(len(ends[WHOLE][1]))
+        self._arrays: dict[Key, tuple[Matrix, Outputs]] = {}
+        self._bound: dict[Key, Bound] = {}
+        self._ahead: Mapping[Key, Bound] = {}
+
+    def get(self, executable: Executable, role: str = WHOLE) -> tuple[Matrix, Outputs, Callable[[], None]]:
+        """(x, outputs, run) of an executable; allocates and binds where that was not done ahead."""
+        key = role, executable.bucket
+        bound = self._bound.get(key)
+        if bound is None or bound[0] is not executable:
+            bound = self._ahead.get(key)
+            if bound is None or bound[0] is not executable:
+                bound = (executable, executable.bind(*self._of(key)))
+            self._bound[key] = bound
+        x, outputs = self._arrays[key]
+        return x, outputs, bound[1]
+
+    def bind_ahead(self, executables: Executables, run: bool = False) -> None:
+        """Binds all of them for batches to come. run: also runs each once; only while no session has these buffers."""
+        ahead = {
+            (role, bucket): (e, e.bind(*self._of((role, bucket))))
+            for role, part in executables.items()
+            for bucket, e in part.items()
+        }
+        if run:
+            for _, call in ahead.values():
+                call()
+        self._ahead = ahead
+
+    def settle(self, executables: Executables) -> None:
+        """Lets go of runs of other executables than these, which are all that sessions will ask for: so that whoever
+        calls this frees what they hold, and not the session that meets its successor."""
+        for key, bound in list(self._bound.items()):
+            role, bucket = key
+            newest, ahead = executables[role].get(bucket), self._ahead.get(key)
+            if bound[0] is not newest and ahead is not None and ahead[0] is newest:
+                self._bound[key] = ahead
+
+    def _of(self, key: Key) -> tuple[Matrix, Outputs]:
+        arrays = self._arrays.get(key)
+        if arrays is None:
+            role, bucket = key
+            width, columns = self._ends[role]
+            outputs = {name: aligned((bucket, n)) for name, n in columns.items()}
+            # Whoever comes second takes the arrays of who came first: there is one pair a bucket.
+            arrays = self._arrays.setdefault(key, (aligned((bucket, width)), outputs))
+        return arrays

@@ -1,0 +1,77 @@
+"""Which features are the user's: those that a request sends once, for all of its candidates.
+
+A feature counts as the user's where its side is "user" and so is that of every feature that reads the same input: an
+input that holds columns of both sides has a row for each candidate anyway.
+
+The user-once split of a dense graph (compiler.passes.useronce) takes the dense input x [rows, width] apart by this
+rule: the user's columns in their order, then the others in theirs. What the user's graph computes, u [requests,
+user_width], is lent to the candidates' graph in a lane of further columns behind theirs: number i of u is at row
+i // lane, column i % lane of it. So one matrix is all that an executable reads, and nothing is repeated for every
+candidate. The smallest bucket of the candidates' executables has rows enough for all of u.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from processor.package.manifest import Feature, Manifest
+
+WHOLE, USER, CANDIDATE = "whole", "user", "candidate"
+LENT = "u"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What an executable of one role reads and writes. features: in the order of their columns. width: of x, with the
+    lane. outputs: name -> columns."""
+
+    features: list[Feature]
+    width: int
+    outputs: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How a version's dense graph is divided. rows: of the smallest bucket of candidates."""
+
+    user: Part
+    candidate: Part
+    user_width: int
+    rows: int
+    lane: int
+
+
+def user_features(features: Sequence[Feature]) -> list[Feature]:
+    """Those of them that are the user's, in the order of their columns."""
+    mixed = {f.input for f in features if f.side != "user"}
+    return sorted((f for f in features if f.input not in mixed), key=lambda f: f.offset)
+
+
+def columns(features: Sequence[Feature]) -> list[int]:
+    """Their columns of the dense input, in order."""
+    return [column for f in features for column in range(f.offset, f.offset + f.width)]
+
+
+def lane_width(user_width: int, rows: int) -> int:
+    """Columns of the lane for `user_width` numbers in so many rows."""
+    return -(-user_width // rows)
+
+
+def division(manifest: Manifest) -> Division | None:
+    """How the dense graph is divided, None where it is not."""
+    if not manifest.user_width:
+        return None
+    user = user_features(manifest.features)
+    mine = {f.name for f in user}
+    others = sorted((f for f in manifest.features if f.name not in mine), key=lambda f: f.offset)
+    rows = min(e.bucket for e in manifest.executables if e.role == CANDIDATE)
+    lane = lane_width(manifest.user_width, rows)
+    outputs = {o.name: o.columns for o in manifest.outputs}
+    return Division(
+        Part(user, sum(f.width for f in user), {LENT: manifest.user_width}),
+        Part(others, sum(f.width for f in others) + lane, outputs),
+        manifest.user_width,
+        rows,
+        lane,
+    )

@@ -1,0 +1,142 @@
+"""tf.Example, as classify and regress take it: features by name in each example, and a context that all share.
+
+A feature is one of the manifest's, or an input under its own name: a model that packs 26 ids as columns of one input
+takes 26 features of one value, or one of 26. What only the context names is one row, which is broadcast: one user and
+many candidates are sent, and looked up, once. Where both name a feature, the example's counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.columns import Column, Ragged, Strings
+from processor.errors import BadInput
+from processor.package.manifest import Input, Manifest
+from serving.codecs.json_columns import DT_NAMES, is_base64, numbers, strings
+from serving.codecs.wire import kind, show
+
+Values = Sequence[Any]
+"""int, float or bytes, all of one type."""
+
+Example = Mapping[str, Values]
+TYPES: dict[str, tuple[type, ...]] = {"int64": (int,), "float32": (float, int), "string": (bytes,)}
+
+
+def of_json(examples: Any, context: Any) -> tuple[list[Example], Example]:
+    """The `examples` and `context` of a JSON body; raises BadInput."""
+    if type(examples) is not list:
+        raise BadInput(f"examples: a list wanted, got {kind(examples)}")
+    return [_example(e, f"examples[{at}]") for at, e in enumerate(examples)], _example(context, "context")
+
+
+def of_message(given: Any) -> tuple[list[Example], Example]:
+    """The examples and the context of a tensorflow.serving.Input; raises BadInput."""
+    which = given.WhichOneof("kind")
+    if which is None:
+        raise BadInput("Input is empty.")
+    wrapped = getattr(given, which)
+    context = wrapped.context if which == "example_list_with_context" else None
+    return [_features(e) for e in wrapped.examples], _features(context) if context is not None else {}
+
+
+def columns(examples: Sequence[Example], context: Example, manifest: Manifest) -> dict[str, Column]:
+    """The model's inputs; raises BadInput."""
+    if not examples:
+        raise BadInput("Input is empty.")
+    return {spec.name: _column(spec, examples, context, manifest) for spec in manifest.inputs}
+
+
+def regressions(outputs: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+    """One number a row, float32 [n]; raises BadInput when the model has no such output."""
+    scores = _scores(outputs, "outputs")
+    if scores.shape[1] != 1:
+        raise BadInput(f"Expected output Tensor shape to be either [batch_size] or [batch_size, 1], got {scores.shape}")
+    return scores[:, 0]
+
+
+def classes(outputs: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Scores of a row's classes, float32 [n, classes]; labels there are none. Raises BadInput."""
+    return _scores(outputs, "scores")
+
+
+def _scores(outputs: Mapping[str, NDArray[np.float32]], name: str) -> NDArray[np.float32]:
+    if name in outputs:
+        return outputs[name]
+    if len(outputs) > 1:
+        raise BadInput(f"Expected one output, or one named {name!r}, got {', '.join(outputs)}")
+    return next(iter(outputs.values()))
+
+
+def _example(value: Any, where: str) -> Example:
+    if type(value) is not dict:
+        raise BadInput(f"{where}: an object of features wanted, got {kind(value)}")
+    return {name: _values(given, f"{where}.{name[:64]}") for name, given in value.items()}
+
+
+def _values(given: Any, where: str) -> Values:
+    values = given if type(given) is list else [given]
+    types = set(map(type, values))
+    if types == {int} or types <= {float, int}:
+        return values
+    spec = Input(where, "string")
+    if types <= {str, dict} and all(type(v) is str or is_base64(v) for v in values):
+        return strings(spec, values)
+    raise BadInput(f"{where}: numbers, or strings, wanted, got {kind(next(iter(values)))}")
+
+
+def _features(example: Any) -> Example:
+    features = {}
+    for name, feature in example.features.feature.items():
+        which = feature.WhichOneof("kind")
+        features[name] = getattr(feature, which).value if which else ()
+    return features
+
+
+def _column(spec: Input, examples: Sequence[Example], context: Example, manifest: Manifest) -> Column:
+    sources = [spec.name]
+    if spec.columns and spec.name not in context and not any(spec.name in e for e in examples):
+        by_column = {f.column: f.name for f in manifest.features if f.input == spec.name}
+        sources = [by_column.get(column, "") for column in range(spec.columns)]
+    shared = not any(source in example for example in examples for source in sources)
+    rows = [context] if shared else [{**context, **e} for e in examples] if context else examples
+    if spec.ragged:
+        return _ragged(spec, rows)
+    width = (spec.columns or 1) // len(sources)
+    flat: list[Any] = []
+    for row in rows:
+        for source in sources:
+            values = row.get(source, ())
+            _check(spec, source, values)
+            if len(values) != width:
+                raise BadInput(
+                    f"Feature: {source or spec.name} (data type: {DT_NAMES[spec.dtype]}) "
+                    + (f"{width} values wanted, got {len(values)}" if values else "is required but could not be found.")
+                )
+            flat += values
+    if spec.dtype == "string":
+        return Strings.of(flat)
+    array = numbers(spec, flat)
+    return array.reshape(-1, spec.columns) if spec.columns else array
+
+
+def _ragged(spec: Input, rows: Sequence[Example]) -> Ragged:
+    flat: list[Any] = []
+    splits = np.zeros(len(rows) + 1, np.int64)
+    for at, row in enumerate(rows):
+        values = row.get(spec.name, ())
+        _check(spec, spec.name, values)
+        flat += values
+        splits[at + 1] = len(flat)
+    return Ragged(Strings.of(flat) if spec.dtype == "string" else numbers(spec, flat), splits)
+
+
+def _check(spec: Input, name: str, values: Values) -> None:
+    wanted = TYPES[spec.dtype]
+    if any(type(v) not in wanted for v in values):
+        got = next(type(v) for v in values if type(v) not in wanted)
+        shown = {int: "DT_INT64", float: "DT_FLOAT"}.get(got, "DT_STRING")
+        raise BadInput(f"Key: {show(name)}. Data types don't match. Expected {DT_NAMES[spec.dtype]}, got {shown}")

@@ -1,0 +1,336 @@
+"""What a KServe v2 request says of its tensors, checked against the model, and the tensors as columns.
+
+The header is a document as JSON holds it. It comes with HTTP as such, and with gRPC made from the message; `data` is
+then a typed array or Strings instead of a list. Tensors lie behind the header (`binary_data_size`), in it (`data`), or
+in a region of shared memory (`shared_memory_region`). A ragged input X travels as X (its values, shape [total]) and
+X.row_splits (INT64 [n + 1]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.columns import Column, Packed, Place, Places, Ragged, Strings
+from processor.errors import BadInput
+from processor.package.manifest import Input, Manifest
+from serving.codecs.bytes_tensor import decode_bytes
+from serving.codecs.json_columns import numbers, strings
+from serving.codecs.wire import MAX_TIMEOUT_S, kind, show
+
+DATATYPES = {"int64": "INT64", "float32": "FP32", "string": "BYTES"}
+DTYPES = {"INT64": np.dtype("<i8"), "FP32": np.dtype("<f4"), "FP16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+# What else a float32 input may be sent as, in binary.
+HALVES = ("FP16", "BF16")
+ROW_SPLITS = ".row_splits"
+MAX_ID_LENGTH = 256
+MAX_RANK = 8
+
+
+class Span(NamedTuple):
+    """A piece of a registered region of shared memory."""
+
+    region: str
+    offset: int
+    nbytes: int
+
+
+ReadSpan = Callable[[Span], bytes]
+
+
+class Wanted(NamedTuple):
+    """One output of the reply: as a binary tensor, or as JSON; in shared memory when there is a span."""
+
+    name: str
+    binary: bool
+    span: Span | None = None
+
+
+class Shape(NamedTuple):
+    """One input of a header. count: elements. nbytes: of its place behind the header; None where `values` or a span
+    holds it."""
+
+    spec: Input
+    count: int
+    datatype: str
+    nbytes: int | None
+    values: Any
+    span: Span | None = None
+
+
+class Header(NamedTuple):
+    """A checked header. timeout_s: by its own parameters. places: of the tensors behind it, if all are plain. shares:
+    whether an output is wanted in shared memory."""
+
+    manifest: Manifest
+    shapes: tuple[Shape, ...]
+    places: Places | None
+    outputs: tuple[Wanted, ...]
+    id: str
+    timeout_s: float | None
+    shares: bool
+
+
+def read_header(document: dict[str, Any], manifest: Manifest) -> Header:
+    """Checks a header against the model; raises BadInput."""
+    parameters = _parameters(document, "parameters")
+    _check_priority(parameters.get("priority", 0))
+    outputs, request_id = _outputs(document, parameters, manifest), _id(document)
+    shapes = _shapes(document, manifest)
+    shares = any(wanted.span is not None for wanted in outputs)
+    return Header(manifest, shapes, _places(shapes), outputs, request_id, _timeout_s(parameters), shares)
+
+
+def columns(header: Header, body: bytes, at: int, read: ReadSpan | None) -> Mapping[str, Column]:
+    """The inputs of a request whose tensors lie in `body` from byte `at` on, up to its end. read: shared memory, if it
+    is served. Raises BadInput."""
+    if header.shares and read is None:
+        raise BadInput("outputs: shared memory is not served")
+    if header.places is not None:
+        if at + header.places.nbytes != len(body):
+            wanted = f"{header.places.nbytes} bytes of binary tensors"
+            raise BadInput(f"inputs: {wanted} wanted, got {len(body) - at}")
+        return Packed(body, at, header.places)
+    values: dict[str, Any] = {}
+    ragged = False
+    for shape in header.shapes:
+        spec = shape.spec
+        if shape.span is not None:
+            column = _of_span(shape, read)
+        elif shape.nbytes is None:
+            column = shape.values
+        else:
+            if shape.nbytes > len(body) - at:
+                wanted = f"0 to {len(body) - at} wanted, as is left of the body"
+                raise BadInput(f"inputs[{spec.name}].parameters.binary_data_size: {wanted}")
+            column = _binary(shape, body, at, shape.nbytes)
+            at += shape.nbytes
+        values[spec.name] = column.reshape(-1, spec.columns) if spec.columns and spec.dtype != "string" else column
+        ragged = ragged or spec.ragged
+    if at != len(body):
+        raise BadInput(f"inputs: binary tensors end at byte {at} of the body, got {len(body)} bytes")
+    if not ragged:
+        return values
+    return {
+        i.name: Ragged(values[i.name], _row_splits(i.name, values)) if i.ragged else values[i.name]
+        for i in header.manifest.inputs
+    }
+
+
+def _id(document: dict[str, Any]) -> str:
+    value = document.get("id", "")
+    if type(value) is not str or len(value) > MAX_ID_LENGTH:
+        raise BadInput(f"id: a string of at most {MAX_ID_LENGTH} characters wanted, got {kind(value)}")
+    return value
+
+
+def _parameters(holder: dict[str, Any], where: str) -> dict[str, Any]:
+    value = holder.get("parameters")
+    if value is None:
+        return {}
+    if type(value) is not dict:
+        raise BadInput(f"{where}: an object wanted, got {kind(value)}")
+    return value
+
+
+def _check_priority(priority: Any) -> None:
+    # Levels are a matter of a model's configuration, and ours has none: requests go by deadline.
+    if type(priority) is not int or not 0 <= priority < 2**64:
+        raise BadInput(f"parameters.priority: a whole number from 0 to {2**64 - 1} wanted, got {kind(priority)}")
+
+
+def _timeout_s(parameters: dict[str, Any]) -> float | None:
+    timeout_us = parameters.get("timeout")
+    if timeout_us is None or (type(timeout_us) is int and timeout_us == 0):
+        return None
+    if type(timeout_us) is not int or not 0 < timeout_us <= MAX_TIMEOUT_S * 1e6:
+        shown = timeout_us if type(timeout_us) in (int, float) else kind(timeout_us)
+        raise BadInput(
+            f"parameters.timeout: microseconds up to {MAX_TIMEOUT_S * 1e6:.0f} wanted, got {str(shown)[:64]}"
+        )
+    return timeout_us / 1e6
+
+
+def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Manifest) -> tuple[Wanted, ...]:
+    default = parameters.get("binary_data_output", False)
+    if type(default) is not bool:
+        raise BadInput(f"parameters.binary_data_output: a boolean wanted, got {kind(default)}")
+    names = [o.name for o in manifest.outputs]
+    requested = document.get("outputs")
+    if not requested and requested in (None, []):
+        return tuple([Wanted(name, default) for name in names])
+    if type(requested) is not list or len(requested) > len(names):
+        raise BadInput(f"outputs: a list of at most {len(names)} wanted")
+    wanted: dict[str, Wanted] = {}
+    for at, output in enumerate(requested):
+        if type(output) is not dict or type(output.get("name")) is not str:
+            raise BadInput(f"outputs[{at}]: an object with a name wanted")
+        name = output["name"]
+        if name not in names or name in wanted:
+            raise BadInput(f"outputs[{at}]: one of {', '.join(names)}, each once, wanted, got {show(name)}")
+        where = f"outputs[{name}].parameters"
+        settings = _parameters(output, where)
+        if settings.get("classification"):
+            raise BadInput(f"{where}.classification: not served")
+        binary = settings.get("binary_data", default)
+        if type(binary) is not bool:
+            raise BadInput(f"{where}.binary_data: a boolean wanted, got {kind(binary)}")
+        wanted[name] = Wanted(name, binary, _span(settings, where))
+    return tuple(wanted.values())
+
+
+def _span(parameters: dict[str, Any], where: str) -> Span | None:
+    region = parameters.get("shared_memory_region")
+    if region is None:
+        return None
+    if type(region) is not str:
+        raise BadInput(f"{where}.shared_memory_region: a string wanted, got {kind(region)}")
+    numbers = []
+    for name, default in (("shared_memory_offset", 0), ("shared_memory_byte_size", None)):
+        value = parameters.get(name, default)
+        if type(value) is not int or not 0 <= value < 2**63:
+            raise BadInput(f"{where}.{name}: a whole number from 0 to {2**63 - 1} wanted, got {kind(value)}")
+        numbers.append(value)
+    return Span(region, *numbers)
+
+
+def _shapes(document: dict[str, Any], manifest: Manifest) -> tuple[Shape, ...]:
+    """What the header says of each input; every input of the model is there, once."""
+    specs = {i.name: i for i in manifest.inputs}
+    splits = {i.name + ROW_SPLITS: Input(i.name + ROW_SPLITS, "int64") for i in manifest.inputs if i.ragged}
+    tensors = document.get("inputs")
+    if type(tensors) is not list or len(tensors) > len(specs) + len(splits):
+        wanted = f"a list of at most {len(specs) + len(splits)} tensors"
+        raise BadInput(f"inputs: {wanted} wanted, got {len(tensors) if type(tensors) is list else kind(tensors)}")
+    shapes: dict[str, Shape] = {}
+    for index, tensor in enumerate(tensors):
+        if type(tensor) is not dict or type(tensor.get("name")) is not str:
+            raise BadInput(f"inputs[{index}]: an object with a name wanted")
+        name = tensor["name"]
+        spec = specs.get(name) or splits.get(name)
+        if spec is None or name in shapes:
+            raise BadInput(f"inputs[{index}]: one of {', '.join(specs)}, each once, wanted, got {show(name)}")
+        shapes[name] = _shape(tensor, spec)
+    for name in (*specs, *splits):
+        if name not in shapes:
+            raise BadInput(f"inputs: {name} is missing")
+    return tuple(shapes.values())
+
+
+def _places(shapes: Iterable[Shape]) -> Places | None:
+    """Where the tensors lie behind the header, when all of them do and each can be read as it lies there."""
+    places, offset = [], 0
+    for shape in shapes:
+        spec = shape.spec
+        if shape.nbytes is None or shape.datatype != DATATYPES[spec.dtype]:
+            return None
+        if spec.ragged or spec.dtype == "string" or spec.name.endswith(ROW_SPLITS):
+            return None
+        rows = shape.count // (spec.columns or 1)
+        places.append(Place(spec.name, DTYPES[shape.datatype], rows, spec.columns, offset))
+        offset += shape.nbytes
+    return Places(tuple(places), offset)
+
+
+def _row_splits(name: str, values: dict[str, Any]) -> NDArray[np.int64]:
+    splits: NDArray[np.int64] = values[name + ROW_SPLITS]
+    total = len(values[name])
+    if not len(splits) or splits[0] != 0 or splits[-1] != total or (splits[1:] < splits[:-1]).any():
+        raise BadInput(f"inputs[{name}{ROW_SPLITS}]: values ascending from 0 to {total} wanted")
+    return splits
+
+
+def _shape(tensor: dict[str, Any], spec: Input) -> Shape:
+    """One tensor of the header; values that it holds are read."""
+    where = f"inputs[{spec.name}]"
+    wanted, datatype = DATATYPES[spec.dtype], tensor.get("datatype")
+    if datatype != wanted and not (wanted == "FP32" and datatype in HALVES):
+        shown = show(datatype) if type(datatype) is str else kind(datatype)
+        raise BadInput(f"{where}.datatype: {wanted} wanted, got {shown}")
+    assert type(datatype) is str, "it is one of ours"
+    count = _count(tensor.get("shape"), spec, where)
+    parameters = _parameters(tensor, f"{where}.parameters")
+    nbytes, span = parameters.get("binary_data_size"), _span(parameters, f"{where}.parameters")
+    if (nbytes is not None) + (span is not None) + ("data" in tensor) > 1:
+        raise BadInput(f"{where}: one of data, binary_data_size and shared_memory_region wanted, got more")
+    exact = None if datatype == "BYTES" else count * DTYPES[datatype].itemsize
+    if span is not None:
+        if exact is not None and exact > span.nbytes:
+            raise BadInput(f"{where}.parameters.shared_memory_byte_size: {exact} wanted, got {span.nbytes}")
+        return Shape(spec, count, datatype, None, None, span)
+    if nbytes is None:
+        return Shape(spec, count, datatype, None, _values(tensor.get("data"), spec, count, datatype, where))
+    if type(nbytes) is not int or nbytes < 0:
+        most = "the length of the body" if exact is None else str(exact)
+        raise BadInput(f"{where}.parameters.binary_data_size: 0 to {most} wanted, got {kind(nbytes)}")
+    if exact not in (None, nbytes):
+        raise BadInput(f"{where}.parameters.binary_data_size: {exact} wanted, got {nbytes}")
+    return Shape(spec, count, datatype, nbytes, None)
+
+
+def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> Any:
+    """Values that the header holds: a list, or what a typed message held."""
+    if datatype in HALVES:
+        raise BadInput(f"{where}.data: {datatype} is sent as a binary tensor only")
+    typed = isinstance(data, (np.ndarray, Strings))
+    flat = data if typed else _flat(data, where)
+    if len(flat) != count:
+        raise BadInput(f"{where}.data: {count} values wanted, got {len(flat)}")
+    if typed:
+        return flat
+    return Strings.of(strings(spec, flat)) if datatype == "BYTES" else numbers(spec, flat)
+
+
+def _count(shape: Any, spec: Input, where: str) -> int:
+    """Elements of a shape that fits the input. Python's integers do not overflow; the body's length bounds
+    them."""
+    wanted = f"[n, {spec.columns}]" if spec.columns else "[n]"
+    whole = type(shape) is list and 0 < len(shape) <= MAX_RANK and set(map(type, shape)) == {int}
+    if not whole or min(shape) < 0 or max(shape) >= 2**31:
+        raise BadInput(f"{where}.shape: {wanted} wanted, as a list of whole numbers")
+    if spec.columns:
+        fits = len(shape) == 2 and shape[1] == spec.columns
+    else:
+        fits = len(shape) == 1 or (len(shape) == 2 and shape[1] == 1 and not spec.ragged)
+    if not fits:
+        raise BadInput(f"{where}.shape: {wanted} wanted, got {shape}")
+    return int(shape[0]) * (spec.columns or 1)
+
+
+def _of_span(shape: Shape, read: ReadSpan | None) -> Any:
+    if read is None:
+        raise BadInput(f"inputs[{shape.spec.name}].parameters.shared_memory_region: shared memory is not served")
+    assert shape.span is not None, "asked for it"
+    span = shape.span
+    if shape.datatype == "BYTES":
+        return _binary(shape, read(span), 0, span.nbytes)
+    exact = shape.count * DTYPES[shape.datatype].itemsize
+    return _binary(shape, read(span._replace(nbytes=exact)), 0, exact)
+
+
+def _binary(shape: Shape, body: bytes, at: int, nbytes: int) -> Any:
+    name = shape.spec.name
+    if shape.datatype == "BYTES":
+        return decode_bytes(np.frombuffer(body, np.uint8, nbytes, at), shape.count, f"inputs[{name}]")
+    dtype = DTYPES[shape.datatype]
+    view = np.frombuffer(body, dtype, shape.count, at) if nbytes else np.empty(0, dtype)
+    if shape.datatype == "FP16":
+        return view.astype(np.float32)
+    if shape.datatype == "BF16":
+        return (view.astype(np.uint32) << 16).view(np.float32)
+    # Kernels are compiled for aligned arrays; the JSON before the tensor has any length.
+    return view if view.flags.aligned else view.copy()
+
+
+def _flat(data: Any, where: str) -> list[Any]:
+    """Row-major values of a flat or nested list; two levels at most, as no input has more dimensions."""
+    if type(data) is not list:
+        raise BadInput(f"{where}.data: a list wanted, got {kind(data)}")
+    if not data or type(data[0]) is not list:
+        return data
+    if set(map(type, data)) != {list} or len(set(map(len, data))) != 1:
+        raise BadInput(f"{where}.data: rows of one length wanted")
+    return [value for row in data for value in row]

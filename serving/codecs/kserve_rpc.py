@@ -1,0 +1,188 @@
+"""KServe v2 infer over gRPC: ModelInferRequest to columns, and ModelInferResponse from outputs.
+
+What a message says of its tensors is checked as an HTTP header is (kserve_header). Raw tensors of a request whose like
+has been seen are read where they lie in the message (templates); others are copied out of it by the runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from processor.columns import Column, Packed, Strings
+from processor.errors import BadInput
+from processor.package.manifest import Manifest
+from serving.codecs.kserve import into_span
+from serving.codecs.kserve_header import ReadSpan, Span, Wanted, columns, read_header
+from serving.codecs.templates import Hole, Templates, cut, fields, filler
+from serving.codecs.wire import show
+from serving.rpc.messages import message
+
+RAW_INPUT_CONTENTS = 7
+CONTENTS = {
+    "INT64": ("int64_contents", np.int64),
+    "FP32": ("fp32_contents", np.float32),
+    "BYTES": ("bytes_contents", None),
+}
+Request, Response = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
+
+
+class Asked(NamedTuple):
+    """Who is to answer, and how. timeout_s: by the request's own parameter."""
+
+    model: str
+    version: int | None
+    label: None = None
+    id: str = ""
+    outputs: tuple[Wanted, ...] = ()
+    timeout_s: float | None = None
+
+
+class Infer:
+    """A request on its way: asked() is known before the model is, columns() after."""
+
+    def __init__(self, data: bytes, templates: Templates[Asked]) -> None:
+        """Raises BadInput."""
+        self._data, self._templates = data, templates
+        self._message: Any = None
+        self._template = templates.find(data)
+        if self._template is not None:
+            self.asked = self._template.asked
+        else:
+            self._parse()
+
+    def columns(self, manifest: Manifest, read: ReadSpan | None = None) -> tuple[Mapping[str, Column], Asked]:
+        """The model's inputs, and all that the request asks; raises BadInput."""
+        template = self._template
+        if template is not None:
+            if template.manifest is manifest:
+                return Packed(self._data, 0, template.places), template.asked
+            self._parse()
+        raw = list(self._message.raw_input_contents)
+        header = read_header(_document(self._message, raw), manifest)
+        inputs = columns(header, b"".join(raw), 0, read)
+        outputs = header.outputs
+        asked = self.asked._replace(id=header.id, outputs=outputs, timeout_s=header.timeout_s)
+        if header.places is not None and raw and not header.id:
+            places = {place.name: place for place in header.places.columns}
+            spans = [span for number, *span in fields(self._data, 0, len(self._data)) if number == RAW_INPUT_CONTENTS]
+            holes = {place.name: Hole(start, r) for place, (start, _), r in zip(header.places.columns, spans, raw)}
+            self._templates.learn(self._data, asked, manifest, places, holes)
+        return inputs, asked
+
+    def _parse(self) -> None:
+        try:
+            self._message = request = Request.FromString(self._data)
+        except DecodeError:
+            raise BadInput("request: a ModelInferRequest wanted") from None
+        self.asked = Asked(request.model_name, version_of(request.model_version))
+
+
+def version_of(text: str) -> int | None:
+    """A version as KServe's messages name it: "" for the newest; raises BadInput."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise BadInput(f"model_version: a whole number wanted, got {show(text)}")
+    return int(text)
+
+
+def parameter(value: Any) -> Any:
+    """An InferParameter's or ModelRepositoryParameter's value; None when it has none."""
+    which = value.WhichOneof("parameter_choice")
+    return getattr(value, which) if which else None
+
+
+def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: parameter(value) for name, value in given.items()}
+
+
+def _document(request: Any, raw: list[bytes]) -> dict[str, Any]:
+    """The message as an HTTP header would say it. Raw tensors lie behind it, in the order of the inputs."""
+    inputs, behind = [], 0
+    for tensor in request.inputs:
+        parameters = _parameters(tensor.parameters)
+        described = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        described["parameters"] = parameters
+        if "shared_memory_region" in parameters:
+            pass
+        elif raw:
+            if tensor.HasField("contents"):
+                raise BadInput(f"inputs[{tensor.name[:64]}].contents: none wanted beside raw_input_contents")
+            if behind == len(raw):
+                raise BadInput(f"raw_input_contents: one for each input wanted, got {len(raw)}")
+            parameters["binary_data_size"] = len(raw[behind])
+            behind += 1
+        else:
+            described["data"] = _typed(tensor)
+        inputs.append(described)
+    if behind != len(raw):
+        raise BadInput(f"raw_input_contents: {behind} wanted, one for each input, got {len(raw)}")
+    outputs = [{"name": o.name, "parameters": _parameters(o.parameters)} for o in request.outputs]
+    parameters = _parameters(request.parameters)
+    # Over gRPC a tensor is always binary, whatever a client asks.
+    for output in outputs:
+        output["parameters"].pop("binary_data", None)
+    parameters["binary_data_output"] = True
+    return {"id": request.id, "parameters": parameters, "inputs": inputs, "outputs": outputs}
+
+
+def _typed(tensor: Any) -> Any:
+    """The contents field that the datatype names, and no other: an array or Strings."""
+    name, dtype = CONTENTS.get(tensor.datatype, ("", None))
+    set_fields = [field.name for field, _ in tensor.contents.ListFields()]
+    if set_fields and set_fields != [name]:
+        where = f"inputs[{tensor.name[:64]}].contents"
+        raise BadInput(f"{where}: {name or 'raw_input_contents'} wanted, got {', '.join(set_fields)}")
+    if not name:
+        return []
+    values = getattr(tensor.contents, name)
+    return Strings.of(values) if dtype is None else np.array(values, dtype)
+
+
+def encode(
+    outputs: Mapping[str, NDArray[np.float32]],
+    asked: Asked,
+    version: int,
+    write: Callable[[Span, bytes], None] | None = None,
+) -> bytes:
+    """The reply, its tensors raw. outputs: float32 [n, columns] each. write: see kserve.encode."""
+    if not asked.id and all(wanted.span is None for wanted in asked.outputs):
+        arrays = [np.ascontiguousarray(outputs[wanted.name], "<f4") for wanted in asked.outputs]
+        shapes = tuple([(wanted.name, array.shape, array.nbytes) for wanted, array in zip(asked.outputs, arrays)])
+        head, tags = _reply(asked.model, version, shapes)
+        return b"".join([head, *[part for pair in zip(tags, arrays) for part in pair]])
+    reply = Response(model_name=asked.model, model_version=str(version), id=asked.id)
+    for wanted in asked.outputs:
+        array = np.ascontiguousarray(outputs[wanted.name], "<f4")
+        output = reply.outputs.add(name=wanted.name, datatype="FP32", shape=array.shape)
+        if wanted.span is None:
+            reply.raw_output_contents.append(array.tobytes())
+        else:
+            for name, value in into_span(wanted, array, write).items():
+                choice = "string_param" if type(value) is str else "int64_param"
+                setattr(output.parameters[name], choice, value)
+            # Clients count on one entry for each output.
+            reply.raw_output_contents.append(b"")
+    encoded: bytes = reply.SerializeToString()
+    return encoded
+
+
+@lru_cache(maxsize=1024)
+def _reply(
+    model: str, version: int, tensors: tuple[tuple[str, tuple[int, ...], int], ...]
+) -> tuple[bytes, tuple[bytes, ...]]:
+    """A reply without its tensors: what comes before them all, and the tag and length before each."""
+    reply = Response(model_name=model, model_version=str(version))
+    for name, shape, _ in tensors:
+        reply.outputs.add(name=name, datatype="FP32", shape=shape)
+    tags = []
+    for _, _, nbytes in tensors:
+        tensor = filler(nbytes)
+        tags.append(cut(Response(raw_output_contents=[tensor]).SerializeToString(), tensor)[0] if nbytes else b"2\0")
+    return reply.SerializeToString(), tuple(tags)

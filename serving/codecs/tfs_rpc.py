@@ -1,0 +1,251 @@
+"""TensorFlow Serving's Predict over gRPC: PredictRequest to columns, and PredictResponse from outputs.
+
+A tensor comes as tensor_content or as its type's *_val, where fewer values than the shape has are filled up with the
+last, and none with zeros, as TensorFlow does it. Tensors of a request whose like has been seen are read where they lie
+in the message (templates), as long as their place there is of fixed width: tensor_content and float_val, not int64_val.
+Replies are *_val, which every client reads; packed, they are the same bytes as tensor_content would be.
+
+A ragged input X is one tensor of shape [n, k], every row of k values, or two, as in KServe: X with all values, shape
+[total], and X.row_splits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from processor.columns import Column, Packed, Place, Ragged, Strings
+from processor.errors import BadInput
+from processor.package.manifest import Input, Manifest
+from serving.codecs.kserve_header import ROW_SPLITS
+from serving.codecs.templates import Hole, Templates, cut, fields, filler
+from serving.codecs.tfs_rest import check_signature
+from serving.codecs.wire import MAX_BODY_NBYTES, show
+from serving.rpc.messages import message
+
+INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
+DTYPES = {"int64": np.dtype("<i8"), "float32": np.dtype("<f4")}
+# DataType of each of our types, and the field of a TensorProto that holds its values.
+TYPES = {
+    "int64": (9, "DT_INT64", "int64_val"),
+    "float32": (1, "DT_FLOAT", "float_val"),
+    "string": (7, "DT_STRING", "string_val"),
+}
+MAX_RANK = 8
+Request, Response = message("tensorflow.serving.PredictRequest"), message("tensorflow.serving.PredictResponse")
+DataType = message("tensorflow.TensorProto").DESCRIPTOR.fields_by_name["dtype"].enum_type
+
+
+class Asked(NamedTuple):
+    """Who is to answer, and which outputs are wanted, in order; none for all."""
+
+    model: str
+    version: int | None = None
+    label: str | None = None
+    signature: str = ""
+    outputs: tuple[str, ...] = ()
+
+
+def asked_of(spec: Any, outputs: Sequence[str] = ()) -> Asked:
+    """What a ModelSpec asks; raises BadInput."""
+    which = spec.WhichOneof("version_choice")
+    version = spec.version.value if which == "version" else None
+    if version is not None and version < 0:
+        raise BadInput(f"model_spec.version: 0 or more wanted, got {version}")
+    check_signature(spec.signature_name)
+    label = spec.version_label if which == "version_label" else None
+    return Asked(spec.name, version, label, spec.signature_name, tuple(outputs))
+
+
+class Predict:
+    """A request on its way: asked is known before the model is, columns() after."""
+
+    def __init__(self, data: bytes, templates: Templates[Asked]) -> None:
+        """Raises BadInput."""
+        self._data, self._templates = data, templates
+        self._template = templates.find(data)
+        if self._template is not None:
+            self.asked = self._template.asked
+        else:
+            self._parse()
+
+    def columns(self, manifest: Manifest) -> Mapping[str, Column]:
+        """The model's inputs; raises BadInput."""
+        template = self._template
+        if template is not None:
+            if template.manifest is manifest:
+                return Packed(self._data, 0, template.places)
+            self._parse()
+        given = self._message.inputs
+        _check_names(given, manifest)
+        _check_outputs(self.asked.outputs, manifest)
+        inputs = {spec.name: _column(spec, given) for spec in manifest.inputs}
+        self._learn(inputs, manifest)
+        return inputs
+
+    def _parse(self) -> None:
+        try:
+            self._message = request = Request.FromString(self._data)
+        except DecodeError:
+            raise BadInput("request: a PredictRequest wanted") from None
+        if not request.HasField("model_spec"):
+            raise BadInput("Missing ModelSpec")
+        self.asked = asked_of(request.model_spec, request.output_filter)
+
+    def _learn(self, inputs: Mapping[str, Column], manifest: Manifest) -> None:
+        """Has the templates keep the request if each of its tensors is one array of fixed width."""
+        places, contents = {}, {}
+        for spec in manifest.inputs:
+            array, tensor = inputs[spec.name], self._message.inputs[spec.name]
+            if not isinstance(array, np.ndarray) or not (tensor.tensor_content or len(tensor.float_val) == array.size):
+                return
+            places[spec.name] = Place(spec.name, array.dtype, len(array), spec.columns, 0)
+            contents[spec.name] = array.tobytes()
+        holes, data = {}, self._data
+        for number, start, stop in fields(data, 0, len(data)):
+            if number == INPUTS:
+                entry = {n: (a, b) for n, a, b in fields(data, start, stop)}
+                value = entry.get(VALUE, (0, 0))
+                held = {n: a for n, a, _ in fields(data, *value)}
+                name = data[slice(*entry.get(1, (0, 0)))].decode()
+                at = held.get(TENSOR_CONTENT, held.get(FLOAT_VAL))
+                if at is not None and name in contents:
+                    holes[name] = Hole(at, contents[name])
+        self._templates.learn(data, self.asked, manifest, places, holes)
+
+
+def _check_names(given: Mapping[str, Any], manifest: Manifest) -> None:
+    wanted = {i.name for i in manifest.inputs}
+    optional = {i.name + ROW_SPLITS for i in manifest.inputs if i.ragged}
+    sent = set(given)
+    if not wanted <= sent <= wanted | optional:
+        missing, extra = sorted(wanted - sent), sorted(show(name) for name in sent - wanted - optional)
+        raise BadInput(
+            f"input size does not match signature: {len(sent)}!={len(wanted)} len({{{','.join(sorted(wanted))}}}). "
+            f"Sent extra: {{{','.join(extra)[:256]}}}. Missing but required: {{{','.join(missing)}}}."
+        )
+
+
+def _check_outputs(outputs: Sequence[str], manifest: Manifest) -> None:
+    names = [o.name for o in manifest.outputs]
+    for name in outputs:
+        if name not in names:
+            known = "{" + ",".join(names) + "}"
+            raise BadInput(
+                f"output tensor alias not found in signature: {show(name)} Outputs expected to be in the set {known}."
+            )
+    if len(set(outputs)) != len(outputs):
+        raise BadInput(f"duplicate output tensor alias: {show(next(n for n in outputs if outputs.count(n) > 1))}")
+
+
+def _column(spec: Input, given: Mapping[str, Any]) -> Column:
+    tensor = given[spec.name]
+    shape = _shape(tensor, spec)
+    if not spec.ragged:
+        width = spec.columns or 1
+        if not shape or shape[1:] not in ([[width]] if spec.columns else [[], [1]]):
+            wanted = f"[n,{spec.columns}]" if spec.columns else "[n]"
+            raise BadInput(f"{spec.name}: shape {wanted} wanted, got {shape}")
+        values = _values(tensor, spec, math.prod(shape))
+        return values.reshape(shape[0], width) if spec.columns and spec.dtype != "string" else values
+    if spec.name + ROW_SPLITS in given:
+        if len(shape) != 1:
+            raise BadInput(f"{spec.name}: shape [total] wanted beside its row_splits, got {shape}")
+        splits = _column(Input(spec.name + ROW_SPLITS, "int64"), given)
+    else:
+        if len(shape) != 2:
+            raise BadInput(f"{spec.name}: shape [n,k] wanted, or [total] and {spec.name}{ROW_SPLITS}, got {shape}")
+        splits = np.arange(shape[0] + 1, dtype=np.int64) * shape[1]
+    assert isinstance(splits, np.ndarray), "ints"
+    return Ragged(_values(tensor, spec, math.prod(shape)), splits)
+
+
+def _shape(tensor: Any, spec: Input) -> list[int]:
+    number, name, _ = TYPES[spec.dtype]
+    if tensor.dtype != number:
+        known = DataType.values_by_number.get(tensor.dtype)
+        got = known.name if known is not None else str(tensor.dtype)
+        raise BadInput(f"{spec.name}: Expects arg[0] to be {name} but {got} is provided")
+    if tensor.tensor_shape.unknown_rank:
+        raise BadInput(f"{spec.name}: a shape wanted, got one of unknown rank")
+    shape = [dim.size for dim in tensor.tensor_shape.dim]
+    if len(shape) > MAX_RANK or any(not 0 <= size < 2**31 for size in shape):
+        raise BadInput(f"{spec.name}: at most {MAX_RANK} dimensions from 0 to {2**31 - 1} wanted, got {shape[:9]}")
+    return shape
+
+
+def _values(tensor: Any, spec: Input, count: int) -> Any:
+    """The tensor's values, flat: an array, or Strings."""
+    name = spec.name
+    content, values = tensor.tensor_content, getattr(tensor, TYPES[spec.dtype][2])
+    if content:
+        if spec.dtype == "string":
+            raise BadInput(f"{name}: string_val wanted, got tensor_content")
+        wanted = count * DTYPES[spec.dtype].itemsize
+        if len(values) or len(content) != wanted:
+            got = f"{len(content)} and values" if len(values) else str(len(content))
+            raise BadInput(f"{name}: {wanted} bytes of tensor_content wanted, got {got}")
+        return np.frombuffer(content, DTYPES[spec.dtype])
+    lacking = count - len(values)
+    if lacking < 0:
+        raise BadInput(f"{name}: {count} values wanted, got {len(values)}")
+    if spec.dtype == "string":
+        last = values[-1] if values else b""
+        _check_filled(name, lacking, 8 + len(last))
+        return Strings.of([*values, *[last] * lacking] if lacking else values)
+    array = np.array(values, DTYPES[spec.dtype])
+    if lacking:
+        _check_filled(name, lacking, array.itemsize)
+        last = array[-1] if len(array) else 0
+        array = np.concatenate([array, np.full(lacking, last, array.dtype)])
+    return array
+
+
+def _check_filled(name: str, lacking: int, nbytes: int) -> None:
+    # A few bytes could ask for any amount of memory.
+    if lacking * nbytes > MAX_BODY_NBYTES:
+        raise BadInput(f"{name}: {lacking} values are too many to be filled up")
+
+
+def encode(outputs: Mapping[str, NDArray[np.float32]], asked: Asked, version: int) -> bytes:
+    """The reply: float_val. outputs: float32 [n, columns] each."""
+    parts = []
+    for name in asked.outputs or outputs:
+        array = np.ascontiguousarray(outputs[name], "<f4")
+        before, after = _entry(name, array.shape)
+        parts += [before, array, after]
+    parts.append(_spec(asked.model, version, asked.signature))
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _entry(name: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """One output of a reply around its values. Replies that follow each other are merged, maps entry by entry."""
+    reply = Response()
+    tensor = reply.outputs[name]
+    tensor.dtype = TYPES["float32"][0]
+    for size in shape:
+        tensor.tensor_shape.dim.add(size=size)
+    values = filler(4 * math.prod(shape))
+    tensor.float_val.extend(np.frombuffer(values, "<f4"))
+    return cut(reply.SerializeToString(), values)
+
+
+@lru_cache(maxsize=1024)
+def _spec(model: str, version: int, signature: str) -> bytes:
+    """The end of a reply: what answered."""
+    reply = Response()
+    set_spec(reply.model_spec, model, version, signature)
+    encoded: bytes = reply.SerializeToString()
+    return encoded
+
+
+def set_spec(spec: Any, model: str, version: int, signature: str) -> None:
+    """Fills a ModelSpec with what answered."""
+    spec.name, spec.version.value, spec.signature_name = model, version, signature

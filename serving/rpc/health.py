@@ -1,0 +1,51 @@
+"""grpc.health.v1.Health: whether the server is ready, as a whole and by service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+from processor.errors import NotFound
+from serving.lifecycle import Lifecycle
+from serving.rpc.calls import Calls, Handlers, parse
+from serving.rpc.messages import message
+
+PACKAGE = "grpc.health.v1."
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
+LOOK_S = 0.1
+
+
+class Health:
+    """The service. names: of the services that it answers for, besides "" for all."""
+
+    def __init__(self, lifecycle: Lifecycle, calls_of: Callable[[str], Calls], names: Iterable[str]) -> None:
+        self._lifecycle = lifecycle
+        self._names = frozenset(["", *names])
+        calls = calls_of("grpc")
+        self.services: dict[str, Handlers] = {
+            f"{PACKAGE}Health": {
+                "Check": calls.unary("Check", f"{PACKAGE}HealthCheckRequest", self._check),
+                "Watch": calls.server_stream("Watch", self._watch),
+            }
+        }
+
+    async def _check(self, request: Any, context: Any) -> Any:
+        if request.service not in self._names:
+            raise NotFound("service: not one of this server")
+        return message(f"{PACKAGE}HealthCheckResponse")(status=self._status(request.service))
+
+    async def _watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        """The status now, and again whenever it has changed."""
+        name, told = parse(f"{PACKAGE}HealthCheckRequest", data).service, None
+        while True:
+            status = self._status(name)
+            if status != told:
+                told = status
+                yield message(f"{PACKAGE}HealthCheckResponse")(status=status).SerializeToString()
+            await asyncio.sleep(LOOK_S)
+
+    def _status(self, name: str) -> int:
+        if name not in self._names:
+            return SERVICE_UNKNOWN
+        return SERVING if self._lifecycle.ready else NOT_SERVING

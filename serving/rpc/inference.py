@@ -1,0 +1,234 @@
+"""inference.GRPCInferenceService: KServe v2 and Triton's extensions of it, as far as they are served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from google.protobuf.json_format import ParseDict
+
+from processor.errors import BadInput, FreshetError, NotFound, NotReady
+from processor.generation import Generation
+from serving import asking, catalog
+from serving.codecs import kserve_rpc
+from serving.codecs.templates import Templates
+from serving.control import Act, Gate
+from serving.lifecycle import Lifecycle
+from serving.rpc.calls import (
+    OK,
+    Answer,
+    Call,
+    Calls,
+    Handlers,
+    code_of,
+    echo_of,
+    generation_metadata,
+    headers_of,
+)
+from serving.rpc.messages import POOL, message
+from serving.rpc.predictions import Decoded, Predictions
+from serving.sharedmemory import Regions
+
+PACKAGE = "inference."
+SERVICE = f"{PACKAGE}GRPCInferenceService"
+# With this in a stream's metadata an error ends the stream with its status, instead of being a reply of it.
+STATUS_ERRORS = b"triton_grpc_error"
+# Requests of one stream that are answered at once; their replies keep the order of the requests.
+MAX_IN_FLIGHT = 64
+
+
+class Inference:
+    """The service."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        calls_of: Callable[[str], Calls],
+        predictions: Predictions,
+        control: Act,
+        gate: Gate,
+        regions: Regions | None,
+        version: str,
+    ) -> None:
+        self._lifecycle, self._predictions, self._control, self._gate = lifecycle, predictions, control, gate
+        self._regions, self._version = regions, version
+        self._read = regions.read if regions is not None else None
+        self._write = regions.write if regions is not None else None
+        self._templates: Templates[kserve_rpc.Asked] = Templates()
+        self._calls = calls = calls_of("kserve_grpc")
+        unary = {
+            "ServerLive": self._live,
+            "ServerReady": self._ready,
+            "ModelReady": self._model_ready,
+            "ServerMetadata": self._server,
+            "ModelMetadata": self._metadata,
+            "ModelConfig": self._config,
+            "ModelStatistics": self._statistics,
+            "RepositoryIndex": self._index,
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+        }
+        if regions is not None:
+            unary |= {
+                "SystemSharedMemoryStatus": self._shm_status,
+                "SystemSharedMemoryRegister": self._shm_register,
+                "SystemSharedMemoryUnregister": self._shm_unregister,
+            }
+        handlers: Handlers = {name: calls.unary(name, f"{PACKAGE}{name}Request", f) for name, f in unary.items()}
+        handlers["ModelInfer"] = calls.raw("ModelInfer", self._infer)
+        handlers["ModelStreamInfer"] = calls.stream("ModelStreamInfer", self._stream)
+        self.services = {SERVICE: handlers}
+
+    async def _infer(self, data: bytes, call: Call) -> Answer:
+        reply, generation = await self._answer(data, call)
+        return reply, generation_metadata(generation)
+
+    async def _answer(self, data: bytes, call: Call) -> tuple[bytes, Generation]:
+        infer = kserve_rpc.Infer(data, self._templates)
+        asked = infer.asked
+
+        def decode(manifest: Any) -> Decoded:
+            nonlocal asked
+            inputs, asked = infer.columns(manifest, self._read)
+            return Decoded(inputs, asked.timeout_s)
+
+        result = await self._predictions.predict(asked, call, decode, servable=False)
+        return kserve_rpc.encode(result.outputs, asked, result.generation.version, self._write), result.generation
+
+    async def _answer_one(self, data: bytes, context: Any) -> tuple[bytes, Generation]:
+        """One request of a stream."""
+        call = self._calls.begin(context)
+        try:
+            answer = await self._answer(data, call)
+        except FreshetError as error:
+            self._calls.end(call, error.http_status)
+            raise
+        self._calls.end(call, OK)
+        return answer
+
+    async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """Requests are answered side by side, and their replies sent in the order of the requests."""
+        headers = headers_of(context)
+        as_status, echo = headers.get(STATUS_ERRORS) == b"true", echo_of(headers)
+        waiting: asyncio.Queue[asyncio.Task[tuple[bytes, Generation]] | None] = asyncio.Queue(MAX_IN_FLIGHT)
+
+        async def read() -> None:
+            async for data in requests:
+                await waiting.put(asyncio.create_task(self._answer_one(data, context)))
+            await waiting.put(None)
+
+        reading = asyncio.create_task(read())
+        try:
+            while (task := await waiting.get()) is not None:
+                try:
+                    reply, generation = await task
+                except FreshetError as error:
+                    if as_status:
+                        await context.abort(code_of(error), str(error), echo)
+                    yield _stream_error(str(error))
+                else:
+                    context.set_trailing_metadata(generation_metadata(generation) + echo)
+                    yield _in_stream(reply)
+            await reading
+        finally:
+            reading.cancel()
+            while not waiting.empty():
+                left = waiting.get_nowait()
+                if left is not None:
+                    left.cancel()
+
+    async def _live(self, request: Any, context: Any) -> Any:
+        return message(f"{PACKAGE}ServerLiveResponse")(live=True)
+
+    async def _ready(self, request: Any, context: Any) -> Any:
+        return message(f"{PACKAGE}ServerReadyResponse")(ready=self._lifecycle.ready)
+
+    async def _model_ready(self, request: Any, context: Any) -> Any:
+        version = kserve_rpc.version_of(request.version)
+        try:
+            self._lifecycle.processor().manifest(request.name, version)
+            ready = not self._lifecycle.draining
+        except (NotFound, NotReady):
+            ready = False
+        return message(f"{PACKAGE}ModelReadyResponse")(ready=ready)
+
+    async def _server(self, request: Any, context: Any) -> Any:
+        document = catalog.server_metadata(self._version, asking.extensions(self._gate, self._regions))
+        return message(f"{PACKAGE}ServerMetadataResponse")(**document)
+
+    async def _metadata(self, request: Any, context: Any) -> Any:
+        version = kserve_rpc.version_of(request.version)
+        document, generation = asking.model_metadata(self._lifecycle.processor(), request.name, version)
+        context.set_trailing_metadata(generation_metadata(generation))
+        return ParseDict(document, message(f"{PACKAGE}ModelMetadataResponse")(), descriptor_pool=POOL)
+
+    async def _config(self, request: Any, context: Any) -> Any:
+        version = kserve_rpc.version_of(request.version)
+        manifest, _ = self._lifecycle.processor().manifest(request.name, version)
+        document = {"config": catalog.model_config(manifest, request.name)}
+        return ParseDict(document, message(f"{PACKAGE}ModelConfigResponse")(), descriptor_pool=POOL)
+
+    async def _statistics(self, request: Any, context: Any) -> Any:
+        arguments = {"model": request.name, "version": kserve_rpc.version_of(request.version)}
+        document = await self._act("statistics", arguments)
+        return ParseDict(document, message(f"{PACKAGE}ModelStatisticsResponse")(), descriptor_pool=POOL)
+
+    async def _index(self, request: Any, context: Any) -> Any:
+        processor = self._lifecycle.processor()
+        models = [(name, processor.status(name)) for name in processor.models()]
+        document = {"models": catalog.repository_index(models, request.ready)}
+        return ParseDict(document, message(f"{PACKAGE}RepositoryIndexResponse")(), descriptor_pool=POOL)
+
+    async def _load(self, request: Any, context: Any) -> Any:
+        await self._change("load", request, context)
+        return message(f"{PACKAGE}RepositoryModelLoadResponse")()
+
+    async def _unload(self, request: Any, context: Any) -> Any:
+        await self._change("unload", request, context)
+        return message(f"{PACKAGE}RepositoryModelUnloadResponse")()
+
+    async def _change(self, operation: str, request: Any, context: Any) -> None:
+        self._gate.check(headers_of(context).get(b"authorization"))
+        asking.check_load(request.parameters)
+        await self._act(operation, {"model": request.model_name})
+
+    async def _act(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Asks the process that owns the models, off the loop."""
+        self._lifecycle.processor()
+        return await asyncio.to_thread(self._control, operation, arguments)
+
+    async def _shm_status(self, request: Any, context: Any) -> Any:
+        reply = message(f"{PACKAGE}SystemSharedMemoryStatusResponse")()
+        for region in self._shared_memory().status(request.name):
+            ParseDict(region, reply.regions[region["name"]])
+        return reply
+
+    async def _shm_register(self, request: Any, context: Any) -> Any:
+        if request.offset >= 2**63 or request.byte_size >= 2**63:
+            raise BadInput(f"byte_size: below {2**63} wanted, got {request.byte_size} from {request.offset}")
+        self._shared_memory().register(request.name, request.key, request.offset, request.byte_size)
+        return message(f"{PACKAGE}SystemSharedMemoryRegisterResponse")()
+
+    async def _shm_unregister(self, request: Any, context: Any) -> Any:
+        self._shared_memory().unregister(request.name)
+        return message(f"{PACKAGE}SystemSharedMemoryUnregisterResponse")()
+
+    def _shared_memory(self) -> Regions:
+        assert self._regions is not None, "these methods are served only with it"
+        return self._regions
+
+
+def _in_stream(reply: bytes) -> bytes:
+    """A ModelStreamInferResponse around a ModelInferResponse that is serialized."""
+    nbytes, length = len(reply), bytearray(b"\x12")
+    while nbytes >= 0x80:
+        length.append(nbytes & 0x7F | 0x80)
+        nbytes >>= 7
+    length.append(nbytes)
+    return bytes(length) + reply
+
+
+def _stream_error(text: str) -> bytes:
+    data: bytes = message(f"{PACKAGE}ModelStreamInferResponse")(error_message=text).SerializeToString()
+    return data

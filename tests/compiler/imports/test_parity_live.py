@@ -1,0 +1,101 @@
+"""Imported models over HTTP give what TensorFlow gives."""
+
+import json
+
+import numpy as np
+import pytest
+
+from processor.package.delta import Delta, TableDelta, write_delta
+from processor.package.version import VersionReader
+from tests.compiler.imports.foreign import MODELS, variable
+from tests.e2e.servers import LiveServer
+from tests.plugins import environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
+
+SIZES = (1, 7, 64, 300)
+
+
+@pytest.fixture(scope="module")
+def server(imported, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("live")
+    with LiveServer(imported[0], log=folder / "log", env=environment(folder / "plugins")) as running:
+        yield running
+
+
+def written(delta, folder):
+    write_delta(folder / "delta", delta)
+    return (folder / "delta").read_bytes()
+
+
+def predict(server, name, request):
+    status, _, body = server.request("POST", f"/v1/models/{name}:predict", json.dumps({"inputs": request}).encode())
+    assert status == 200, (name, body)
+    outputs = json.loads(body)["outputs"]
+    return outputs if isinstance(outputs, dict) else {"": outputs}
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+def test_scores_over_http_are_tensorflows(model, foreign, imported, server):
+    reference = model.reference(foreign[model.name])
+    random = np.random.default_rng(len(model.name))
+    for rows in SIZES:
+        request = model.request(random, rows)
+        wanted, got = reference(request), predict(server, model.name, request)
+        assert len(got) == len(wanted)
+        for name, values in got.items():
+            expected = wanted[name or next(iter(wanted))].reshape(rows, -1)
+            np.testing.assert_allclose(np.reshape(values, (rows, -1)), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+def test_what_tables_and_dense_graphs_can_express_leaves_tensorflow(model, imported):
+    _, packages = imported
+    manifest = VersionReader(packages[model.name].folder).manifest
+    sides = packages[model.name].report["sides"]
+
+    assert len(manifest.tables) == model.tables
+    assert (manifest.stage is not None) == model.stage
+    assert bool(sides["dense"]) != model.whole
+    assert any("whole model runs in TensorFlow" in note for note in packages[model.name].report["notes"]) == model.whole
+
+
+def test_a_delta_of_an_imported_table_changes_the_scores_of_its_keys_and_of_no_other(imported, server, tmp_path):
+    reader = VersionReader(imported[1]["partitioned"].folder)
+    table = reader.manifest.tables[0]
+    rows = np.concatenate([variable(i, n, 4, name="part").numpy() for i, n in enumerate((6, 6, 5))])
+    rows[3] = 2.5
+    before = predict(server, "partitioned", {"user": [3, 4], "item": [5, 6]})[""]
+    change = TableDelta(np.array([3], np.int64), np.full((1, table.dim), 2.5, np.float32), np.empty(0, np.int64))
+    delta = Delta("partitioned", 1, 1, 0, {table.name: change}, {}, published_at=1.0)
+
+    status, reply = server.upload("partitioned", written(delta, tmp_path))
+
+    assert (status, reply["generation"]) == (200, "1.1")
+    after = predict(server, "partitioned", {"user": [3, 4], "item": [5, 6]})[""]
+    logits = np.concatenate([rows[[3, 4]], rows[[5, 6]]], 1) @ reader.dense()["weights"]
+    np.testing.assert_allclose(after, 1 / (1 + np.exp(-logits)), atol=1e-5)
+    assert before[1] == after[1]
+    assert before[0] != after[0]
+
+
+def test_a_delta_of_imported_dense_weights_changes_scores_under_the_variables_own_names(imported, server, tmp_path):
+    dense = VersionReader(imported[1]["dense"].folder).dense()
+    name = next(n for n, a in dense.items() if a.shape == (3,))
+    request = {"values": np.ones((2, 8)).tolist()}
+    before = predict(server, "dense", request)[""]
+    changed = {name: dense[name] + np.array([1, 0, -1], np.float32)}
+
+    status, reply = server.upload("dense", written(Delta("dense", 1, 1, 0, {}, changed, published_at=1.0), tmp_path))
+
+    assert (status, reply["generation"]) == (200, "1.1")
+    assert predict(server, "dense", request)[""][0][0] > before[0][0]
+
+
+def test_inputs_that_the_model_refuses_are_the_clients_error_and_the_server_goes_on(server):
+    body = json.dumps({"inputs": {"examples": ["no example"]}}).encode()
+    status, _, reply = server.request("POST", "/v1/models/parsed:predict", body)
+
+    assert status == 400
+    assert "the model refuses these inputs" in json.loads(reply)["error"]
+    assert server.get("/v2/health/ready")[0] == 200

@@ -1,0 +1,120 @@
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+from compiler.dense import DenseGraph
+from compiler.passes.graph import Edit, Graph
+from compiler.passes.optimise import optimise
+from compiler.tensorflow import tf
+from models.zoo import dlrm
+from processor.errors import BadInput
+from tests.compiler.passes.graphs import assert_same, dense, ops, rows
+from tests.models.zoo.layouts import make_layout
+
+pytestmark = pytest.mark.tensorflow
+
+
+def network(seed=1):
+    return DenseGraph.from_keras(dlrm.build(make_layout(8, 8, 8, 0, 0), (16, 8), seed=seed).scores)
+
+
+def test_there_and_back_is_the_same_function():
+    graph = network()
+
+    assert_same(graph, Graph.of_dense(graph).to_dense(graph.weights))
+
+
+def test_the_same_graph_has_the_same_bytes_wherever_it_comes_from(tmp_path):
+    graph = network()
+    graph.save(tmp_path / "graph")
+    read = DenseGraph.load(tmp_path / "graph", graph.weights)
+    again = Graph.of_dense(graph).to_dense(graph.weights)
+
+    made = {Graph.of_dense(g).to_bytes() for g in (graph, network(seed=2), read, again)}
+
+    assert len(made) == 1
+    assert Graph.of_dense(dense(lambda x, w: x @ w["a"], 3, a=(3, 2))).to_bytes() not in made
+
+
+def test_another_process_gives_the_same_bytes():
+    code = (
+        "import sys, hashlib; from tests.compiler.passes.test_graph import *;"
+        "sys.stdout.write(hashlib.sha256(optimised()).hexdigest())"
+    )
+    root = Path(__file__).parents[3]
+    other = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    network()
+
+    assert other.stdout == hashlib.sha256(optimised()).hexdigest()
+
+
+def optimised():
+    return Graph.of_dense(optimise(network()).graph).to_bytes()
+
+
+def test_what_no_output_needs_is_not_there():
+    graph = dense(lambda x, w: (tf.nn.softmax(x @ w["a"]), x @ w["b"])[1], 4, a=(4, 9), b=(4, 2))
+
+    assert ops(Graph.of_dense(graph)) == ["MatMul"]
+
+
+def test_calls_are_inlined():
+    inner = tf.function(lambda x, w: tf.nn.relu(x @ w), autograph=False)
+    graph = dense(lambda x, w: inner(x, w["a"]) + inner(x, w["b"]), 4, a=(4, 3), b=(4, 3))
+
+    found = Graph.of_dense(graph)
+
+    assert {"MatMul", "Relu"} <= set(ops(found)) <= {"MatMul", "Relu", "AddV2", "Identity"}
+    assert_same(graph, found.to_dense(graph.weights))
+
+
+def test_branches_stay_with_their_functions():
+    def branching(x, w):
+        return tf.cond(tf.reduce_sum(w["a"]) > 0, lambda: x @ w["a"], lambda: x @ w["a"] * 2.0)
+
+    graph = dense(branching, 4, a=(4, 3))
+
+    assert_same(graph, Graph.of_dense(graph).to_dense(graph.weights))
+
+
+def test_a_function_with_state_of_its_own_is_refused():
+    variable = tf.Variable(np.ones((4, 2), np.float32))
+    graph = dense(lambda x, w: x @ variable, 4)
+
+    with pytest.raises(BadInput, match="of its input and weights alone wanted"):
+        Graph.of_dense(graph)
+
+
+def test_what_depends_on_rows_is_told_from_what_does_not():
+    def shapes(x, w):
+        flat = tf.reshape(x, (tf.shape(x)[0], 2, 3))
+        return tf.reshape(tf.tensordot(flat, w["a"] * 2.0, 1), (-1, 8))
+
+    graph = Graph.of_dense(dense(shapes, 6, a=(3, 4)))
+
+    assert graph.shape(graph.outputs["y"]) == (None, 8)
+    static = {graph.shape((n, 0)) for n in graph.nodes if graph.nodes[n].op == "Reshape"}
+    assert (None, 2, 3) in static
+    free = [n for n, node in graph.nodes.items() if node.op == "Mul"]
+    assert all(graph.free((n, 0)) and n not in graph.fixed for n in free)
+
+
+def test_an_edit_replaces_tensors_adds_weights_and_drops_those_not_read():
+    graph = Graph.of_dense(dense(lambda x, w: x @ w["b"], 4, b=(4, 2)))
+    edit = Edit(graph)
+    old = next(node.inputs[1] for node in graph.nodes.values() if node.op == "MatMul")
+    edit.replace(old, edit.weight("a", (4, 2)))
+
+    both = edit.done()
+    one = both.of_read_weights()
+
+    assert (list(both.weights), list(one.weights)) == (["b", "a"], ["a"])
+    a = np.ones((4, 2), np.float32)
+    x = rows(one)
+    np.testing.assert_allclose(one.to_dense({"a": a}).run(x)["y"], x @ a, rtol=1e-6)

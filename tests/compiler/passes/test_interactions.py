@@ -1,0 +1,174 @@
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+from compiler.passes import interactions
+from compiler.passes.graph import Graph
+from compiler.passes.optimise import optimise
+from compiler.tensorflow import tf
+from tests.compiler.passes.graphs import assert_same, dense, ops
+
+pytestmark = pytest.mark.tensorflow
+
+F, D = 7, 4
+MACHINE = ["MatMul", "Mul", "Mul", "Mul", "Sub", "Sum", "Sum"]
+UPPER = np.triu(np.ones((F, F), np.float32), 1)
+PAIRS = [i * F + j for i in range(F) for j in range(i + 1, F)]
+
+
+def vectors(x):
+    return tf.reshape(x, (-1, F, D))
+
+
+def gram(x):
+    return tf.matmul(vectors(x), vectors(x), transpose_b=True)
+
+
+def column(numbers):
+    return tf.reshape(numbers, (-1, 1))
+
+
+def effect(done, name):
+    return next((e for e in done.effects if e.name == name), None)
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        lambda x: (
+            0.5
+            * tf.reduce_sum(
+                tf.square(tf.reduce_sum(vectors(x), 1)) - tf.reduce_sum(tf.square(vectors(x)), 1), 1, keepdims=True
+            )
+        ),
+        lambda x: column(
+            tf.reduce_sum(tf.pow(tf.reduce_sum(vectors(x), 1), 2.0) - tf.reduce_sum(vectors(x) ** 2.0, 1), 1) * 0.5
+        ),
+        lambda x: column(tf.reduce_sum(gram(x) * UPPER, (1, 2))),
+        lambda x: column(tf.reduce_sum(UPPER.T * gram(x), (1, 2))),
+        lambda x: tf.reduce_sum(tf.gather(tf.reshape(gram(x), (-1, F * F)), PAIRS, axis=1), 1, keepdims=True),
+        lambda x: column(tf.reduce_sum(tf.matmul(vectors(x), tf.transpose(vectors(x), (0, 2, 1))) * UPPER, (1, 2))),
+    ],
+)
+def test_a_factorisation_machine_in_any_spelling_takes_the_cheap_form(machine):
+    graph = dense(lambda x, w: machine(x), F * D)
+
+    done = optimise(graph)
+
+    assert_same(graph, done.graph, atol=1e-4)
+    left = [op for op in ops(Graph.of_dense(done.graph)) if op != "Reshape"]
+    assert sorted(left) == MACHINE
+    assert effect(done, "factorisation machines").found >= 1
+
+
+def test_all_pairs_take_work_that_grows_with_the_fields_and_not_with_their_square():
+    fields, dim = 40, 4
+
+    def pairs(x, w):
+        v = tf.reshape(x, (-1, fields, dim))
+        mask = np.triu(np.ones((fields, fields), np.float32), 1)
+        return column(tf.reduce_sum(tf.matmul(v, v, transpose_b=True) * mask, (1, 2)))
+
+    found = effect(optimise(dense(pairs, fields * dim)), "factorisation machines")
+
+    assert found.flops > 0.8 * 2 * fields * fields * dim
+
+
+def test_the_vector_of_pairs_keeps_its_shape():
+    def pooled(x, w):
+        return 0.5 * (tf.square(tf.reduce_sum(vectors(x), 1)) - tf.reduce_sum(tf.square(vectors(x)), 1)) @ w["m"]
+
+    graph = dense(pooled, F * D, m=(D, 2))
+    done = optimise(graph)
+
+    assert_same(graph, done.graph)
+    assert effect(done, "factorisation machines").found == 1
+
+
+def test_wide_vectors_are_summed_by_a_reduction():
+    dim = interactions.MAX_SUMMED_DIM + 1
+
+    def machine(x, w):
+        v = tf.reshape(x, (-1, 2, dim))
+        return tf.reduce_sum(tf.square(tf.reduce_sum(v, 1)) - tf.reduce_sum(v * v, 1), 1, keepdims=True)
+
+    graph = dense(machine, 2 * dim)
+    done = optimise(graph)
+
+    assert_same(graph, done.graph, atol=1e-3)
+    assert "MatMul" not in ops(Graph.of_dense(done.graph))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: column(tf.reduce_sum(gram(x) * (UPPER + UPPER.T), (1, 2))),
+        lambda x: column(tf.reduce_sum(gram(x) * np.eye(F, dtype=np.float32), (1, 2))),
+        lambda x: tf.reduce_sum(tf.gather(tf.reshape(gram(x), (-1, F * F)), PAIRS[:-1], axis=1), 1, keepdims=True),
+        lambda x: tf.reduce_sum(
+            tf.square(tf.reduce_sum(vectors(x), 1)) - tf.reduce_sum(tf.square(vectors(-x) + 1.0), 1), 1, keepdims=True
+        ),
+    ],
+)
+def test_what_is_no_factorisation_machine_computes_the_same(function):
+    graph = dense(lambda x, w: function(x), F * D)
+
+    assert_same(graph, optimise(graph).graph, atol=1e-4)
+
+
+def cross_layer(x0, x, w, b, style):
+    if style == "outer":
+        outer = tf.matmul(tf.expand_dims(x0, 2), tf.expand_dims(x, 1))
+        return tf.reshape(tf.tensordot(outer, w, 1), (-1, 9)) + b + x
+    if style == "broadcast":
+        outer = tf.expand_dims(x0, 2) * tf.expand_dims(x, 1)
+        return tf.squeeze(outer @ w, 2) + x + b
+    return x + (x0 * (x @ w) + b)
+
+
+@pytest.mark.parametrize("style", ["plain", "outer", "broadcast"])
+def test_cross_layers_become_one_product_and_numbers_a_row(style):
+    def crossed(x, w):
+        h = x
+        for i in range(3):
+            h = cross_layer(x, h, w[f"w{i}"], w[f"b{i}"], style)
+        return h
+
+    shapes = {f"w{i}": (9, 1) for i in range(3)} | {f"b{i}": (9,) for i in range(3)}
+    graph = dense(crossed, 9, **shapes)
+    done = optimise(graph)
+
+    assert_same(graph, done.graph, atol=2e-3)
+    left = ops(Graph.of_dense(done.graph))
+    assert (left.count("MatMul"), left.count("BatchMatMulV2"), left.count("Reshape")) == (1, 0, 0)
+    assert effect(done, "cross layers").flops > 0
+
+
+def test_a_layer_that_is_read_on_its_way_is_given_in_the_cheap_form_too():
+    def crossed(x, w):
+        first = cross_layer(x, x, w["w0"], w["b0"], "plain")
+        return {"a": first, "b": cross_layer(x, first, w["w1"], w["b1"], "plain")}
+
+    graph = dense(crossed, 9, w0=(9, 1), w1=(9, 1), b0=(9,), b1=(9,))
+    done = optimise(graph)
+
+    assert_same(graph, done.graph, atol=1e-3)
+    assert ops(Graph.of_dense(done.graph)).count("MatMul") == 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: x * (x @ w["w"]) + w["b"],
+        lambda x, w: x * (x @ w["m"] + w["b"]) + x,
+        lambda x, w: x * (tf.nn.relu(x) @ w["w"]) + w["b"] + x,
+        lambda x, w: tf.nn.relu(x) * (x @ w["w"]) + w["b"] + x,
+    ],
+)
+def test_what_is_no_chain_of_cross_layers_computes_the_same(function):
+    graph = dense(function, 9, w=(9, 1), m=(9, 9), b=(9,))
+    done = optimise(graph)
+
+    assert_same(graph, done.graph)
+    assert effect(done, "cross layers") is None

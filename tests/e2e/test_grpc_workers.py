@@ -1,0 +1,109 @@
+"""gRPC with several worker processes: they share the port, and one that dies takes nothing but its own connections."""
+
+import json
+import os
+import signal
+import threading
+
+import grpc
+import numpy as np
+import pytest
+
+from serving.rpc.messages import message
+from tests.e2e.servers import LiveServer
+from tests.e2e.test_deltas_live import FLOATS, PROBE, TAGS, USERS, delta_bytes, expected, wait_for
+from tests.packages import write_package
+
+pytestmark = pytest.mark.e2e
+
+WAIT_S = 30
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+
+
+def request():
+    made = message("inference.ModelInferRequest")(model_name="small")
+    tags = [tag.encode() for row in TAGS for tag in row]
+    splits = np.cumsum([0] + [len(row) for row in TAGS])
+    made.inputs.add(name="user", datatype="INT64", shape=[len(PROBE)]).contents.int64_contents.extend(PROBE)
+    made.inputs.add(name="tags", datatype="BYTES", shape=[len(tags)]).contents.bytes_contents.extend(tags)
+    made.inputs.add(name="tags.row_splits", datatype="INT64", shape=[len(splits)]).contents.int64_contents.extend(
+        splits
+    )
+    made.inputs.add(name="floats", datatype="FP32", shape=FLOATS.shape).contents.fp32_contents.extend(FLOATS.ravel())
+    return made.SerializeToString()
+
+
+REQUEST = request()
+
+
+def channel(server):
+    """A connection of its own; it connects again by itself."""
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100)]
+    return grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options)
+
+
+def predict(connection):
+    """(scores, generation)."""
+    reply, call = connection.unary_unary(METHOD).with_call(REQUEST, timeout=WAIT_S, wait_for_ready=True)
+    reply = message("inference.ModelInferResponse").FromString(reply)
+    return np.frombuffer(reply.raw_output_contents[0], np.float32), dict(call.trailing_metadata())["x-model-generation"]
+
+
+def workers(server):
+    return json.loads(server.get("/admin/models", admin=True)[2])["workers"]
+
+
+@pytest.fixture
+def live(tmp_path):
+    write_package(tmp_path / "repository", users=USERS)
+    with LiveServer(tmp_path / "repository", "--workers", "2", log=tmp_path / "serve.log") as server:
+        yield server
+
+
+def test_every_worker_answers_and_follows_the_deltas(live, tmp_path):
+    channels = [channel(live) for _ in range(12)]
+    for step in range(3):
+        if step:
+            assert live.upload("small", delta_bytes(tmp_path, step))[0] == 200
+        for each in channels:
+            scores, generation = predict(each)
+            assert generation == f"1.{step}"
+            np.testing.assert_allclose(scores, expected(step), atol=1e-5)
+    for each in channels:
+        each.close()
+    text = live.get("/metrics")[2].decode()
+    (line,) = [x for x in text.splitlines() if x.startswith("freshet_http_requests_total") and "kserve_grpc" in x]
+    assert float(line.split()[-1]) == 36
+
+
+def test_a_worker_that_is_killed_takes_its_own_connections_only(live):
+    stop, failed, answered = threading.Event(), [], []
+
+    def client():
+        with channel(live) as connection:
+            while not stop.is_set():
+                try:
+                    answered.append(predict(connection)[1])
+                except grpc.RpcError as error:
+                    failed.append(error.code())
+
+    clients = [threading.Thread(target=client) for _ in range(6)]
+    for thread in clients:
+        thread.start()
+    try:
+        for number in (0, 1):
+            wait_for(lambda: all(w["up"] for w in workers(live)))
+            before = len(answered)
+            victim = workers(live)[number]["pid"]
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda number=number, victim=victim: workers(live)[number]["pid"] not in (victim, None))
+            wait_for(lambda before=before: len(answered) > before + 50)
+        wait_for(lambda: all(w["up"] for w in workers(live)))
+    finally:
+        stop.set()
+        for thread in clients:
+            thread.join(WAIT_S)
+    # What was in flight on the killed process, and no more: one request a connection at most, twice.
+    assert len(failed) <= 2 * len(clients)
+    assert set(failed) <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN}
+    assert set(answered) == {"1.0"}

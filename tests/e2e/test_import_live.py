@@ -1,0 +1,124 @@
+"""`freshet import` and its drawings from the command line; SavedModels dropped into a served repository."""
+
+import json
+import shutil
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("tensorflow", reason="importing needs the train extra")
+
+from compiler.imports.model import import_model
+from compiler.tensorflow import tf
+from serving.cli import app
+from tests.compiler.imports.foreign import saved, variable
+from tests.e2e.servers import LiveServer
+from tests.plugins import environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
+
+PATIENCE_S = 120.0
+
+
+class Model(tf.Module):
+    """A table, a hash of a string, a float."""
+
+    def __init__(self):
+        self.users = variable(1, 10, 3, name="users")
+        self.words = variable(2, 16, 3, name="words")
+        self.weights = variable(3, 7, 1, name="weights")
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.int64, name="user"),
+            tf.TensorSpec([None], tf.string, name="word"),
+            tf.TensorSpec([None, 1], name="price"),
+        ]
+    )
+    def score(self, user, word, price):
+        hashed = tf.strings.to_hash_bucket_fast(word, 16)
+        parts = [tf.gather(self.users, user), tf.gather(self.words, hashed), price]
+        return {"score": tf.sigmoid(tf.concat(parts, 1) @ self.weights)}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    module = Model()
+    return saved(module, tmp_path_factory.mktemp("source") / "model", module.score)
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    return environment(tmp_path_factory.mktemp("plugins"))
+
+
+REQUEST = {"user": [1, 2], "word": ["a", "b"], "price": [0.5, -0.5]}
+
+
+def wanted():
+    columns = {"user": tf.constant([1, 2], tf.int64), "word": tf.constant(["a", "b"])}
+    model = Model()
+    return model.score(**columns, price=tf.constant([[0.5], [-0.5]]))["score"].numpy()
+
+
+def freshet(*arguments):
+    """What the command prints, in this process, or the error that it ends with."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    return str(result.exception) if result.exception else result.stdout
+
+
+def statuses(server, model):
+    code, _, body = server.get(f"/v1/models/{model}")
+    if code != 200:
+        return {}
+    return {s["version"]: (s["state"], s["status"]["error_message"]) for s in json.loads(body)["model_version_status"]}
+
+
+def wait_for(condition):
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_s
+        time.sleep(0.1)
+
+
+def test_the_command_says_what_went_where_and_draws_it(source, tmp_path):
+    repository, drawing = tmp_path / "repository", tmp_path / "split.svg"
+    assert "ctr version 1 is in" in freshet("import", source, "--repository", repository, "--name", "ctr")
+
+    seen = freshet("inspect", "--graph", repository / "ctr" / "1", "--out", drawing)
+
+    for line in (
+        "StringToHashBucketFast is not for a dense graph",
+        "table users (from user) -> x[:, ",
+        "the request (from price)",
+        "FLOPs a row",
+    ):
+        assert line in seen
+    assert drawing.read_text().startswith("<svg")
+    assert freshet("inspect", "--graph", source) == seen
+    assert "saved_model.pb is missing" in freshet("import", tmp_path, "--repository", repository, "--name", "ctr")
+    assert ".svg wanted" in freshet("inspect", "--graph", repository / "ctr" / "1", "--out", tmp_path / "split.gif")
+
+
+def test_a_savedmodel_in_a_served_repository_is_imported_and_workers_answer_for_it_while_a_broken_one_is_told_of(
+    source, env, tmp_path
+):
+    repository = tmp_path / "repository"
+    import_model(source, repository, "first")
+    broken = shutil.copytree(source, repository / "broken" / "1")
+    shutil.rmtree(broken / "variables")
+    with LiveServer(repository, "--workers", "2", log=tmp_path / "log", env=env) as server:
+        shutil.copytree(source, repository / "ctr" / "3")
+        wait_for(lambda: statuses(server, "ctr").get("3", ("", ""))[0] == "AVAILABLE")
+        for model, version in (("ctr", "3.0"), ("first", "1.0")):
+            scores, generation = server.predict(model, REQUEST)
+            assert generation == version
+            np.testing.assert_allclose(scores, wanted(), atol=1e-5)
+        assert (repository / "ctr" / "3" / "saved_model.pb").is_file()
+
+        wait_for(lambda: statuses(server, "broken").get("1", ("", ""))[0] == "END")
+        assert statuses(server, "broken") == {"1": ("END", "source: variables are missing")}
+        assert server.get("/v2/health/ready")[0] == 200
+        assert not [p for p in (repository / "broken").iterdir() if p.name.endswith(".tmp")]

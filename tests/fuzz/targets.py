@@ -1,0 +1,289 @@
+"""The parsers, each with a corpus of valid inputs. A case that passes is bound to the model, as a request would be:
+what a codec lets through must not surprise the engine either."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from processor import eas
+from processor.columns import Packed
+from processor.package.delta import Delta, TableDelta, _header_checksum, _parse_verified, parse_delta, write_delta
+from processor.package.manifest import Feature, Input, Manifest, Output, Table
+from processor.package.tensors import parse_tensors, write_tensors
+from processor.sparse import SparsePlan
+from serving import routes
+from serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
+from serving.codecs.bytes_tensor import decode_bytes
+from serving.codecs.templates import Templates
+from serving.rpc.messages import message
+
+LENGTH = b"inference-header-content-length"
+
+
+def manifest(inputs):
+    """A model that looks up every int64 and string input."""
+    features, tables, at = [], [], 0
+    for spec in inputs:
+        columns = range(spec.columns) if spec.columns else [-1]
+        for column in columns:
+            name = spec.name if column < 0 else f"{spec.name}{column}"
+            if spec.dtype == "float32":
+                features.append(Feature(name, "float", spec.name, column, offset=at))
+                at += 1
+                continue
+            kind = {"int64": "id", "string": "string"}[spec.dtype] + ("s" if spec.ragged else "")
+            features.append(Feature(name, kind, spec.name, column, table=name, offset=at, width=2))
+            tables.append(Table(name, 2, 0))
+            at += 2
+    return Manifest("ctr", 1, "fuzz", 0.0, inputs, features, tables, [Output("score")], at, {}, {})
+
+
+PACKED = manifest([Input("ids", "int64", 3), Input("floats", "float32", 2)])
+MIXED = manifest(
+    [Input("user", "int64"), Input("seen", "int64", ragged=True), Input("tags", "string", ragged=True),
+     Input("city", "string"), Input("x", "float32", 2)]
+)  # fmt: skip
+PLANS = {id(m): SparsePlan(m) for m in (PACKED, MIXED)}
+IDS, FLOATS = np.arange(6).reshape(2, 3), np.arange(4, dtype=np.float32).reshape(2, 2)
+
+
+@dataclass(frozen=True)
+class Target:
+    """run(data) raises FreshetError for what it refuses, and nothing else. share: of all cases."""
+
+    name: str
+    run: Callable[[bytes], object]
+    corpus: tuple[bytes, ...]
+    share: int = 1
+
+
+def bound(inputs, model):
+    PLANS[id(model)].bind(inputs if isinstance(inputs, Packed) else dict(inputs))
+
+
+# HTTP, JSON.
+
+MIXED_JSON = {
+    "user": [1, 2], "seen": [[1, 2], []], "tags": [["a"], [{"b64": "/w=="}]], "city": ["x", "é"],
+    "x": [[0.5, 1], [2, 3]],
+}  # fmt: skip
+ROWS = [{name: values[n] for name, values in MIXED_JSON.items()} for n in range(2)]
+
+
+def tensor(name, datatype, shape, data=None, **parameters):
+    described = {"name": name, "datatype": datatype, "shape": shape}
+    if data is not None:
+        described["data"] = data
+    return {**described, "parameters": parameters} if parameters else described
+
+
+KSERVE_MIXED = [
+    tensor("user", "INT64", [2], [1, 2]), tensor("seen", "INT64", [2], [1, 2]),
+    tensor("seen.row_splits", "INT64", [3], [0, 2, 2]), tensor("tags", "BYTES", [1], ["a"]),
+    tensor("tags.row_splits", "INT64", [3], [0, 0, 1]), tensor("city", "BYTES", [2], ["x", "y"]),
+    tensor("x", "FP32", [2, 2], [0.5, 1, 2, 3]),
+]  # fmt: skip
+
+
+def predict(data):
+    bound(tfs_rest.decode(data, {}, MIXED)[0], MIXED)
+
+
+def classify(data):
+    bound(tfs_rest.decode_examples(data, {}, MIXED, "classify")[0], MIXED)
+
+
+def infer_json(data):
+    bound(kserve.decode(data, {}, MIXED)[0], MIXED)
+
+
+# HTTP, binary: the first two bytes say how long the header is, so that it is fuzzed too.
+
+
+def binary(tensors, *buffers, **more):
+    header = json.dumps({"inputs": tensors, **more}).encode()
+    return len(header).to_bytes(2, "little") + header + b"".join(buffers)
+
+
+def infer_binary(model):
+    def run(data):
+        headers = {LENGTH: b"%d" % int.from_bytes(data[:2], "little")}
+        bound(kserve.decode(data[2:], headers, model)[0], model)
+
+    return run
+
+
+BINARY_PACKED = (
+    binary(
+        [tensor("ids", "INT64", [2, 3], binary_data_size=48), tensor("floats", "FP32", [2, 2], binary_data_size=16)],
+        IDS.tobytes(), FLOATS.tobytes(), parameters={"binary_data_output": True, "timeout": 1000},
+    ),
+    binary(
+        [tensor("ids", "INT64", [1, 3], binary_data_size=24), tensor("floats", "BF16", [2, 2], binary_data_size=8)],
+        IDS[:1].tobytes(), bytes(8), id="q", outputs=[{"name": "score", "parameters": {"binary_data": True}}],
+    ),
+)  # fmt: skip
+BINARY_MIXED = (
+    binary(
+        [*KSERVE_MIXED[:3], tensor("tags", "BYTES", [2], binary_data_size=11),
+         tensor("tags.row_splits", "INT64", [3], binary_data_size=24),
+         tensor("city", "BYTES", [2], binary_data_size=10), KSERVE_MIXED[6]],
+        b"\x01\0\0\0a\x02\0\0\0bc", np.array([0, 1, 2]).tobytes(), b"\x01\0\0\0a\x01\0\0\0b",
+    ),
+)  # fmt: skip
+
+# Protobuf.
+
+
+def infer_message(packed):
+    made = message("inference.ModelInferRequest")(model_name="ctr", model_version="1")
+    if packed:
+        made.inputs.add(name="ids", datatype="INT64", shape=[2, 3])
+        made.inputs.add(name="floats", datatype="FP32", shape=[2, 2])
+        made.raw_input_contents.extend([IDS.tobytes(), FLOATS.tobytes()])
+    else:
+        fields = {"INT64": "int64_contents", "FP32": "fp32_contents", "BYTES": "bytes_contents"}
+        for t in KSERVE_MIXED:
+            contents = made.inputs.add(name=t["name"], datatype=t["datatype"], shape=t["shape"]).contents
+            data = [v.encode() if isinstance(v, str) else v for v in t["data"]]
+            getattr(contents, fields[t["datatype"]]).extend(data)
+    made.outputs.add(name="score").parameters["binary_data"].bool_param = True
+    made.parameters["timeout"].int64_param = 1000
+    return made.SerializeToString(deterministic=True)
+
+
+def predict_message(content):
+    made = message("tensorflow.serving.PredictRequest")()
+    made.model_spec.name, made.model_spec.version.value = "ctr", 1
+    for name, dtype, held, array in (("ids", 9, "int64_val", IDS), ("floats", 1, "float_val", FLOATS)):
+        t = made.inputs[name]
+        t.dtype = dtype
+        for size in array.shape:
+            t.tensor_shape.dim.add(size=size)
+        if content:
+            t.tensor_content = array.tobytes()
+        else:
+            getattr(t, held).extend(array.ravel())
+    made.output_filter.append("score")
+    return made.SerializeToString(deterministic=True)
+
+
+def eas_message():
+    made = eas.Request(signature_name="serving_default", output_filter=["score"])
+    for name, dtype, held, array in (("ids", 9, "int64_val", IDS), ("floats", 1, "float_val", FLOATS)):
+        made.inputs[name].dtype = dtype
+        made.inputs[name].array_shape.dim.extend(array.shape)
+        getattr(made.inputs[name], held).extend(array.ravel())
+    return made.SerializeToString(deterministic=True)
+
+
+def input_message():
+    made = message("tensorflow.serving.Input")()
+    for holder in (made.example_list_with_context.examples.add(), made.example_list_with_context.context):
+        features = holder.features.feature
+        features["user"].int64_list.value.append(1)
+        features["seen"].int64_list.value.extend([1, 2])
+        features["tags"].bytes_list.value.append(b"a")
+        features["city"].bytes_list.value.append(b"x")
+        features["x"].float_list.value.extend([0.5, 1])
+    return made.SerializeToString(deterministic=True)
+
+
+def kserve_message(model):
+    templates = Templates()
+
+    def run(data):
+        bound(kserve_rpc.Infer(data, templates).columns(model)[0], model)
+
+    return run
+
+
+def tfs_message():
+    templates = Templates()
+
+    def run(data):
+        bound(tfs_rpc.Predict(data, templates).columns(PACKED), PACKED)
+
+    return run
+
+
+def eas_request(data):
+    bound(eas.decode(data, PACKED)[0], PACKED)
+
+
+def example_list(data):
+    from serving.rpc.calls import parse
+
+    given = parse("tensorflow.serving.Input", data)
+    bound(examples.columns(*examples.of_message(given), MIXED), MIXED)
+
+
+# Files.
+
+
+def delta_file(tmp):
+    """One delta's bytes. tmp: a folder to write it to."""
+    tables = {"ids0": TableDelta(np.arange(3), np.ones((3, 2), np.float32), np.array([7]))}
+    dense = {"mlp/kernel": np.ones((2, 2), np.float32)}
+    path = tmp / "1.safetensors"
+    write_delta(path, Delta("ctr", 1, 1, 0, tables, dense, published_at=1.0))
+    return path.read_bytes()
+
+
+def delta_past_its_checksum(data):
+    """An attacker can write a checksum that fits."""
+    tensors = parse_tensors(np.frombuffer(data, np.uint8), "delta")
+    checksum = _header_checksum(tensors.metadata, tensors.arrays)
+    _parse_verified(replace(tensors, metadata={**tensors.metadata, "checksum": checksum}))
+
+
+def tensors_file():
+    file = io.BytesIO()
+    write_tensors(file, {"a": np.arange(6).reshape(2, 3), "b": np.ones(3, np.float32)}, {"k": "v"})
+    return file.getvalue()
+
+
+def strings(data):
+    decode_bytes(np.frombuffer(data[1:], np.uint8), data[0] if data else 0, "tags")
+
+
+def path(data):
+    routes.parse(data)
+
+
+PATHS = tuple(
+    p.encode()
+    for p in (
+        "/v1/models/ctr:predict", "/v1/models/a%2Fb/versions/12/metadata", "/V1/models/ctr/labels/x:classify", "/v2",
+        "/v2/models/ctr/versions/3/infer", "/v2/repository/models/ctr/load", "/v2/systemsharedmemory/region/r/status",
+    )
+)  # fmt: skip
+
+
+def targets(tmp):
+    """All of them. tmp: a folder for files."""
+    delta = delta_file(tmp)
+    dump = lambda *documents: tuple(json.dumps(d).encode() for d in documents)  # noqa: E731
+    return (
+        Target("JSON: predict", predict, dump({"inputs": MIXED_JSON}, {"instances": ROWS, "signature_name": ""}), 4),
+        Target("JSON: classify", classify, dump({"examples": ROWS, "context": {"user": 1}}), 2),
+        Target("JSON: infer", infer_json, dump({"inputs": KSERVE_MIXED, "id": "q", "outputs": [{"name": "score"}]}), 3),
+        Target("binary: infer, plain", infer_binary(PACKED), BINARY_PACKED, 4),
+        Target("binary: infer, strings", infer_binary(MIXED), BINARY_MIXED, 2),
+        Target("binary: length-prefixed strings", strings, (b"\x02\x01\0\0\0a\x02\0\0\0bc",), 2),
+        Target("protobuf: ModelInfer, raw", kserve_message(PACKED), (infer_message(True),), 4),
+        Target("protobuf: ModelInfer, typed", kserve_message(MIXED), (infer_message(False),), 2),
+        Target("protobuf: Predict", tfs_message(), (predict_message(True), predict_message(False)), 4),
+        Target("protobuf: Input of examples", example_list, (input_message(),), 2),
+        Target("protobuf: DeepRec", eas_request, (eas_message(),), 3),
+        Target("file: delta", parse_delta, (delta,), 3),
+        Target("file: delta, past its checksum", delta_past_its_checksum, (delta,), 2),
+        Target("file: tensors", lambda d: parse_tensors(np.frombuffer(d, np.uint8), "tensors"), (tensors_file(),), 2),
+        Target("file: manifest", Manifest.from_json, (PACKED.to_json(), MIXED.to_json()), 1),
+        Target("HTTP: path", path, PATHS, 2),
+    )

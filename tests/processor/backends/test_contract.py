@@ -1,0 +1,227 @@
+"""What every backend must hold to, whatever computes."""
+
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from processor.backends import load_backend
+from processor.backends.base import Artefact, aligned, weights_hash
+from processor.errors import BadInput
+from tests.processor.backends.artefacts import (
+    NAMES,
+    SHAPES,
+    WIDTH,
+    expected,
+    make_artefact,
+    make_onnx_origin,
+    make_stablehlo,
+    make_weights,
+)
+
+OUTPUTS = {"score": 1}
+LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "xla": "jaxlib"}
+
+
+@pytest.fixture(params=LIBRARIES)
+def backend(request):
+    pytest.importorskip(LIBRARIES[request.param], reason="the library is not installed")
+    return load_backend(request.param)
+
+
+def artefact(backend, bucket):
+    if backend.name == "onnxruntime":
+        return Artefact(bucket, make_artefact(), NAMES)
+    origin = make_onnx_origin() if backend.name == "openvino" else make_stablehlo(bucket)
+    return Artefact(bucket, b"", NAMES, origin=origin)
+
+
+def opened(backend, buckets=(4,), **options):
+    program = backend.open(WIDTH, OUTPUTS, **options)
+    for bucket in buckets:
+        program.add(artefact(backend, bucket))
+    return program
+
+
+def rows(n, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, WIDTH), np.float32)
+
+
+def score(executable, x):
+    buffer, y = aligned(x.shape), np.full((len(x), 1), np.nan, np.float32)
+    buffer[...] = x
+    executable.bind(buffer, {"score": y})()
+    return y
+
+
+def test_every_bucket_gives_the_scores_of_the_weights_supplied(backend):
+    loaded = opened(backend, (1, 4, 16)).with_weights(make_weights())
+
+    assert {bucket: e.bucket for bucket, e in loaded.items()} == {1: 1, 4: 4, 16: 16}
+    for bucket, executable in loaded.items():
+        x = rows(bucket)
+        np.testing.assert_allclose(score(executable, x), expected(x, make_weights()), atol=1e-6)
+
+
+def test_new_weights_make_new_executables_and_leave_the_others_as_they_are(backend):
+    program, x = opened(backend), rows(4)
+    before = program.with_weights(make_weights(0))[4]
+    y = np.zeros((4, 1), np.float32)
+    run = before.bind(x, {"score": y})
+
+    after = program.with_weights(make_weights(1))[4]
+
+    np.testing.assert_allclose(score(after, x), expected(x, make_weights(1)), atol=1e-6)
+    run()
+    np.testing.assert_allclose(y, expected(x, make_weights(0)), atol=1e-6)
+
+
+def test_weights_may_be_read_only_and_may_change_after(backend):
+    x, weights = rows(4), make_weights()
+    wanted = expected(x, weights)
+    for array in weights.values():
+        array.setflags(write=False)
+    executable = opened(backend).with_weights(weights)[4]
+    for array in weights.values():
+        array.setflags(write=True)
+        array[...] = 0
+
+    np.testing.assert_allclose(score(executable, x), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("shift", [0, 1], ids=["aligned", "not aligned"])
+def test_a_binding_reads_and_writes_the_same_buffers_on_every_run(backend, shift):
+    x = aligned((4 * WIDTH + shift,))[shift:].reshape(4, WIDTH)
+    y = np.zeros((5, 1), np.float32)[1:]
+    run = opened(backend).with_weights(make_weights())[4].bind(x, {"score": y})
+    for seed in range(3):
+        x[:] = rows(4, seed)
+        run()
+        np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
+
+
+def test_padding_rows_do_not_touch_the_others(backend):
+    executable, x = opened(backend, (16,)).with_weights(make_weights())[16], rows(16)
+    full = score(executable, x)
+    x[5:] = np.nan
+
+    np.testing.assert_array_equal(score(executable, x)[:5], full[:5])
+
+
+def test_two_threads_with_bindings_of_their_own_get_their_own_answers(backend):
+    executable, start = opened(backend, (64,), runs=2).with_weights(make_weights())[64], threading.Barrier(2)
+    wrong: list[int] = []
+
+    def work(seed):
+        x, y = rows(64, seed), np.zeros((64, 1), np.float32)
+        wanted, run = expected(x, make_weights()), executable.bind(x, {"score": y})
+        start.wait()
+        for i in range(200):
+            y[:] = -1
+            run()
+            if not np.allclose(y, wanted, atol=1e-6):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+
+
+def test_more_bindings_than_runs_at_once_work_too(backend):
+    executable, x = opened(backend, runs=1).with_weights(make_weights())[4], rows(4)
+    for _ in range(3):
+        np.testing.assert_allclose(score(executable, x), expected(x, make_weights()), atol=1e-6)
+    outputs = [np.zeros((4, 1), np.float32) for _ in range(3)]
+    for run in [executable.bind(x, {"score": y}) for y in outputs]:
+        run()
+    for y in outputs:
+        np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
+
+
+def test_a_run_lets_other_threads_have_the_interpreter(backend):
+    executable = opened(backend, (65536,)).with_weights(make_weights())[65536]
+    x, y = aligned((65536, WIDTH)), np.zeros((65536, 1), np.float32)
+    run, done, turns = executable.bind(x, {"score": y}), threading.Event(), 0
+    run()
+
+    def work():
+        for _ in range(20):
+            run()
+        done.set()
+
+    # With a switch interval this long the interpreter changes hands only where a thread gives it up.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not done.is_set():
+            turns += 1
+            time.sleep(0)
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert turns > 3
+
+
+def test_a_missing_weight_or_one_of_another_shape_is_refused(backend):
+    program, weights = opened(backend), make_weights()
+    with pytest.raises(BadInput):
+        program.with_weights({name: weights[name] for name in NAMES[:-1]})
+    with pytest.raises(BadInput):
+        program.with_weights(weights | {"mlp_0/bias": np.zeros(3, np.float32)})
+    np.testing.assert_allclose(score(program.with_weights(weights)[4], rows(4)), expected(rows(4), weights), atol=1e-6)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 64, b"\xff" * 4096, b"ML\xefR", b'{"a": 1}'])
+def test_bytes_that_are_no_artefact_are_refused_without_a_path_or_a_stack(backend, data):
+    program = opened(backend)
+    with pytest.raises(BadInput, match=r"^executable") as caught:
+        program.add(Artefact(4, data, NAMES))
+    assert "/" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    np.testing.assert_allclose(
+        score(program.with_weights(make_weights())[4], rows(4)), expected(rows(4), make_weights()), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("outputs", [{"score": 2}, {"score": 1, "other": 1}])
+def test_an_artefact_of_other_outputs_or_another_width_is_refused(backend, outputs):
+    for width, ends in ((WIDTH, outputs), (WIDTH + 1, OUTPUTS)):
+        program = backend.open(width, ends)
+        with pytest.raises(BadInput):
+            program.add(artefact(backend, 4)) or program.with_weights(make_weights())
+
+
+@pytest.mark.parametrize(
+    ("x", "outputs"),
+    [
+        (np.zeros((3, WIDTH), np.float32), {"score": np.zeros((4, 1), np.float32)}),
+        (np.zeros((4, WIDTH), np.float64), {"score": np.zeros((4, 1), np.float32)}),
+        (np.zeros((4, WIDTH), np.float32), {"other": np.zeros((4, 1), np.float32)}),
+        (np.zeros((4, WIDTH), np.float32), {"score": np.broadcast_to(np.float32(0), (4, 1))}),
+    ],
+)
+def test_buffers_that_do_not_fit_are_refused_before_any_pointer_is_taken(backend, x, outputs):
+    executable = opened(backend).with_weights(make_weights())[4]
+    with pytest.raises(ValueError, match="wanted"):
+        executable.bind(x, outputs)
+
+
+def test_weights_are_told_apart_by_value_shape_and_name():
+    weights = make_weights()
+    same = {name: array.copy() for name, array in reversed(weights.items())}
+    assert weights_hash(weights, NAMES) == weights_hash(same, list(reversed(NAMES)))
+    same["mlp_0/bias"][0] += 1
+    assert weights_hash(weights, NAMES) != weights_hash(same, NAMES)
+    assert weights_hash(weights, NAMES[:2]) != weights_hash(weights, NAMES[1:])
+    with pytest.raises(BadInput, match="dense weight 'b' is missing"):
+        weights_hash(weights, ["b"])
+    assert set(SHAPES) == set(NAMES)

@@ -1,0 +1,69 @@
+"""Machine code of XLA: serialised, read back, and run without jax."""
+
+import importlib.util
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jaxlib", reason="the xla extra is not installed")
+
+from processor.backends.base import Artefact, aligned
+from processor.backends.xla import Xla, device
+from processor.errors import BadInput, Corrupt
+from tests.processor.backends.artefacts import NAMES, WIDTH, expected, make_stablehlo, make_weights
+
+
+def code_of(bucket):
+    program = Xla().open(WIDTH, {"score": 1})
+    program.add(Artefact(bucket, b"", NAMES, origin=make_stablehlo(bucket)))
+    return program.serialize(bucket)
+
+
+def test_serialised_code_computes_the_same():
+    program, x, y = Xla().open(WIDTH, {"score": 1}), aligned((4, WIDTH)), aligned((4, 1))
+    program.add(Artefact(4, code_of(4), NAMES))
+    x[...] = np.random.default_rng(0).standard_normal(x.shape, np.float32)
+    program.with_weights(make_weights())[4].bind(x, {"score": y})()
+
+    np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
+
+
+def test_code_cut_short_is_refused():
+    code = code_of(4)
+    for end in (0, 1, len(code) // 2, len(code) - 1):
+        with pytest.raises(Corrupt, match="executable b4: "):
+            Xla().open(WIDTH, {"score": 1}).add(Artefact(4, code[:end], NAMES))
+
+
+def test_a_processor_and_a_thread_count_have_one_client():
+    assert device("cpu", 1) is device("x86_64-avx2", 1)
+    assert device("cpu", 2) is not device("cpu", 1)
+
+
+def test_without_a_gpu_cuda_is_one_clear_line():
+    if importlib.util.find_spec("jax_plugins") is not None:
+        pytest.skip("a device plug-in of jax is installed")
+    with pytest.raises(BadInput, match=r"the library jax with CUDA is not installed: pip install freshet\[gpu\]"):
+        device("cuda", 1)
+
+
+def test_running_needs_no_jax_and_prints_nothing():
+    code = (
+        "import sys; sys.modules['jax'] = None\n"
+        "import numpy as np\n"
+        "from tests.processor.backends.test_xla import *\n"
+        "test_serialised_code_computes_the_same()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
+
+
+def test_a_run_imports_no_jax_where_it_is_installed():
+    code = (
+        "import sys\n"
+        "from tests.processor.backends.test_xla import *\n"
+        "test_serialised_code_computes_the_same(); sys.exit('jax' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.columns import Ragged
+from processor.errors import BadInput, FreshetError
+from processor.package.manifest import Feature, Input, Manifest, Output
+from serving.codecs import examples
+from serving.rpc.messages import message
+from tests.serving.fakes import FLAT, RAGGED
+
+PACKED = Manifest(
+    "ctr", 3, "fake", 0.0, [Input("ids", "int64", 2), Input("x", "float32", 2)],
+    [
+        Feature("user", "id", "ids", column=0, table="t"), Feature("item", "id", "ids", column=1, table="t"),
+        Feature("a", "float", "x", column=0), Feature("b", "float", "x", column=1),
+    ],
+    [], [Output("score")], 1, {}, {},
+)  # fmt: skip
+SCORES = {"score": np.array([[0.5], [0.25]], np.float32)}
+
+
+def columns(given, context=None, manifest=PACKED):
+    return examples.columns(*examples.of_json(given, context or {}), manifest)
+
+
+def test_features_are_gathered_into_the_columns_of_packed_inputs():
+    given = [{"user": 1, "item": [2], "a": 0.5, "b": 1}, {"user": [3], "item": 4, "x": [7, 8]}]
+    inputs = columns(given[:1])
+    assert inputs["ids"].tolist() == [[1, 2]]
+    assert inputs["x"].tolist() == [[0.5, 1]]
+    assert columns([{"ids": [1, 2], "x": [0, 1]}])["ids"].tolist() == [[1, 2]]
+    with pytest.raises(BadInput, match=r"Feature: x \(data type: DT_FLOAT\) is required"):
+        columns(given)
+
+
+def test_what_only_the_context_names_is_one_row():
+    inputs = columns([{"x": [0, 1]}, {"x": [2, 3]}], {"user": 1, "item": 2})
+    assert inputs["ids"].tolist() == [[1, 2]]
+    assert inputs["x"].tolist() == [[0, 1], [2, 3]]
+    overridden = columns([{"user": 5, "x": [0, 1]}, {"x": [2, 3]}], {"user": 1, "item": 2})
+    assert overridden["ids"].tolist() == [[5, 2], [1, 2]]
+
+
+def test_a_ragged_feature_may_be_absent():
+    inputs = columns([{"user": 1, "seen": [1, 2], "tags": "a"}, {"user": 2}], manifest=RAGGED)
+    assert isinstance(inputs["seen"], Ragged)
+    assert inputs["seen"].row_splits.tolist() == [0, 2, 2]
+    assert inputs["tags"].values.tolist() == [b"a"]
+
+
+def test_examples_of_a_message_are_those_of_json():
+    given = message("tensorflow.serving.Input")()
+    for user, price, city in ((1, 0.5, b"x"), (2, 1.5, b"\xff")):
+        features = given.example_list.examples.add().features.feature
+        features["user"].int64_list.value.append(user)
+        features["price"].float_list.value.append(price)
+        features["city"].bytes_list.value.append(city)
+    inputs = examples.columns(*examples.of_message(given), FLAT)
+    assert inputs["user"].tolist() == [1, 2]
+    assert inputs["price"].tolist() == [0.5, 1.5]
+    assert inputs["city"].tolist() == [b"x", b"\xff"]
+    with pytest.raises(BadInput, match="Input is empty"):
+        examples.of_message(message("tensorflow.serving.Input")())
+
+
+def test_results_need_outputs_that_mean_them():
+    assert examples.regressions(SCORES).tolist() == [0.5, 0.25]
+    assert examples.classes(SCORES).tolist() == [[0.5], [0.25]]
+    two = {"outputs": SCORES["score"], "scores": np.ones((2, 3), np.float32)}
+    assert examples.regressions(two).tolist() == [0.5, 0.25]
+    assert examples.classes(two).shape == (2, 3)
+    with pytest.raises(BadInput, match="Expected one output, or one named 'outputs', got a, b"):
+        examples.regressions({"a": SCORES["score"], "b": SCORES["score"]})
+    with pytest.raises(BadInput, match="batch_size, 1"):
+        examples.regressions({"topic": np.ones((2, 3), np.float32)})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["user", "x", "b64"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON, JSON)
+def test_any_json_is_read_or_refused_with_an_error_of_ours(given, context):
+    for manifest in (PACKED, FLAT, RAGGED):
+        try:
+            columns(given, context, manifest)
+        except FreshetError:
+            continue

@@ -1,0 +1,51 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.errors import BadInput
+from processor.package.manifest import Input
+from serving.codecs.json_columns import column, has_booleans
+
+SPECS = [Input("x", dtype, columns) for dtype in ("int64", "float32") for columns in (0, 2)]
+SCALARS = (
+    st.integers() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.floats(width=32)
+    | st.none() | st.booleans() | st.text(max_size=2)
+)  # fmt: skip
+VALUES = st.lists(SCALARS, max_size=6) | st.lists(st.lists(SCALARS, max_size=3), max_size=4)
+GOOD = st.lists(st.lists(st.integers(-(2**31), 2**31), min_size=2, max_size=2), max_size=5)
+
+
+def outcome(spec, values, plain):
+    try:
+        array = column(spec, values, plain)
+    except BadInput as error:
+        return str(error)
+    return array.dtype.name, array.shape, array.tobytes()
+
+
+@given(VALUES | GOOD)
+def test_the_short_way_reads_and_refuses_what_the_long_way_does(values):
+    body = json.dumps(values).encode()
+    if has_booleans(body):
+        return
+    for spec in SPECS:
+        assert outcome(spec, values, True) == outcome(spec, values, False)
+
+
+@pytest.mark.parametrize("body", [b"true", b"[1,false]", b'{"price_rub":1}', b'"also"'])
+def test_a_body_that_may_hold_booleans_is_told(body):
+    assert has_booleans(body)
+
+
+@pytest.mark.parametrize("body", [b"", b"r", b'{"user":[1,2.5e3,null],"floats":[]}'])
+def test_a_body_that_cannot_is_told_too(body):
+    assert not has_booleans(body)
+
+
+def test_columns_are_whole():
+    assert column(SPECS[1], [[1, 2], [3, 4]], True).tolist() == [[1, 2], [3, 4]]
+    assert column(SPECS[3], [[0.1, 2]], True).tolist() == [[np.float32(0.1), 2]]
+    assert column(SPECS[1], [], True).shape == (0, 2)

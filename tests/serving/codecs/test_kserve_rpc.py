@@ -1,0 +1,186 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.columns import Packed, Ragged, Strings
+from processor.errors import BadInput, FreshetError
+from processor.package.manifest import Input
+from serving.codecs import kserve_rpc
+from serving.codecs.kserve_header import Wanted
+from serving.codecs.templates import Templates
+from serving.rpc.messages import message
+from tests.serving.fakes import FLAT, PACKED, RAGGED, TWO_OUTPUTS, manifest_of
+
+Request = message("inference.ModelInferRequest")
+Response = message("inference.ModelInferResponse")
+IDS = np.arange(6, dtype=np.int64).reshape(2, 3)
+FLOATS = np.arange(4, dtype=np.float32).reshape(2, 2)
+
+
+def request(ids=IDS, floats=FLOATS, **more):
+    made = Request(model_name="ctr", **more)
+    for name, datatype, array in (("ids", "INT64", ids), ("floats", "FP32", floats)):
+        made.inputs.add(name=name, datatype=datatype, shape=array.shape)
+        made.raw_input_contents.append(array.tobytes())
+    return made
+
+
+def decode(made, manifest=PACKED, templates=None):
+    return kserve_rpc.Infer(made.SerializeToString(), templates or Templates()).columns(manifest)
+
+
+def refusal(made, manifest=PACKED):
+    with pytest.raises(BadInput) as caught:
+        decode(made, manifest)
+    return str(caught.value)
+
+
+def test_raw_tensors_are_columns():
+    inputs, asked = decode(request(model_version="3", id="q"))
+    np.testing.assert_array_equal(inputs["ids"], IDS)
+    np.testing.assert_array_equal(inputs["floats"], FLOATS)
+    assert (asked.model, asked.version, asked.id, asked.outputs) == ("ctr", 3, "q", (Wanted("score", True),))
+
+
+def test_typed_contents_are_columns():
+    made = Request(model_name="ctr")
+    made.inputs.add(name="user", datatype="INT64", shape=[2]).contents.int64_contents.extend([7, -8])
+    made.inputs.add(name="price", datatype="FP32", shape=[2, 1]).contents.fp32_contents.extend([0.5, 2])
+    made.inputs.add(name="city", datatype="BYTES", shape=[2]).contents.bytes_contents.extend([b"a", b"\xff"])
+    inputs, _ = decode(made, FLAT)
+    assert inputs["user"].tolist() == [7, -8]
+    assert inputs["price"].tolist() == [0.5, 2.0]
+    assert inputs["city"].tolist() == [b"a", b"\xff"]
+    made.inputs[0].contents.fp32_contents.append(1)
+    assert "inputs[user].contents: int64_contents wanted, got int64_contents, fp32_contents" in refusal(made, FLAT)
+
+
+def test_a_ragged_input_is_two_tensors():
+    made = Request(model_name="ctr")
+    made.inputs.add(name="user", datatype="INT64", shape=[2]).contents.int64_contents.extend([1, 2])
+    made.inputs.add(name="seen", datatype="INT64", shape=[3]).contents.int64_contents.extend([4, 5, 6])
+    made.inputs.add(name="seen.row_splits", datatype="INT64", shape=[3]).contents.int64_contents.extend([0, 1, 3])
+    made.inputs.add(name="tags", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"x")
+    made.inputs.add(name="tags.row_splits", datatype="INT64", shape=[3]).contents.int64_contents.extend([0, 0, 1])
+    inputs, _ = decode(made, RAGGED)
+    assert isinstance(inputs["seen"], Ragged)
+    assert isinstance(inputs["tags"].values, Strings)
+    assert inputs["seen"].row_splits.tolist() == [0, 1, 3]
+
+
+def test_a_request_like_one_seen_before_is_read_where_it_lies():
+    templates = Templates()
+    first, _ = decode(request(), templates=templates)
+    assert not (isinstance(first, Packed) and first.buffer.startswith(b"\n\x03ctr"))
+    data = request(IDS + 100, FLOATS - 1).SerializeToString()
+    again = kserve_rpc.Infer(data, templates)
+    inputs, asked = again.columns(PACKED)
+    assert isinstance(inputs, Packed)
+    assert inputs.buffer is data
+    np.testing.assert_array_equal(inputs["ids"], IDS + 100)
+    np.testing.assert_array_equal(inputs["floats"], FLOATS - 1)
+    assert asked.outputs == (Wanted("score", True),)
+
+
+def test_a_like_request_for_another_manifest_is_read_anew():
+    templates = Templates()
+    decode(request(), templates=templates)
+    other = manifest_of([Input("ids", "int64", 3), Input("floats", "float32", 3)])
+    with pytest.raises(BadInput, match=r"inputs\[floats\].shape: \[n, 3\] wanted"):
+        kserve_rpc.Infer(request().SerializeToString(), templates).columns(other)
+
+
+@pytest.mark.parametrize(
+    ("change", "message_part"),
+    [
+        (lambda r: r.raw_input_contents.pop(), "raw_input_contents: one for each input wanted, got 1"),
+        (lambda r: r.raw_input_contents.append(b""), "raw_input_contents: 2 wanted, one for each input, got 3"),
+        (lambda r: r.inputs[0].contents.int64_contents.append(1), "none wanted beside raw_input_contents"),
+        (lambda r: r.inputs[0].shape.append(1), "inputs[ids].shape: [n, 3] wanted"),
+        (lambda r: setattr(r.inputs[0], "datatype", "INT32"), "inputs[ids].datatype: INT64 wanted, got 'INT32'"),
+        (lambda r: setattr(r.inputs[0], "name", "other"), "one of ids, floats, each once, wanted"),
+        (lambda r: r.inputs.pop(), "raw_input_contents: 1 wanted"),
+        (lambda r: r.outputs.add(name="other"), "outputs[0]: one of score, each once, wanted"),
+        (lambda r: r.parameters["timeout"].MergeFrom(message("inference.InferParameter")(int64_param=-1)), "timeout"),
+        (
+            lambda r: (
+                r.outputs.add(name="score")
+                .parameters["classification"]
+                .MergeFrom(message("inference.InferParameter")(int64_param=2))
+            ),
+            "classification: not served",
+        ),
+    ],
+)
+def test_a_malformed_request_is_refused_by_name(change, message_part):
+    made = request()
+    change(made)
+    assert message_part in refusal(made)
+
+
+def test_a_version_is_a_number():
+    with pytest.raises(BadInput, match="model_version: a whole number wanted, got 'latest'"):
+        decode(request(model_version="latest"))
+
+
+def test_a_reply_is_what_the_runtime_would_write():
+    outputs = {"click": np.array([[0.25], [0.5]], np.float32), "topic": np.arange(4, dtype=np.float32).reshape(2, 2)}
+    asked = kserve_rpc.Asked("ctr", None, outputs=(Wanted("topic", True), Wanted("click", True)))
+    for request_id in ("", "q7"):
+        reply = Response.FromString(kserve_rpc.encode(outputs, asked._replace(id=request_id), 3))
+        assert (reply.model_name, reply.model_version, reply.id) == ("ctr", "3", request_id)
+        assert [(o.name, o.datatype, list(o.shape)) for o in reply.outputs] == [
+            ("topic", "FP32", [2, 2]),
+            ("click", "FP32", [2, 1]),
+        ]
+        assert list(reply.raw_output_contents) == [outputs["topic"].tobytes(), outputs["click"].tobytes()]
+    empty = {"click": np.empty((0, 1), np.float32), "topic": np.empty((0, 2), np.float32)}
+    assert list(Response.FromString(kserve_rpc.encode(empty, asked, 3)).raw_output_contents) == [b"", b""]
+
+
+@given(st.integers(1, 40), st.integers(0, 7), st.booleans())
+def test_templates_read_what_the_runtime_reads(rows, seed, renamed):
+    random, templates = np.random.default_rng(seed), Templates()
+    for _ in range(3):
+        ids = random.integers(-(2**63), 2**63 - 1, (rows, 3), np.int64)
+        floats = random.random((rows, 2), np.float32)
+        made = request(ids, floats)
+        if renamed:
+            made.parameters["note"].string_param = "x" * int(random.integers(0, 3))
+        inputs, _ = decode(made, templates=templates)
+        np.testing.assert_array_equal(inputs["ids"], ids)
+        np.testing.assert_array_equal(inputs["floats"], floats)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(data):
+    try:
+        kserve_rpc.Infer(data, Templates()).columns(PACKED)
+    except FreshetError:
+        return
+
+
+@given(st.data())
+def test_a_changed_request_is_decoded_or_refused_with_an_error_of_ours(data):
+    templates = Templates()
+    made = bytearray(request().SerializeToString())
+    kserve_rpc.Infer(bytes(made), templates).columns(PACKED)
+    for _ in range(data.draw(st.integers(1, 4))):
+        made[data.draw(st.integers(0, len(made) - 1))] = data.draw(st.integers(0, 255))
+    outcomes = []
+    for known in (templates, Templates()):
+        try:
+            inputs, asked = kserve_rpc.Infer(bytes(made), known).columns(PACKED)
+            outcomes.append(({name: np.array(inputs[name]).tobytes() for name in inputs}, asked))
+        except FreshetError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_outputs_of_two_are_those_asked_for():
+    made = Request(model_name="ctr")
+    made.inputs.add(name="user", datatype="INT64", shape=[1]).contents.int64_contents.append(1)
+    made.outputs.add(name="topic")
+    _, asked = decode(made, TWO_OUTPUTS)
+    assert asked.outputs == (Wanted("topic", True),)

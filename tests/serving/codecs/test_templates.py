@@ -1,0 +1,61 @@
+import numpy as np
+
+from processor.columns import Place
+from serving.codecs import templates
+from serving.codecs.templates import Hole, Templates, cut, fields, filler
+from tests.serving.fakes import PACKED, SINGLE
+
+FLOATS = np.dtype("<f4")
+
+
+def learn(known, data, start, content, name="x", rows=1, manifest=SINGLE, asked="asked"):
+    place = Place(name, FLOATS, rows, 2, 0)
+    known.learn(data, asked, manifest, {name: place}, {name: Hole(start, content)})
+
+
+def test_a_message_of_the_same_length_and_literals_is_known_by_its_holes():
+    known = Templates()
+    learn(known, b"head12345678tail", 4, b"12345678")
+    found = known.find(b"headABCDEFGHtail")
+    assert (found.asked, found.manifest, found.places.columns[0].offset) == ("asked", SINGLE, 4)
+    assert known.find(b"heaDABCDEFGHtail") is None
+    assert known.find(b"headABCDEFGHtaiL") is None
+    assert known.find(b"headABCDEFGHtail.") is None
+
+
+def test_what_lies_elsewhere_than_it_was_read_is_not_learned():
+    known = Templates()
+    learn(known, b"head12345678tail", 5, b"12345678")
+    learn(known, b"head12345678tail", 4, b"1234567")
+    learn(known, b"head12345678tail", 4, b"12345678", rows=2)
+    place = Place("x", FLOATS, 1, 2, 0)
+    known.learn(b"12345678", "a", PACKED, {"x": place, "y": place}, {"x": Hole(0, b"12345678")})
+    overlapping = {"x": Hole(0, b"12345678"), "y": Hole(4, b"56789012")}
+    known.learn(b"123456789012", "a", PACKED, {"x": place, "y": place}, overlapping)
+    assert known.find(b"head12345678tail") is known.find(b"12345678") is known.find(b"123456789012") is None
+
+
+def test_few_messages_are_kept(monkeypatch):
+    monkeypatch.setattr(templates, "MAX_KEPT", 4)
+    monkeypatch.setattr(templates, "MAX_ALIKE", 2)
+    known = Templates()
+    for n in range(3):
+        learn(known, b"%d12345678" % n, 1, b"12345678")
+    assert known.find(b"012345678") is None
+    assert known.find(b"212345678") is not None
+    for n in range(2, 9):
+        learn(known, b"x" * n + b"12345678", n, b"12345678")
+    assert sum(known.find(b"x" * n + b"12345678") is not None for n in range(2, 9)) <= 4
+    long = b"x" * (templates.MAX_LITERAL_NBYTES + 1)
+    learn(known, long + b"12345678", len(long), b"12345678")
+    assert known.find(long + b"12345678") is None
+
+
+def test_fields_are_the_length_delimited_ones_of_a_message():
+    data = b"\x08\x96\x01" + b"\x12\x02ab" + b"\x1d\0\0\0\0" + b"\x21" + bytes(8) + b"\x12\x00" + b"\xa2\x06\x01c"
+    assert [(n, data[a:b]) for n, a, b in fields(data, 0, len(data))] == [(2, b"ab"), (2, b""), (100, b"c")]
+
+
+def test_a_filler_is_cut_out():
+    assert len(filler(12)) == 12
+    assert cut(b"ab" + filler(8) + b"cd", filler(8)) == (b"ab", b"cd")

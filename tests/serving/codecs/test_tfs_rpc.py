@@ -1,0 +1,197 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.columns import Packed
+from processor.errors import BadInput, FreshetError
+from serving.codecs import tfs_rpc
+from serving.codecs.templates import Templates
+from serving.rpc.messages import message
+from tests.serving.fakes import FLAT, PACKED, RAGGED, TWO_OUTPUTS
+
+Request, Response = message("tensorflow.serving.PredictRequest"), message("tensorflow.serving.PredictResponse")
+DT_FLOAT, DT_STRING, DT_INT64 = 1, 7, 9
+
+
+def tensor(into, dtype, shape, content=None, **values):
+    into.dtype = dtype
+    for size in shape:
+        into.tensor_shape.dim.add(size=size)
+    if content is not None:
+        into.tensor_content = content
+    for name, numbers in values.items():
+        getattr(into, name).extend(numbers)
+
+
+IDS = np.arange(6, dtype=np.int64).reshape(2, 3)
+FLOATS = np.arange(4, dtype=np.float32).reshape(2, 2)
+
+
+def request(ids=IDS, floats=FLOATS, content=True):
+    made = Request()
+    made.model_spec.name = "ctr"
+    for name, dtype, held, array in (("ids", DT_INT64, "int64_val", ids), ("floats", DT_FLOAT, "float_val", floats)):
+        values = {} if content else {held: array.ravel()}
+        tensor(made.inputs[name], dtype, array.shape, array.tobytes() if content else None, **values)
+    return made
+
+
+def decode(made, manifest=PACKED, templates=None):
+    return tfs_rpc.Predict(made.SerializeToString(), templates or Templates()).columns(manifest)
+
+
+def refusal(made, manifest=PACKED):
+    with pytest.raises(BadInput) as caught:
+        decode(made, manifest)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("content", [True, False])
+def test_tensors_come_as_content_or_as_values(content):
+    inputs = decode(request(content=content))
+    np.testing.assert_array_equal(inputs["ids"], IDS)
+    np.testing.assert_array_equal(inputs["floats"], FLOATS)
+
+
+def test_fewer_values_are_filled_up_with_the_last():
+    made = Request()
+    made.model_spec.name = "ctr"
+    tensor(made.inputs["user"], DT_INT64, [3], int64_val=[7])
+    tensor(made.inputs["price"], DT_FLOAT, [3, 1], float_val=[1, 2])
+    tensor(made.inputs["city"], DT_STRING, [3], string_val=[b"a", b"bc"])
+    inputs = decode(made, FLAT)
+    assert inputs["user"].tolist() == [7, 7, 7]
+    assert inputs["price"].tolist() == [1, 2, 2]
+    assert inputs["city"].tolist() == [b"a", b"bc", b"bc"]
+    made.inputs["user"].tensor_shape.dim[0].size = 2**31 - 1
+    assert "user: 2147483646 values are too many to be filled up" in refusal(made, FLAT)
+    made.inputs["user"].tensor_shape.dim[0].size = 3
+    for name, field in (("user", "int64_val"), ("price", "float_val"), ("city", "string_val")):
+        made.inputs[name].ClearField(field)
+    inputs = decode(made, FLAT)
+    assert inputs["user"].tolist() == inputs["price"].tolist() == [0, 0, 0]
+    assert inputs["city"].tolist() == [b""] * 3
+
+
+def test_a_ragged_input_is_one_tensor_of_rows_or_values_and_row_splits():
+    made = Request()
+    made.model_spec.name = "ctr"
+    tensor(made.inputs["user"], DT_INT64, [2], int64_val=[1, 2])
+    tensor(made.inputs["seen"], DT_INT64, [2, 2], int64_val=[1, 2, 3, 4])
+    tensor(made.inputs["tags"], DT_STRING, [3], string_val=[b"a", b"b", b"c"])
+    tensor(made.inputs["tags.row_splits"], DT_INT64, [3], int64_val=[0, 1, 3])
+    inputs = decode(made, RAGGED)
+    assert inputs["seen"].row_splits.tolist() == [0, 2, 4]
+    assert inputs["tags"].row_splits.tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize("content", [True, False])
+def test_a_request_like_one_seen_before_is_read_where_it_lies(content):
+    templates = Templates()
+    decode(request(content=content), templates=templates)
+    data = request(IDS + 1, FLOATS + 1, content).SerializeToString()
+    inputs = tfs_rpc.Predict(data, templates).columns(PACKED)
+    # Integers as *_val have no fixed width.
+    assert isinstance(inputs, Packed) == content
+    np.testing.assert_array_equal(inputs["ids"], IDS + 1)
+    np.testing.assert_array_equal(inputs["floats"], FLOATS + 1)
+
+
+def test_versions_labels_and_signatures_are_asked_for():
+    made = request()
+    made.model_spec.version.value = 3
+    made.model_spec.signature_name = "serving_default"
+    made.output_filter.append("score")
+    asked = tfs_rpc.Predict(made.SerializeToString(), Templates()).asked
+    assert asked == tfs_rpc.Asked("ctr", 3, None, "serving_default", ("score",))
+    made.model_spec.version_label = "stable"
+    assert tfs_rpc.Predict(made.SerializeToString(), Templates()).asked[1:3] == (None, "stable")
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda r: r.ClearField("model_spec"), "Missing ModelSpec"),
+        (lambda r: setattr(r.model_spec, "signature_name", "other"), "Serving signature name: 'other' not found"),
+        (lambda r: setattr(r.model_spec.version, "value", -1), "model_spec.version: 0 or more wanted"),
+        (lambda r: r.inputs.pop("ids"), "Missing but required: {ids}"),
+        (lambda r: r.inputs["more"].MergeFrom(r.inputs["ids"]), "Sent extra: {'more'}"),
+        (lambda r: setattr(r.inputs["ids"], "dtype", 3), "ids: Expects arg[0] to be DT_INT64 but DT_INT32 is provided"),
+        (lambda r: setattr(r.inputs["ids"], "dtype", 77), "DT_INT64 but 77 is provided"),
+        (lambda r: setattr(r.inputs["ids"].tensor_shape, "unknown_rank", True), "unknown rank"),
+        (lambda r: setattr(r.inputs["ids"].tensor_shape.dim[0], "size", -1), "dimensions from 0"),
+        (lambda r: setattr(r.inputs["ids"].tensor_shape.dim[1], "size", 2), "ids: shape [n,3] wanted, got [2, 2]"),
+        (
+            lambda r: setattr(r.inputs["ids"].tensor_shape.dim[0], "size", 3),
+            "72 bytes of tensor_content wanted, got 48",
+        ),
+        (lambda r: r.inputs["ids"].int64_val.append(1), "tensor_content wanted, got 48 and values"),
+        (lambda r: r.output_filter.append("other"), "output tensor alias not found in signature: 'other'"),
+        (lambda r: r.output_filter.extend(["score", "score"]), "duplicate output tensor alias: 'score'"),
+    ],
+)
+def test_a_malformed_request_is_refused_by_name(change, part):
+    made = request()
+    change(made)
+    assert part in refusal(made)
+
+
+def test_a_reply_is_what_the_runtime_would_write():
+    outputs = {"click": np.array([[0.25], [0.5]], np.float32), "topic": np.arange(4, dtype=np.float32).reshape(2, 2)}
+    reply = Response.FromString(tfs_rpc.encode(outputs, tfs_rpc.Asked("ctr", signature="serving_default"), 3))
+    assert reply.model_spec.name == "ctr"
+    assert reply.model_spec.version.value == 3
+    assert reply.model_spec.signature_name == "serving_default"
+    assert set(reply.outputs) == {"click", "topic"}
+    topic = reply.outputs["topic"]
+    assert (topic.dtype, [d.size for d in topic.tensor_shape.dim]) == (DT_FLOAT, [2, 2])
+    assert list(topic.float_val) == [0, 1, 2, 3]
+    only = Response.FromString(tfs_rpc.encode(outputs, tfs_rpc.Asked("ctr", outputs=("click",)), 3))
+    assert list(only.outputs) == ["click"]
+    assert list(only.outputs["click"].float_val) == [0.25, 0.5]
+
+
+@given(st.integers(1, 30), st.integers(0, 7), st.booleans())
+def test_templates_read_what_the_runtime_reads(rows, seed, content):
+    random, templates = np.random.default_rng(seed), Templates()
+    for _ in range(3):
+        ids = random.integers(-(2**63), 2**63 - 1, (rows, 3), np.int64)
+        floats = random.random((rows, 2), np.float32)
+        inputs = decode(request(ids, floats, content), templates=templates)
+        np.testing.assert_array_equal(inputs["ids"], ids)
+        np.testing.assert_array_equal(inputs["floats"], floats)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(data):
+    try:
+        tfs_rpc.Predict(data, Templates()).columns(PACKED)
+    except FreshetError:
+        return
+
+
+@given(st.data())
+def test_a_changed_request_is_read_the_same_with_and_without_a_template(data):
+    templates = Templates()
+    made = bytearray(request(content=data.draw(st.booleans())).SerializeToString())
+    tfs_rpc.Predict(bytes(made), templates).columns(PACKED)
+    for _ in range(data.draw(st.integers(1, 4))):
+        made[data.draw(st.integers(0, len(made) - 1))] = data.draw(st.integers(0, 255))
+    outcomes = []
+    for known in (templates, Templates()):
+        try:
+            predict = tfs_rpc.Predict(bytes(made), known)
+            inputs = predict.columns(PACKED)
+            outcomes.append(({name: np.array(inputs[name]).tobytes() for name in inputs}, predict.asked))
+        except FreshetError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_one_output_of_two_can_be_asked_for():
+    made = Request()
+    made.model_spec.name = "ctr"
+    tensor(made.inputs["user"], DT_INT64, [1], int64_val=[1])
+    made.output_filter.append("topic")
+    assert decode(made, TWO_OUTPUTS)["user"].tolist() == [1]
