@@ -76,8 +76,9 @@ def write_package(
     model="small",
     dtype="float32",
     weights=make_weights,
+    artefact=make_artefact,
 ):
-    """Commits a version; returns its folder. weights: dense tensors by seed."""
+    """Commits a version; returns its folder. weights: dense tensors by seed. artefact: its executable's bytes."""
     keys = {"user": np.array(list(users), np.int64), "tag": np.array([tag_id(t) for t in tags], np.int64)}
     with VersionWriter(Path(repository), model, version) as writer:
         for name, table_keys in keys.items():
@@ -86,7 +87,7 @@ def write_package(
         folder = writer.folder / "compiled" / "onnxruntime-cpu"
         folder.mkdir(parents=True)
         for bucket in BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
+            (folder / f"b{bucket}.onnx").write_bytes(artefact())
         return writer.commit(manifest(version, len(keys["user"]), len(keys["tag"]), model, dtype))
 
 

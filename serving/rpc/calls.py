@@ -56,7 +56,8 @@ def headers_of(context: Any) -> Headers:
 def echo_of(headers: Headers) -> Metadata:
     """x-request-id, as it goes back; nothing where none came."""
     request_id = request_id_of(headers)
-    return (("x-request-id", request_id),) if request_id else ()
+    # Metadata hold nothing else.
+    return (("x-request-id", request_id),) if request_id.isascii() and request_id.isprintable() and request_id else ()
 
 
 def timeout_of(context: Any, *others_s: float | None) -> float | None:
@@ -105,10 +106,14 @@ class Calls:
         self._turn = 0
 
     def raw(self, name: str, function: Callable[[bytes, Call], Awaitable[Answer]]) -> grpc.RpcMethodHandler:
-        """A handler of a function that takes and gives bytes. name: of the method, in the access log."""
+        """A handler of predictions: a function that takes and gives bytes. name: of the method, in the access log."""
+        return self._handler(name, function, self.begin)
 
+    def _handler(
+        self, name: str, function: Callable[[bytes, Call], Awaitable[Answer]], begin: Callable[[Any], Call]
+    ) -> grpc.RpcMethodHandler:
         async def handle(data: bytes, context: Any) -> bytes:
-            call = self.begin(context)
+            call = begin(context)
             try:
                 reply, metadata = await function(data, call)
             except FreshetError as error:
@@ -156,7 +161,7 @@ class Calls:
         return grpc.unary_stream_rpc_method_handler(handle)
 
     async def _streamed(self, name: str, replies: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        call, code, nbytes = Call(context, self._protocol, False, None), OK, 0
+        call, code, nbytes = self._plain(context), OK, 0
         try:
             async for reply in replies:
                 nbytes += len(reply)
@@ -180,10 +185,14 @@ class Calls:
             reply = await function(parse(kind, data), call.context)
             return reply.SerializeToString(), ()
 
-        return self.raw(name, answer)
+        return self._handler(name, answer, self._plain)
+
+    def _plain(self, context: Any) -> Call:
+        """A call that is no prediction: neither timed nor traced."""
+        return Call(context, self._protocol, False, None)
 
     def begin(self, context: Any) -> Call:
-        """A call that has come; or a request of a stream, for each of them is timed and traced by itself."""
+        """A prediction that has come; or one of a stream, for each of them is timed and traced by itself."""
         # How long it takes to read and to print is noted of one call in some, as over HTTP.
         self._turn = (self._turn + 1) % TIMED_EVERY
         return Call(context, self._protocol, not self._turn, self._trail)

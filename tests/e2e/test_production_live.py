@@ -5,11 +5,13 @@ import json
 import re
 import time
 
+import grpc
 import numpy as np
 import pytest
 
 from processor.package.version import VersionReader
 from processor.package.warmup import WARMUP
+from tests.e2e.asking import rpc_messages
 from tests.e2e.servers import LiveServer
 from tests.packages import make_weights, write_package
 
@@ -96,6 +98,31 @@ def test_sticky_keys_stay_on_their_side_whichever_process_answers(start):
             assert now in side or now == 1
 
 
+RPC_REQUESTS = rpc_messages(INPUTS["user"], INPUTS["tags"], INPUTS["floats"])
+
+
+def ask_rpc(server, channel, key=None):
+    """The versions that answered a request of either gRPC service, and the id that came back."""
+    metadata = [("x-request-id", "abc"), *([("x-sticky-key", key)] if key else [])]
+    for method, made in RPC_REQUESTS.items():
+        _, call = channel.unary_unary(method).with_call(made, metadata=metadata, timeout=GIVE_UP_S)
+        told = dict(call.trailing_metadata())
+        yield int(told["x-model-version"]), told["x-request-id"]
+
+
+def test_a_key_has_one_side_whatever_protocol_it_comes_by(start):
+    with start(SPLIT) as server:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options) for _ in range(4)]
+        sides = {key: ask(server, key) for key in (f"user-{n}" for n in range(12))}
+        for n, (key, side) in enumerate(sides.items()):
+            assert list(ask_rpc(server, channels[n % 4], key)) == [(side, "abc")] * 2
+        without = [version for _ in range(20) for version, _ in ask_rpc(server, channels[0])]
+        assert 15 <= without.count(2) <= 25
+        for channel in channels:
+            channel.close()
+
+
 def test_a_bad_canary_is_taken_out_by_itself_and_stays_out(start, tmp_path):
     with start(SPLIT, weights=broken_weights) as server:
         until(lambda: model(server)["out"], lambda: ask(server))
@@ -131,7 +158,8 @@ def test_requests_are_recorded_and_warm_the_next_version_before_it_is_ready(star
     reader.verify()
     assert WARMUP in reader.manifest.files
     with start("") as server:
-        log = (tmp_path / "serve.log").read_text()
+        # It answers for a moment before it says so.
+        log = until(lambda: (text := (tmp_path / "serve.log").read_text()).count("freshet: ready in") == 2 and text)
         warm = [m.start() for m in re.finditer("small version 2 is warm: 10 requests, 3 buckets", log)]
         assert len(warm) == (1 if "--workers 1" in " ".join(server.process.args) else 2)
         assert warm[-1] < log.rindex("freshet: ready in")

@@ -68,6 +68,7 @@ class FakeProcessor:
     requests: list[PredictRequest] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     held: list[Callable[[], None]] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=lambda: {"stable": 3})
 
     def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:
@@ -106,6 +107,7 @@ class FakeProcessor:
         self, model: str, version: int | None, label: str | None, timeout_s: float | None, key: bytes | None = None
     ) -> Any:
         manifest, _ = self.manifest(model, version, label)
+        self.keys.append(key)
         if self.full is not None:
             raise self.full
         return SimpleNamespace(manifest=manifest)
