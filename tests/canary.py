@@ -378,8 +378,8 @@ def page(report, asked, seconds):
     lines = [
         "# A canary at 5 %",
         "",
-        f"`make canary`: live servers with {WORKERS} workers, {ROWS} candidates a request, a canary's bounds as they are by "
-        f"default. {sum(asked.values()):,} requests on the good canary, {seconds:.0f} s in all.",
+        f"`make canary`: live servers with {WORKERS} workers, {ROWS} candidates a request, a canary's bounds by default. "
+        f"{sum(asked.values()):,} requests on the good canary, {seconds:.0f} s in all.",
         "",
         "| what must hold | held | seen |",
         "|---|---|---|",
