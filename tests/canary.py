@@ -378,7 +378,7 @@ def page(report, asked, seconds):
     lines = [
         "# A canary at 5 %",
         "",
-        f"`make canary`: live servers with {WORKERS} workers, {ROWS} candidates a request, a canary's bounds by default. "
+        f"`make canary`: live servers with {WORKERS} workers, {ROWS} candidates a request, default bounds. "
         f"{sum(asked.values()):,} requests on the good canary, {seconds:.0f} s in all.",
         "",
         "| what must hold | held | seen |",

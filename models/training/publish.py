@@ -14,8 +14,8 @@ from compiler.dense import DenseGraph
 from compiler.parts import Parts, parts
 from processor.package.delta import SUFFIX, Delta, write_delta
 from processor.package.manifest import Executable, Manifest
-from processor.package.version import DELTAS, DENSE, GRAPH, VersionReader, VersionWriter, table_file
-from processor.package.warmup import WARMUP
+from processor.package.version import DELTAS, DENSE, GRAPH, VersionWriter, table_file
+from processor.package.warmup import carry_warmup
 from processor.repository import Repository
 from processor.table import packed
 
@@ -50,7 +50,7 @@ def publish_version(
             writer.tensors(table_file(name), packed(keys, rows, draft.table(name).dtype, frequencies))
         writer.tensors(DENSE, graph.weights)
         graph.save(writer.folder / GRAPH)
-        _carry_warmup(repository, draft, writer)
+        carry_warmup(Repository(repository), draft.model, draft.inputs, writer)
         compiled = parts(graph, draft.features, buckets)
         executables: list[Executable] = []
         for role, part in compiled.by_role.items():
@@ -76,16 +76,6 @@ def _after(done: int, compiled: Parts, progress: Progress | None) -> Progress | 
         return None
     total = sum(len(part.buckets) for part in compiled.by_role.values())
     return lambda more, _: progress(done + more, total)
-
-
-def _carry_warmup(repository: Path, draft: Manifest, writer: VersionWriter) -> None:
-    """Warms the new version with the requests of the one before it, if its inputs are the same."""
-    known = Repository(repository).versions(draft.model)
-    if not known:
-        return
-    before = VersionReader(repository / draft.model / str(known[-1]))
-    if WARMUP in before.manifest.files and before.manifest.inputs == draft.inputs:
-        (writer.folder / WARMUP).write_bytes(before.file(WARMUP))
 
 
 def publish_delta(repository: Path, delta: Delta) -> Path:

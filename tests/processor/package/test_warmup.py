@@ -6,8 +6,9 @@ import pytest
 from processor.columns import Ragged, Strings
 from processor.errors import BadInput, Corrupt, NotFound
 from processor.package.manifest import Input
-from processor.package.version import VersionReader, add_file
-from processor.package.warmup import MAX_REQUESTS, WARMUP, dump_warmup, parse_warmup
+from processor.package.version import VersionReader, VersionWriter, add_file
+from processor.package.warmup import MAX_REQUESTS, WARMUP, carry_warmup, dump_warmup, parse_warmup
+from processor.repository import Repository
 from tests.packages import make_inputs, manifest, write_package
 
 INPUTS = [
@@ -78,3 +79,23 @@ def test_a_file_is_put_into_a_committed_version_and_verified_with_it(tmp_path):
     assert len(parse_warmup(data, manifest().inputs)) == 1
     with pytest.raises(NotFound):
         add_file(tmp_path / "small" / "7", WARMUP, data)
+
+
+def test_a_new_version_is_warmed_as_the_newest_is_if_it_has_the_same_inputs(tmp_path):
+    repository = Repository(tmp_path)
+
+    def carried(inputs, version):
+        with VersionWriter(tmp_path, "small", version) as writer:
+            carry_warmup(repository, "small", inputs, writer)
+            return (writer.folder / WARMUP).exists() and (writer.folder / WARMUP).read_bytes()
+
+    inputs = manifest().inputs
+    assert carried(inputs, 1) is False
+    data = dump_warmup([make_inputs([1, 2])])
+    add_file(write_package(tmp_path), WARMUP, data)
+    assert carried(inputs, 2) == data
+    assert carried(inputs[1:], 2) is False
+    (tmp_path / "small" / "1" / WARMUP).write_bytes(data[:-1])
+    assert carried(inputs, 2) is False
+    (tmp_path / "small" / "1" / "model.json").write_bytes(b"{")
+    assert carried(inputs, 2) is False
