@@ -61,7 +61,7 @@ def _requests(table: Any, about: dict[str, Any], most: int) -> Iterator[dict[str
 
 
 def _input(table: Any, spec: dict[str, Any], features: list[dict[str, Any]]) -> Any:
-    """All rows of one input as loadtest.wire takes them; zeros where no feature reads it."""
+    """All rows of one input as loadtest.wire takes them."""
     mine = [(max(f["column"], 0), table[f["name"]]) for f in features if f["input"] == spec["name"]]
     n, width, datatype = len(table), spec["columns"], DATATYPES[spec["dtype"]]
     if spec["ragged"]:

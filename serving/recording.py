@@ -1,7 +1,9 @@
 """Requests on disk, a sample of them: Parquet that warms versions, loads servers and trains models.
 
 One row a candidate, whatever form the request had: a column a feature, under its own name, as models.data reads it
-(id int64, float float32, string binary, ids and strings lists of these), and beside them
+(id int64, float float32, string binary, ids and strings lists of these); a column freshet.input.NAME or
+freshet.input.NAME.COLUMN for each number that a request sends and no such feature is, as where a stage reads it; and
+beside them
 
     freshet.request      string    x-request-id, or a number of this process's own
     freshet.row          int32     0 begins a request
@@ -9,7 +11,7 @@ One row a candidate, whatever form the request had: a column a feature, under it
     freshet.generation   string    by what
     freshet.output.NAME  float32   what was answered; a list where an output has several columns
 
-The schema's metadata, under "freshet", says which feature is which column of which input, so that requests can be put
+The schema's metadata, under "freshet", says which of them is which column of which input, so that requests can be put
 together again.
 
 Invariants
@@ -32,7 +34,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +42,7 @@ import pyarrow.parquet as pq
 
 from processor.columns import Column, Packed, Ragged, Strings
 from processor.errors import BadInput, FreshetError
-from processor.package.manifest import Feature, Input, Manifest
+from processor.package.manifest import FLOATS, Input, Manifest
 from processor.predictor import PredictRequest
 from processor.replica import Replica
 from processor.sparse import Bound
@@ -55,16 +57,44 @@ IDLE_S = 1.0
 FILES = 16
 METADATA = b"freshet"
 TIMESTAMP = pa.timestamp("us", "UTC")
-REQUEST, ROW, TIME, GENERATION, OUTPUT = (
-    "freshet.request", "freshet.row", "freshet.time", "freshet.generation", "freshet.output.",
+REQUEST, ROW, TIME, GENERATION, OUTPUT, INPUT = (
+    "freshet.request", "freshet.row", "freshet.time", "freshet.generation", "freshet.output.", "freshet.input.",
 )  # fmt: skip
 TYPES = {
     "id": pa.int64(),
     "float": pa.float32(),
     "string": pa.binary(),
     "ids": pa.list_(pa.int64()),
+    "floats": pa.list_(pa.float32()),
     "strings": pa.list_(pa.binary()),
 }
+KINDS = {"int64": ("id", "ids"), "float32": ("float", "floats"), "string": ("string", "strings")}
+"""By an input's dtype: of a column that is no feature, flat and ragged."""
+
+
+class Recorded(NamedTuple):
+    """A column of the file: kind as TYPES has it, column of the input, or -1 where that is all of it."""
+
+    name: str
+    kind: str
+    input: str
+    column: int
+
+
+def recorded(manifest: Manifest) -> list[Recorded]:
+    """The columns that hold a request: every number of every input, those that are a feature under its name."""
+    inputs = {i.name for i in manifest.inputs}
+    columns = [
+        Recorded(f.name, f.kind, f.input, f.column) for f in manifest.features if f.input in inputs and f.kind != FLOATS
+    ]
+    there = {(c.input, max(c.column, 0)) for c in columns}
+    for spec in manifest.inputs:
+        kind = KINDS[spec.dtype][spec.ragged]
+        for at in range(spec.columns or 1):
+            if (spec.name, at) not in there:
+                name = f"{INPUT}{spec.name}.{at}" if spec.columns else f"{INPUT}{spec.name}"
+                columns.append(Recorded(name, kind, spec.name, at if spec.columns else -1))
+    return columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,11 +273,11 @@ def _schema(manifest: Manifest) -> pa.Schema:
     about = {
         "model": manifest.model,
         "inputs": [asdict(i) for i in manifest.inputs],
-        "features": [{k: getattr(f, k) for k in ("name", "kind", "input", "column")} for f in manifest.features],
+        "features": [column._asdict() for column in recorded(manifest)],
         "outputs": [asdict(o) for o in manifest.outputs],
     }
     fields = [(REQUEST, pa.string()), (ROW, pa.int32()), (TIME, TIMESTAMP), (GENERATION, pa.string())]
-    fields += [(f.name, TYPES[f.kind]) for f in manifest.features]
+    fields += [(c.name, TYPES[c.kind]) for c in recorded(manifest)]
     fields += [(OUTPUT + o.name, pa.float32() if o.columns == 1 else pa.list_(pa.float32())) for o in manifest.outputs]
     return pa.schema(fields, {METADATA: json.dumps(about).encode()})
 
@@ -260,15 +290,15 @@ def _batch(kept: Kept, manifest: Manifest, schema: pa.Schema) -> pa.RecordBatch:
         pa.array(np.full(n, int(kept.at_s * 1e6)), pa.int64()).cast(TIMESTAMP),
         pa.array([str(kept.reply.generation)] * n),
     ]
-    columns += [_values(kept.inputs[f.input], f, inputs[f.input], n) for f in manifest.features]
+    columns += [_values(kept.inputs[c.input], c, inputs[c.input], n) for c in recorded(manifest)]
     for output in manifest.outputs:
         scores = kept.reply.outputs[output.name]
         columns.append(pa.array(scores[:, 0]) if output.columns == 1 else pa.array(list(scores)))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _values(column: Column, feature: Feature, spec: Input, rows: int) -> pa.Array:
-    """A feature's values of all rows, those that were sent once repeated."""
+def _values(column: Column, feature: Recorded, spec: Input, rows: int) -> pa.Array:
+    """A column's values of all rows, those that were sent once repeated."""
     if isinstance(column, Ragged):
         flat = column.values.tolist()
         at = column.row_splits.tolist()
@@ -333,7 +363,7 @@ def _requests(
 
 
 def _inputs(table: pa.Table, features: list[dict[str, Any]], inputs: Sequence[Input]) -> dict[str, Column]:
-    """One request. What no feature reads was not recorded, and is zeros."""
+    """One request."""
     n = len(table)
     made: dict[str, Column] = {}
     for spec in inputs:
@@ -344,7 +374,7 @@ def _inputs(table: pa.Table, features: list[dict[str, Any]], inputs: Sequence[In
             made[spec.name] = Ragged(
                 Strings.of([v for row in rows for v in row])
                 if spec.dtype == "string"
-                else np.array([v for row in rows for v in row], np.int64),
+                else np.array([v for row in rows for v in row], np.dtype(spec.dtype)),
                 np.cumsum([0, *map(len, rows)], dtype=np.int64),
             )
         elif spec.dtype == "string":

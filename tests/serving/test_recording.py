@@ -1,6 +1,8 @@
 """Recorded requests: what is written, what is dropped, and that it can be asked again."""
 
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from loadtest.recorded import recorded_payload  # noqa: E402
 from models.data.source import Field  # noqa: E402
 from models.data.table import open_table  # noqa: E402
 from processor.columns import Ragged, Strings  # noqa: E402
-from processor.engine import PredictRequest, Processor, ProcessorConfig  # noqa: E402
+from processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig  # noqa: E402
 from processor.errors import BadInput  # noqa: E402
+from processor.generation import Generation  # noqa: E402
+from processor.package.manifest import Feature, Input, Stage  # noqa: E402
 from processor.package.warmup import dump_warmup  # noqa: E402
 from serving import recording  # noqa: E402
 from serving.codecs import kserve  # noqa: E402
@@ -98,6 +102,33 @@ def test_requests_are_put_together_again_as_they_were(tmp_path, processor, recor
     assert len(read_requests(str(tmp_path / "recordings"), "small", manifest().inputs, 7)) == 7
     with pytest.raises(BadInput, match="requests of model 'other' with its inputs wanted"):
         read_requests(str(tmp_path / "recordings"), "other", manifest().inputs, 7)
+
+
+def test_what_is_no_feature_by_itself_is_recorded_too(tmp_path):
+    """As in imported models: a stage reads some inputs, a block of floats others, and one feature an output of it."""
+    stage = Stage("runtime", "stage.pb", [Input("ids", "int64")])
+    made = replace(
+        manifest(),
+        inputs=[Input("user", "int64"), Input("raw", "float32", 3), Input("word", "string"), Input("x", "float32", 2),
+                Input("seen", "int64", ragged=True)],
+        features=[Feature("u", "id", "user", table="user", width=4), Feature("i", "id", "ids", table="tag", width=4),
+                  Feature("block", "floats", "x", column=0, width=2)],
+        stage=stage,
+    )  # fmt: skip
+    names = [c.name for c in recording.recorded(made)]
+    assert names == ["u", *(f"freshet.input.raw.{n}" for n in range(3)), "freshet.input.word",
+                     "freshet.input.x.0", "freshet.input.x.1", "freshet.input.seen"]  # fmt: skip
+    sent = {
+        "user": np.array([1, 2]), "raw": np.float32([[1, 2, 3], [4, 5, 6]]), "word": Strings.of(["a", "b"]),
+        "x": np.float32([[0.5, 1], [1.5, 2]]), "seen": Ragged(np.array([7, 8, 9]), np.array([0, 1, 3])),
+    }  # fmt: skip
+    recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
+    done = recorder(PredictRequest("small", sent), SimpleNamespace(manifest=made), SimpleNamespace(rows=2), print)
+    done(PredictReply({"score": np.float32([[0.25], [0.75]])}, Generation(1, 0), "small"))
+    recorder.close()
+    (found,) = read_requests(str(tmp_path / "recordings"), "small", made.inputs, 10)
+    assert plain(found) == plain(sent)
+    assert len(recorded_payload(tmp_path / "recordings").bodies) == 1
 
 
 def test_the_training_side_reads_it(tmp_path, processor, recorder):
