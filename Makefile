@@ -8,10 +8,11 @@ PEERS ?=
 PEERS_ARGS ?=
 SOAK_ARGS ?=
 FUZZ_ARGS ?=
+CANARY_ARGS ?=
 LOADTEST_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos format bench bench-tables bench-backends bench-peers fuzz soak loadtest conformance kills image-steps clean
+.PHONY: help install demo test check protos format bench bench-tables bench-backends bench-peers canary fuzz soak loadtest conformance kills image-steps clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +48,9 @@ bench-backends: .venv/.dev .venv/.kernels ## what `freshet compile` chooses, aga
 
 bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
 	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)
+
+canary: .venv/.dev .venv/.kernels ## a canary at 5 % on live servers: split, sticky keys, bad ones go; loadtest/results/canary.md
+	$(BIN)/python -m tests.canary $(CANARY_ARGS)
 
 fuzz: .venv/.dev .venv/.kernels ## broken inputs through every parser; FUZZ_ARGS="--cases 1000000 --seed 2"
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)

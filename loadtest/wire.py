@@ -74,8 +74,11 @@ def parse_metadata(document: Mapping[str, Any]) -> Signature:
     return Signature(document["name"], tuple(inputs), tuple(o["name"] for o in document["outputs"]))
 
 
-def encode_kserve(signature: Signature, columns: Mapping[str, Column], number: int = -1) -> Request:
-    """An infer request whose inputs, and whose reply's outputs, are binary tensors."""
+def encode_kserve(
+    signature: Signature, columns: Mapping[str, Column], number: int = -1, header_nbytes: int = 0
+) -> Request:
+    """An infer request whose inputs, and whose reply's outputs, are binary tensors. header_nbytes: its JSON is filled
+    up with spaces to so many, so that requests of different sizes have the same HTTP headers."""
     tensors, buffers, rows = [], [], 0
     for tensor in signature.inputs:
         column = columns[tensor.name]
@@ -99,6 +102,7 @@ def encode_kserve(signature: Signature, columns: Mapping[str, Column], number: i
             buffers.append(data)
     outputs = [{"name": name, "parameters": {"binary_data": True}} for name in signature.outputs]
     header = json.dumps({"inputs": tensors, "outputs": outputs}, separators=(",", ":")).encode()
+    header = header.ljust(header_nbytes)
     headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(header))}
     path = f"/v2/models/{signature.model}/infer"
     return Request("kserve", path, headers, b"".join([header, *buffers]), rows, number)

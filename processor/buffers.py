@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.backends.base import Executable, Matrix, aligned
+from processor.sketch import Block
 from processor.userside import WHOLE
 
 Outputs = dict[str, Matrix]
@@ -30,12 +31,13 @@ Executables = Mapping[str, Mapping[int, Executable]]
 
 class Buffers:
     """Input and outputs per role and bucket, and the runs bound to them. counts: int64 [T, 2], lookups and misses by
-    table."""
+    table. block: what the batches were like."""
 
     def __init__(self, ends: Mapping[str, Ends], tables: int) -> None:
         """ends: of the executables of each role."""
         self._ends = ends
         self.counts: NDArray[np.int64] = np.zeros((max(1, tables), 2), np.int64)
+        self.block = Block(len(ends[WHOLE][1]))
         self._arrays: dict[Key, tuple[Matrix, Outputs]] = {}
         self._bound: dict[Key, Bound] = {}
         self._ahead: Mapping[Key, Bound] = {}

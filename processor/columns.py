@@ -72,6 +72,17 @@ Column = NDArray[np.int64] | NDArray[np.float32] | Strings | Ragged
 """One feature's values for n rows."""
 
 
+def first_value(column: Column | None) -> bytes | None:
+    """The bytes of the first value of the first row; None where there is none."""
+    if isinstance(column, Ragged):
+        column = column.values
+    if column is None or not len(column):
+        return None
+    if isinstance(column, Strings):
+        return column.data[int(column.offsets[0]) : int(column.offsets[1])].tobytes()
+    return column[:1].reshape(-1)[:1].tobytes()
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A plain column inside a buffer: rows of `columns` values (0: shape [rows]), the first at byte `offset`."""

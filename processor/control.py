@@ -47,6 +47,8 @@ PINS = HEADER + ENTRIES * ENTRY
 WORDS = 2048
 READERS = WORDS - 1
 """Readers of one process; the word after theirs is the process's own (Pins.ASKING)."""
+SHADOW_READER = READERS - 1
+"""Of the thread that scores shadow traffic (processor.shadow): no session and no split request has it."""
 
 
 class Entry(NamedTuple):

@@ -15,8 +15,12 @@ request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from processor.budgets import Budgets
 from processor.clock import Clock, SystemClock
@@ -24,10 +28,13 @@ from processor.errors import BadInput
 from processor.groups import GroupConfig, Groups, SessionConfig
 from processor.host import ModelHost, ModelStats
 from processor.model import Applied
+from processor.policy import ModelPolicy
 from processor.predictor import Predictor, PredictRequest
 from processor.replica import Replica
 from processor.routes import VersionStatus
 from processor.served import ServedVersion
+from processor.shadow import Compared
+from processor.sketch import Sketch
 from processor.stores.config import RemoteConfig
 from processor.stores.remote import RemoteStats, RemoteTables
 from processor.work import PredictReply
@@ -35,6 +42,7 @@ from processor.work import PredictReply
 __all__ = [
     "Applied",
     "GroupConfig",
+    "ModelPolicy",
     "ModelStats",
     "PredictReply",
     "PredictRequest",
@@ -48,13 +56,14 @@ __all__ = [
 class ProcessorConfig(SessionConfig):
     """repository: folder of models. models: the only ones to serve, or None. undo_depth: deltas a rollback can take
     back without reading the disk. remote: tables whose rows are in a row store, or None. budgets: memory for
-    the rows of tables, or None. The rest: see processor.groups."""
+    the rows of tables, or None. policies: by model. The rest: see processor.groups."""
 
     repository: str
     models: list[str] | None = None
     undo_depth: int = 16
     remote: RemoteConfig | None = None
     budgets: Budgets | None = None
+    policies: Mapping[str, ModelPolicy] = field(default_factory=dict)
 
 
 class Processor(Predictor, ModelHost):
@@ -65,7 +74,9 @@ class Processor(Predictor, ModelHost):
         self.config = config
         clock = clock or SystemClock()
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
-        ModelHost.__init__(self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets)
+        ModelHost.__init__(
+            self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets, config.policies
+        )
         Predictor.__init__(self, Groups(config, clock), clock)
 
     @classmethod
@@ -88,6 +99,18 @@ class Processor(Predictor, ModelHost):
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
         """See Predictor.replica."""
         return cast(Replica, self._model(model).pick(version, label).readers)
+
+    def route(
+        self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
+    ) -> Replica:
+        """See Predictor.route."""
+        return cast(Replica, self._model(model).routes.route(version, label, key).readers)
+
+    def rerouted(self) -> None:
+        """See ModelHost.rerouted."""
+        routes = {name: model.routes for name, model in self._models.items()}
+        shadows = {name: cast(Replica, r.shadow.readers) for name, r in routes.items() if r.shadow is not None}
+        self.follow({name: r.traffic for name, r in routes.items()}, shadows)
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
@@ -127,10 +150,17 @@ class Processor(Predictor, ModelHost):
             raise BadInput(f"model: one of {', '.join(names) or 'none'} wanted, got nothing")
         return names[0]
 
-    def lookups(self, version: ServedVersion) -> tuple[int, int]:
+    def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
         """See ModelHost.lookups."""
-        lookups, misses = self._groups.counts(cast(Replica, version.readers)).sum(axis=0).tolist()
-        return lookups, misses
+        return self._groups.counts(cast(Replica, version.readers))
+
+    def shadowed(self, version: ServedVersion) -> Compared | None:
+        """See ModelHost.shadowed."""
+        return self.compared().get((version.manifest.model, version.manifest.version))
+
+    def sketch(self, version: ServedVersion) -> Sketch:
+        """See ModelHost.sketch."""
+        return self._groups.sketch(cast(Replica, version.readers))
 
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
         """See ModelHost.remote_rows."""
@@ -147,6 +177,6 @@ class Processor(Predictor, ModelHost):
     def close(self) -> None:
         """Answers what is queued, then stops the sessions; later calls raise NotReady."""
         ModelHost.close(self)
-        self._groups.close()
+        self.end()
         if self._remote is not None:
             self._remote.close()

@@ -20,6 +20,7 @@ from processor.errors import BadInput, NotFound
 from processor.replica import Replica
 from processor.session import SessionStats, total
 from processor.sessions import HOLDS, Compute, GroupOptions, Policy, SessionGroup
+from processor.sketch import Sketch
 
 DEFAULT, ANY = "default", "*"
 POLICIES = ("shared", "round-robin", "mod", "least-loaded")
@@ -200,6 +201,10 @@ class Groups:
     def counts(self, version: Replica) -> NDArray[np.int64]:
         """See SessionGroup.counts."""
         return self.of(version.manifest.model).counts(version)
+
+    def sketch(self, version: Replica) -> Sketch:
+        """See SessionGroup.sketch."""
+        return self.of(version.manifest.model).sketch(version)
 
     def close(self) -> None:
         """Answers what is queued, then ends all sessions."""

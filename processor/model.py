@@ -4,8 +4,11 @@ Invariants: every change runs under the model's lock; requests only ever read `r
 edited, and whoever else answers by it is told at once. A version is offered to requests only once it is loaded,
 verified, warm and caught up with its chain of deltas; the version it replaces goes only after that, and is closed only
 when nobody is sent to it any more. A file that was refused is not tried again until it changes; one that nobody was
-there to serve is. The newest version is served by default; versions that a label names, or that were loaded by hand,
-stay beside it.
+there to serve is. The policy says which versions are served; those that a label names, or that were loaded by hand,
+stay beside them.
+
+Traffic (the split, the shadow, what has been taken out) belongs to a lock of its own, which is held only while `routes`
+is replaced: a bad canary is taken out at once, though another version may be loading for minutes.
 """
 
 from __future__ import annotations
@@ -17,15 +20,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from processor.clock import Clock
 from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
 from processor.generation import Generation
 from processor.package.delta import Delta, parse_delta, read_delta
 from processor.package.version import MANIFEST, VersionReader
+from processor.policy import ModelPolicy
 from processor.replica import Readers
 from processor.repository import FolderWatch, Repository, check_name
 from processor.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
 from processor.served import ServedVersion
+from processor.traffic import Out, Split, Traffic
 
 log = logging.getLogger("freshet.model")
 
@@ -57,14 +64,22 @@ class ServedModel:
         connect: Callable[[ServedVersion], Readers],
         clock: Clock,
         changed: Callable[[], None] = lambda: None,
+        policy: ModelPolicy | None = None,
     ) -> None:
         """load: a version as its folder has it, without deltas. connect: who is to answer by it. changed: called after
-        `routes` was replaced."""
+        `routes` was replaced. policy: the configuration's; what the repository has kept counts over it."""
         self.name = name
         self._repository, self._load, self._connect, self._clock = repository, load, connect, clock
         self._changed = changed
         self._lock = threading.RLock()
-        self.routes: Routes[ServedVersion] = Routes(name, labels=repository.labels(name))
+        self._routing = threading.Lock()
+        self._configured = policy or ModelPolicy()
+        self._kept_labels = repository.labels(name)
+        self._told, split, out = self._kept_traffic()
+        self.policy = self._told.over(self._configured)
+        self.routes: Routes[ServedVersion] = Routes(
+            name, labels={**self._configured.labels, **self._kept_labels}, traffic=self._traffic(split, out)
+        )
         self._by_hand: set[int] = set()
         self._unloaded: set[int] = set()
         # Path -> what the file was, and the chain's step (or ANY_STEP) at which it was refused.
@@ -90,7 +105,7 @@ class ServedModel:
         return self.routes.status()
 
     def pick(self, version: int | None = None, label: str | None = None) -> ServedVersion:
-        """The version that answers a request; raises NotFound or NotReady."""
+        """See Routes.pick."""
         return self.routes.pick(version, label)
 
     def tell(self, status: VersionStatus) -> None:
@@ -138,9 +153,54 @@ class ServedModel:
         check_name(label, "label")
         with self._lock:
             self.load(number, by_hand=False)
-            labels = {**self.labels, label: number}
-            self._repository.keep_labels(self.name, labels)
-            self._publish(labels=labels)
+            kept = {**self._kept_labels, label: number}
+            self._repository.keep_labels(self.name, kept)
+            self._kept_labels = kept
+            self._publish(labels={**self.labels, label: number})
+
+    def set_policy(self, changes: Any) -> None:
+        """Sets keys of the policy, or takes back, where they are None, what was set; kept across restarts. Versions
+        that it asks for are loaded at the next poll(). Raises BadInput, NotReady."""
+        if isinstance(changes, dict) and "labels" in changes:
+            raise BadInput("policy.labels: labels are set one by one")
+        with self._routing:
+            told = self._told.changed(changes, "policy")
+            policy, before = told.over(self._configured), self.policy
+            self.policy = policy
+            try:
+                traffic = self._traffic(self.routes.traffic.split, self.routes.traffic.out)
+                self._keep(told, traffic)
+            except BaseException:
+                self.policy = before
+                raise
+            self._told = told
+            self.routes = replace(self.routes, traffic=traffic)
+        # What was kept has changed the model's folder: the next poll() looks at its versions.
+        self._changed()
+
+    def take_out(self, number: int, reason: str) -> None:
+        """Has a version answer only who asks for it by number or label, until readmit(); kept across restarts where
+        the repository can be written."""
+        with self._routing:
+            out = {**self.routes.traffic.out, number: Out(reason, self._clock.unix_s())}
+            traffic = replace(self.routes.traffic, out=out)
+            self.routes = replace(self.routes, traffic=traffic)
+            try:
+                self._keep(self._told, traffic)
+            except NotReady as error:
+                log.warning("%s version %d is out, but only until a restart: %s", self.name, number, error)
+        self._changed()
+
+    def readmit(self, number: int) -> None:
+        """Gives a version that was taken out its share again; raises NotFound."""
+        with self._routing:
+            if number not in self.routes.traffic.out:
+                raise NotFound(f"version {number} of model {self.name!r} has not been taken out")
+            out = {v: o for v, o in self.routes.traffic.out.items() if v != number}
+            traffic = replace(self.routes.traffic, out=out)
+            self._keep(self._told, traffic)
+            self.routes = replace(self.routes, traffic=traffic)
+        self._changed()
 
     def apply_bytes(self, data: bytes | bytearray) -> Applied:
         """Verifies an uploaded delta, commits it to the version's folder, serves it."""
@@ -193,20 +253,22 @@ class ServedModel:
             return self.served[generation.version].generation
 
     def _poll_versions(self) -> list[str]:
-        known = self._repository.versions(self.name)
+        known, policy = self._repository.versions(self.name), self.policy.versions
         wanted = {v for v in self.labels.values() if v in known} | (self._by_hand & set(known))
-        newest = max(known, default=0)
+        chosen = policy.choose(known)
+        newest = max(chosen, default=0)
         events = []
-        first = wanted | {newest} - {0} - self._unloaded
+        first = wanted | (chosen - self._unloaded)
         for number in sorted(first):
             events += self._try(number)
         # Nothing to fall back on in memory, as at a start: the newest version that loads is the last good one.
-        for number in sorted(set(known) - first - self._unloaded, reverse=True):
+        others = set() if policy.versions else set(known) - first - self._unloaded
+        for number in sorted(others, reverse=True):
             if self.served or newest in self._unloaded:
                 break
             events += self._try(number)
         if newest in self.served:
-            for number in [v for v in self.served if v != newest and v not in wanted]:
+            for number in [v for v in self.served if v not in chosen and v not in wanted]:
                 self._drop(number)
                 events.append(f"{self.name} version {number} unloaded")
         return events
@@ -261,8 +323,37 @@ class ServedModel:
 
     def _publish(self, **changes: Any) -> None:
         """Replaces the routes, and tells whoever answers by them."""
-        self.routes = replace(self.routes, **changes)
+        with self._routing:
+            self.routes = replace(self.routes, **changes)
         self._changed()
+
+    def _traffic(self, split: Split | None, out: Mapping[int, Out]) -> Traffic:
+        """What the policy comes to. split: as it was: its segments stay where the weights do."""
+        policy, salt = self.policy, xxhash.xxh3_64_intdigest(self.name.encode(), self.policy.split_salt)
+        if not policy.split:
+            split = None
+        elif split is None or split.salt != salt:
+            split = Split.of(policy.split, salt)
+        else:
+            split = split.reweighted(policy.split)
+        return Traffic(split, policy.sticky_input, policy.shadow, policy.shadow_share, out)
+
+    def _kept_traffic(self) -> tuple[ModelPolicy, Split | None, dict[int, Out]]:
+        """What the repository has kept; nothing where it is not ours."""
+        kept = self._repository.traffic(self.name)
+        try:
+            told = ModelPolicy.parse(kept.get("policy", {}), "policy")
+            split = Split.from_json(kept["split"]) if kept.get("split") else None
+            out = {int(version): Out(str(reason), float(at)) for version, (reason, at) in kept.get("out", {}).items()}
+        except (FreshetError, ValueError, TypeError, AttributeError) as error:
+            log.error("what was kept of the traffic of %s cannot be read: %s", self.name, error)
+            return ModelPolicy(), None, {}
+        return told, split, out
+
+    def _keep(self, told: ModelPolicy, traffic: Traffic) -> None:
+        document = traffic.to_json()
+        kept = {"policy": told.to_json(), "split": document["split"], "out": document["out"]}
+        self._repository.keep_traffic(self.name, kept)
 
     def _states(self, state: VersionStatus) -> dict[int, VersionStatus]:
         return {**self.routes.states, state.version: state}

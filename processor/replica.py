@@ -17,6 +17,7 @@ Invariants
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Executable, Program, aligned
+from processor.backends.base import Executable, Program
 from processor.buffers import Buffers, Ends
 from processor.clock import Clock
 from processor.control import Control, Pins
@@ -39,11 +40,15 @@ from processor.kernels.rows import TABLE_FIELDS
 from processor.memory import advise
 from processor.once import UserOnce
 from processor.package.manifest import Manifest
+from processor.package.warmup import WARMUP, parse_warmup
+from processor.rehearsal import rehearse
 from processor.sparse import SparsePlan, blank_inputs
 from processor.stage import load_stage
 from processor.stores.remote import RemoteTables
 from processor.table import descriptor
 from processor.userside import WHOLE, division
+
+log = logging.getLogger("freshet.replica")
 
 WARM_RUNS = 3
 MADV_POPULATE_READ = 22
@@ -124,7 +129,7 @@ class Replica:
 
         control: the version's. process: this one's number. threads: that one run may use.
         cpus: cores for them, none for any. remote: where this process finds the rows of tables that are not in memory.
-        sessions: how many are to run batches at once.
+        sessions: how many are to run batches at once; so many buffers are warm before anybody is sent here.
         """
         self.manifest: Manifest = reader.manifest
         spec = self.manifest.stage
@@ -156,6 +161,8 @@ class Replica:
         self.chosen = opened[WHOLE].chosen
         self._programs: dict[str, list[Program]] = {role: part.programs for role, part in opened.items()}
         self._known_cost = opened[WHOLE].cost(threads)
+        recorded = WARMUP in self.manifest.files
+        self._recorded = parse_warmup(reader.file(WARMUP), self.manifest.inputs) if recorded else []
 
     @property
     def cost(self) -> Mapping[int, float]:
@@ -170,7 +177,7 @@ class Replica:
     def prepare(self, frame: Frame) -> None:
         """Makes the frame ready for the flip. New dense weights are packed into new executables beside the live ones,
         off the GIL, and run a few times, so that no request meets a cold one. The first are priced by that, unless the
-        manifest has the costs of this very machine."""
+        manifest has the costs of this very machine; and the version's recorded requests are run by them."""
         if frame.dense is not self._dense:
             executables = self._build(frame.dense)
             first = self._dense is None
@@ -189,8 +196,7 @@ class Replica:
         matrix = np.array(tables, np.int64) if tables else np.zeros((1, TABLE_FIELDS), np.int64)
         if not self._frames:
             _populate(frame.arrays)
-            if self.remote is None and self.plan.stage is None:
-                self._fill_once(matrix)
+            self._rehearse(matrix)
         self._frames = self._frames | {frame.number: Prepared(matrix, self._executables, keep)}
 
     def forget(self, frame: int) -> None:
@@ -246,13 +252,23 @@ class Replica:
     def _buffers(self) -> Buffers:
         return Buffers(self._ends, len(self.manifest.tables))
 
-    def _fill_once(self, tables: NDArray[np.int64]) -> None:
-        """Runs the sparse graph over one row of nothing in particular, so that its kernels are there when a request
-        comes."""
-        bound = self.plan.bind(blank_inputs(self.manifest))
-        x, counts = aligned((1, self.plan.width)), np.zeros((max(1, len(self.manifest.tables)), 2), np.int64)
-        epoch = self._control.entry(self._control.flip).epoch
-        self.plan.fill(tables, epoch, [bound], np.array([[0, 1]], np.int64), x, counts)
+    def _rehearse(self, tables: NDArray[np.int64]) -> None:
+        """Runs the version's recorded requests, or one row of nothing in particular, before anybody is sent here. What
+        nobody has recorded is asked of no row store and of no stage."""
+        requests = self._recorded
+        if not requests and self.remote is None and self.plan.stage is None:
+            requests = [blank_inputs(self.manifest)]
+        if requests:
+            started_s = self._clock.now_s()
+            bound = [self.plan.bind(request) for request in requests]
+            epoch = self._control.entry(self._control.flip).epoch
+            rehearse(self.plan, self.remote, tables, epoch, self._executables[WHOLE], self._stock, bound)
+            log.info(
+                "%s version %d is warm: %d requests, %d buckets, %d sessions, %.0f ms",
+                self.manifest.model, self.manifest.version, len(bound), len(self._executables[WHOLE]),
+                len(self._stock), (self._clock.now_s() - started_s) * 1e3,
+            )  # fmt: skip
+        self._recorded = []
 
     def _build(self, dense: Dense) -> dict[str, dict[int, Executable]]:
         executables: dict[str, dict[int, Executable]] = {}

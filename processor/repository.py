@@ -15,6 +15,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from processor.errors import BadInput, NotFound, NotReady
 from processor.package.atomic import atomic_file, fsync_folder
@@ -24,6 +25,7 @@ from processor.package.version import DELTAS, MANIFEST, inside
 
 ROLLED_BACK = "rolled-back"
 LABELS = "labels.json"
+TRAFFIC = "traffic.json"
 SAVED_MODEL, KERAS_SUFFIX = "saved_model.pb", ".keras"
 VERSION = re.compile(r"[1-9][0-9]{0,17}")
 RACY_NS = 2_000_000_000
@@ -151,11 +153,25 @@ class Repository:
         return dict(raw) if good else {}
 
     def keep_labels(self, model: str, labels: dict[str, int]) -> None:
+        self._keep(model, LABELS, labels)
+
+    def traffic(self, model: str) -> dict[str, Any]:
+        """What keep_traffic() kept; nothing when the file is missing or not ours."""
         try:
-            with atomic_file(self.root / model / LABELS) as file:
-                file.write(json.dumps(labels, indent=1).encode())
+            raw = json.loads((self.root / model / TRAFFIC).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return raw if isinstance(raw, dict) else {}
+
+    def keep_traffic(self, model: str, traffic: dict[str, Any]) -> None:
+        self._keep(model, TRAFFIC, traffic)
+
+    def _keep(self, model: str, name: str, document: dict[str, Any]) -> None:
+        try:
+            with atomic_file(self.root / model / name) as file:
+                file.write(json.dumps(document, indent=1).encode())
         except OSError:
-            raise NotReady("labels: the repository cannot be written") from None
+            raise NotReady(f"{name.partition('.')[0]}: the repository cannot be written") from None
 
 
 def check_name(name: str, what: str) -> str:

@@ -44,6 +44,7 @@ from processor.control import Control, Entry
 from processor.errors import NotReady
 from processor.executables import executable_files
 from processor.generation import Chain, Generation
+from processor.histogram import LONG_S, SHORT_S, Histogram
 from processor.package.delta import Delta
 from processor.package.manifest import Manifest, Table
 from processor.package.version import VersionReader, table_file
@@ -115,7 +116,9 @@ class ServedVersion:
         times = self.manifest.event_time
         self.event_time = (times[0], times[1]) if times else None
         self.checksum = ""
-        self.delta_count = self.delta_rows = 0
+        self.delta_count = self.delta_rows = self.delta_nbytes = 0
+        # Of deltas: how long each took to apply, and how old it and its newest event were when it was served.
+        self.apply_s, self.age_s, self.event_age_s = Histogram(SHORT_S), Histogram(LONG_S), Histogram(LONG_S)
         self.last_apply_ms = self.last_freshness_s = 0.0
         self.change = Change(0, 0, Generation(self.manifest.version, 0), Frame(0, self._arrays(), self.dense))
         self._frames = self._forgotten = 0
@@ -188,8 +191,14 @@ class ServedVersion:
             self._wait_readers()
             self.delta_count += 1
             self.delta_rows += delta.rows
-            self.last_freshness_s = max(0.0, self._clock.unix_s() - delta.published_at)
+            self.delta_nbytes += delta.nbytes
+            now_s = self._clock.unix_s()
+            self.last_freshness_s = max(0.0, now_s - delta.published_at)
+            self.age_s.observe(self.last_freshness_s)
+            if delta.event_time:
+                self.event_age_s.observe(max(0.0, now_s - delta.event_time[1]))
             self.last_apply_ms = (self._clock.now_s() - started_s) * 1e3
+            self.apply_s.observe(self.last_apply_ms / 1e3)
             return self.last_apply_ms
 
     def can_undo(self, step: int) -> bool:

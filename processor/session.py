@@ -13,7 +13,6 @@ import logging
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +22,11 @@ from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
 from processor.once import UserOnce
 from processor.replica import Replica, State
-from processor.sparse import Bound
+from processor.sketch import note_batch, note_scores
+from processor.sparse import Bound, address
 from processor.split import Part
 from processor.userside import CANDIDATE, LENT, USER
-from processor.work import Outputs, PredictReply, Work, answer
+from processor.work import Outputs, PredictReply, Timing, Work, answer
 
 log = logging.getLogger("freshet.sessions")
 
@@ -70,14 +70,19 @@ def total(parts: Sequence[SessionStats]) -> SessionStats:
     return whole
 
 
-class Running(NamedTuple):
-    """A batch while it is computed. tables: int64 [T, TABLE_FIELDS], remote rows stood in for."""
+@dataclass(slots=True, eq=False)
+class Running:
+    """A batch while it is computed. tables: int64 [T, TABLE_FIELDS], remote rows stood in for. sparse_s to padded: of
+    all its runs so far."""
 
     version: Replica
     state: State
     tables: NDArray[np.int64]
     buffers: Buffers
     results: Outputs
+    sparse_s: float = 0.0
+    dense_s: float = 0.0
+    padded: int = 0
 
 
 class Session:
@@ -89,8 +94,8 @@ class Session:
         # Weak: a version that is served no more is freed with its last batch, and its buffers with it.
         self.buffers: weakref.WeakKeyDictionary[Replica, Buffers] = weakref.WeakKeyDictionary()
         self.stats = SessionStats()
-        # The batch that it is in, written by its group: 0 where there is none.
-        self.predicted_s = self.started_s = 0.0
+        # The batch that it is in, written by its group: 0 where there is none. wait_s: the mean wait of its requests.
+        self.predicted_s = self.started_s = self.wait_s = 0.0
         self._spans = np.zeros((16, 2), np.int64)
 
     def run(self, batch: Sequence[Work]) -> None:
@@ -104,7 +109,7 @@ class Session:
             results = {n: np.empty((rows, c), np.float32) for n, c in version.outputs.items()}
             state = version.pin(self.number)
             try:
-                self._compute(version, state, batch, rows, results)
+                timing = self._compute(version, state, batch, rows, results, len(batch))
                 generation = state.generation
             finally:
                 version.unpin(self.number)
@@ -115,6 +120,7 @@ class Session:
                     self.run([work])
                 return
             self.stats.failed += len(batch)
+            self._buffers(version).block.fail(len(batch))
             told = _told(error)
             for work in batch:
                 answer(work.done, told)
@@ -125,33 +131,43 @@ class Session:
         stats.rows += rows
         model = version.manifest.model
         if len(batch) == 1:
-            answer(batch[0].done, PredictReply(results, generation, model))
+            answer(batch[0].done, PredictReply(results, generation, model, timing))
             return
         at = 0
         for work in batch:
             stop = at + work.rows
             outputs = {n: result[at:stop] for n, result in results.items()}
-            answer(work.done, PredictReply(outputs, generation, model))
+            answer(work.done, PredictReply(outputs, generation, model, timing))
             at = stop
 
     def _run_part(self, part: Part) -> None:
         split, stats = part.split, self.stats
         try:
             if split.enter():
-                self._compute(part.version, split.state, [part], part.rows, split.results_of(part))
+                self._compute(part.version, split.state, [part], part.rows, split.results_of(part), 0)
                 stats.rows += part.rows
                 stats.batches += 1
         except Exception as error:
             split.fail(_told(error))
             stats.failed += 1
+            self._buffers(part.version).block.fail(1)
         if split.leave():
             stats.requests += 1
+            self._buffers(part.version).block.done(1)
 
-    def _compute(self, version: Replica, state: State, works: Sequence[Work], rows: int, results: Outputs) -> None:
-        """Scores of all rows of the works, one after another."""
+    def _buffers(self, version: Replica) -> Buffers:
         buffers = self.buffers.get(version)
         if buffers is None:
             buffers = self.buffers[version] = version.lend()
+        return buffers
+
+    def _compute(
+        self, version: Replica, state: State, works: Sequence[Work], rows: int, results: Outputs, requests: int
+    ) -> Timing:
+        """Scores of all rows of the works, one after another; notes what the batch was like. requests: those that this
+        answers."""
+        began_s = self._clock.now_s()
+        buffers = self._buffers(version)
         # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
         stand_in = None
         if version.remote is not None:
@@ -160,12 +176,26 @@ class Session:
         batch = Running(version, state, tables, buffers, results)
         if version.once is None:
             self._whole(batch, works, rows, 0)
-            return
+        else:
+            self._by_way(batch, version.once, works, rows)
+        block, padded, sparse_s, dense_s = buffers.block, batch.padded, batch.sparse_s, batch.dense_s
+        for n, scores in enumerate(results.values()):
+            if n == 0:
+                note_batch(
+                    block.counts_address, block.sums_address, requests, rows, padded, address(scores), scores.size,
+                    self.wait_s, sparse_s, dense_s,
+                )  # fmt: skip
+            else:
+                note_scores(block.counts_address, block.sums_address, n, address(scores), scores.size)
+        return Timing(began_s, self._clock.now_s(), sparse_s, dense_s, len(works), rows)
+
+    def _by_way(self, batch: Running, once: UserOnce, works: Sequence[Work], rows: int) -> None:
+        """Each of the works whole or in parts, whichever takes less."""
         alone: list[tuple[Work, int]] = []
         together: list[Work] = []
         at = 0
         for work in works:
-            if work.bound.once and version.once.pays(work.rows):
+            if work.bound.once and once.pays(work.rows):
                 if together:
                     self._whole(batch, together, sum([w.rows for w in together]), at)
                     at += sum([w.rows for w in together])
@@ -177,16 +207,16 @@ class Session:
         if together:
             self._whole(batch, together, rows - at, at)
         if alone:
-            self._once(batch, version.once, alone)
+            self._once(batch, once, alone)
 
     def _whole(self, batch: Running, works: Sequence[Work], rows: int, first: int) -> None:
         """All rows of the works, bucket by bucket, to the results from row `first` on; measures what they cost."""
-        version, state, tables, buffers, results = batch
+        version, state, tables, buffers = batch.version, batch.state, batch.tables, batch.buffers
         costs, fill, now_s, stats = version.costs, version.plan.fill, self._clock.now_s, self.stats
         cover = costs.cover(rows)
         if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
             cover = costs.explore(rows)
-        at, sparse_s = 0, 0.0
+        at, sparse_s, dense_s = 0, 0.0, 0.0
         for bucket in cover:
             stop = min(at + bucket, rows)
             started_s = now_s()
@@ -195,50 +225,63 @@ class Session:
             fill(tables, state.epoch, bound, spans, x, buffers.counts)
             filled_s = now_s()
             run()
-            costs.ran(bucket, now_s() - filled_s)
+            ended_s = now_s()
+            costs.ran(bucket, ended_s - filled_s)
             sparse_s += filled_s - started_s
-            for name, result in results.items():
+            dense_s += ended_s - filled_s
+            for name, result in batch.results.items():
                 result[first + at : first + stop] = outputs[name][: stop - at]
-            self._ran(bucket, stop - at)
+            self._ran(batch, bucket, stop - at)
             at = stop
         costs.filled(len(cover), rows, sum([work.ids for work in works]), sparse_s)
+        batch.sparse_s += sparse_s
+        batch.dense_s += dense_s
 
     def _once(self, batch: Running, once: UserOnce, works: Sequence[tuple[Work, int]]) -> None:
         """Requests whose user's part is computed once, several users at a time; then each one's candidates. works: with
         the row of the results where each begins."""
-        _, state, tables, buffers, results = batch
+        state, tables, buffers = batch.state, batch.tables, batch.buffers
         costs, now_s, stats = once.costs, self._clock.now_s, self.stats
         done = 0
         for users in costs[USER].cover(len(works)):
             group = works[done : done + users]
             done += users
+            began_s = now_s()
             x, lent, run = buffers.get(state.parts[USER][users], USER)
             spans = np.zeros((len(group), 2), np.int64)
             spans[:, 1] = 1
             once.fill[USER](tables, state.epoch, [work.bound for work, _ in group], spans, x, buffers.counts)
             started_s = now_s()
             run()
-            costs[USER].ran(users, now_s() - started_s)
+            ended_s = now_s()
+            costs[USER].ran(users, ended_s - started_s)
+            batch.sparse_s += started_s - began_s
+            batch.dense_s += ended_s - started_s
             for u, (work, first) in zip(lent[LENT], group):
                 at = 0
                 for bucket in costs[CANDIDATE].cover(work.rows):
                     stop = min(at + bucket, work.rows)
+                    began_s = now_s()
                     x, outputs, run = buffers.get(state.parts[CANDIDATE][bucket], CANDIDATE)
                     once.lend(u, x)
                     bound, spans = self._cut([work], at, stop)
                     once.fill[CANDIDATE](tables, state.epoch, bound, spans, x, buffers.counts)
                     started_s = now_s()
                     run()
-                    costs[CANDIDATE].ran(bucket, now_s() - started_s)
-                    for name, result in results.items():
+                    ended_s = now_s()
+                    costs[CANDIDATE].ran(bucket, ended_s - started_s)
+                    batch.sparse_s += started_s - began_s
+                    batch.dense_s += ended_s - started_s
+                    for name, result in batch.results.items():
                         result[first + at : first + stop] = outputs[name][: stop - at]
-                    self._ran(bucket, stop - at)
+                    self._ran(batch, bucket, stop - at)
                     at = stop
                 stats.user_once += 1
 
-    def _ran(self, bucket: int, rows: int) -> None:
+    def _ran(self, batch: Running, bucket: int, rows: int) -> None:
         """Notes a run of so many rows in a bucket."""
         stats, label = self.stats, str(bucket)
+        batch.padded += bucket - rows
         stats.padded_rows += bucket - rows
         stats.buckets[label] = stats.buckets.get(label, 0) + 1
 

@@ -12,7 +12,8 @@ Who owns what
 - A thread's session is its own. The inline session belongs to the holder of the `_turn` lock.
 - A session sleeps on its gate, a lock that it has taken once and that whoever wakes it releases. It stands in its
   queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
-- Numbers are reader's words of processor.control: sessions use those below HOLDS, split requests those from there on.
+- Numbers are reader's words of processor.control: sessions use those below HOLDS, split requests those from there on
+  but for the last (processor.shadow).
   A number is used again only after its session has ended. One group at most serves a version.
 
 A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
@@ -22,10 +23,11 @@ leaves the rest, if it is worth it, to the next, which it wakes.
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
 
@@ -34,14 +36,17 @@ from numpy.typing import NDArray
 
 from processor.batcher import Batcher, Taken
 from processor.clock import Clock
-from processor.control import READERS
+from processor.control import SHADOW_READER
 from processor.cores import run_on
 from processor.cost import FREE, WORTH
 from processor.errors import BadInput, Expired, NotReady, Overloaded
 from processor.replica import Replica
 from processor.session import Session, SessionStats, total
+from processor.sketch import Sketch
 from processor.split import Part, Split
 from processor.work import Work, answer
+
+log = logging.getLogger("freshet.sessions")
 
 Policy = Literal["shared", "round-robin", "mod", "least-loaded"]
 Compute = Literal["threads", "inline"]
@@ -99,7 +104,9 @@ class Queue:
                 rows += work.rows
                 ids += work.ids
                 arrived_s += work.arrived_s
-            session.stats.wait_s += len(taken.batch) * now_s - arrived_s
+            waited_s = len(taken.batch) * now_s - arrived_s
+            session.stats.wait_s += waited_s
+            session.wait_s = waited_s / len(taken.batch)
             session.predicted_s = self.batcher.predict_s(taken.batch[0].target, rows, ids)
             session.started_s = session.started_s or now_s
             self.running_s += session.predicted_s
@@ -146,10 +153,11 @@ class SessionGroup:
         self._threads: list[SessionThread] = []
         self._count = 0
         self._turns = count()
-        self._holds = list(range(HOLDS, READERS))
+        self._holds = list(range(HOLDS, SHADOW_READER))
         # Of sessions that have ended, and of requests that no session has met.
         self._past = SessionStats()
         self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()
+        self._past_sketches: weakref.WeakKeyDictionary[Replica, Sketch] = weakref.WeakKeyDictionary()
         self._inline: Session | None = None
         self._turn = threading.RLock()
         self._wake: Wake | None = None
@@ -168,6 +176,13 @@ class SessionGroup:
     @property
     def queue_rows(self) -> int:
         return sum([queue.batcher.queue_rows for queue in self._queues])
+
+    @property
+    def spare(self) -> bool:
+        """Whether nothing waits and a session has nothing to do, as far as can be told without the lock."""
+        queues = self._queues
+        idle = self._inline is not None or any(queue.idle for queue in queues)
+        return idle and not any(queue.batcher for queue in queues)
 
     def admit(self, timeout_s: float | None) -> None:
         """Raises Overloaded for a request that would be refused whatever it holds: before it is read, at little
@@ -292,6 +307,7 @@ class SessionGroup:
         with self._lock:
             if self._closing:
                 raise NotReady("the processor is closed")
+            self.options = replace(self.options, sessions=sessions)
             shared = self.options.policy == "shared"
             while len(self) < sessions:
                 if not shared or not self._queues:
@@ -315,6 +331,13 @@ class SessionGroup:
             if buffers is not None:
                 total += buffers.counts
         return total
+
+    def sketch(self, version: Replica) -> Sketch:
+        """What a version's batches were like, over all sessions."""
+        found = [s.buffers.get(version) for s in self._sessions()]
+        whole = Sketch.total(len(version.outputs), [buffers.block for buffers in found if buffers is not None])
+        past = self._past_sketches.get(version)
+        return whole if past is None else whole + past
 
     def close(self) -> None:
         """Answers what is queued, then ends the sessions; submit() raises NotReady from now on."""
@@ -369,6 +392,9 @@ class SessionGroup:
             for version, buffers in thread.session.buffers.items():
                 past = self._past_counts.get(version)
                 self._past_counts[version] = buffers.counts if past is None else past + buffers.counts
+                ended = Sketch.total(len(version.outputs), [buffers.block])
+                before = self._past_sketches.get(version)
+                self._past_sketches[version] = ended if before is None else before + ended
 
     def _check(self, queue: Queue, rows: int, own_s: float, patience_s: float | None) -> None:
         try:

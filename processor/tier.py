@@ -312,9 +312,15 @@ class Tier:
 class Keeper(threading.Thread):
     """Calls tend() until it is closed: again after `busy_interval_s` when that returned True, else `interval_s`."""
 
-    def __init__(self, tend: Callable[[], bool], interval_s: float = 0.1, busy_interval_s: float = 0.02) -> None:
-        """tend: a slice of work over all tables; it takes the locks that it needs."""
-        super().__init__(name="freshet-keeper", daemon=True)
+    def __init__(
+        self,
+        tend: Callable[[], bool],
+        interval_s: float = 0.1,
+        busy_interval_s: float = 0.02,
+        name: str = "freshet-keeper",
+    ) -> None:
+        """tend: a slice of work; it takes the locks that it needs, and does not raise."""
+        super().__init__(name=name, daemon=True)
         self._tend = tend
         self._interval_s, self._busy_interval_s = interval_s, busy_interval_s
         self._closing = threading.Event()

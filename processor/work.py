@@ -21,12 +21,26 @@ log = logging.getLogger("freshet.sessions")
 Outputs = dict[str, NDArray[np.float32]]
 
 
+class Timing(NamedTuple):
+    """How a batch went, on the group's clock; one object for all its replies. sparse_s, dense_s: how long each took, of
+    all its buckets together."""
+
+    began_s: float
+    ended_s: float
+    sparse_s: float
+    dense_s: float
+    requests: int
+    rows: int
+
+
 class PredictReply(NamedTuple):
-    """outputs: float32 [rows, columns] by name, all of one generation."""
+    """outputs: float32 [rows, columns] by name, all of one generation. timing: of its batch; None where several
+    sessions have shared the request."""
 
     outputs: Outputs
     generation: Generation
     model: str
+    timing: Timing | None = None
 
 
 Done = Callable[[PredictReply | FreshetError], None]

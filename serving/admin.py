@@ -82,6 +82,18 @@ class LabelOf(Strict):
     version: int = Field(gt=0, lt=2**63)
 
 
+class Policy(Strict):
+    """See docs/models.md."""
+
+    versions: str | list[int] | None = None
+    split: dict[str, int | float] | None = None
+    sticky_input: str | None = Field(None, max_length=128)
+    split_salt: int | None = None
+    shadow: str | None = Field(None, max_length=128)
+    shadow_share: float | None = None
+    guard: dict[str, int | float] | None = None
+
+
 def create_admin(
     lifecycle: Lifecycle,
     metrics: Metrics,
@@ -182,6 +194,23 @@ def create_admin(
         what = f"label {name!r} version {version} as {label!r}"
         await _audited(request, what, lambda: processor.set_label(name, label, version))
         return _json({"model": name, "label": label, "version": version})
+
+    @app.put("/admin/models/{name}/policy", openapi_extra=_documented(Policy))
+    async def set_policy(name: Name, request: Request) -> Response:
+        """Sets keys of a model's policy (versions, split, shadow, guard); null takes back what was set here."""
+        processor = lifecycle.processor()
+        body = await _body(request, Policy)
+        changes = {key: getattr(body, key) for key in body.model_fields_set}
+        what = f"set the policy of {name!r}: {show(dump_json(changes).decode())}"
+        policy = await _audited(request, what, lambda: processor.set_policy(name, changes))
+        return _json({"model": name, "policy": policy.to_json()})
+
+    @app.post("/admin/models/{name}/versions/{version}/readmit")
+    async def readmit(name: Name, version: Version, request: Request) -> Response:
+        """Gives a version that was taken out its share of traffic again."""
+        processor = lifecycle.processor()
+        await _audited(request, f"readmit {name!r} version {version}", lambda: processor.readmit(name, version))
+        return _json({"model": name, "version": version})
 
     @app.put("/admin/sessions", openapi_extra=_documented(SessionCount))
     async def resize(request: Request) -> Response:

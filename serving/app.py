@@ -15,8 +15,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import Any
-from zlib import crc32
+from typing import TYPE_CHECKING, Any
 
 from processor.engine import PredictReply, PredictRequest
 from processor.errors import BadInput, FreshetError, NotFound, NotReady
@@ -39,11 +38,16 @@ from serving.codecs.wire import MAX_BODY_NBYTES, Headers, deflate, dump_json, he
 from serving.control import Act, Gate, nothing_to_control
 from serving.desk import Desk
 from serving.dialects import DIALECTS
+from serving.headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
 from serving.heads import Heads
 from serving.lifecycle import Lifecycle
 from serving.metrics import CONTENT_TYPE, Metrics
 from serving.routes import PREDICTS, Route, parse
 from serving.sharedmemory import Regions
+
+if TYPE_CHECKING:
+    from serving.logs import AccessLog
+    from serving.trail import Trace, Trail
 
 log = logging.getLogger("freshet.http")
 
@@ -62,15 +66,10 @@ def generation_headers(generation: Generation) -> tuple[tuple[bytes, bytes], tup
     )
 
 
-def caller_of(headers: Headers) -> int | None:
-    """x-caller-id as a number, the same in every process, or None."""
-    text = headers.get(b"x-caller-id")
-    return None if text is None else crc32(text)
-
-
-def internal_error() -> Answer:
+def internal_error(headers: Headers) -> Answer:
     """The reply to a request that failed for a reason that is not its own; logs the exception being handled."""
-    log.exception("a request failed for a reason that is not its own")
+    fields = {"request_id": request_id_of(headers)}
+    log.exception("a request failed for a reason that is not its own", extra={"fields": fields})
     return 500, error_body("internal error"), [JSON_TYPE]
 
 
@@ -89,10 +88,12 @@ class DataApp:
         control: Act = nothing_to_control,
         gate: Gate | None = None,
         regions: Regions | None = None,
+        access: AccessLog | None = None,
+        trail: Trail | None = None,
     ):
         """default_timeout_s: how long a request may take that does not say so itself; None for any time. desk: the
         event loop's, if another port has it too. control, gate: what clients may change. regions: shared memory, if it
-        is served."""
+        is served. access, trail: where requests are logged and traced; None for nowhere."""
         self._lifecycle = lifecycle
         self.metrics = metrics
         self._version = version
@@ -101,6 +102,8 @@ class DataApp:
         self.desk = desk or Desk()
         self._default_timeout_s = default_timeout_s
         self._control, self._gate, self._regions = control, gate or Gate(), regions
+        self.access, self._trail = access, trail
+        self._turn = 0
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
             "live": self._live,
             "ready": self._ready,
@@ -127,15 +130,15 @@ class DataApp:
         if scope["type"] != "http":
             raise RuntimeError(f"http wanted, got {scope['type']}")
         start_s = time.perf_counter()
-        protocol = "http"
+        protocol, sent = "http", dict(scope["headers"])
         try:
             route = parse(scope.get("raw_path") or scope["path"].encode(), scope["method"])
             protocol = DIALECTS[route.action].protocol if route.action in PREDICTS else "http"
             _check_method(scope["method"], route)
             if route.action in PREDICTS:
-                status, body, headers = await self._predict(route, dict(scope["headers"]), receive)
+                status, body, headers = await self._predict(route, sent, receive)
             elif route.method == "POST":
-                status, body, headers = await self._post(route, dict(scope["headers"]), receive)
+                status, body, headers = await self._post(route, sent, receive)
             else:
                 status, body, headers = await self._gets[route.action](route)
         except FreshetError as error:
@@ -149,24 +152,46 @@ class DataApp:
                 raise
             status, body, headers = error_reply(NotReady("server: draining"))
         except Exception:
-            status, body, headers = internal_error()
-        self.metrics.observe(protocol, status, time.perf_counter() - start_s)
+            status, body, headers = internal_error(sent)
+        seconds = time.perf_counter() - start_s
+        self.metrics.observe(protocol, status, seconds)
+        if self.access is not None:
+            self.access(protocol, scope["path"][:200], status, seconds, request_id_of(sent), len(body))
+        if REQUEST_ID in sent:
+            headers = [*headers, (REQUEST_ID, sent[REQUEST_ID][:MAX_REQUEST_ID_NBYTES])]
         await reply(send, status, body, headers)
 
-    def start(self, route: Route, headers: Headers, body: bytes, answered: Callable[[Answer], None]) -> None:
+    def start(
+        self,
+        route: Route,
+        headers: Headers,
+        body: bytes,
+        answered: Callable[[Answer], None],
+        trace: Trace | None = None,
+    ) -> None:
         """Decodes and submits one predict request; `answered` is called once, later, on the running event loop.
 
         body: whole, as sent. Raises FreshetError when the request cannot be submitted. Both the ASGI route and the
-        protocol below ASGI (serving.protocol) go through here.
+        protocol below ASGI (serving.protocol) go through here. trace: of a request that is traced already.
         """
+        trail = self._trail
+        if trail is not None and trace is None:
+            begun = trail.begin(headers, DIALECTS[route.action].protocol)
+            if begun is not None:
+                self._start_traced(trail, begun, route, headers, body, answered)
+                return
         started_s = time.perf_counter()
+        # How long it takes to read and to print is noted of one request in some: noting all costs more than it tells.
+        self._turn = (self._turn + 1) % TIMED_EVERY
+        timed = not self._turn
         processor = self._lifecycle.processor()
         # Most of an overload is refused here, before a byte of the body is read.
         timeout_s = header_timeout_s(headers) or self._default_timeout_s
+        key = headers.get(STICKY_KEY)
         if route.action == "infer":
-            replica = processor.admit(route.model, route.version, route.label, timeout_s)
+            replica = processor.admit(route.model, route.version, route.label, timeout_s, key)
         else:
-            replica = asking.admit_servable(processor, route, timeout_s)
+            replica = asking.admit_servable(processor, route, timeout_s, key)
         manifest, served, dialect = replica.manifest, self.desk.served, DIALECTS[route.action]
         body = inflate(body, headers, self.max_body_nbytes)
         regions = self._regions
@@ -177,9 +202,12 @@ class DataApp:
                 served.failed(route.model, manifest.version, taken_s)
                 answered(error_reply(result))
                 return
+            if trace is not None:
+                trace.computed(result.generation, result.timing)
             rows = len(next(iter(result.outputs.values())))
             self.metrics.predicted(result.model, rows)
             served.succeeded(result.model, result.generation.version, rows, taken_s)
+            encoding_s = time.perf_counter() if timed else 0.0
             try:
                 content, kinds = dialect.encode(result, options, regions)
                 if b"accept-encoding" in headers:
@@ -188,18 +216,48 @@ class DataApp:
             except FreshetError as error:
                 answered(error_reply(error))
             except Exception:
-                answered(internal_error())
+                answered(internal_error(headers))
             else:
+                if timed:
+                    self.metrics.stage(dialect.protocol, "encode", time.perf_counter() - encoding_s)
                 answered((200, content, (*kinds, *generation_headers(result.generation))))
 
         try:
             inputs, options = dialect.decode(body, headers, manifest, regions)
             timeout_s = options.timeout_s or self._default_timeout_s
-            request = PredictRequest(route.model, inputs, route.version, route.label, timeout_s, caller_of(headers))
+            request = PredictRequest(
+                route.model, inputs, route.version, route.label, timeout_s, caller_of(headers), key,
+                request_id_of(headers),
+            )  # fmt: skip
             self.desk.submit(processor, request, replica, finish)
         except FreshetError:
             served.failed(route.model, manifest.version, time.perf_counter() - started_s)
             raise
+        if timed:
+            self.metrics.stage(dialect.protocol, "parse", time.perf_counter() - started_s)
+
+    def _start_traced(
+        self,
+        trail: Trail,
+        trace: Trace,
+        route: Route,
+        headers: Headers,
+        body: bytes,
+        answered: Callable[[Answer], None],
+    ) -> None:
+        """start() of a request that is traced."""
+        trace.model = route.model
+
+        def traced(answer: Answer) -> None:
+            trail.end(trace, answer[0])
+            answered(answer)
+
+        try:
+            self.start(route, headers, body, traced, trace)
+        except FreshetError as error:
+            trail.end(trace, error.http_status)
+            raise
+        trace.parsed_s = time.monotonic()
 
     async def _predict(self, route: Route, headers: Headers, receive: Receive) -> Answer:
         """The predict routes where the protocol below ASGI does not take them."""

@@ -58,9 +58,9 @@ def _no_servable(model: str, version: int | None) -> NotFound:
     return NotFound(f"Servable not found for request: {which}")
 
 
-def admit_servable(processor: Processor, who: Who, timeout_s: float | None) -> Replica:
+def admit_servable(processor: Processor, who: Who, timeout_s: float | None, key: bytes | None = None) -> Replica:
     """See Predictor.admit, for TensorFlow Serving's clients."""
-    return servable(who, lambda *asked: processor.admit(*asked, timeout_s))
+    return servable(who, lambda *asked: processor.admit(*asked, timeout_s, key))
 
 
 def servable_manifest(processor: Processor, who: Who) -> tuple[Manifest, Generation]:

@@ -18,6 +18,8 @@ from compiler.command import compile_command
 from processor.errors import FreshetError
 from serving.demo import demo
 from serving.importing import draw, import_command
+from serving.logs import log_to_stderr
+from serving.recordings import recordings_app
 from serving.tables import tables_app
 from serving.training import bench_app, train
 
@@ -34,6 +36,7 @@ app.command()(train)
 app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
 app.add_typer(tables_app, name="tables")
+app.add_typer(recordings_app, name="recordings")
 app.command()(demo)
 app.command("import")(import_command)
 app.command("compile")(compile_command)
@@ -114,6 +117,16 @@ def serve(
         float | None, typer.Option(help="Seconds between looks at the repository. [0.05]")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line. [text]")] = None,
+    access_log_share: Annotated[
+        float | None, typer.Option(help="Share of the requests to log, one line each. [0]")
+    ] = None,
+    trace_endpoint: Annotated[
+        str | None, typer.Option(help="OpenTelemetry collector, by OTLP over HTTP: http://host:4318. [none]")
+    ] = None,
+    trace_share: Annotated[
+        float | None, typer.Option(help="Share of the requests to trace that bring no traceparent. [0.01]")
+    ] = None,
     undo_depth: Annotated[int | None, typer.Option(help="Deltas that can be rolled back in memory. [16]")] = None,
     max_queue_rows: Annotated[
         int | None, typer.Option(help="Candidate rows that may wait before shedding. [65536]")
@@ -137,6 +150,11 @@ def serve(
     ] = None,
     remote_cache_rows: Annotated[
         int | None, typer.Option(help="Rows of each remote table kept in memory, in each process. [1000000]")
+    ] = None,
+    record: Annotated[str | None, typer.Option(help="Folder for a sample of the requests, as Parquet. [none]")] = None,
+    record_share: Annotated[float | None, typer.Option(help="Share of the requests to record. [0.01]")] = None,
+    record_max_bytes: Annotated[
+        int | None, typer.Option(help="Disk for recorded requests; the oldest go first. [1073741824]")
     ] = None,
     model_control: Annotated[
         str | None,
@@ -162,22 +180,10 @@ def serve(
     if table_memory is not None:
         options["table_memory"] = split_names(table_memory)
     settings = load_config(options, os.environ, config)
-    _log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     from serving.server import Server
 
     raise typer.Exit(Server(settings, version=package_version()).run())
-
-
-def _log_to_stderr(level: str) -> None:
-    import logging
-
-    logging.basicConfig(
-        level=level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        force=True,
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
 @app.command()

@@ -16,14 +16,17 @@ from typing import Any
 
 from processor.budgets import Budgets
 from processor.errors import BadInput
+from processor.policy import ModelPolicy
 from processor.stores.config import RemoteConfig
 from serving.control import MODES
 from serving.guard import is_loopback
+from serving.logs import FORMATS
 
 ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
 COMPUTES = ("auto", "inline", "threads")
 POLICIES = ("shared", "round-robin", "mod", "least-loaded")
+SECTIONS = ("groups", "model")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -47,12 +50,17 @@ class ServeConfig:
     batch_window_us: float = 0.0
     default_timeout_ms: float = 0.0
     groups: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
     models: list[str] = field(default_factory=list)
     max_body_bytes: int = 64 << 20
     drain_s: float = 0.0
     shutdown_timeout_s: float = 30.0
     poll_interval_s: float = 0.05
     log_level: str = "info"
+    log_format: str = "text"
+    access_log_share: float = 0.0
+    trace_endpoint: str = ""
+    trace_share: float = 0.01
     undo_depth: int = 16
     max_queue_rows: int = 65536
     table_memory: list[str] = field(default_factory=list)
@@ -62,6 +70,9 @@ class ServeConfig:
     remote_timeout_s: float = 0.05
     remote_on_error: str = "default"
     remote_cache_rows: int = 1_000_000
+    record: str = ""
+    record_share: float = 0.01
+    record_max_bytes: int = 1 << 30
     model_control: str = "none"
     shared_memory: str = "off"
     given: frozenset[str] = field(default=frozenset(), repr=False)
@@ -138,7 +149,40 @@ class ServeConfig:
             self.shared_memory == "off" or (self.shared_memory == "on" and self.workers == 1),
             f"shared_memory: off, or with one worker on, wanted, got {self.shared_memory[:40]!r}",
         )
+        _want(
+            self.log_format in FORMATS,
+            f"log_format: one of {', '.join(FORMATS)} wanted, got {self.log_format[:40]!r}",
+        )
+        for name in ("access_log_share", "trace_share"):
+            _want(0 <= getattr(self, name) <= 1, f"{name}: 0 to 1 wanted, got {getattr(self, name):g}")
+        _want(
+            not self.trace_endpoint or self.trace_endpoint.startswith(("http://", "https://")),
+            f"trace_endpoint: an http:// or https:// address wanted, got {self.trace_endpoint[:64]!r}",
+        )
+        _want(0 < self.record_share <= 1, f"record_share: above 0, to 1, wanted, got {self.record_share:g}")
+        _want(
+            1 << 20 <= self.record_max_bytes <= 1 << 50,
+            f"record_max_bytes: {1 << 20} to {1 << 50} wanted, got {self.record_max_bytes}",
+        )
         self.budgets()
+        self.policies()
+
+    def watching(self) -> dict[str, Any]:
+        """What serving.watching makes access log and traces of, JSON-able."""
+        names = ("access_log_share", "trace_endpoint", "trace_share")
+        return {name: getattr(self, name) for name in names}
+
+    def recording(self, processes: int) -> dict[str, Any] | None:
+        """What a Recorder of one of so many processes is made of, but for its name; None where nothing is recorded."""
+        if not self.record:
+            return None
+        return {"folder": self.record, "share": self.record_share, "max_nbytes": self.record_max_bytes // processes}
+
+    def policies(self) -> dict[str, ModelPolicy]:
+        """[model.NAME] sections; raises BadInput."""
+        for name in self.model:
+            _want(not self.models or name in self.models, f"model.{name[:64]}: not among models")
+        return {name: ModelPolicy.parse(raw, f"model.{name[:64]}") for name, raw in self.model.items()}
 
     def budgets(self) -> Budgets:
         """Memory for the rows of tables; raises BadInput."""
@@ -214,10 +258,13 @@ def _read_toml(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise BadInput(f"config: {path}: not valid TOML: {error}") from None
     for key, value in document.items():
-        if key not in (*_PARSERS, "groups"):
-            raise BadInput(f"config: unknown key {key[:64]!r}; known: {', '.join(_PARSERS)}, groups")
-        if key == "groups":
-            _check_groups(value)
+        if key not in (*_PARSERS, *SECTIONS):
+            raise BadInput(f"config: unknown key {key[:64]!r}; known: {', '.join((*_PARSERS, *SECTIONS))}")
+        if key in SECTIONS:
+            if type(value) is not dict or any(type(section) is not dict for section in value.values()):
+                raise BadInput(f"config: {key}: sections such as [{key}.name] wanted")
+            if key == "groups":
+                _check_groups(value)
             continue
         wanted = _KINDS[key]
         if wanted is float and type(value) is int:
@@ -234,8 +281,6 @@ def _check_groups(groups: Any) -> None:
         "models": (list,), "sessions": (int,), "threads_per_session": (int,), "cpus": (str,), "policy": (str,),
         "batch_window_us": (int, float), "max_queue_rows": (int,),
     }  # fmt: skip
-    if type(groups) is not dict or any(type(group) is not dict for group in groups.values()):
-        raise BadInput("config: groups: sections such as [groups.baseline] wanted")
     for name, group in groups.items():
         for key, value in group.items():
             where = f"config: groups.{name[:64]}.{key[:64]}"
@@ -261,6 +306,6 @@ def _want(condition: bool, message: str) -> None:
 _KINDS: dict[str, type] = {
     f.name: {"str": str, "int": int, "float": float, "list[str]": list}[str(f.type)]
     for f in fields(ServeConfig)
-    if f.name not in ("given", "groups")
+    if f.name not in ("given", *SECTIONS)
 }
 _PARSERS: dict[str, Callable[[str], Any]] = {key: split_names if kind is list else kind for key, kind in _KINDS.items()}

@@ -6,7 +6,8 @@ port wants a token, they have to bring the same one. A version is named, never a
 to be the folder that the model has anyway.
 
 Order of a new configuration: it is checked whole before anything changes; then versions are loaded, labels set, and
-only then versions unloaded, so that no model is without an answer in between.
+only then versions unloaded, so that no model is without an answer in between. Its policy of versions becomes the
+model's (processor.policy): it goes on to say what is loaded when versions come.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from processor.errors import BadInput, FreshetError, NotFound
 from processor.groups import GroupStats
 from processor.host import ModelHost
+from processor.policy import VersionPolicy
 from processor.repository import Repository
 from processor.routes import AVAILABLE
 from processor.session import SessionStats
@@ -30,6 +32,7 @@ log = logging.getLogger("freshet.control")
 EXPLICIT = "explicit"
 MODES = ("none", EXPLICIT)
 MAX_MODELS = 1024
+MAX_LATEST = 999_999
 
 Document = dict[str, Any]
 Act = Callable[[str, Document], Document]
@@ -124,6 +127,7 @@ class Control:
     def _reload(self, arguments: Document) -> Document:
         """arguments: {"models": [{name, base_path, policy, count, versions, labels}]}."""
         host, wanted = self._host(), {}
+        policies = {}
         for config in arguments["models"]:
             name = config["name"]
             if name in wanted:
@@ -131,14 +135,16 @@ class Control:
             host.status(name)
             self._check_path(name, config["base_path"])
             wanted[name] = _chosen(config, self._versions(name))
+            policies[name] = _policy(config)
         for config in arguments["models"]:
             name = config["name"]
             served = _available(host, name)
             for version in wanted[name]:
                 if version not in served:
-                    host.load(name, version, by_hand=config["policy"] != "latest" or config["count"] > 1)
+                    host.load(name, version, by_hand=False)
             for label, version in config["labels"].items():
                 host.set_label(name, label, version)
+            host.set_policy(name, {"versions": policies[name]})
         for name in host.models():
             for version in _available(host, name):
                 if version not in wanted.get(name, ()):
@@ -170,6 +176,13 @@ class Control:
 
 def _available(host: ModelHost, model: str) -> list[int]:
     return sorted(s.version for s in host.status(model) if s.state == AVAILABLE)
+
+
+def _policy(config: Document) -> str | list[int]:
+    """A configuration's policy as processor.policy spells it; raises BadInput."""
+    latest = f"latest:{min(config['count'], MAX_LATEST)}"
+    policy: str | list[int] = {"latest": latest, "all": "all"}.get(config["policy"]) or config["versions"]
+    return VersionPolicy.parse(policy, "model_version_policy").spelled
 
 
 def _chosen(config: Document, known: list[int]) -> list[int]:

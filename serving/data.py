@@ -11,11 +11,13 @@ from serving.app import DataApp
 from serving.control import Act, Gate
 from serving.desk import Desk
 from serving.lifecycle import Lifecycle
+from serving.logs import AccessLog
 from serving.metrics import Metrics
 from serving.port import Port
 from serving.protocol import PredictProtocol
 from serving.rpc.server import RpcPort
 from serving.sharedmemory import Regions
+from serving.trail import Trail
 
 
 class DataPorts:
@@ -35,6 +37,8 @@ class DataPorts:
         default_timeout_s: float | None,
         shutdown_timeout_s: float,
         shared_memory: bool = False,
+        access: AccessLog | None = None,
+        trail: Trail | None = None,
         protocol: Callable[..., PredictProtocol] = PredictProtocol,
         protocol_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -49,6 +53,8 @@ class DataPorts:
             "control": control,
             "gate": gate,
             "regions": Regions() if shared_memory else None,
+            "access": access,
+            "trail": trail,
         }
         app = DataApp(lifecycle, metrics, **shared)
         connection = functools.partial(protocol, data_app=app, **(protocol_options or {}))

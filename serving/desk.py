@@ -43,7 +43,7 @@ class Desk:
             processor.submit(request, self._hand_over(finish), replica)
         else:
             # Binding such a request runs the stage, which is long for an event loop.
-            self._stages.submit(processor, request, self._hand_over(finish), finish)
+            self._stages.submit(processor, request, replica, self._hand_over(finish), finish)
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:
         """Has replies come on this loop: computed there, or handed over by session threads."""

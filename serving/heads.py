@@ -3,7 +3,7 @@
 A client sends the same request line and headers with every request of one size, so what the parser made of them once
 is kept. A head is kept only when the parser has read it as the whole head of one message, on a message boundary: the
 same bytes on a boundary mean the same again. What is kept is bounded in number and in bytes; a head that is new to
-every request (a trace id in it) costs a look-up and the parser.
+every request (a trace id in it) costs a look-up and the parser, and is not kept.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from serving.codecs.wire import Headers
+from serving.headers import REQUEST_ID, STICKY_KEY, TRACEPARENT
 from serving.routes import Route
 
 END = b"\r\n\r\n"
 MAX_KEPT = 256
 MAX_HEAD_NBYTES = 2048
 MAX_LENGTH_DIGITS = 18
+# Headers that make nearly every head another one.
+UNLIKE = frozenset({REQUEST_ID, STICKY_KEY, TRACEPARENT})
 
 
 class Head(NamedTuple):
@@ -42,6 +45,8 @@ class Heads:
     def keep(self, data: bytes, route: Route, headers: Headers) -> None:
         """The parser has read `data` as one request, from boundary to boundary, on a connection that stays."""
         end = data.find(END, 0, MAX_HEAD_NBYTES) + len(END)
+        if not UNLIKE.isdisjoint(headers):
+            return
         length = headers.get(b"content-length", b"")
         if end < len(END) or b"transfer-encoding" in headers or not length.isdigit() or len(length) > MAX_LENGTH_DIGITS:
             return

@@ -1,16 +1,16 @@
 """Prometheus text: the processor's own counts, and request counts and latencies by protocol and status code.
 
-Thread ownership: observe() is called on the data port's event loop only and touches plain Python integers;
-scrape() runs in any thread and copies each list once, under the interpreter's lock, before it reads it.
+Thread ownership: observe(), predicted() and stage() are called on the data port's event loop only, and note; scrape()
+runs in any thread, and sorts what has been noted (_Series).
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from processor.errors import FreshetError
 from serving.lifecycle import Lifecycle
+from serving.version_metrics import buckets, version_families
 
 if TYPE_CHECKING:
     from processor.engine import ModelStats
@@ -32,12 +33,18 @@ BOUNDS_S = (
     0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 
+# The same for what takes a fraction of that: half octaves from 2 us.
+STAGE_BOUNDS_S = tuple(round(2e-6 * 2 ** (n / 2), 8) for n in range(30))
+
+SORT_EVERY = 512
+
 Value = Callable[["ModelStats"], float | None]
 
 # name, help, value of one model
 COUNTERS: tuple[tuple[str, str, Value], ...] = (
     ("freshet_model_deltas", "Deltas applied to the served version.", lambda s: s.delta_count),
     ("freshet_model_delta_rows", "Table rows that those deltas changed.", lambda s: s.delta_rows),
+    ("freshet_model_delta_bytes", "Bytes of their tensors.", lambda s: s.delta_nbytes),
     ("freshet_model_lookups", "Embedding lookups.", lambda s: s.lookups),
     ("freshet_model_lookup_misses", "Embedding lookups answered by the default row.", lambda s: s.misses),
     (
@@ -123,30 +130,60 @@ SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] =
 )
 
 
+# What a process counts only where it has been asked to.
+OTHERS = {
+    "recorded_requests": "Requests that were recorded.",
+    "recorded_rows": "Candidate rows of those.",
+    "recording_dropped": "Requests that were to be recorded, but found the queue full.",
+    "traced_requests": "Requests whose traces were sent.",
+    "traces_dropped": "Traces that found the queue full, or could not be sent.",
+}
+
+
 class _Series:
-    """Requests of one protocol and code. counts: one a bucket of BOUNDS_S, and one above them."""
+    """A histogram. seconds: those that have been noted, but not sorted into it yet: one at a time costs three times as
+    much. They are noted by one thread, at the end of the list; whoever sorts them takes them from its beginning."""
 
-    __slots__ = ("counts", "sum_s")
+    __slots__ = ("_bounds_s", "_counts", "_lock", "_sum_s", "seconds")
 
-    def __init__(self, counts: list[int] | None = None, sum_s: float = 0.0) -> None:
-        self.counts = counts or [0] * (len(BOUNDS_S) + 1)
-        self.sum_s = sum_s
+    def __init__(self, bounds_s: Sequence[float], counts: Sequence[int] = (), sum_s: float = 0.0) -> None:
+        """counts: one a bound, and one above them."""
+        self.seconds: list[float] = []
+        self._bounds_s = np.array(bounds_s)
+        self._counts = np.array(counts or [0] * (len(bounds_s) + 1), np.int64)
+        self._sum_s = sum_s
+        self._lock = threading.Lock()
+
+    def sorted(self) -> tuple[list[int], float]:
+        """Counts and sum of all that has been noted."""
+        with self._lock:
+            seconds = self.seconds.copy()
+            if seconds:
+                del self.seconds[: len(seconds)]
+                self._counts += np.bincount(np.searchsorted(self._bounds_s, seconds), minlength=len(self._counts))
+                self._sum_s += sum(seconds)
+            return self._counts.tolist(), self._sum_s
 
 
 class Counts:
-    """Requests by protocol and status code, predictions by model: what one process has answered."""
+    """Requests by protocol and status code, predictions by model, time of parsing and encoding by protocol: what one
+    process has answered."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, int], _Series] = {}
         self._predicted: dict[str, list[int]] = {}
+        self._stages: dict[tuple[str, str], _Series] = {}
+        self._sources: list[Callable[[], Mapping[str, int]]] = []
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
         """Counts one answered request."""
         series = self._series.get((protocol, code))
         if series is None:
-            series = self._series[protocol, code] = _Series()
-        series.counts[bisect_left(BOUNDS_S, seconds)] += 1
-        series.sum_s += seconds
+            series = self._series[protocol, code] = _Series(BOUNDS_S)
+        noted = series.seconds
+        noted.append(seconds)
+        if len(noted) >= SORT_EVERY:
+            series.sorted()
 
     def predicted(self, model: str, rows: int) -> None:
         """Counts one prediction that was answered. model: one that exists, so that labels stay few."""
@@ -156,10 +193,32 @@ class Counts:
         counts[0] += 1
         counts[1] += rows
 
+    def stage(self, protocol: str, name: str, seconds: float) -> None:
+        """Counts one request's parsing ("parse") or encoding ("encode"): of one in some, not of every one."""
+        series = self._stages.get((protocol, name))
+        if series is None:
+            series = self._stages[protocol, name] = _Series(STAGE_BOUNDS_S)
+        series.seconds.append(seconds)
+        if len(series.seconds) >= SORT_EVERY:
+            series.sorted()
+
+    def stages(self) -> Iterator[tuple[str, str, list[int], float]]:
+        """(protocol, stage, requests by bound and beyond, sum of seconds), in order."""
+        for (protocol, name), series in sorted(self._stages.copy().items()):
+            yield protocol, name, *series.sorted()
+
+    def source(self, counters: Callable[[], Mapping[str, int]]) -> None:
+        """From now on these are counted too: names of OTHERS."""
+        self._sources.append(counters)
+
+    def others(self) -> dict[str, int]:
+        """What the sources count."""
+        return {name: count for counters in self._sources for name, count in counters().items()}
+
     def series(self) -> Iterator[tuple[str, int, list[int], float]]:
         """(protocol, code, requests by bound and beyond, sum of seconds), in order."""
         for (protocol, code), series in sorted(self._series.copy().items()):
-            yield protocol, code, list(series.counts), series.sum_s
+            yield protocol, code, *series.sorted()
 
     def predictions(self) -> Iterator[tuple[str, int, int]]:
         """(model, predictions, rows), in order."""
@@ -171,6 +230,8 @@ class Counts:
         return {
             "series": {f"{protocol} {code}": [*counts, sum_s] for protocol, code, counts, sum_s in self.series()},
             "predicted": {model: [requests, rows] for model, requests, rows in self.predictions()},
+            "others": self.others(),
+            "stages": {f"{protocol} {name}": [*counts, sum_s] for protocol, name, counts, sum_s in self.stages()},
         }
 
     @classmethod
@@ -179,7 +240,11 @@ class Counts:
         counts = cls()
         for key, (*numbers, sum_s) in snapshot.get("series", {}).items():
             protocol, code = key.split()
-            counts._series[protocol, int(code)] = _Series(numbers, sum_s)
+            counts._series[protocol, int(code)] = _Series(BOUNDS_S, numbers, sum_s)
+        counts.source(lambda: snapshot.get("others", {}))
+        for key, (*numbers, sum_s) in snapshot.get("stages", {}).items():
+            protocol, name = key.split()
+            counts._stages[protocol, name] = _Series(STAGE_BOUNDS_S, numbers, sum_s)
         counts._predicted = dict(snapshot.get("predicted", {}))
         return counts
 
@@ -190,10 +255,15 @@ class Metrics(Collector):
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         self._counts = Counts()
-        self.observe, self.predicted = self._counts.observe, self._counts.predicted
+        self.observe, self.predicted, self.stage = self._counts.observe, self._counts.predicted, self._counts.stage
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
+
+    @property
+    def own(self) -> Counts:
+        """Those of this process."""
+        return self._counts
 
     def counts(self) -> Counts:
         """Those of every process that answers for this server."""
@@ -219,12 +289,14 @@ class Metrics(Collector):
         counts = self.counts()
         yield from _request_families(counts)
         yield from _prediction_families(counts)
+        for name, count in counts.others().items():
+            yield CounterMetricFamily(f"freshet_{name}", OTHERS[name], count)
         yield from self._model_families()
 
     def _model_families(self) -> Iterator[Metric]:
         try:
             processor = self._lifecycle.processor()
-            stats, groups = processor.stats(), processor.group_stats()
+            stats, groups, versions = processor.stats(), processor.group_stats(), processor.version_stats()
         except FreshetError:
             # Loading or closed: the server's own counts are still worth reading.
             return
@@ -237,7 +309,9 @@ class Metrics(Collector):
                     if number is not None:
                         family.add_metric((snapshot.model,), number)
                 yield family
+        yield from _delta_families(stats)
         yield from _tier_families(stats)
+        yield from version_families(versions)
 
 
 def _request_families(counts: Counts) -> Iterator[Metric]:
@@ -252,14 +326,35 @@ def _request_families(counts: Counts) -> Iterator[Metric]:
         labels=("protocol", "code"),
     )
     for protocol, code, numbers, sum_s in counts.series():
-        total, buckets = 0, []
-        for bound, count in zip((*BOUNDS_S, math.inf), numbers):
-            total += count
-            buckets.append(("+Inf" if bound == math.inf else repr(bound), total))
-        histogram.add_metric((protocol, str(code)), buckets, sum_s)
-        counter.add_metric((protocol, str(code)), total)
-    yield counter
-    yield histogram
+        histogram.add_metric((protocol, str(code)), buckets(BOUNDS_S, numbers), sum_s)
+        counter.add_metric((protocol, str(code)), sum(numbers))
+    stages = HistogramMetricFamily(
+        "freshet_http_stage_duration_seconds",
+        "Reading a request (parse) and writing its reply (encode); one request in 16 is timed.",
+        labels=("protocol", "stage"),
+    )
+    for protocol, name, numbers, sum_s in counts.stages():
+        stages.add_metric((protocol, name), buckets(STAGE_BOUNDS_S, numbers), sum_s)
+    yield from (counter, histogram, stages)
+
+
+def _delta_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
+    apply = HistogramMetricFamily(
+        "freshet_model_delta_apply_duration_seconds", "From a verified delta until it is served.", labels=("model",)
+    )
+    age = HistogramMetricFamily(
+        "freshet_model_delta_age_seconds",
+        "How long ago a delta was published, and its newest event happened, when it was first served.",
+        labels=("model", "since"),
+    )
+    for model in stats:
+        for name, histogram in model.deltas.items():
+            cumulated = buckets(histogram.bounds, histogram.counts)
+            if name == "apply":
+                apply.add_metric((model.model,), cumulated, histogram.total)
+            else:
+                age.add_metric((model.model, name), cumulated, histogram.total)
+    yield from (apply, age)
 
 
 def _tier_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:

@@ -25,6 +25,7 @@ from processor.errors import FreshetError, TooLarge
 from serving.app import Answer, DataApp, internal_error
 from serving.asgi import error_reply
 from serving.dialects import DIALECTS
+from serving.headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
 from serving.routes import PREDICTS, Route, parse
 
 PREDICT_SUFFIXES = (b":predict", b"/infer", b":classify", b":regress", b":processor")
@@ -133,7 +134,7 @@ class PredictProtocol(HttpToolsProtocol):
         except FreshetError as error:
             self._answer(flight, error_reply(error))
         except Exception:
-            self._answer(flight, internal_error())
+            self._answer(flight, internal_error(flight.headers))
 
     def _free(self) -> bool:
         """Whether no request is in flight."""
@@ -156,7 +157,12 @@ class PredictProtocol(HttpToolsProtocol):
     def _answer(self, flight: Flight, answer: Answer) -> None:
         status, body, headers = answer
         flight.response_complete = True
-        self._app.metrics.observe(DIALECTS[flight.route.action].protocol, status, time.perf_counter() - flight.start_s)
+        protocol, seconds = DIALECTS[flight.route.action].protocol, time.perf_counter() - flight.start_s
+        self._app.metrics.observe(protocol, status, seconds)
+        request_id = flight.headers.get(REQUEST_ID)
+        if self._app.access is not None:
+            target = f"{flight.route.model}:{flight.route.action}"
+            self._app.access(protocol, target, status, seconds, request_id_of(flight.headers), len(body))
         if flight.disconnected or self.transport.is_closing():
             return
         said = CLOSE in headers
@@ -165,6 +171,8 @@ class PredictProtocol(HttpToolsProtocol):
         parts = (
             start,
             _lines(tuple(self.server_state.default_headers)),
+            # Not among the lines that are kept: there is another one in every reply.
+            b"" if request_id is None else b"x-request-id: %b\r\n" % request_id[:MAX_REQUEST_ID_NBYTES],
             b"content-length: %d\r\n\r\n" % len(body),
             body,
         )

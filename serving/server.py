@@ -40,6 +40,7 @@ from serving.metrics import Metrics
 from serving.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit, reserve
 from serving.priority import bulk_threads, give_way
 from serving.watcher import Watcher
+from serving.watching import Watching
 
 if TYPE_CHECKING:
     from processor.engine import Processor
@@ -61,6 +62,7 @@ def open_processor(config: ServeConfig) -> Processor:
         "undo_depth": config.undo_depth,
         "remote": config.remote(),
         "budgets": config.budgets(),
+        "policies": config.policies(),
     }
     cores = len(available())
     return Processor.initialize(ProcessorConfig.of(config.session_options(workers=1, cores=cores) | others))
@@ -108,6 +110,7 @@ class Server:
         self._failed = False
         self._announced = False
         self._closing = threading.Lock()
+        self._watching: Watching | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -134,7 +137,9 @@ class Server:
     ) -> None:
         """This process answers."""
         config = self._config
-        self._metrics = Metrics(self._lifecycle)
+        self._metrics = metrics = Metrics(self._lifecycle)
+        self._watching = watching = Watching(config.watching(), config.recording(1), 0)
+        watching.count(metrics.own)
         self._front = ports = DataPorts(
             self._lifecycle,
             self._metrics,
@@ -149,8 +154,16 @@ class Server:
             default_timeout_s=config.default_timeout_s,
             shutdown_timeout_s=config.shutdown_timeout_s,
             shared_memory=config.shared_memory == "on",
+            access=watching.access,
+            trail=watching.trail,
         )
-        self._open = lambda: open_processor(config)
+
+        def open_watched() -> Processor:
+            processor = open_processor(config)
+            watching.record(processor, metrics.own)
+            return processor
+
+        self._open = open_watched
 
     def _supervise(self, data: socket.socket, version: str) -> None:
         """Worker processes answer."""
@@ -168,6 +181,9 @@ class Server:
             log_level=config.log_level,
             version=version,
             remote=config.remote(),
+            recording=config.recording(self._workers),
+            watching=config.watching(),
+            log_format=config.log_format,
             grpc_address=self.grpc_address,
             model_control=config.model_control,
             admin_token=config.admin_token,
@@ -303,6 +319,8 @@ class Server:
             processor = self._lifecycle.close()
         if processor is not None:
             processor.close()
+        if self._watching is not None:
+            self._watching.close()
         self._reserved.close()
         log.info("stopped")
 

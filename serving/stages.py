@@ -15,6 +15,7 @@ from typing import Any
 
 from processor.engine import PredictReply, PredictRequest
 from processor.errors import Expired, FreshetError, Overloaded
+from processor.replica import Replica
 
 log = logging.getLogger("freshet.http")
 
@@ -34,20 +35,29 @@ class Stages:
         # Counts by its length, which the loop adds to and threads take from.
         self._waiting: set[int] = set()
 
-    def submit(self, processor: Any, request: PredictRequest, done: Finish, finish: Finish) -> None:
-        """Processor.submit(request, done) on another thread; an error of it goes to finish(). Raises Overloaded."""
+    def submit(self, processor: Any, request: PredictRequest, replica: Replica, done: Finish, finish: Finish) -> None:
+        """Processor.submit(request, done, replica) on another thread; an error of it goes to finish(). Raises
+        Overloaded."""
         if len(self._waiting) >= MAX_WAITING:
             raise Overloaded(f"model {request.model!r}: more than {MAX_WAITING} requests wait for its stage")
         self._waiting.add(id(request))
-        self._threads.submit(self._run, processor, request, done, finish, time.monotonic())
+        self._threads.submit(self._run, processor, request, replica, done, finish, time.monotonic())
 
-    def _run(self, processor: Any, request: PredictRequest, done: Finish, finish: Finish, submitted_s: float) -> None:
+    def _run(
+        self,
+        processor: Any,
+        request: PredictRequest,
+        replica: Replica,
+        done: Finish,
+        finish: Finish,
+        submitted_s: float,
+    ) -> None:
         try:
             if request.timeout_s is not None:
                 request.timeout_s -= time.monotonic() - submitted_s
                 if request.timeout_s <= 0:
                     raise Expired("deadline: passed before the model's stage could run")
-            processor.submit(request, done)
+            processor.submit(request, done, replica)
         except FreshetError as error:
             self._post(finish, error)
         except Exception:

@@ -67,17 +67,27 @@ def rows_of(keys, tag):
     return np.array([row_of(k, tag) for k in keys], np.float32).reshape(len(keys), DIM)
 
 
-def write_package(repository, version=1, users=range(20), tags=("a", "b", "c"), seed=0, model="small", dtype="float32"):
-    """Commits a version; returns its folder."""
+def write_package(
+    repository,
+    version=1,
+    users=range(20),
+    tags=("a", "b", "c"),
+    seed=0,
+    model="small",
+    dtype="float32",
+    weights=make_weights,
+    artefact=make_artefact,
+):
+    """Commits a version; returns its folder. weights: dense tensors by seed. artefact: its executable's bytes."""
     keys = {"user": np.array(list(users), np.int64), "tag": np.array([tag_id(t) for t in tags], np.int64)}
     with VersionWriter(Path(repository), model, version) as writer:
         for name, table_keys in keys.items():
             writer.tensors(table_file(name), packed(table_keys, rows_of(table_keys, 0), dtype))
-        writer.tensors(DENSE, make_weights(seed))
+        writer.tensors(DENSE, weights(seed))
         folder = writer.folder / "compiled" / "onnxruntime-cpu"
         folder.mkdir(parents=True)
         for bucket in BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
+            (folder / f"b{bucket}.onnx").write_bytes(artefact())
         return writer.commit(manifest(version, len(keys["user"]), len(keys["tag"]), model, dtype))
 
 

@@ -35,6 +35,7 @@ from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 from processor.package.manifest import NAME, Manifest, Stage
 from processor.package.version import DENSE, GRAPH, VersionWriter, table_file
+from processor.package.warmup import carry_warmup
 from processor.repository import Repository, check_name
 from processor.sparse import SparsePlan
 from processor.table import ServedTable, packed
@@ -85,6 +86,7 @@ def import_model(
     ):
         made = Importer(opened, options.samples).make(writer, options.buckets)
         manifest = replace(made.manifest, model=model, version=number, created_at=time.time())
+        carry_warmup(Repository(repository), model, manifest.inputs, writer)
         return Imported(writer.commit(manifest), made.report)
 
 

@@ -15,6 +15,8 @@ from compiler.parts import Parts, parts
 from processor.package.delta import SUFFIX, Delta, write_delta
 from processor.package.manifest import Executable, Manifest
 from processor.package.version import DELTAS, DENSE, GRAPH, VersionWriter, table_file
+from processor.package.warmup import carry_warmup
+from processor.repository import Repository
 from processor.table import packed
 
 MOST_COUNTED = 2**32 - 1
@@ -48,6 +50,7 @@ def publish_version(
             writer.tensors(table_file(name), packed(keys, rows, draft.table(name).dtype, frequencies))
         writer.tensors(DENSE, graph.weights)
         graph.save(writer.folder / GRAPH)
+        carry_warmup(Repository(repository), draft.model, draft.inputs, writer)
         compiled = parts(graph, draft.features, buckets)
         executables: list[Executable] = []
         for role, part in compiled.by_role.items():

@@ -16,4 +16,5 @@ import processor.kernels.pool  # noqa: E402
 import processor.kernels.remote  # noqa: E402
 import processor.kernels.rows  # noqa: E402
 import processor.kernels.rowtypes  # noqa: E402
+import processor.kernels.sketch  # noqa: E402
 import processor.kernels.tiers  # noqa: E402, F401

@@ -115,6 +115,27 @@ def load_f32(typingctx, address):
 
 
 @intrinsic
+def load_f64(typingctx, address):
+    """The float64 at an address."""
+
+    def codegen(context, builder, signature, args):
+        return builder.load(builder.inttoptr(args[0], ir.DoubleType().as_pointer()))
+
+    return types.float64(types.int64), codegen
+
+
+@intrinsic
+def store_f64(typingctx, address, value):
+    """Stores a float64 at an address."""
+
+    def codegen(context, builder, signature, args):
+        builder.store(args[1], builder.inttoptr(args[0], ir.DoubleType().as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float64), codegen
+
+
+@intrinsic
 def prefetch(typingctx, address):
     """Asks for the cache line at an address; any address is allowed."""
 

@@ -69,6 +69,12 @@ class Delta:
     def removed(self) -> int:
         return sum(len(t.removed) for t in self.tables.values())
 
+    @property
+    def nbytes(self) -> int:
+        """Of its tensors."""
+        parts = [a for t in self.tables.values() for a in (t.keys, t.rows, t.removed)]
+        return sum(a.nbytes for a in (*parts, *self.dense.values()))
+
     def check(self, manifest: Manifest) -> None:
         """Raises BadInput unless every tensor fits the model: names, shapes, distinct keys, finite values."""
         tables = {t.name: t for t in manifest.tables}

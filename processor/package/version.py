@@ -115,6 +115,20 @@ class VersionWriter:
         fsync_folder(self._target)
 
 
+def add_file(folder: Path, name: str, data: bytes) -> None:
+    """Puts one file more, or another in its place, into a committed version, and into its manifest; raises NotFound.
+
+    A reader between the two renames finds a file that the manifest does not describe: one that it did not name before,
+    and so does not open, or one whose checksum does not match, which refuses the version until the next look.
+    """
+    manifest = VersionReader(folder).manifest
+    with atomic_file(folder / name) as file:
+        file.write(data)
+    files = {**manifest.files, name: File(len(data), crc32(data))}
+    with atomic_file(folder / MANIFEST) as file:
+        file.write(replace(manifest, files=files).to_json())
+
+
 class VersionReader:
     """A committed version's folder; raises NotFound or Corrupt on construction when the manifest is not sound."""
 

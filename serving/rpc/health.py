@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from processor.errors import NotFound
 from serving.lifecycle import Lifecycle
-from serving.metrics import Metrics
 from serving.rpc.calls import Calls, Handlers, parse
 from serving.rpc.messages import message
 
@@ -20,14 +19,14 @@ LOOK_S = 0.1
 class Health:
     """The service. names: of the services that it answers for, besides "" for all."""
 
-    def __init__(self, lifecycle: Lifecycle, metrics: Metrics, names: Iterable[str]) -> None:
+    def __init__(self, lifecycle: Lifecycle, calls_of: Callable[[str], Calls], names: Iterable[str]) -> None:
         self._lifecycle = lifecycle
         self._names = frozenset(["", *names])
-        calls = Calls(lifecycle, metrics, "grpc")
+        calls = calls_of("grpc")
         self.services: dict[str, Handlers] = {
             f"{PACKAGE}Health": {
-                "Check": calls.unary(f"{PACKAGE}HealthCheckRequest", self._check),
-                "Watch": calls.server_stream(self._watch),
+                "Check": calls.unary("Check", f"{PACKAGE}HealthCheckRequest", self._check),
+                "Watch": calls.server_stream("Watch", self._watch),
             }
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from google.protobuf.json_format import ParseDict
@@ -15,8 +15,17 @@ from serving.codecs import kserve_rpc
 from serving.codecs.templates import Templates
 from serving.control import Act, Gate
 from serving.lifecycle import Lifecycle
-from serving.metrics import Metrics
-from serving.rpc.calls import Answer, Calls, Handlers, authorization_of, code_of, generation_metadata
+from serving.rpc.calls import (
+    OK,
+    Answer,
+    Call,
+    Calls,
+    Handlers,
+    code_of,
+    echo_of,
+    generation_metadata,
+    headers_of,
+)
 from serving.rpc.messages import POOL, message
 from serving.rpc.predictions import Decoded, Predictions
 from serving.sharedmemory import Regions
@@ -24,7 +33,7 @@ from serving.sharedmemory import Regions
 PACKAGE = "inference."
 SERVICE = f"{PACKAGE}GRPCInferenceService"
 # With this in a stream's metadata an error ends the stream with its status, instead of being a reply of it.
-STATUS_ERRORS = "triton_grpc_error"
+STATUS_ERRORS = b"triton_grpc_error"
 # Requests of one stream that are answered at once; their replies keep the order of the requests.
 MAX_IN_FLIGHT = 64
 
@@ -35,7 +44,7 @@ class Inference:
     def __init__(
         self,
         lifecycle: Lifecycle,
-        metrics: Metrics,
+        calls_of: Callable[[str], Calls],
         predictions: Predictions,
         control: Act,
         gate: Gate,
@@ -43,11 +52,11 @@ class Inference:
         version: str,
     ) -> None:
         self._lifecycle, self._predictions, self._control, self._gate = lifecycle, predictions, control, gate
-        self._regions, self._version, self._metrics = regions, version, metrics
+        self._regions, self._version = regions, version
         self._read = regions.read if regions is not None else None
         self._write = regions.write if regions is not None else None
         self._templates: Templates[kserve_rpc.Asked] = Templates()
-        calls = Calls(lifecycle, metrics, "kserve_grpc")
+        self._calls = calls = calls_of("kserve_grpc")
         unary = {
             "ServerLive": self._live,
             "ServerReady": self._ready,
@@ -66,16 +75,16 @@ class Inference:
                 "SystemSharedMemoryRegister": self._shm_register,
                 "SystemSharedMemoryUnregister": self._shm_unregister,
             }
-        handlers: Handlers = {name: calls.unary(f"{PACKAGE}{name}Request", f) for name, f in unary.items()}
-        handlers["ModelInfer"] = calls.raw(self._infer)
-        handlers["ModelStreamInfer"] = calls.stream(self._stream)
+        handlers: Handlers = {name: calls.unary(name, f"{PACKAGE}{name}Request", f) for name, f in unary.items()}
+        handlers["ModelInfer"] = calls.raw("ModelInfer", self._infer)
+        handlers["ModelStreamInfer"] = calls.stream("ModelStreamInfer", self._stream)
         self.services = {SERVICE: handlers}
 
-    async def _infer(self, data: bytes, context: Any) -> Answer:
-        reply, generation = await self._answer(data, context)
+    async def _infer(self, data: bytes, call: Call) -> Answer:
+        reply, generation = await self._answer(data, call)
         return reply, generation_metadata(generation)
 
-    async def _answer(self, data: bytes, context: Any) -> tuple[bytes, Generation]:
+    async def _answer(self, data: bytes, call: Call) -> tuple[bytes, Generation]:
         infer = kserve_rpc.Infer(data, self._templates)
         asked = infer.asked
 
@@ -84,18 +93,29 @@ class Inference:
             inputs, asked = infer.columns(manifest, self._read)
             return Decoded(inputs, asked.timeout_s)
 
-        result = await self._predictions.predict(asked, context, decode, servable=False)
+        result = await self._predictions.predict(asked, call, decode, servable=False)
         return kserve_rpc.encode(result.outputs, asked, result.generation.version, self._write), result.generation
+
+    async def _answer_one(self, data: bytes, context: Any) -> tuple[bytes, Generation]:
+        """One request of a stream."""
+        call = self._calls.begin(context)
+        try:
+            answer = await self._answer(data, call)
+        except FreshetError as error:
+            self._calls.end(call, error.http_status)
+            raise
+        self._calls.end(call, OK)
+        return answer
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Requests are answered side by side, and their replies sent in the order of the requests."""
-        metadata = dict(context.invocation_metadata() or ())
-        as_status = metadata.get(STATUS_ERRORS) == "true"
+        headers = headers_of(context)
+        as_status, echo = headers.get(STATUS_ERRORS) == b"true", echo_of(headers)
         waiting: asyncio.Queue[asyncio.Task[tuple[bytes, Generation]] | None] = asyncio.Queue(MAX_IN_FLIGHT)
 
         async def read() -> None:
             async for data in requests:
-                await waiting.put(asyncio.create_task(self._answer(data, context)))
+                await waiting.put(asyncio.create_task(self._answer_one(data, context)))
             await waiting.put(None)
 
         reading = asyncio.create_task(read())
@@ -105,10 +125,10 @@ class Inference:
                     reply, generation = await task
                 except FreshetError as error:
                     if as_status:
-                        await context.abort(code_of(error), str(error))
+                        await context.abort(code_of(error), str(error), echo)
                     yield _stream_error(str(error))
                 else:
-                    context.set_trailing_metadata(generation_metadata(generation))
+                    context.set_trailing_metadata(generation_metadata(generation) + echo)
                     yield _in_stream(reply)
             await reading
         finally:
@@ -169,7 +189,7 @@ class Inference:
         return message(f"{PACKAGE}RepositoryModelUnloadResponse")()
 
     async def _change(self, operation: str, request: Any, context: Any) -> None:
-        self._gate.check(authorization_of(context))
+        self._gate.check(headers_of(context).get(b"authorization"))
         asking.check_load(request.parameters)
         await self._act(operation, {"model": request.model_name})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from processor.columns import Column
 from processor.engine import PredictReply, PredictRequest
@@ -13,9 +13,10 @@ from processor.package.manifest import Manifest
 from processor.replica import Replica
 from serving import asking
 from serving.desk import Desk
+from serving.headers import STICKY_KEY, caller_of, request_id_of
 from serving.lifecycle import Lifecycle
 from serving.metrics import Metrics
-from serving.rpc.calls import caller_of, reply_future, timeout_of
+from serving.rpc.calls import Call, reply_future, timeout_of
 
 
 class Decoded(NamedTuple):
@@ -35,27 +36,38 @@ class Predictions:
         self._default_timeout_s = default_timeout_s
 
     async def predict(
-        self, who: asking.Who, context: Any, decode: Callable[[Manifest], Decoded], servable: bool
+        self, who: asking.Who, call: Call, decode: Callable[[Manifest], Decoded], servable: bool
     ) -> PredictReply:
-        """The outputs. servable: in the words of TensorFlow Serving. Raises FreshetError."""
+        """The outputs, about to be encoded. servable: in the words of TensorFlow Serving. Raises FreshetError."""
         started_s = time.perf_counter()
-        processor = self._lifecycle.processor()
-        timeout_s = timeout_of(context, self._default_timeout_s)
+        processor, trace = self._lifecycle.processor(), call.trace
+        timeout_s = timeout_of(call.context, self._default_timeout_s)
         if timeout_s is not None and timeout_s <= 0:
             raise Expired("deadline: it had passed when the request came")
+        key = call.headers.get(STICKY_KEY)
         replica: Replica
         if servable:
-            replica = asking.admit_servable(processor, who, timeout_s)
+            replica = asking.admit_servable(processor, who, timeout_s, key)
         else:
-            replica = processor.admit(who.model, who.version, who.label, timeout_s)
+            replica = processor.admit(who.model, who.version, who.label, timeout_s, key)
         manifest, served = replica.manifest, self._desk.served
+        call.model = manifest.model
+        if trace is not None:
+            trace.model = manifest.model
         future, finish = reply_future()
         try:
             decoded = decode(manifest)
             # The deadline of the call goes on while the request is read; a request's own begins with it.
-            timeout_s = timeout_of(context, self._default_timeout_s, decoded.timeout_s)
-            request = PredictRequest(who.model, decoded.inputs, who.version, who.label, timeout_s, caller_of(context))
+            timeout_s = timeout_of(call.context, self._default_timeout_s, decoded.timeout_s)
+            request = PredictRequest(
+                who.model, decoded.inputs, who.version, who.label, timeout_s, caller_of(call.headers), key,
+                request_id_of(call.headers),
+            )  # fmt: skip
             self._desk.submit(processor, request, replica, finish)
+            if trace is not None:
+                trace.parsed_s = time.monotonic()
+            if call.timed:
+                self._metrics.stage(call.protocol, "parse", time.perf_counter() - call.began_s)
             result = await future
             if isinstance(result, FreshetError):
                 raise result
@@ -64,5 +76,8 @@ class Predictions:
             raise
         rows = len(next(iter(result.outputs.values())))
         self._metrics.predicted(result.model, rows)
-        served.succeeded(result.model, result.generation.version, rows, time.perf_counter() - started_s)
+        call.encoding_s = time.perf_counter()
+        served.succeeded(result.model, result.generation.version, rows, call.encoding_s - started_s)
+        if trace is not None:
+            trace.computed(result.generation, result.timing)
         return result

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
-from serving.lifecycle import Lifecycle
-from serving.metrics import Metrics
 from serving.rpc.calls import Calls, Handlers, parse
 from serving.rpc.messages import POOL, message
 
@@ -17,12 +15,13 @@ NOT_FOUND, UNIMPLEMENTED = 5, 12
 class Reflection:
     """The services. names: of those that it lists besides itself."""
 
-    def __init__(self, lifecycle: Lifecycle, metrics: Metrics, names: Iterable[str]) -> None:
+    def __init__(self, calls_of: Callable[[str], Calls], names: Iterable[str]) -> None:
         own = [f"grpc.reflection.{version}.ServerReflection" for version in VERSIONS]
         self._names = sorted([*names, *own])
-        calls = Calls(lifecycle, metrics, "grpc")
+        calls = calls_of("grpc")
         self.services: dict[str, Handlers] = {
-            name: {"ServerReflectionInfo": calls.stream(self._version(name.rpartition(".")[0]))} for name in own
+            name: {"ServerReflectionInfo": calls.stream("ServerReflectionInfo", self._version(name.rpartition(".")[0]))}
+            for name in own
         }
 
     def _version(self, package: str) -> Any:

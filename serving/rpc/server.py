@@ -12,6 +12,7 @@ and thread of its own (see docs/grpc.md for what it measured).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,13 +21,16 @@ from processor.errors import BadInput
 from serving.control import Act, Gate
 from serving.desk import Desk
 from serving.lifecycle import Lifecycle
+from serving.logs import AccessLog
 from serving.metrics import Metrics
+from serving.rpc.calls import Calls
 from serving.rpc.health import Health
 from serving.rpc.inference import Inference
 from serving.rpc.predictions import Predictions
 from serving.rpc.reflection import Reflection
 from serving.rpc.tensorflow import TensorFlowServing
 from serving.sharedmemory import Regions
+from serving.trail import Trail
 
 # What a message may have besides its tensors, which the limit of bodies is about.
 MARGIN_NBYTES = 64 << 10
@@ -46,6 +50,8 @@ class RpcPort:
         control: Act,
         gate: Gate,
         regions: Regions | None = None,
+        access: AccessLog | None = None,
+        trail: Trail | None = None,
         version: str = "",
         max_body_nbytes: int,
         default_timeout_s: float | None = None,
@@ -61,13 +67,14 @@ class RpcPort:
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
             ("grpc.keepalive_permit_without_calls", 1),
         ]
+        calls_of = partial(Calls, lifecycle, metrics, access=access, trail=trail)
         predictions = Predictions(lifecycle, metrics, desk, default_timeout_s)
         services = {
-            **TensorFlowServing(lifecycle, metrics, predictions, control, gate).services,
-            **Inference(lifecycle, metrics, predictions, control, gate, regions, version).services,
+            **TensorFlowServing(lifecycle, calls_of, predictions, control, gate).services,
+            **Inference(lifecycle, calls_of, predictions, control, gate, regions, version).services,
         }
-        services |= Health(lifecycle, metrics, services).services
-        services |= Reflection(lifecycle, metrics, services).services
+        services |= Health(lifecycle, calls_of, services).services
+        services |= Reflection(calls_of, services).services
         self._services = services
         self._server: Any = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.json_format import ParseDict
@@ -16,8 +17,7 @@ from serving.codecs.templates import Templates
 from serving.codecs.wire import show
 from serving.control import MAX_MODELS, Act, Document, Gate
 from serving.lifecycle import Lifecycle
-from serving.metrics import Metrics
-from serving.rpc.calls import Answer, Calls, Handlers, authorization_of, generation_metadata, parse
+from serving.rpc.calls import Answer, Call, Calls, Handlers, generation_metadata, headers_of, parse
 from serving.rpc.messages import POOL, message
 from serving.rpc.predictions import Decoded, Predictions
 
@@ -29,48 +29,57 @@ class TensorFlowServing:
     """Both services."""
 
     def __init__(
-        self, lifecycle: Lifecycle, metrics: Metrics, predictions: Predictions, control: Act, gate: Gate
+        self,
+        lifecycle: Lifecycle,
+        calls_of: Callable[[str], Calls],
+        predictions: Predictions,
+        control: Act,
+        gate: Gate,
     ) -> None:
         self._lifecycle, self._predictions, self._control, self._gate = lifecycle, predictions, control, gate
         self._templates: Templates[tfs_rpc.Asked] = Templates()
-        calls = Calls(lifecycle, metrics, "tfs_grpc")
+        calls = calls_of("tfs_grpc")
         self.services: dict[str, Handlers] = {
             f"{PACKAGE}PredictionService": {
-                "Predict": calls.raw(self._predict),
-                "Classify": calls.raw(self._classify),
-                "Regress": calls.raw(self._regress),
-                "MultiInference": calls.raw(self._multi_inference),
-                "GetModelMetadata": calls.unary(f"{PACKAGE}GetModelMetadataRequest", self._metadata),
+                "Predict": calls.raw("Predict", self._predict),
+                "Classify": calls.raw("Classify", self._classify),
+                "Regress": calls.raw("Regress", self._regress),
+                "MultiInference": calls.raw("MultiInference", self._multi_inference),
+                "GetModelMetadata": calls.unary(
+                    "GetModelMetadata", f"{PACKAGE}GetModelMetadataRequest", self._metadata
+                ),
             },
             f"{PACKAGE}ModelService": {
-                "GetModelStatus": calls.unary(f"{PACKAGE}GetModelStatusRequest", self._status),
-                "HandleReloadConfigRequest": calls.unary(f"{PACKAGE}ReloadConfigRequest", self._reload),
+                "GetModelStatus": calls.unary("GetModelStatus", f"{PACKAGE}GetModelStatusRequest", self._status),
+                "HandleReloadConfigRequest": calls.unary(
+                    "HandleReloadConfigRequest", f"{PACKAGE}ReloadConfigRequest", self._reload
+                ),
             },
         }
 
-    async def _predict(self, data: bytes, context: Any) -> Answer:
+    async def _predict(self, data: bytes, call: Call) -> Answer:
         predict = tfs_rpc.Predict(data, self._templates)
         result = await self._predictions.predict(
-            predict.asked, context, lambda manifest: Decoded(predict.columns(manifest)), servable=True
+            predict.asked, call, lambda manifest: Decoded(predict.columns(manifest)), servable=True
         )
         reply = tfs_rpc.encode(result.outputs, predict.asked, result.generation.version)
         return reply, generation_metadata(result.generation)
 
-    async def _classify(self, data: bytes, context: Any) -> Answer:
+    async def _classify(self, data: bytes, call: Call) -> Answer:
         request = parse(f"{PACKAGE}ClassificationRequest", data)
         reply = message(f"{PACKAGE}ClassificationResponse")()
-        result = await self._infer(request.model_spec, request.input, context)
+        result = await self._infer(request.model_spec, request.input, call)
         _classify(result, reply.result)
         return self._answer(request.model_spec, result, reply)
 
-    async def _regress(self, data: bytes, context: Any) -> Answer:
+    async def _regress(self, data: bytes, call: Call) -> Answer:
         request = parse(f"{PACKAGE}RegressionRequest", data)
         reply = message(f"{PACKAGE}RegressionResponse")()
-        result = await self._infer(request.model_spec, request.input, context)
+        result = await self._infer(request.model_spec, request.input, call)
         _regress(result, reply.result)
         return self._answer(request.model_spec, result, reply)
 
-    async def _multi_inference(self, data: bytes, context: Any) -> Answer:
+    async def _multi_inference(self, data: bytes, call: Call) -> Answer:
         """One prediction, of which every task gets its own view: tasks ask for one model, and it has one signature."""
         request = parse(f"{PACKAGE}MultiInferenceRequest", data)
         if not request.tasks:
@@ -82,7 +91,7 @@ class TensorFlowServing:
             asked = tfs_rpc.asked_of(task.model_spec)
             if asked._replace(signature="") != first._replace(signature=""):
                 raise BadInput("All ModelSpecs in a MultiInferenceRequest must access the same model name and version.")
-        result = await self._infer(request.tasks[0].model_spec, request.input, context)
+        result = await self._infer(request.tasks[0].model_spec, request.input, call)
         reply = message(f"{PACKAGE}MultiInferenceResponse")()
         for task in request.tasks:
             answered = reply.results.add()
@@ -93,13 +102,13 @@ class TensorFlowServing:
                 _regress(result, answered.regression_result)
         return reply.SerializeToString(), generation_metadata(result.generation)
 
-    async def _infer(self, spec: Any, given: Any, context: Any) -> PredictReply:
+    async def _infer(self, spec: Any, given: Any, call: Call) -> PredictReply:
         _check_name(spec)
 
         def decode(manifest: Manifest) -> Decoded:
             return Decoded(examples.columns(*examples.of_message(given), manifest))
 
-        return await self._predictions.predict(tfs_rpc.asked_of(spec), context, decode, servable=True)
+        return await self._predictions.predict(tfs_rpc.asked_of(spec), call, decode, servable=True)
 
     def _answer(self, asked: Any, result: PredictReply, reply: Any) -> Answer:
         self._set_spec(reply.model_spec, asked, result)
@@ -133,7 +142,7 @@ class TensorFlowServing:
 
     async def _reload(self, request: Any, context: Any) -> Any:
         """The error of a configuration that was read is in the call's status, as TensorFlow Serving puts it there."""
-        self._gate.check(authorization_of(context))
+        self._gate.check(headers_of(context).get(b"authorization"))
         which = request.config.WhichOneof("config")
         if which != "model_config_list":
             raise BadInput("ServerCore: a model_config_list wanted, as the config of a ModelServerConfig")

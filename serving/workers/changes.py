@@ -4,7 +4,7 @@ Every array gets a number when it is first met. A worker holds exactly the array
 acknowledged, and the supervisor knows it; so a frame brings what is new, and names the rest. A frame that was refused
 or cut short leaves both sides as they were.
 
-    open      manifest, control words, the files of executables and stage: what a Replica is made from
+    open      manifest, control words, the files of executables, stage and warm-up: what a Replica is made from
     frame     its number; new arrays; per table and for the dense tensors, names -> numbers
 
 What a flip changes beyond the frame is in the control words: no message tells of it (processor.control).
@@ -32,6 +32,7 @@ from processor.memory import Handle, advise, share
 from processor.package.manifest import Manifest
 from processor.package.tensors import crc32
 from processor.package.version import VersionReader
+from processor.package.warmup import WARMUP
 from processor.replica import WRITTEN_BY_READERS, Frame, Replica
 from processor.sessions import GroupOptions
 from processor.stores.remote import RemoteTables
@@ -73,6 +74,7 @@ class Sender:
         names, contents = [], []
         wanted = sorted(executable_files(package.manifest))
         wanted += [package.manifest.stage.file] if package.manifest.stage else []
+        wanted += [WARMUP] if WARMUP in package.manifest.files else []
         for name in wanted:
             try:
                 contents.append(package.mapped(name))

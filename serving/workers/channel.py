@@ -22,7 +22,7 @@ import os
 import socket
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -66,26 +66,16 @@ class Channel:
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Sends a message; the descriptors stay the caller's. Waits while the other end is slow; raises Gone."""
-        data = orjson.dumps(message)
-        if len(data) > MAX_MESSAGE_NBYTES or len(fds) >= MAX_MESSAGE_FDS:
-            raise ValueError(f"a message of {len(data)} bytes and {len(fds)} descriptors is too large")
-        if len(data) <= MAX_INLINE_NBYTES:
-            self._send(INLINE + data, fds)
-            return
-        fd = os.memfd_create("freshet-message", os.MFD_CLOEXEC)
-        try:
-            with open(fd, "wb", closefd=False) as file:
-                file.write(data)
-            self._send(MEMFD, [*fds, fd])
-        finally:
-            os.close(fd)
+        with _enclosed(orjson.dumps(message), fds) as (data, enclosed):
+            self._send(data, enclosed)
 
     def send_nowait(self, message: Message, fds: Sequence[int] = ()) -> bool:
-        """Sends a small message at once; False when that would wait. Raises Gone."""
+        """Sends a message with few descriptors at once; False when that would wait. Raises Gone."""
         if not self._sending.acquire(blocking=False):
             return False
         try:
-            self._packet(INLINE + orjson.dumps(message), fds, socket.MSG_DONTWAIT)
+            with _enclosed(orjson.dumps(message), fds) as (data, enclosed):
+                self._packet(data, enclosed, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError:
@@ -159,6 +149,23 @@ class Channel:
         parts, self._parts = self._parts, []
         for fd in parts:
             os.close(fd)
+
+
+@contextlib.contextmanager
+def _enclosed(data: bytes, fds: Sequence[int]) -> Iterator[tuple[bytes, Sequence[int]]]:
+    """The last packet of a message and its descriptors: what is too large for a packet goes into a memfd."""
+    if len(data) > MAX_MESSAGE_NBYTES or len(fds) >= MAX_MESSAGE_FDS:
+        raise ValueError(f"a message of {len(data)} bytes and {len(fds)} descriptors is too large")
+    if len(data) <= MAX_INLINE_NBYTES:
+        yield INLINE + data, fds
+        return
+    fd = os.memfd_create("freshet-message", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(data)
+        yield MEMFD, [*fds, fd]
+    finally:
+        os.close(fd)
 
 
 def refusal(name: str, message: str) -> FreshetError:

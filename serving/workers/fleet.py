@@ -67,7 +67,8 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker is started with. session_options: see ServeConfig. grpc_address: reserved for all of them."""
+    """What a worker is started with. session_options, recording, watching: see ServeConfig. grpc_address: reserved for
+    all of them."""
 
     session_options: dict[str, Any]
     default_timeout_s: float | None
@@ -76,6 +77,9 @@ class WorkerSettings:
     log_level: str
     version: str
     remote: RemoteConfig | None = None
+    recording: dict[str, Any] | None = None
+    watching: dict[str, Any] = field(default_factory=dict)
+    log_format: str = "text"
     grpc_address: str = "127.0.0.1:0"
     model_control: str = "none"
     admin_token: str = field(default="", repr=False)

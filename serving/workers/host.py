@@ -30,6 +30,9 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from processor.clock import Clock, SystemClock
 from processor.errors import BadInput, FreshetError, NotReady
 from processor.groups import GroupStats
@@ -37,6 +40,8 @@ from processor.host import ModelHost
 from processor.replica import Frame
 from processor.served import ServedVersion
 from processor.session import SessionStats
+from processor.shadow import Compared
+from processor.sketch import Sketch
 from processor.stores.remote import RemoteStats, RemoteTables
 from serving.config import ServeConfig
 from serving.control import Act, nothing_to_control
@@ -71,8 +76,9 @@ class FleetHost(ModelHost):
         clock, remote = clock or SystemClock(), config.remote()
         tables = RemoteTables.of(remote, clock) if remote else None
         super().__init__(
-            config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables, config.budgets()
-        )
+            config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables, config.budgets(),
+            config.policies(),
+        )  # fmt: skip
         self._fleet = fleet
         self._registry = threading.Lock()
         self._joined: tuple[WorkerProcess, ...] = ()
@@ -108,19 +114,33 @@ class FleetHost(ModelHost):
         """See ModelHost.resize: not at run time; a fleet's unit is the worker."""
         raise BadInput("sessions: fixed while several worker processes answer; set sessions and workers at the start")
 
-    def lookups(self, version: ServedVersion) -> tuple[int, int]:
+    def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
         """See ModelHost.lookups: as last reported."""
-        readers = version.readers
-        assert isinstance(readers, FleetReaders), "connect() made them"
-        lookups, misses = self.totals.counters().get("lookups", {}).get(str(readers.key), (0, 0))
-        return lookups, misses
+        counted = self._reported("lookups", version)
+        return np.array(counted or np.zeros((max(1, len(version.manifest.tables)), 2)), np.int64)
+
+    def sketch(self, version: ServedVersion) -> Sketch:
+        """See ModelHost.sketch: as last reported."""
+        return Sketch.from_json(len(version.manifest.outputs), self._reported("sketches", version))
+
+    def shadowed(self, version: ServedVersion) -> Compared | None:
+        """See ModelHost.shadowed: as last reported."""
+        counted = self._reported("shadows", version)
+        if counted is None:
+            return None
+        differences = Sketch.from_json(len(version.manifest.outputs), counted["differences"])
+        return Compared(differences, counted["dropped"])
 
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
         """See ModelHost.remote_rows: as last reported."""
+        counted = self._reported("remote", version)
+        return RemoteStats(**counted) if counted else None
+
+    def _reported(self, what: str, version: ServedVersion) -> Any:
+        """What all processes have counted of a version; None for nothing."""
         readers = version.readers
         assert isinstance(readers, FleetReaders), "connect() made them"
-        counted = self.totals.counters().get("remote", {}).get(str(readers.key))
-        return RemoteStats(**counted) if counted else None
+        return self.totals.counted(what, str(readers.key))
 
     def rerouted(self) -> None:
         """See ModelHost.rerouted: every worker has the new routes when this returns."""
@@ -275,7 +295,8 @@ class FleetHost(ModelHost):
             routes = model.routes
             served = {str(n): v.readers.key for n, v in routes.served.items() if isinstance(v.readers, FleetReaders)}
             states = [[s.version, s.state, s.error] for s in routes.states.values()]
-            models[name] = {"served": served, "labels": dict(routes.labels), "states": states}
+            traffic = routes.traffic.to_json()
+            models[name] = {"served": served, "labels": dict(routes.labels), "states": states, "traffic": traffic}
         flags = {"loaded": self._loaded, "ready": self.ready, "draining": self._draining}
         return {"models": models, **flags}
 

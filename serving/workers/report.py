@@ -7,6 +7,7 @@ asked, so what a killed one takes with it is less than a second's worth.
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -50,6 +51,14 @@ class Totals:
             for report in self._living.values():
                 total = add(total, report["counters"])
             return total
+
+    def counted(self, what: str, key: str) -> Numbers:
+        """The same of one key of one counter; None where nobody has counted it."""
+        with self._lock:
+            parts = [self._dead.get(what, {}).get(key)]
+            parts += [report["counters"].get(what, {}).get(key) for report in self._living.values()]
+        found = [part for part in parts if part is not None]
+        return functools.reduce(add, found) if found else None
 
     def gauges(self) -> dict[int, Numbers]:
         """Each living worker's, by slot."""

@@ -37,12 +37,15 @@ from processor.routes import Routes, VersionStatus, find
 from processor.sessions import GroupOptions
 from processor.stores.config import RemoteConfig
 from processor.stores.remote import RemoteTables
+from processor.traffic import Traffic
 from serving.control import Gate
 from serving.data import DataPorts
 from serving.lifecycle import Lifecycle
+from serving.logs import log_to_stderr
 from serving.metrics import Counts
 from serving.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
 from serving.protocol import PredictProtocol
+from serving.watching import Watching
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message, refusal
 from serving.workers.parcel import Unpacker
@@ -73,14 +76,23 @@ class WorkerPredictor(Predictor):
                 {int(number): replicas[key].replica for number, key in model["served"].items()},
                 model["labels"],
                 {s[0]: VersionStatus(*s) for s in model["states"]},
+                Traffic.from_json(model["traffic"]),
             )
             for name, model in message["models"].items()
         }
+        shadows = {name: routes.shadow for name, routes in self._models.items() if routes.shadow is not None}
+        self.follow({name: routes.traffic for name, routes in self._models.items()}, shadows)
         self.ready = message["ready"]
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
         """See Predictor.replica."""
         return find(self._models, model).pick(version, label)
+
+    def route(
+        self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
+    ) -> Replica:
+        """See Predictor.route."""
+        return find(self._models, model).route(version, label, key)
 
     def models(self) -> list[str]:
         return sorted(self._models)
@@ -122,6 +134,9 @@ class Worker:
         )
         self._lifecycle: Lifecycle = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
+        self._watching = Watching(settings["watching"], settings["recording"], self._slot)
+        self._watching.count(self._metrics)
+        self._watching.record(self._predictor, self._metrics)
         self._ports = DataPorts(
             self._lifecycle,
             self._metrics,
@@ -133,6 +148,8 @@ class Worker:
             max_body_nbytes=settings["max_body_nbytes"],
             default_timeout_s=settings["default_timeout_s"],
             shutdown_timeout_s=settings["shutdown_timeout_s"],
+            access=self._watching.access,
+            trail=self._watching.trail,
             protocol=CountedProtocol,
             protocol_options={"ended": self._connection_ended},
         )
@@ -156,7 +173,8 @@ class Worker:
         await serving
         loop.remove_reader(self._channel.fileno())
         self._changes.shutdown()
-        self._predictor.groups.close()
+        self._predictor.end()
+        self._watching.close()
 
     def _read(self) -> None:
         try:
@@ -251,20 +269,29 @@ class Worker:
         groups = self._predictor.groups
         statistics = groups.statistics()
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        lookups = {
-            str(key): groups.counts(receiver.replica).sum(axis=0).tolist()
-            for key, receiver in list(self._receivers.items())
+        replicas = {str(key): receiver.replica for key, receiver in list(self._receivers.items())}
+        lookups = {key: groups.counts(replica).tolist() for key, replica in replicas.items()}
+        sketches = {key: groups.sketch(replica).to_json() for key, replica in replicas.items()}
+        compared = self._predictor.compared()
+        shadows = {
+            key: {"differences": done.differences.to_json(), "dropped": done.dropped}
+            for key, r in replicas.items()
+            if (done := compared.get((r.manifest.model, r.manifest.version))) is not None
         }
-        remote = {
-            str(key): asdict(receiver.replica.remote.statistics())
-            for key, receiver in list(self._receivers.items())
-            if receiver.replica.remote is not None
-        }
-        costs = {str(key): list(receiver.replica.cost.items()) for key, receiver in list(self._receivers.items())}
+        costs = {key: list(replica.cost.items()) for key, replica in replicas.items()}
+        remote = {key: asdict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
         work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
         served = self._ports.desk.served.snapshot()
-        counters = {**self._metrics.snapshot(), "groups": work, "lookups": lookups, "remote": remote, "served": served}
+        counters = {
+            **self._metrics.snapshot(),
+            "groups": work,
+            "lookups": lookups,
+            "remote": remote,
+            "sketches": sketches,
+            "shadows": shadows,
+            "served": served,
+        }
         return {
             "counters": counters,
             "gauges": {"groups": now, "costs": costs, "cpu_s": usage.ru_utime + usage.ru_stime},
@@ -312,7 +339,7 @@ def main(fd: int) -> int:
         return 1
     assert received is not None, "a blocking receive brings a message"
     settings, fds = received
-    _log_to_stderr(settings["log_level"], settings["slot"])
+    log_to_stderr(settings["log_level"], settings["log_format"], f"worker-{settings['slot']}")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_descriptor_limit()
     with Unpacker(fds) as unpacker:
@@ -320,12 +347,3 @@ def main(fd: int) -> int:
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(worker.run())
     return 0
-
-
-def _log_to_stderr(level: str, slot: int) -> None:
-    logging.basicConfig(
-        level=level.upper(),
-        stream=sys.stderr,
-        format=f"%(asctime)s %(levelname)s %(name)s worker-{slot} %(message)s",
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)

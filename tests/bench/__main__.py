@@ -27,7 +27,9 @@ from tests.bench.harness import LAYOUTS, Bench
 from tests.bench.report import markdown, summary, unmet
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
-SCENARIOS = ("saturated", "single", "protocols", "overload", "group", "deltas", "neighbour", "useronce", "micro")
+SCENARIOS = (
+    "saturated", "single", "protocols", "overload", "group", "deltas", "neighbour", "observe", "useronce", "micro",
+)  # fmt: skip
 ON_DEMAND = ("soak",)
 QUICK = {"rounds": 1, "seconds": 1.0, "micro_rounds": 11, "table_rows": 20_000}
 

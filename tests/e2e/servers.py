@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -12,12 +14,19 @@ import sys
 import time
 
 READY_TIMEOUT_S = 90.0
+# Below those that the kernel gives out for connections; a range for each process that runs tests side by side.
+FIRST_PORT, PORTS = 20_000, 1_000
+_ports = itertools.cycle(range(PORTS))
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody has, and that no other process of this test run is given."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = FIRST_PORT + worker * PORTS + next(_ports)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class LiveServer:

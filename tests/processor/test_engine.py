@@ -711,6 +711,22 @@ def test_messages_to_clients_carry_no_path(root, open_processor, monkeypatch):
         assert str(root) not in str(refused.value)
 
 
+def test_a_processor_is_ready_when_every_model_that_was_named_is(root, open_processor):
+    processor = open_processor(models=["small", "later"])
+    assert not processor.ready
+    assert processor.process(request([1])).generation == Generation(1, 0)
+    write_package(root, users=USERS, model="later")
+    processor.poll()
+    assert processor.ready
+
+
+def test_a_model_that_is_added_later_and_broken_leaves_the_processor_ready(root, open_processor):
+    processor = open_processor()
+    damage(write_package(root, users=USERS, model="later"))
+    processor.poll()
+    assert processor.ready
+
+
 def test_a_version_that_is_told_of_is_listed_by_its_state_until_it_is_there(root, open_processor):
     processor = open_processor()
     processor.tell("small", VersionStatus(7, "LOADING"))

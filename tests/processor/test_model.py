@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound
 from processor.generation import Generation
 from processor.model import ServedModel
 from processor.package.delta import write_delta
+from processor.policy import ModelPolicy
 from processor.replica import Replica
 from processor.repository import Repository
 from processor.served import ServedVersion
@@ -701,3 +703,121 @@ def test_what_nobody_was_there_to_serve_is_tried_again_and_not_refused(root, mon
     publish(root, 1)
     assert model.poll() == ["small 2.0 loaded", "small version 1 unloaded"]
     assert told[-1].pick().generation == Generation(2, 0)
+
+
+# Policy
+
+
+def open_with(root, **policy):
+    """The model under a policy, loaded."""
+
+    def load(reader):
+        return ServedVersion(reader, 4, SystemClock())
+
+    parsed = ModelPolicy.parse(policy, "model.small")
+    served = ServedModel("small", Repository(root), load, connect, SystemClock(), policy=parsed)
+    served.poll()
+    return served
+
+
+@pytest.fixture
+def three(root):
+    for number in (2, 3):
+        write_package(root, number, users=USERS)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("versions", "served"), [("latest:1", [3]), ("latest:2", [2, 3]), ("all", [1, 2, 3]), ([1, 2], [1, 2])]
+)
+def test_the_policy_says_which_versions_are_served(three, versions, served):
+    assert sorted(open_with(three, versions=versions).served) == served
+
+
+def test_the_newest_of_a_policy_pushes_the_oldest_out(three):
+    model = open_with(three, versions="latest:2")
+    write_package(three, 4, users=USERS)
+    assert model.poll() == ["small 4.0 loaded", "small version 2 unloaded"]
+    assert sorted(model.served) == [3, 4]
+
+
+def test_a_newest_version_that_cannot_be_served_pushes_nobody_out(three):
+    model = open_with(three, versions="latest:2")
+    folder = write_package(three, 4, users=USERS)
+    (folder / "dense.safetensors").write_bytes(b"broken")
+    (event,) = model.poll()
+    assert event.startswith("small version 4 refused")
+    assert sorted(model.served) == [2, 3]
+
+
+def test_specific_versions_are_served_and_no_others_even_when_they_are_missing(three):
+    model = open_with(three, versions=[7])
+    assert not model.ready
+    write_package(three, 7, users=USERS)
+    model.poll()
+    assert sorted(model.served) == [7]
+
+
+def test_configured_labels_are_loaded_and_those_that_were_set_count_over_them(three):
+    model = open_with(three, labels={"stable": 1, "canary": 2})
+    assert sorted(model.served) == [1, 2, 3]
+    model.set_label("canary", 3)
+    again = open_with(three, labels={"stable": 2, "canary": 2})
+    assert again.labels == {"stable": 2, "canary": 3}
+
+
+def test_a_policy_that_is_set_is_kept_and_keeps_every_sticky_key_where_it_was(three):
+    model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 95, "canary": 5})
+    model.set_policy({"split": {"stable": 80, "canary": 20}, "versions": "all"})
+    assert sorted(model.served) == [2, 3]
+    model.poll()
+    assert sorted(model.served) == [1, 2, 3]
+    again = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 95, "canary": 5})
+    assert again.routes.traffic.split == model.routes.traffic.split
+    assert again.routes.shares() == {2: pytest.approx(0.8), 3: pytest.approx(0.2)}
+    again.set_policy({"split": None, "versions": None})
+    assert again.routes.shares() == {2: pytest.approx(0.95), 3: pytest.approx(0.05)}
+    assert again.policy.versions.spelled == "latest:1"
+
+
+def test_a_policy_that_is_wrong_changes_nothing(three):
+    model = open_with(three)
+    for changes in ({"split": {"a": -1}}, {"nonsense": 1}, {"labels": {"a": 1}}, []):
+        with pytest.raises(BadInput):
+            model.set_policy(changes)
+    assert model.policy.to_json() == {}
+
+
+def test_a_version_that_was_taken_out_stays_out_until_it_is_readmitted(three):
+    model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 1, "canary": 1})
+    model.take_out(3, "nonfinite: all of them")
+    assert model.routes.shares() == {2: 1.0}
+    again = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 1, "canary": 1})
+    assert again.routes.shares() == {2: 1.0}
+    assert again.routes.traffic.out[3].reason == "nonfinite: all of them"
+    again.readmit(3)
+    assert again.routes.shares() == {2: 0.5, 3: 0.5}
+    with pytest.raises(NotFound, match="version 3 of model 'small' has not been taken out"):
+        again.readmit(3)
+
+
+def test_a_version_is_taken_out_while_another_one_loads_and_where_nothing_can_be_kept(three, monkeypatch, caplog):
+    model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 1, "canary": 1})
+
+    def refuse(*_):
+        raise NotReady("traffic: the repository cannot be written")
+
+    monkeypatch.setattr(model._repository, "keep_traffic", refuse)
+    with model._lock:
+        thread = threading.Thread(target=model.take_out, args=(3, "errors: too many"))
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+    assert model.routes.shares() == {2: 1.0}
+    assert "only until a restart" in caplog.text
+
+
+def test_traffic_that_is_not_ours_is_told_of_and_left_alone(three, caplog):
+    (three / "small" / "traffic.json").write_text('{"policy": {"nonsense": 1}, "out": 7}')
+    assert open_with(three).routes.shares() == {3: 1.0}
+    assert "cannot be read" in caplog.text

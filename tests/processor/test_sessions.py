@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from processor.buffers import Buffers
 from processor.clock import FakeClock, SystemClock
-from processor.control import READERS
+from processor.control import SHADOW_READER
 from processor.cost import CostTable
 from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
@@ -560,7 +560,7 @@ def test_a_large_request_is_split_rejoined_in_order_and_of_one_generation(policy
         assert_answers(answers.wait(1)[0], range(1, rows + 1))
         assert len(version.readers) == 1, "one pin for all parts"
         assert (version.readers[0] >= HOLDS) == (parts > 1)
-        wait_until(lambda: len(sessions._holds) == READERS - HOLDS)
+        wait_until(lambda: len(sessions._holds) == SHADOW_READER - HOLDS)
     assert set(version.pins.values()) == {None}
     stats = total(sessions.statistics())
     assert (stats.requests, stats.rows) == (1, rows)
@@ -600,7 +600,7 @@ def test_a_part_that_fails_fails_the_request_and_lets_go_of_the_pin(caplog):
         sessions.submit(answers.work(version, 0, range(20)))
         assert type(answers.wait(1)[0]) is FreshetError
         assert answers.calls.empty()
-        assert len(sessions._holds) == READERS - HOLDS
+        assert len(sessions._holds) == SHADOW_READER - HOLDS
         version.broken = {}
         sessions.submit(answers.work(version, 1, range(20)))
         assert_answers(answers.wait(1)[1], range(20))
@@ -653,7 +653,7 @@ def test_nothing_is_lost_doubled_or_out_of_order_whatever_is_split_batched_or_la
         else:
             assert_answers(reply, range(number, number + requests[number][0]))
     assert set(version.pins.values()) <= {None}
-    assert len(made._holds) == READERS - HOLDS
+    assert len(made._holds) == SHADOW_READER - HOLDS
 
 
 @pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])

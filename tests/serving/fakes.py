@@ -17,8 +17,10 @@ from processor.engine import Applied, ModelStats, PredictReply, PredictRequest, 
 from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
 from processor.generation import Generation
 from processor.groups import GroupStats
+from processor.host import VersionStats
 from processor.package.manifest import Input, Manifest, Output
 from processor.session import SessionStats
+from processor.sketch import Block, Sketch, note_batch
 from processor.work import Done
 
 GENERATION = Generation(3, 17)
@@ -66,6 +68,7 @@ class FakeProcessor:
     requests: list[PredictRequest] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     held: list[Callable[[], None]] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=lambda: {"stable": 3})
 
     def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:
@@ -100,8 +103,11 @@ class FakeProcessor:
     def attach(self, wake: Callable[[float], None]) -> bool:
         return False
 
-    def admit(self, model: str, version: int | None, label: str | None, timeout_s: float | None) -> Any:
+    def admit(
+        self, model: str, version: int | None, label: str | None, timeout_s: float | None, key: bytes | None = None
+    ) -> Any:
         manifest, _ = self.manifest(model, version, label)
+        self.keys.append(key)
         if self.full is not None:
             raise self.full
         return SimpleNamespace(manifest=manifest)
@@ -170,8 +176,27 @@ class FakeProcessor:
             for model in self.manifests
         ]  # fmt: skip
 
+    def version_stats(self) -> list[VersionStats]:
+        return [
+            VersionStats(
+                model=model, version=3, generation=self.generation, sketch=scored(0.25, 0.25, 0.5, np.nan),
+                tables={"user": (1000, 30)}, outputs=("score",), scores=tuple(scored(0.25, 0.25, 0.5).every()),
+                drift=(0.125,), labels=("stable",), share=0.95, out="",
+            )
+            for model in self.manifests
+        ]  # fmt: skip
+
     def close(self) -> None:
         self.closed = True
+
+
+def scored(*scores: float) -> Sketch:
+    """What one batch of these scores leaves behind: 2 requests, waiting 1 ms, 2 ms sparse and 4 ms dense."""
+    block, array = Block(1), np.array(scores, np.float32)
+    note_batch(
+        block.counts_address, block.sums_address, 2, array.size, 3, array.ctypes.data, array.size, 1e-3, 2e-3, 4e-3
+    )
+    return Sketch.total(1, [block])
 
 
 def _sums(column: Any, spec: Input) -> np.ndarray:

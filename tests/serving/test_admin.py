@@ -254,6 +254,8 @@ def test_every_route_is_in_the_schema():
         "/admin/models/{name}/versions/{version}/load",
         "/admin/models/{name}/versions/{version}/unload",
         "/admin/models/{name}/labels/{label}",
+        "/admin/models/{name}/policy",
+        "/admin/models/{name}/versions/{version}/readmit",
         "/admin/sessions",
         "/admin/groups/{group}",
     }

@@ -10,8 +10,11 @@ import pytest
 from processor.errors import BadInput, Expired, Overloaded, TooLarge
 from serving import catalog
 from serving.app import DataApp
+from serving.headers import request_id_of
 from serving.lifecycle import Lifecycle
+from serving.logs import AccessLog
 from serving.metrics import Metrics
+from serving.trail import Trace
 from serving.wakeups import Wakeups
 from tests.serving.fakes import FLAT, RAGGED, SINGLE, TWO_OUTPUTS, FakeProcessor, call, send
 
@@ -370,3 +373,50 @@ def test_inline_every_loop_that_serves_becomes_the_owner():
         assert send(app, "POST", "/v1/models/ctr:predict", BODY).status == 200
         owners.add(processor.wake)
     assert len(owners) == 2
+
+
+class FakeTrail:
+    """serving.trail.Trail: traces whatever has a traceparent."""
+
+    def __init__(self):
+        self.ended = []
+
+    def begin(self, headers, protocol):
+        return Trace(1, 2, 3, 0.5, protocol, "", request_id_of(headers)) if b"traceparent" in headers else None
+
+    def end(self, trace, status):
+        self.ended.append((trace, status))
+
+
+def test_a_traced_request_is_followed_to_its_end_whatever_that_is():
+    trail = FakeTrail()
+    app, processor, _, _ = serve(trail=trail)
+    headers = {"traceparent": "x", "x-request-id": "abc"}
+    send(app, "POST", "/v1/models/ctr:predict", BODY)
+    assert trail.ended == []
+    send(app, "POST", "/v1/models/ctr:predict", BODY, headers)
+    ((trace, status),) = trail.ended
+    assert (status, trace.protocol, trace.model, trace.request_id) == (200, "tfs_rest", "ctr", "abc")
+    assert trace.generation == processor.generation
+    assert trace.began_s < trace.parsed_s
+    assert trace.encoding_s
+    send(app, "POST", "/v1/models/ctr:predict", b"{", headers)
+    assert trail.ended[1][1] == 400
+    processor.fail = Expired("late")
+    send(app, "POST", "/v1/models/ctr:predict", BODY, headers)
+    assert trail.ended[2][1] == 504
+
+
+def test_every_answer_can_have_its_line_in_the_access_log(caplog):
+    caplog.set_level(logging.INFO, "freshet.access")
+    app, _, _, _ = serve(access=AccessLog(1.0))
+    send(app, "POST", "/v1/models/ctr:predict", BODY, {"x-request-id": "abc"})
+    send(app, "GET", "/nowhere")
+    found = [(r.fields["path"], r.fields["status"], r.fields["request_id"]) for r in caplog.records]
+    assert found == [("/v1/models/ctr:predict", 200, "abc"), ("/nowhere", 404, "")]
+
+
+def test_a_sticky_key_reaches_the_split():
+    app, processor, _, _ = serve()
+    send(app, "POST", "/v1/models/ctr:predict", BODY, {"x-sticky-key": "user-7"})
+    assert processor.requests[-1].key == b"user-7"

@@ -1,7 +1,11 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from processor.errors import BadInput
 from processor.groups import GroupConfig, SessionConfig
+from processor.judge import Bounds
 from serving.config import ServeConfig, load_config
 
 
@@ -30,8 +34,8 @@ def test_the_file_may_be_named_by_the_environment(tmp_path):
         ("http_port = true", "config: http_port: int wanted, got bool"),
         ("models = [1]", "config: models: list of strings wanted"),
         ("given = []", "unknown key 'given'"),
-        ("groups = 1", "config: groups: sections such as [groups.baseline] wanted"),
-        ("[groups]\nx = 1", "config: groups: sections such as [groups.baseline] wanted"),
+        ("groups = 1", "config: groups: sections such as [groups.name] wanted"),
+        ("[groups]\nx = 1", "config: groups: sections such as [groups.name] wanted"),
         ("[groups.a]\ncores = 1", "config: groups.a.cores: unknown key; known: models, sessions"),
         ('[groups.a]\nsessions = "1"', "config: groups.a.sessions: int wanted, got str"),
         ("[groups.a]\nmodels = [1]", "config: groups.a.models: list of strings wanted, got list"),
@@ -146,3 +150,27 @@ def test_options_of_the_sessions_are_checked(options, message):
 def test_a_default_deadline_of_nothing_is_none():
     assert ServeConfig("r").default_timeout_s is None
     assert ServeConfig("r", default_timeout_ms=250.0).default_timeout_s == 0.25
+
+
+def test_the_policy_in_the_documentation_is_valid(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "serve.toml").write_text(toml)
+    policy = load_config({"repository": "r"}, {}, str(tmp_path / "serve.toml")).policies()["ctr"]
+    assert policy.guard == Bounds()
+    assert policy.split == {"stable": 95, "canary": 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model = 1", "config: model: sections such as [model.name] wanted"),
+        ("[model.ctr]\nsplits = 1", "model.ctr: unknown key 'splits'"),
+        ("models = ['a']\n[model.ctr]\nversions = 'all'", "model.ctr: not among models"),
+    ],
+)
+def test_a_policy_that_is_wrong_is_named(tmp_path, text, words):
+    (tmp_path / "serve.toml").write_text(text)
+    with pytest.raises(BadInput) as caught:
+        load_config({"repository": "r"}, {}, str(tmp_path / "serve.toml"))
+    assert words in str(caught.value)

@@ -39,6 +39,9 @@ class Host:
     def set_label(self, model, label, version):
         self.done.append(("label", model, label, version))
 
+    def set_policy(self, model, changes):
+        self.done.append(("policy", model, changes["versions"]))
+
     def group_stats(self):
         return {
             "default": GroupStats(1, 0, SessionStats(batches=2, requests=4, wait_s=0.5, busy_s=1.0)),
@@ -90,10 +93,12 @@ def test_a_configuration_loads_first_then_labels_then_unloads(control, host):
     wanted = [config("ctr", "specific", versions=[1, 2], labels={"stable": 1}), config("held", "all")]
     control("reload", {"models": wanted})
     assert host.done == [
-        ("load", "ctr", 1, True),
-        ("load", "ctr", 2, True),
+        ("load", "ctr", 1, False),
+        ("load", "ctr", 2, False),
         ("label", "ctr", "stable", 1),
-        ("load", "held", 2, True),
+        ("policy", "ctr", [1, 2]),
+        ("load", "held", 2, False),
+        ("policy", "held", "all"),
         ("unload", "ctr", 3),
         ("unload", "cvr", 1),
     ]
@@ -104,6 +109,7 @@ def test_policies_name_versions(control, host):
     assert host.served["ctr"] == {1, 2, 3}
     control("reload", {"models": [config("ctr", count=2), config("cvr"), config("held", "all")]})
     assert host.served["ctr"] == {2, 3}
+    assert host.done[-4:-2] == [("policy", "ctr", "latest:2"), ("policy", "cvr", "latest:1")]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +123,7 @@ def test_policies_name_versions(control, host):
         ([config("ctr", base_path="ctr\0")], BadInput, "the model's own folder wanted"),
         ([config("ctr", "specific", versions=[9])], NotFound, "version 9 of model 'ctr'"),
         ([config("ctr", "specific")], NotFound, "no version to serve"),
+        ([config("ctr", "specific", versions=range(1, 1002))], NotFound, "version 4 of model 'ctr'"),
         ([config("ctr", labels={"stable": 1})], BadInput, "version_labels: 'stable'"),
     ],
 )
@@ -130,7 +137,7 @@ def test_an_absolute_base_path_may_be_the_models_own(control, host, tmp_path):
     control(
         "reload", {"models": [config("ctr", base_path=str(tmp_path / "ctr")), config("cvr"), config("held", "all")]}
     )
-    assert ("load", "held", 2, True) in host.done
+    assert ("load", "held", 2, False) in host.done
 
 
 def test_statistics_are_those_of_a_models_versions_and_group(control):

@@ -103,3 +103,11 @@ def test_a_stream_of_requests_cut_anywhere_is_answered_in_order(address, asked, 
             status, _, reply = read_reply(file)
             assert status == 200
             assert make is metadata or reply == {"predictions": [[6.5 + n]]}
+
+
+def test_a_head_with_an_id_of_its_own_is_not_kept():
+    for name in (b"x-request-id", b"x-sticky-key", b"traceparent"):
+        heads = Heads()
+        data = b"POST /v2/models/ctr/infer HTTP/1.1\r\ncontent-length: 1\r\n%b: abc\r\n\r\nx" % name
+        heads.keep(data, ROUTE, {b"content-length": b"1", name: b"abc"})
+        assert heads.split(data) is None

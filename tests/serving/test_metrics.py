@@ -1,3 +1,6 @@
+import threading
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.lifecycle import Lifecycle
@@ -74,3 +77,23 @@ def test_a_processor_that_has_closed_does_not_break_a_scrape():
 
 def test_bounds_ascend():
     assert list(BOUNDS_S) == sorted(set(BOUNDS_S))
+
+
+def test_nothing_is_lost_or_counted_twice_while_it_is_scraped():
+    metrics = served()
+    counted, stop = [], threading.Event()
+
+    def scrape():
+        while not stop.is_set():
+            counted.append(sum(sum(counts) for _, _, counts, _ in metrics.counts().series()))
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    for _ in range(20_000):
+        metrics.observe("kserve", 200, 0.001)
+    stop.set()
+    thread.join()
+    (series,) = metrics.counts().series()
+    assert sum(series[2]) == 20_000
+    assert series[3] == pytest.approx(20.0)
+    assert counted == sorted(counted)

@@ -210,3 +210,13 @@ def test_a_connection_is_closed_once_it_has_been_idle_for_the_whole_keep_alive_t
     timers.advance(74)
     timers.advance(1)
     assert closed == [timers.now_s]
+
+
+def test_a_request_id_comes_back_whichever_way_the_request_takes(address, processor):
+    for version in (b"1.1", b"1.0"):
+        ((status, headers, _),) = request(address, post(version=version, x_request_id=b"abc-1"))
+        assert (status, headers["x-request-id"]) == (200, "abc-1")
+        assert processor.requests[-1].request_id == "abc-1"
+    ((status, headers, _),) = request(address, post(body=b"{", x_request_id=b"y" * 500))
+    assert (status, headers["x-request-id"]) == (400, "y" * 128)
+    assert "x-request-id" not in request(address, post())[0][1]

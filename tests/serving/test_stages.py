@@ -18,11 +18,11 @@ class Recorder:
         self.gate, self.seen = threading.Event(), threading.Semaphore(0)
         self.gate.set()
 
-    def submit(self, request, done):
+    def submit(self, request, done, replica):
         self.gate.wait(30)
         if self.error is not None:
             raise self.error
-        self.submitted.append(request)
+        self.submitted.append((request, replica))
         done("reply")
         self.seen.release()
 
@@ -37,7 +37,7 @@ def request(timeout_s=None):
 
 def test_a_request_is_submitted_on_another_thread_and_its_reply_goes_to_done():
     processor, replies = Recorder(), []
-    Stages(processor.post).submit(processor, request(), replies.append, None)
+    Stages(processor.post).submit(processor, request(), "replica", replies.append, None)
     assert processor.seen.acquire(timeout=30)
     assert replies == ["reply"]
     assert processor.posted == []
@@ -48,7 +48,7 @@ def test_a_request_is_submitted_on_another_thread_and_its_reply_goes_to_done():
 )
 def test_an_error_of_submitting_is_posted_to_the_loop(error, told):
     processor = Recorder(error)
-    Stages(processor.post).submit(processor, request(), None, "finish")
+    Stages(processor.post).submit(processor, request(), "replica", None, "finish")
     assert processor.seen.acquire(timeout=30)
     ((finish, result),) = processor.posted
     assert finish == "finish"
@@ -60,7 +60,7 @@ def test_waiting_counts_towards_the_deadline(monkeypatch):
     now_s = iter([0.0, 5.0])
     monkeypatch.setattr(stages.time, "monotonic", lambda: next(now_s))
     processor = Recorder()
-    Stages(processor.post).submit(processor, request(1.0), None, "finish")
+    Stages(processor.post).submit(processor, request(1.0), "replica", None, "finish")
     assert processor.seen.acquire(timeout=30)
     assert isinstance(processor.posted[0][1], Expired)
     assert processor.submitted == []
@@ -72,9 +72,9 @@ def test_no_more_than_so_many_wait(monkeypatch):
     processor.gate.clear()
     line, requests = Stages(processor.post), [request() for _ in range(4)]
     for waiting in requests[:3]:
-        line.submit(processor, waiting, lambda reply: None, None)
+        line.submit(processor, waiting, "replica", lambda reply: None, None)
     with pytest.raises(Overloaded, match="more than 3 requests wait"):
-        line.submit(processor, requests[3], None, None)
+        line.submit(processor, requests[3], "replica", None, None)
     processor.gate.set()
     for _ in range(3):
         assert processor.seen.acquire(timeout=30)

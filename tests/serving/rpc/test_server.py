@@ -1,6 +1,7 @@
 """The gRPC port over a FakeProcessor, called by a client of the same process with the private messages."""
 
 import asyncio
+import logging
 import socket
 import sys
 import threading
@@ -13,10 +14,12 @@ from processor.errors import BadInput, Expired, Overloaded
 from serving.control import Gate, nothing_to_control
 from serving.desk import Desk
 from serving.lifecycle import Lifecycle
+from serving.logs import AccessLog
 from serving.metrics import Metrics
 from serving.port import reserve
 from serving.rpc.messages import message
 from serving.rpc.server import RpcPort
+from serving.trail import Trace
 from tests.serving.fakes import FakeProcessor
 
 WAIT_S = 30
@@ -287,3 +290,104 @@ def test_several_processes_may_listen_on_a_reserved_port():
         assert sum(counts) == 32
         assert all(counts)
         assert scores(first.infer(request(), timeout=WAIT_S)) == [4.0]
+
+
+def predict_request():
+    made = message("tensorflow.serving.PredictRequest")()
+    made.model_spec.name = "ctr"
+    ids, floats = made.inputs["ids"], made.inputs["floats"]
+    ids.dtype, floats.dtype = 9, 1
+    for tensor, columns in ((ids, 3), (floats, 2)):
+        tensor.tensor_shape.dim.add(size=1)
+        tensor.tensor_shape.dim.add(size=columns)
+    ids.int64_val.extend([1, 1, 1])
+    floats.float_val.extend([0.5, 0.5])
+    return made
+
+
+def tfs_predict(live):
+    return live.unary("/tensorflow.serving.PredictionService/Predict", "tensorflow.serving.PredictResponse")
+
+
+def test_a_sticky_key_and_a_request_id_reach_the_processor_by_either_service():
+    with Live() as live:
+        metadata = [("x-sticky-key", "user-7"), ("x-request-id", "abc")]
+        live.infer(request(), metadata=metadata, timeout=WAIT_S)
+        tfs_predict(live)(predict_request(), metadata=metadata, timeout=WAIT_S)
+        list(live.stream(iter([request()] * 2), metadata=metadata, timeout=WAIT_S))
+        assert [(asked.key, asked.request_id) for asked in live.processor.requests] == [(b"user-7", "abc")] * 4
+        assert live.processor.keys == [b"user-7"] * 4
+
+
+def test_a_request_id_comes_back_with_replies_errors_and_streams():
+    with Live() as live:
+        metadata, sent = [("x-request-id", "abc")], ("x-request-id", "abc")
+        for call, made in ((live.infer, request()), (tfs_predict(live), predict_request())):
+            assert sent in call.with_call(made, metadata=metadata, timeout=WAIT_S)[1].trailing_metadata()
+        assert sent in refused(live.infer, request("other"), metadata=metadata).trailing_metadata()
+        stream = live.stream(iter([request()]), metadata=metadata, timeout=WAIT_S)
+        list(stream)
+        assert sent in stream.trailing_metadata()
+        long = live.infer.with_call(request(), metadata=[("x-request-id", "x" * 500)], timeout=WAIT_S)[1]
+        assert ("x-request-id", "x" * 128) in long.trailing_metadata()
+        without = live.infer.with_call(request(), timeout=WAIT_S)[1]
+        assert "x-request-id" not in dict(without.trailing_metadata())
+
+
+class FakeTrail:
+    """serving.trail.Trail: traces whatever has a traceparent."""
+
+    def __init__(self):
+        self.ended = []
+
+    def begin(self, headers, protocol):
+        return Trace(1, 2, 3, 0.5, protocol) if b"traceparent" in headers else None
+
+    def end(self, trace, status):
+        self.ended.append((trace, status))
+
+
+def test_a_traced_call_is_followed_to_its_end_whatever_that_is():
+    trail, metadata = FakeTrail(), [("traceparent", "x")]
+    with Live(trail=trail) as live:
+        live.infer(request(), timeout=WAIT_S)
+        assert trail.ended == []
+        live.infer(request(), metadata=metadata, timeout=WAIT_S)
+        tfs_predict(live)(predict_request(), metadata=metadata, timeout=WAIT_S)
+        for (trace, status), protocol in zip(trail.ended, ("kserve_grpc", "tfs_grpc"), strict=True):
+            assert (status, trace.protocol, trace.model) == (200, protocol, "ctr")
+            assert trace.generation == live.processor.generation
+            assert trace.began_s < trace.parsed_s <= trace.encoding_s
+        refused(live.infer, request("other"), metadata=metadata)
+        live.processor.fail = Expired("late")
+        refused(live.infer, request(), metadata=metadata)
+        assert [status for _, status in trail.ended[2:]] == [404, 504]
+        live.processor.fail = None
+        list(live.stream(iter([request(), request("other")]), metadata=metadata, timeout=WAIT_S))
+        assert sorted(status for _, status in trail.ended[4:]) == [200, 404]
+        ready = live.unary("/inference.GRPCInferenceService/ServerReady", "inference.ServerReadyResponse")
+        ready(message("inference.ServerReadyRequest")(), metadata=metadata, timeout=WAIT_S)
+        assert len(trail.ended) == 6
+
+
+def test_every_call_can_have_its_line_in_the_access_log(caplog):
+    caplog.set_level(logging.INFO, "freshet.access")
+    with Live(access=AccessLog(1.0)) as live:
+        live.infer(request(), metadata=[("x-request-id", "abc")], timeout=WAIT_S)
+        refused(live.infer, request("other"))
+        list(live.stream(iter([request()]), timeout=WAIT_S))
+        lines = [r.fields for r in caplog.records if r.name == "freshet.access"]
+        assert [(f["path"], f["status"], f["request_id"]) for f in lines] == [
+            ("ctr:ModelInfer", 200, "abc"),
+            ("ModelInfer", 404, ""),
+            ("ModelStreamInfer", 200, ""),
+        ]
+
+
+def test_reading_and_printing_are_timed_of_one_prediction_in_some():
+    with Live() as live:
+        for _ in range(32):
+            live.infer(request(), timeout=WAIT_S)
+        until(lambda: {(p, s, sum(counts)) for p, s, counts, _ in live.metrics.own.stages()} == {
+            ("kserve_grpc", "parse", 2), ("kserve_grpc", "encode", 2)
+        })  # fmt: skip

@@ -226,7 +226,7 @@ def test_what_workers_report_is_what_the_models_have_done(hosts):
     key = str(version_of(host).readers.key)
     for worker, requests in zip(workers, (3, 4)):
         work = {"batches": 1, "requests": requests, "rows": 10, "padded_rows": 2, "failed": 0}
-        counters = {"series": {}, "predicted": {}, "groups": {"default": work}, "lookups": {key: [100, 7]}}
+        counters = {"series": {}, "predicted": {}, "groups": {"default": work}, "lookups": {key: [[60, 5], [40, 2]]}}
         report = {
             "counters": counters,
             "gauges": {"groups": {"default": [1, 5]}, "costs": {key: [[1, requests / 8]]}, "cpu_s": 1.0},

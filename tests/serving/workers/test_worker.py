@@ -5,6 +5,7 @@ import pytest
 from processor.clock import FakeClock
 from processor.errors import NotFound, NotReady
 from processor.routes import VersionStatus
+from processor.traffic import Traffic
 from serving.workers.worker import WorkerPredictor
 
 ROUTES = {
@@ -16,8 +17,9 @@ ROUTES = {
             "served": {"3": 11, "12": 14},
             "labels": {"stable": 3},
             "states": [[3, "AVAILABLE", ""], [12, "AVAILABLE", ""], [2, "END", "why"]],
+            "traffic": Traffic().to_json(),
         },
-        "new": {"served": {}, "labels": {}, "states": [[1, "LOADING", ""]]},
+        "new": {"served": {}, "labels": {}, "states": [[1, "LOADING", ""]], "traffic": Traffic().to_json()},
     },
 }
 

@@ -1,0 +1,139 @@
+"""Split traffic and bad canaries, from requests to the version that answers them."""
+
+import time
+
+import numpy as np
+import pytest
+
+from processor.clock import FakeClock
+from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.policy import ModelPolicy
+from tests.packages import make_inputs, make_weights, write_package
+
+USERS = range(6)
+POLICY = {
+    "labels": {"stable": 1, "canary": 2},
+    "split": {"stable": 50, "canary": 50},
+    "guard": {"min_requests": 20, "min_scores": 20},
+}
+
+
+def broken_weights(seed):
+    """A network whose every score is NaN."""
+    weights = make_weights(seed)
+    weights["mlp_out/kernel"][:] = np.nan
+    return weights
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Makes a processor of versions 1 and 2 under a policy; weights: of version 2."""
+    processors = []
+
+    def make(weights=make_weights, **policy):
+        root = tmp_path / "repository"
+        if not root.exists():
+            write_package(root, users=USERS)
+            write_package(root, 2, users=USERS, weights=weights)
+        parsed = ModelPolicy.parse({**POLICY, **policy}, "model.small")
+        config = ProcessorConfig(repository=str(root), sessions=2, policies={"small": parsed})
+        processors.append(Processor.initialize(config, FakeClock()))
+        return processors[-1]
+
+    yield make
+    for processor in processors:
+        processor.close()
+
+
+def ask(processor, count=100, **more):
+    """Versions that answered so many requests of 4 users."""
+    requests = [PredictRequest("small", make_inputs([0, 1, 2, 3], seed=n), **more) for n in range(count)]
+    return [reply.generation.version for reply in processor.batch_process(requests)]
+
+
+def shares(processor):
+    return processor.info()["models"]["small"]["shares"]
+
+
+def test_requests_are_split_by_weight_and_sticky_ones_stay(opened):
+    processor = opened()
+    answered = ask(processor)
+    assert answered.count(1) == pytest.approx(50, abs=2)
+    assert len(set(ask(processor, key=b"user-7"))) == 1
+    assert set(ask(processor, 10, version=2)) == {2}
+
+
+def test_an_input_may_be_the_key(opened):
+    processor = opened(sticky_input="user")
+    by_user = {}
+    for user in range(40):
+        requests = [PredictRequest("small", make_inputs([user, user], seed=n)) for n in range(5)]
+        (by_user[user],) = {reply.generation.version for reply in processor.batch_process(requests)}
+    assert 8 < list(by_user.values()).count(1) < 32
+
+
+def test_a_canary_whose_scores_are_no_numbers_is_taken_out_and_stays_out(opened):
+    processor = opened(broken_weights)
+    processor.look()
+    assert shares(processor) == {"1": 0.5, "2": 0.5}
+    assert 2 in ask(processor, 40)
+    processor.look()
+    assert shares(processor) == {"1": 1.0}
+    assert set(ask(processor)) == {1}
+    (out,) = processor.info()["models"]["small"]["out"].values()
+    assert out["reason"].startswith("nonfinite: ")
+    (_, stats) = processor.version_stats()
+    assert (stats.version, stats.out, stats.share) == (2, out["reason"], 0.0)
+    processor.close()
+    again = opened()
+    assert shares(again) == {"1": 1.0}
+    again.readmit("small", 2)
+    assert shares(again) == {"1": 0.5, "2": 0.5}
+
+
+def test_a_canary_whose_scores_lie_elsewhere_is_taken_out(opened):
+    def shifted(seed):
+        weights = make_weights(0)
+        weights["mlp_out/kernel"][:] = np.abs(weights["mlp_out/kernel"]) * 50
+        return weights
+
+    processor = opened(shifted, guard={"min_requests": 100, "min_scores": 400})
+    processor.look()
+    ask(processor, 250)
+    processor.look()
+    assert shares(processor) == {"1": 1.0}
+    assert processor.info()["models"]["small"]["out"]["2"]["reason"].startswith("shift: scores have shifted by ")
+
+
+def test_a_canary_that_fails_is_taken_out(opened, monkeypatch):
+    processor = opened()
+    replica = processor.replica("small", 2)
+    processor.look()
+
+    def fail(*_):
+        raise RuntimeError("a broken executable")
+
+    monkeypatch.setattr(replica.plan, "fill", fail)
+    requests = [PredictRequest("small", make_inputs([0])) for _ in range(100)]
+    processor.batch_process(requests)
+    processor.look()
+    assert shares(processor) == {"1": 1.0}
+    assert processor.info()["models"]["small"]["out"]["2"]["reason"].startswith("errors: ")
+
+
+def test_a_good_canary_stays(opened):
+    processor = opened()
+    for _ in range(5):
+        processor.look()
+        ask(processor, 50)
+    processor.look()
+    assert shares(processor) == {"1": 0.5, "2": 0.5}
+
+
+def test_the_guard_looks_by_itself(opened):
+    processor = opened(broken_weights)
+    give_up_s = time.monotonic() + 60
+    while shares(processor) != {"1": 1.0}:
+        assert time.monotonic() < give_up_s
+        ask(processor, 10)
+    assert set(ask(processor)) == {1}

@@ -1,0 +1,42 @@
+"""The alert rules: Prometheus accepts them, they fire when they should, and they name metrics that there are."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from serving.lifecycle import Lifecycle
+from serving.metrics import OTHERS, Metrics
+from tests.serving.fakes import FakeProcessor
+
+DOCS = Path(__file__).parents[1] / "docs"
+RULES = DOCS / "alerts.yml"
+# Of a fleet, and of what is only there where it was asked for.
+ELSEWHERE = {"freshet_worker_restarts_total", *(f"freshet_{name}_total" for name in OTHERS)}
+
+
+@pytest.mark.parametrize("command", [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")])
+def test_promtool_accepts_the_rules(command):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not here; Debian has it in the package prometheus")
+    done = subprocess.run([promtool, *command], cwd=DOCS, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_metric_that_a_rule_names_is_one_of_ours():
+    lifecycle = Lifecycle()
+    lifecycle.open(FakeProcessor())
+    metrics = Metrics(lifecycle)
+    metrics.observe("kserve", 200, 0.001)
+    there = set(re.findall(r"^# TYPE (\S+)", metrics.scrape().decode(), re.MULTILINE))
+    there |= {f"{name}_bucket" for name in there} | ELSEWHERE
+    named = set(
+        re.findall(
+            r"\bfreshet_[a-z_]+", "".join(re.findall(r"expr:(.*?)\n +(?:for|labels):", RULES.read_text(), re.DOTALL))
+        )
+    )
+    assert named
+    assert not named - there
