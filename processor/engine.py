@@ -95,7 +95,7 @@ class Processor(Predictor, ModelHost):
             self._clock,
             options.all_cpus,
             self._remote,
-            options.sessions,
+            options.runs,
         )
 
     def lookups(self, version: ServedVersion) -> tuple[int, int]:

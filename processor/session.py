@@ -57,6 +57,12 @@ class SessionStats:
     user_once: int = 0
     buckets: dict[str, int] = field(default_factory=dict)
 
+    def ran(self, bucket: int, rows: int) -> None:
+        """Notes a run of so many rows in a bucket."""
+        label = str(bucket)
+        self.padded_rows += bucket - rows
+        self.buckets[label] = self.buckets.get(label, 0) + 1
+
 
 def total(parts: Sequence[SessionStats]) -> SessionStats:
     """The sum of what several sessions have done."""
@@ -115,9 +121,9 @@ class Session:
                     self.run([work])
                 return
             self.stats.failed += len(batch)
-            told = _told(error)
+            reason = told(error)
             for work in batch:
-                answer(work.done, told)
+                answer(work.done, reason)
             return
         stats = self.stats
         stats.batches += 1
@@ -142,7 +148,7 @@ class Session:
                 stats.rows += part.rows
                 stats.batches += 1
         except Exception as error:
-            split.fail(_told(error))
+            split.fail(told(error))
             stats.failed += 1
         if split.leave():
             stats.requests += 1
@@ -199,7 +205,7 @@ class Session:
             sparse_s += filled_s - started_s
             for name, result in results.items():
                 result[first + at : first + stop] = outputs[name][: stop - at]
-            self._ran(bucket, stop - at)
+            stats.ran(bucket, stop - at)
             at = stop
         costs.filled(len(cover), rows, sum([work.ids for work in works]), sparse_s)
 
@@ -232,15 +238,9 @@ class Session:
                     costs[CANDIDATE].ran(bucket, now_s() - started_s)
                     for name, result in results.items():
                         result[first + at : first + stop] = outputs[name][: stop - at]
-                    self._ran(bucket, stop - at)
+                    stats.ran(bucket, stop - at)
                     at = stop
                 stats.user_once += 1
-
-    def _ran(self, bucket: int, rows: int) -> None:
-        """Notes a run of so many rows in a bucket."""
-        stats, label = self.stats, str(bucket)
-        stats.padded_rows += bucket - rows
-        stats.buckets[label] = stats.buckets.get(label, 0) + 1
 
     def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[Bound], NDArray[np.int64]]:
         """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""
@@ -263,7 +263,7 @@ class Session:
         return part, spans
 
 
-def _told(error: Exception) -> FreshetError:
+def told(error: Exception) -> FreshetError:
     """What the client is told; a failure that is not its own is logged."""
     if isinstance(error, FreshetError):
         return error
