@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.backends.base import Executable, Program, aligned
+from processor.backends.cuda import allocator
 from processor.boundary import Boundary
 from processor.buffers import Buffers, Ends
 from processor.clock import Clock
@@ -156,6 +157,7 @@ class Replica:
                 for role, (width, outputs) in widths.items()
             }
         self._ends = {role: Ends(*widths[role], max(part.chosen)) for role, part in opened.items()}
+        self._allocate = allocator(e.target for part in opened.values() for e in part.chosen.values())
         self.chosen = opened[WHOLE].chosen
         self._programs: dict[str, list[Program]] = {role: part.programs for role, part in opened.items()}
         self._known_cost = opened[WHOLE].cost(threads)
@@ -252,7 +254,7 @@ class Replica:
             return [*self._stock, *self._lent]
 
     def _buffers(self) -> Buffers:
-        return Buffers(self._ends, len(self.manifest.tables))
+        return Buffers(self._ends, len(self.manifest.tables), self._allocate)
 
     def _fill_once(self, tables: NDArray[np.int64]) -> None:
         """Runs the sparse graph over one row of nothing in particular, so that its kernels are there when a request
