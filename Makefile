@@ -8,9 +8,10 @@ PEERS ?=
 PEERS_ARGS ?=
 SOAK_ARGS ?=
 LOADTEST_ARGS ?=
+GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check format bench bench-tables bench-backends bench-peers soak loadtest kills image-steps clean
+.PHONY: help install demo test check format bench bench-tables bench-backends bench-peers soak loadtest kills gpu-bundle gpu-check image-steps clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +53,12 @@ loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second
 
 kills: .venv/.dev .venv/.kernels ## kill -9 of trainer and server at random moments, 40 rounds
 	FRESHET_KILL_ROUNDS=40 $(BIN)/python -m pytest -m kills tests/e2e
+
+gpu-bundle: .venv/.dev .venv/.kernels ## what gpu-check takes to a machine with a GPU: build/gpu-bundle
+	$(BIN)/python -m tests.gpu bundle $(GPU_ARGS)
+
+gpu-check: .venv/.dev .venv/.kernels ## the whole GPU side on a machine with an NVIDIA GPU; docs/gpu/REPORT-<device>.md
+	$(BIN)/python -m tests.gpu check $(GPU_ARGS)
 
 image-steps: .venv/.kernels ## the steps of the Dockerfile in a clean folder, where no Docker engine is at hand
 	PYTHON=$(PYTHON) .ci/image-steps
