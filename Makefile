@@ -10,9 +10,10 @@ SOAK_ARGS ?=
 FUZZ_ARGS ?=
 CANARY_ARGS ?=
 LOADTEST_ARGS ?=
+GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos format bench bench-tables bench-backends bench-peers canary fuzz soak loadtest conformance kills image-steps clean
+.PHONY: help install demo test check protos format bench bench-tables bench-backends bench-peers canary fuzz soak loadtest conformance kills gpu-bundle gpu-check image-steps clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -69,6 +70,12 @@ conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-se
 
 kills: .venv/.dev .venv/.kernels ## kill -9 of trainer and server at random moments, 40 rounds
 	FRESHET_KILL_ROUNDS=40 $(BIN)/python -m pytest -m kills tests/e2e
+
+gpu-bundle: .venv/.dev .venv/.kernels ## what gpu-check takes to a machine with a GPU: build/gpu-bundle
+	$(BIN)/python -m tests.gpu bundle $(GPU_ARGS)
+
+gpu-check: .venv/.dev .venv/.kernels ## the whole GPU side on a machine with an NVIDIA GPU; docs/gpu/REPORT-<device>.md
+	$(BIN)/python -m tests.gpu check $(GPU_ARGS)
 
 image-steps: .venv/.kernels ## the steps of the Dockerfile in a clean folder, where no Docker engine is at hand
 	PYTHON=$(PYTHON) .ci/image-steps

@@ -5,6 +5,11 @@ their content), then the manifest is replaced by one rename. A server that has r
 file of it: only what neither the new manifest nor the one before names is removed. One compile works on a version at a
 time, by a lock on its folder that goes with the process. A server takes what was compiled when it next loads the
 version.
+
+What is compiled is what publishing compiles (compiler.parts): the graph after the passes and, where features are the
+user's, the two parts of the user-once split. Each role has its own backends and its own calibration. A lower precision
+never computes a user's part, whose numbers are no scores, and computes candidates only where it has passed on the whole
+graph, AUC included. A role whose executables come out the same keeps its files.
 """
 
 from __future__ import annotations
@@ -12,14 +17,16 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from compiler.backends.base import Lowered, Variant
-from compiler.calibrate import Bound, Calibration, calibrate, variant_name
+from compiler.calibrate import Bound, Calibration, Labelled, calibrate, variant_name
 from compiler.compile import (
     BACKENDS,
     BUCKETS,
@@ -31,6 +38,7 @@ from compiler.compile import (
 )
 from compiler.dense import DenseGraph, Matrix
 from compiler.ladder import interpolated, ladder
+from compiler.parts import Part, Parts, parts
 from compiler.rows import drawn_rows, read_labelled, read_sample
 from processor.errors import BadInput, Conflict, FreshetError, NotFound
 from processor.executables import executable_files
@@ -40,7 +48,7 @@ from processor.package.manifest import Executable, File, Manifest
 from processor.package.tensors import crc32
 from processor.package.version import GRAPH, MANIFEST, VersionReader
 from processor.repository import Repository
-from processor.userside import WHOLE
+from processor.userside import CANDIDATE, USER, WHOLE, columns, user_features
 
 COMPILED = "compiled"
 PRICED = (1, 8, 64, 256, 1024)
@@ -73,10 +81,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What compile_version() did. skipped: variants that could not be compiled here, and why."""
+    """What compile_version() did. calibration: of the whole graph; others: of its parts, by role. passes: what was done
+    to the graph before. skipped: variants that could not be compiled here, and why."""
 
     manifest: Manifest
     calibration: Calibration
+    others: dict[str, Calibration]
+    passes: list[str]
     skipped: list[str]
 
     @property
@@ -103,18 +114,12 @@ def compile_version(folder: Path, options: Options, reporter: Reporter) -> Repor
         buckets = _buckets(graph, reader, options)
         kept = _files(folder)
         try:
-            entries = _build_all(graph, folder, wanted, buckets, skipped, reporter)
-            reporter.begin("measuring", len(buckets))
-            calibration = calibrate(
-                graph,
-                folder,
-                entries,
-                _rows(graph, reader, max(buckets)),
-                options.bound,
-                labelled,
-                advance=lambda: reporter.advance(1),
-            )
-            manifest = _manifest(before, folder, calibration, skipped, options)
+            found = parts(graph, before.features, buckets)
+            rows = _rows(graph, reader, max(buckets))
+            compiling = _Compiling(folder, skipped, options.bound, reporter)
+            calibration = compiling.role(WHOLE, found.by_role[WHOLE], wanted, rows, labelled)
+            others = _divided(compiling, found, before, wanted, calibration, rows)
+            manifest = _manifest(before, folder, found, {WHOLE: calibration, **others}, skipped, options)
             text = manifest.to_json()
         except BaseException:
             _remove(folder, _files(folder) - kept)
@@ -122,7 +127,7 @@ def compile_version(folder: Path, options: Options, reporter: Reporter) -> Repor
         with atomic_file(folder / MANIFEST) as file:
             file.write(text)
         _remove(folder, _files(folder) - executable_files(manifest) - executable_files(before))
-    return Report(manifest, calibration, skipped)
+    return Report(manifest, calibration, others, found.lines(), skipped)
 
 
 def find_version(target: str, repository: str | None, version: int | None) -> Path:
@@ -179,30 +184,73 @@ def _wanted(backends: Sequence[str]) -> tuple[list[Variant], list[str]]:
     return wanted, skipped
 
 
-def _build_all(
-    graph: DenseGraph,
-    folder: Path,
+@dataclass(frozen=True, slots=True)
+class _Compiling:
+    """One compile of a version."""
+
+    folder: Path
+    skipped: list[str]
+    bound: Bound
+    reporter: Reporter
+
+    def role(
+        self, role: str, part: Part, wanted: Sequence[Variant], rows: Matrix, labelled: Labelled | None = None
+    ) -> Calibration:
+        """Compiles one part of a graph for all wanted variants and measures it; raises BadInput where none will do.
+        rows: of its own input."""
+        named = "" if role == WHOLE else f"the {role}'s part "
+        entries = self._build(role, part, wanted, named)
+        self.reporter.begin(f"measuring {named}".strip(), len(part.buckets))
+        advance = lambda: self.reporter.advance(1)  # noqa: E731
+        return calibrate(part.graph, self.folder, entries, rows, self.bound, labelled, advance=advance)
+
+    def _build(self, role: str, part: Part, wanted: Sequence[Variant], named: str) -> list[Executable]:
+        entries: list[Executable] = []
+        for variant in wanted:
+            self.reporter.begin(f"compiling {named}for {variant}", len(part.buckets))
+            try:
+                lowered = lower(part.graph, variant)
+                made = []
+                for bucket in part.buckets:
+                    made.append(build(lowered, bucket, self.folder, role))
+                    self.reporter.advance(1)
+            except FreshetError as error:
+                self.skipped.append(f"{named}{variant}: {error}")
+                continue
+            entries += made
+        if not entries:
+            raise BadInput(f"no backend could compile {named or 'the graph'}: {'; '.join(self.skipped)}")
+        return entries
+
+
+def _divided(
+    compiling: _Compiling,
+    found: Parts,
+    before: Manifest,
     wanted: Sequence[Variant],
-    buckets: Sequence[int],
-    skipped: list[str],
-    reporter: Reporter,
-) -> list[Executable]:
-    entries: list[Executable] = []
-    for variant in wanted:
-        reporter.begin(f"compiling for {variant}", len(buckets))
-        try:
-            lowered = lower(graph, variant)
-            made = []
-            for bucket in buckets:
-                made.append(build(lowered, bucket, folder))
-                reporter.advance(1)
-        except FreshetError as error:
-            skipped.append(f"{variant}: {error}")
-            continue
-        entries += made
-    if not entries:
-        raise BadInput(f"no backend could compile the graph: {'; '.join(skipped)}")
-    return entries
+    whole: Calibration,
+    rows: Matrix,
+) -> dict[str, Calibration]:
+    """The parts of the user-once split, by role; empty where there is none, or no backend has words for it: requests
+    then go whole."""
+    exact = [v for v in wanted if v.precision == "float32"]
+    if found.once is None:
+        return {}
+    if not exact:
+        found.notes.append("user-once: left out, because the user's part is computed in float32 only")
+        return {}
+    passed = {(e.backend, e.precision) for e in whole.measured}
+    x = np.resize(rows, (max(len(rows), found.once.rows), rows.shape[1]))
+    users, candidates = found.once.inputs(x, columns(user_features(before.features)))
+    lower_too = [v for v in wanted if v in exact or (v.backend, v.precision) in passed]
+    try:
+        return {
+            USER: compiling.role(USER, found.by_role[USER], exact, users),
+            CANDIDATE: compiling.role(CANDIDATE, found.by_role[CANDIDATE], lower_too, candidates),
+        }
+    except FreshetError as error:
+        found.notes.append(f"user-once: left out: {error}")
+        return {}
 
 
 def _buckets(graph: DenseGraph, reader: VersionReader, options: Options) -> list[int]:
@@ -231,30 +279,42 @@ def _prices(graph: DenseGraph, rows: Matrix) -> dict[int, float]:
 
 
 def _manifest(
-    before: Manifest, folder: Path, calibration: Calibration, skipped: Sequence[str], options: Options
+    before: Manifest,
+    folder: Path,
+    found: Parts,
+    calibrations: Mapping[str, Calibration],
+    skipped: Sequence[str],
+    options: Options,
 ) -> Manifest:
-    # The parts of a divided graph stay as they were published.
-    executables = calibration.chosen() + [e for e in before.executables if e.role != WHOLE]
+    executables = [entry for calibration in calibrations.values() for entry in calibration.chosen()]
     files = {name: file for name, file in before.files.items() if name not in executable_files(before)}
-    named = replace(before, executables=executables)
+    user_width = found.user_width if CANDIDATE in calibrations else 0
+    named = replace(before, executables=executables, user_width=user_width)
     for name in sorted(executable_files(named)):
         data = (folder / name).read_bytes()
         files[name] = File(len(data), crc32(data))
-    measured = [
-        {"variant": variant_name(e), "bucket": e.bucket, "cost_us": e.cost_us, "error": e.error}
-        for e in calibration.measured
-    ]
+    whole = calibrations[WHOLE]
     notes: dict[str, Any] = {
         "machine": this_machine().name,
-        "measured": measured,
-        "flip_ms": calibration.flip_ms,
-        "refused": calibration.refused,
+        "passes": found.lines(),
+        "measured": _measured(whole),
+        "flip_ms": whole.flip_ms,
+        "refused": [line for calibration in calibrations.values() for line in calibration.refused],
         "skipped": list(skipped),
         "max_error": options.bound.error,
     }
-    if calibration.auc:
-        notes["auc_change"] = calibration.auc
+    if len(calibrations) > 1:
+        notes["parts"] = {role: _measured(c) for role, c in calibrations.items() if role != WHOLE}
+    if whole.auc:
+        notes["auc_change"] = whole.auc
     return replace(named, files=files, notes={**before.notes, "compile": notes})
+
+
+def _measured(calibration: Calibration) -> list[dict[str, Any]]:
+    return [
+        {"variant": variant_name(e), "bucket": e.bucket, "cost_us": e.cost_us, "error": e.error}
+        for e in calibration.measured
+    ]
 
 
 def _files(folder: Path) -> set[str]:

@@ -7,7 +7,7 @@ delta's weights fit all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,15 +48,20 @@ class Parts:
         """For the manifest."""
         return self.once.user_width if self.once else 0
 
+    def lines(self) -> list[str]:
+        """For people."""
+        return [*map(str, self.effects), *([str(self.once)] if self.once else []), *self.notes]
+
 
 def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]) -> Parts:
     """The parts of a model's dense graph, for a ladder of batch sizes.
 
-    The graph that the passes leave is proved on random rows; were it another function, the graph as it came is used.
+    The graph that the passes leave is proved on its examples, or random rows; were it another function, the graph as it
+    came is used.
     """
     notes: list[str] = []
     found = optimise(dense)
-    graph, effects = found.graph, found.effects
+    graph, effects = replace(found.graph, examples=dense.examples), found.effects
     if not _same(dense, graph):
         graph, effects = dense, []
         notes.append("passes: what they left computes something else; the graph is compiled as it came")
@@ -65,7 +70,11 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
     user = user_features(features)
     once = split_user(graph, columns(user), many[0]) if user and many else None
     if once is not None:
-        by_role |= {USER: Part(once.user, list(USER_BUCKETS)), CANDIDATE: Part(once.candidate, many)}
+        users, candidates = once.user, once.candidate
+        if dense.examples is not None:
+            of_user, of_candidates = once.inputs(graph.sample(max(len(dense.examples), once.rows)), columns(user))
+            users, candidates = replace(users, examples=of_user), replace(candidates, examples=of_candidates)
+        by_role |= {USER: Part(users, list(USER_BUCKETS)), CANDIDATE: Part(candidates, many)}
     elif user and not many:
         notes.append(f"user-once: batch sizes of {MIN_CANDIDATES} or more wanted")
     elif user:
@@ -74,6 +83,6 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
 
 
 def _same(a: DenseGraph, b: DenseGraph) -> bool:
-    x = np.random.default_rng(a.width).standard_normal((PROOF_ROWS, a.width), np.float32)
+    x = a.sample(PROOF_ROWS)
     wanted, got = a.run(x), b.run(x)
     return all(np.allclose(got[n], wanted[n], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True) for n in wanted)

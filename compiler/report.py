@@ -5,8 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from compiler.calibrate import by_variant, variant_name
+from compiler.calibrate import Calibration, by_variant, variant_name
 from compiler.package import Report
+from processor.package.manifest import Executable
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -26,9 +27,23 @@ def print_report(report: Report, console: Console) -> None:
         table.add_row(name, *cells, f"{error:.1e}", f"{calibration.flip_ms.get(name, 0.0):.1f}")
     console.print(table)
     console.print("* serves this bucket")
+    for line in report.passes:
+        console.print(line, highlight=False, markup=False)
     for name, change in calibration.auc.items():
         console.print(f"AUC of {name}: {change:+.1e} against TensorFlow", highlight=False)
-    for line in calibration.refused:
-        console.print(f"refused: {line}", highlight=False, markup=False)
+    for role, other in report.others.items():
+        served = ", ".join(f"{e.bucket}: {variant_name(e)} {e.cost_us:.0f} us" for e in _first(other))
+        console.print(f"the {role}'s part: {served}", highlight=False, markup=False)
+    for each in (calibration, *report.others.values()):
+        for line in each.refused:
+            console.print(f"refused: {line}", highlight=False, markup=False)
     for line in report.skipped:
         console.print(f"not compiled: {line}", highlight=False, markup=False)
+
+
+def _first(calibration: Calibration) -> list[Executable]:
+    """What serves each bucket."""
+    first: dict[int, Executable] = {}
+    for entry in calibration.chosen():
+        first.setdefault(entry.bucket, entry)
+    return list(first.values())

@@ -4,14 +4,15 @@ A replica keeps a stock of them, warm, as many as there are sessions, and rememb
 flip it binds the new executables to all of them, so that the first batch after a load or a flip allocates and binds
 nothing.
 
-Who owns what: arrays and bindings are used by one session at a time. The thread of changes only ever adds to them:
-arrays of a bucket that has none yet, and bindings that no session has run, which wait in `ahead` until a batch under
-the new state takes them.
+Who owns what: arrays and bindings are used by one session at a time. The thread of changes only ever adds bindings that
+no session has run, which wait in `ahead` until a batch under the new state takes them. All buckets of a role share one
+matrix and one array an output: a bucket of n rows is the first n of them, so a batch is one whatever it is run as.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,24 +24,38 @@ from processor.userside import WHOLE
 Outputs = dict[str, Matrix]
 Bound = tuple[Executable, Callable[[], None]]
 Key = tuple[str, int]
-Ends = tuple[int, Mapping[str, int]]
-"""Width of an executable's input; its outputs, name -> columns."""
+Allocate = Callable[[tuple[int, ...]], Matrix]
 Executables = Mapping[str, Mapping[int, Executable]]
 """By role (processor.userside) and bucket."""
 
 
+class Ends(NamedTuple):
+    """Of the executables of one role. width: of the input. outputs: name -> columns. rows: of the largest bucket."""
+
+    width: int
+    outputs: Mapping[str, int]
+    rows: int
+
+
 class Buffers:
-    """Input and outputs per role and bucket, and the runs bound to them. counts: int64 [T, 2], lookups and misses by
+    """Input and outputs per role, and the runs bound to them by bucket. counts: int64 [T, 2], lookups and misses by
     table. block: what the batches were like."""
 
-    def __init__(self, ends: Mapping[str, Ends], tables: int) -> None:
-        """ends: of the executables of each role."""
-        self._ends = ends
+    def __init__(self, ends: Mapping[str, Ends], tables: int, outputs: int, allocate: Allocate = aligned) -> None:
+        """ends: of the executables of each role. outputs: how many the model has. allocate: zeros of a shape."""
         self.counts: NDArray[np.int64] = np.zeros((max(1, tables), 2), np.int64)
-        self.block = Block(len(ends[WHOLE][1]))
+        self.block = Block(outputs)
+        self._whole: dict[str, tuple[Matrix, Outputs]] = {
+            role: (allocate((rows, width)), {name: allocate((rows, n)) for name, n in outputs.items()})
+            for role, (width, outputs, rows) in ends.items()
+        }
         self._arrays: dict[Key, tuple[Matrix, Outputs]] = {}
         self._bound: dict[Key, Bound] = {}
         self._ahead: Mapping[Key, Bound] = {}
+
+    def rows(self, role: str = WHOLE) -> Matrix:
+        """The input of the role's largest bucket, which begins with that of every other."""
+        return self._whole[role][0]
 
     def get(self, executable: Executable, role: str = WHOLE) -> tuple[Matrix, Outputs, Callable[[], None]]:
         """(x, outputs, run) of an executable; allocates and binds where that was not done ahead."""
@@ -79,8 +94,8 @@ class Buffers:
         arrays = self._arrays.get(key)
         if arrays is None:
             role, bucket = key
-            width, columns = self._ends[role]
-            outputs = {name: aligned((bucket, n)) for name, n in columns.items()}
-            # Whoever comes second takes the arrays of who came first: there is one pair a bucket.
-            arrays = self._arrays.setdefault(key, (aligned((bucket, width)), outputs))
+            x, outputs = self._whole[role]
+            part = x[:bucket], {name: array[:bucket] for name, array in outputs.items()}
+            # Whoever comes second takes the views of who came first: a run reads what a session writes either way.
+            arrays = self._arrays.setdefault(key, part)
         return arrays

@@ -123,7 +123,7 @@ class Processor(Predictor, ModelHost):
             self._clock,
             options.all_cpus,
             self._remote,
-            options.sessions,
+            options.runs,
         )
 
     @overload

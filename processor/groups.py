@@ -25,7 +25,7 @@ from processor.sketch import Sketch
 DEFAULT, ANY = "default", "*"
 POLICIES = ("shared", "round-robin", "mod", "least-loaded")
 COMPUTES = ("threads", "inline")
-MAX_SESSIONS, MAX_THREADS = HOLDS, 256
+MAX_SESSIONS, MAX_THREADS, MAX_STAGES = HOLDS, 256, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,12 @@ class GroupConfig:
     policy: Policy | None = None
     batch_window_us: float | None = None
     max_queue_rows: int | None = None
+    device_stages: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConfig:
-    """The options of a process's sessions; groups may have their own."""
+    """The options of a process's sessions; groups may have their own. device_stages: see processor.device; 0: none."""
 
     sessions: int = 0
     threads_per_session: int = 1
@@ -53,6 +54,7 @@ class SessionConfig:
     batch_window_us: float = 0.0
     max_queue_rows: int = 65536
     compute: Compute = "threads"
+    device_stages: int = 0
     groups: Mapping[str, GroupConfig] = field(default_factory=dict)
 
     @classmethod
@@ -122,6 +124,7 @@ def plan(
             window_s=_first(group.batch_window_us, config.batch_window_us) / 1e6,
             compute=config.compute,
             cpus=cpus,
+            device_stages=_first(group.device_stages, config.device_stages),
         )
         _check(name, options)
         models = [ANY] if name == DEFAULT else group.models or [name]
@@ -145,6 +148,10 @@ def _check(name: str, options: GroupOptions) -> None:
         raise BadInput(f"{where}compute: one of {', '.join(COMPUTES)} wanted, got {str(options.compute)[:40]!r}")
     if not 0 <= options.window_s <= 10:
         raise BadInput(f"{where}batch_window_us: 0 to 10000000 wanted, got {options.window_s * 1e6:g}")
+    if not 0 <= options.device_stages <= MAX_STAGES:
+        raise BadInput(f"{where}device_stages: 0 to {MAX_STAGES} wanted, got {options.device_stages}")
+    if options.device_stages and options.compute == "inline":
+        raise BadInput(f"{where}compute: threads wanted with device_stages, got inline")
     if options.max_queue_rows < 1:
         raise BadInput(f"{where}max_queue_rows: 1 or more wanted, got {options.max_queue_rows}")
 
@@ -188,6 +195,7 @@ class Groups:
             "cpus": [sorted(cpus) for cpus in options.cpus],
             "policy": options.policy,
             "compute": options.compute,
+            "device_stages": options.device_stages,
             "queue_rows": group.queue_rows,
         }
 

@@ -29,6 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.backends.base import Executable, Program
+from processor.backends.cuda import allocator
+from processor.boundary import Boundary
 from processor.buffers import Buffers, Ends
 from processor.clock import Clock
 from processor.control import Control, Pins
@@ -123,23 +125,25 @@ class Replica:
         clock: Clock,
         cpus: frozenset[int] = frozenset(),
         remote: RemoteTables | None = None,
-        sessions: int = 1,
+        runs: int = 1,
     ) -> None:
         """Reads the executables' files; raises FreshetError when they cannot be served.
 
         control: the version's. process: this one's number. threads: that one run may use.
         cpus: cores for them, none for any. remote: where this process finds the rows of tables that are not in memory.
-        sessions: how many are to run batches at once; so many buffers are warm before anybody is sent here.
+        runs: how many buffers are to be ready, warm before anybody is sent here, and how many runs of an executable may
+        be under way at once.
         """
         self.manifest: Manifest = reader.manifest
         spec = self.manifest.stage
         self.plan = SparsePlan(self.manifest, load_stage(self.manifest, reader.file(spec.file)) if spec else None)
         self.remote = remote.open(self.manifest, self.plan) if remote else None
-        self.outputs = {o.name: o.columns for o in self.manifest.outputs}
+        self.boundary = Boundary.of(self.manifest)
+        self.outputs = self.boundary.outputs
         divided = division(self.manifest)
         self.once = UserOnce(divided, self.plan) if divided else None
         self.costs = CostTable({1: 1.0})
-        self._clock, self._cpus, self._sessions = clock, cpus, sessions
+        self._clock, self._cpus, self._runs = clock, cpus, runs
         self._lending = threading.Lock()
         self._stock: list[Buffers] = []
         self._lent: weakref.WeakSet[Buffers] = weakref.WeakSet()
@@ -149,15 +153,17 @@ class Replica:
         self._newest: State | None = None
         self._dense: Dense | None = None
         self._executables: dict[str, dict[int, Executable]] = {}
-        self._ends: dict[str, Ends] = {WHOLE: (self.plan.width, self.outputs)}
+        widths: dict[str, tuple[int, Mapping[str, int]]] = {WHOLE: (self.boundary.width, self.outputs)}
         if self.once is not None:
-            self._ends |= {role: (part.width, part.outputs) for role, part in self.once.parts.items()}
+            widths |= {role: (part.width, part.outputs) for role, part in self.once.parts.items()}
         # A backend's own threads inherit the cores of the thread that starts them.
         with on(cpus):
             opened = {
-                role: open_programs(reader, width, outputs, threads, sessions, role=role)
-                for role, (width, outputs) in self._ends.items()
+                role: open_programs(reader, width, outputs, threads, runs, role=role)
+                for role, (width, outputs) in widths.items()
             }
+        self._ends = {role: Ends(*widths[role], max(part.chosen)) for role, part in opened.items()}
+        self._allocate = allocator(e.target for part in opened.values() for e in part.chosen.values())
         self.chosen = opened[WHOLE].chosen
         self._programs: dict[str, list[Program]] = {role: part.programs for role, part in opened.items()}
         self._known_cost = opened[WHOLE].cost(threads)
@@ -167,6 +173,11 @@ class Replica:
     @property
     def cost(self) -> Mapping[int, float]:
         return self.costs.cost
+
+    @property
+    def flip(self) -> int:
+        """The one that is served now; without a pin, good for no more than telling whether another one is."""
+        return self._control.flip
 
     @property
     def generation(self) -> Generation:
@@ -182,7 +193,7 @@ class Replica:
             executables = self._build(frame.dense)
             first = self._dense is None
             if first:
-                self._stock = [self._buffers() for _ in range(self._sessions)]
+                self._stock = [self._buffers() for _ in range(self._runs)]
             for buffers in self._all_buffers():
                 buffers.bind_ahead(executables, run=first)
             costs = self._measure(executables)
@@ -250,7 +261,7 @@ class Replica:
             return [*self._stock, *self._lent]
 
     def _buffers(self) -> Buffers:
-        return Buffers(self._ends, len(self.manifest.tables))
+        return Buffers(self._ends, len(self.manifest.tables), len(self.outputs), self._allocate)
 
     def _rehearse(self, tables: NDArray[np.int64]) -> None:
         """Runs the version's recorded requests, or one row of nothing in particular, before anybody is sent here. What

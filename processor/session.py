@@ -22,7 +22,7 @@ from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
 from processor.once import UserOnce
 from processor.replica import Replica, State
-from processor.sketch import note_batch, note_scores
+from processor.sketch import Block, note_batch, note_scores
 from processor.sparse import Bound, address
 from processor.split import Part
 from processor.userside import CANDIDATE, LENT, USER
@@ -57,6 +57,12 @@ class SessionStats:
     user_once: int = 0
     buckets: dict[str, int] = field(default_factory=dict)
 
+    def ran(self, bucket: int, rows: int) -> None:
+        """Notes a run of so many rows in a bucket."""
+        label = str(bucket)
+        self.padded_rows += bucket - rows
+        self.buckets[label] = self.buckets.get(label, 0) + 1
+
 
 def total(parts: Sequence[SessionStats]) -> SessionStats:
     """The sum of what several sessions have done."""
@@ -83,6 +89,27 @@ class Running:
     sparse_s: float = 0.0
     dense_s: float = 0.0
     padded: int = 0
+
+
+def note(
+    block: Block,
+    requests: int,
+    rows: int,
+    padded: int,
+    results: Outputs,
+    wait_s: float,
+    sparse_s: float,
+    dense_s: float,
+) -> None:
+    """Notes what a batch was like, and its scores. wait_s: the mean of its requests."""
+    for n, scores in enumerate(results.values()):
+        if n == 0:
+            note_batch(
+                block.counts_address, block.sums_address, requests, rows, padded, address(scores), scores.size,
+                wait_s, sparse_s, dense_s,
+            )  # fmt: skip
+        else:
+            note_scores(block.counts_address, block.sums_address, n, address(scores), scores.size)
 
 
 class Session:
@@ -121,9 +148,9 @@ class Session:
                 return
             self.stats.failed += len(batch)
             self._buffers(version).block.fail(len(batch))
-            told = _told(error)
+            reason = told(error)
             for work in batch:
-                answer(work.done, told)
+                answer(work.done, reason)
             return
         stats = self.stats
         stats.batches += 1
@@ -148,7 +175,7 @@ class Session:
                 stats.rows += part.rows
                 stats.batches += 1
         except Exception as error:
-            split.fail(_told(error))
+            split.fail(told(error))
             stats.failed += 1
             self._buffers(part.version).block.fail(1)
         if split.leave():
@@ -178,15 +205,8 @@ class Session:
             self._whole(batch, works, rows, 0)
         else:
             self._by_way(batch, version.once, works, rows)
-        block, padded, sparse_s, dense_s = buffers.block, batch.padded, batch.sparse_s, batch.dense_s
-        for n, scores in enumerate(results.values()):
-            if n == 0:
-                note_batch(
-                    block.counts_address, block.sums_address, requests, rows, padded, address(scores), scores.size,
-                    self.wait_s, sparse_s, dense_s,
-                )  # fmt: skip
-            else:
-                note_scores(block.counts_address, block.sums_address, n, address(scores), scores.size)
+        sparse_s, dense_s = batch.sparse_s, batch.dense_s
+        note(buffers.block, requests, rows, batch.padded, results, self.wait_s, sparse_s, dense_s)
         return Timing(began_s, self._clock.now_s(), sparse_s, dense_s, len(works), rows)
 
     def _by_way(self, batch: Running, once: UserOnce, works: Sequence[Work], rows: int) -> None:
@@ -280,10 +300,8 @@ class Session:
 
     def _ran(self, batch: Running, bucket: int, rows: int) -> None:
         """Notes a run of so many rows in a bucket."""
-        stats, label = self.stats, str(bucket)
         batch.padded += bucket - rows
-        stats.padded_rows += bucket - rows
-        stats.buckets[label] = stats.buckets.get(label, 0) + 1
+        self.stats.ran(bucket, rows)
 
     def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[Bound], NDArray[np.int64]]:
         """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""
@@ -306,7 +324,7 @@ class Session:
         return part, spans
 
 
-def _told(error: Exception) -> FreshetError:
+def told(error: Exception) -> FreshetError:
     """What the client is told; a failure that is not its own is logged."""
     if isinstance(error, FreshetError):
         return error

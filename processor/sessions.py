@@ -12,9 +12,9 @@ Who owns what
 - A thread's session is its own. The inline session belongs to the holder of the `_turn` lock.
 - A session sleeps on its gate, a lock that it has taken once and that whoever wakes it releases. It stands in its
   queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
-- Numbers are reader's words of processor.control: sessions use those below HOLDS, split requests those from there on
-  but for the last (processor.shadow).
-  A number is used again only after its session has ended. One group at most serves a version.
+- Numbers are reader's words of processor.control: sessions use those below HOLDS, split requests those from there on,
+  slots of device stages the last of these, processor.shadow the very last. A number is used again only after its
+  session has ended. One group at most serves a version.
 
 A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
 way to wakes another only when it holds more than one batch's worth (CostTable.parts), and a session that takes a batch
@@ -39,6 +39,7 @@ from processor.clock import Clock
 from processor.control import SHADOW_READER
 from processor.cores import run_on
 from processor.cost import FREE, WORTH
+from processor.device import DeviceStages, StagedSession, slots_of
 from processor.errors import BadInput, Expired, NotReady, Overloaded
 from processor.replica import Replica
 from processor.session import Session, SessionStats, total
@@ -57,7 +58,8 @@ HOLDS = 1024
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
     """sessions: with compute "inline" there is one. window_s: 0 for none. cpus: cores for each session in turn; empty
-    for any. threads: that one run of an executable may use."""
+    for any. threads: that one run of an executable may use. device_stages: threads that run what sessions have filled
+    (processor.device); 0: sessions run it themselves."""
 
     sessions: int = 1
     max_batch_rows: int = 256
@@ -67,6 +69,12 @@ class GroupOptions:
     window_s: float = 0.0
     cpus: tuple[frozenset[int], ...] = ()
     threads: int = 1
+    device_stages: int = 0
+
+    @property
+    def runs(self) -> int:
+        """Buffers that a version is to have ready."""
+        return slots_of(self.device_stages) if self.device_stages else self.sessions
 
     @property
     def all_cpus(self) -> frozenset[int]:
@@ -127,9 +135,9 @@ class Queue:
 class SessionThread(threading.Thread):
     """A session with a thread of its own."""
 
-    def __init__(self, number: int, group: SessionGroup, queue: Queue, clock: Clock, cpus: frozenset[int]) -> None:
-        super().__init__(name=f"freshet-session-{number}", daemon=True)
-        self.session = Session(number, clock)
+    def __init__(self, session: Session, group: SessionGroup, queue: Queue, cpus: frozenset[int]) -> None:
+        super().__init__(name=f"freshet-session-{session.number}", daemon=True)
+        self.session = session
         self.queue = queue
         self.retired = False
         self.gate = threading.Lock()
@@ -154,6 +162,10 @@ class SessionGroup:
         self._count = 0
         self._turns = count()
         self._holds = list(range(HOLDS, SHADOW_READER))
+        self._device: DeviceStages | None = None
+        if options.device_stages:
+            words = [self._holds.pop() for _ in range(slots_of(options.device_stages))]
+            self._device = DeviceStages(options.device_stages, words, clock, options.all_cpus)
         # Of sessions that have ended, and of requests that no session has met.
         self._past = SessionStats()
         self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()
@@ -317,8 +329,9 @@ class SessionGroup:
                 self._retire(self._queues[-1])
 
     def statistics(self) -> list[SessionStats]:
-        """Of every session, and of the group for what no session has met."""
-        return [self._past, *(s.stats for s in self._sessions())]
+        """Of every session and device stage, and of the group for what no session has met."""
+        staged = self._device.stats if self._device else []
+        return [self._past, *(s.stats for s in self._sessions()), *staged]
 
     def counts(self, version: Replica) -> NDArray[np.int64]:
         """int64 [T, 2]: lookups and misses of a version's tables over all sessions."""
@@ -335,7 +348,10 @@ class SessionGroup:
     def sketch(self, version: Replica) -> Sketch:
         """What a version's batches were like, over all sessions."""
         found = [s.buffers.get(version) for s in self._sessions()]
-        whole = Sketch.total(len(version.outputs), [buffers.block for buffers in found if buffers is not None])
+        blocks = [buffers.block for buffers in found if buffers is not None]
+        if self._device is not None:
+            blocks += self._device.blocks(version)
+        whole = Sketch.total(len(version.outputs), blocks)
         past = self._past_sketches.get(version)
         return whole if past is None else whole + past
 
@@ -354,6 +370,8 @@ class SessionGroup:
             self.run_once(hurry=True)
         for thread in threads:
             thread.join()
+        if self._device is not None:
+            self._device.close()
 
     def _sessions(self) -> list[Session]:
         return [self._inline] if self._inline else [thread.session for thread in self._threads]
@@ -362,7 +380,9 @@ class SessionGroup:
         taken = {thread.session.number for thread in self._threads}
         number = next(n for n in count() if n not in taken)
         cpus = self.options.cpus
-        thread = SessionThread(number, self, queue, self._clock, cpus[number % len(cpus)] if cpus else frozenset())
+        staged, clock = self._device, self._clock
+        session = Session(number, clock) if staged is None else StagedSession(number, clock, staged)
+        thread = SessionThread(session, self, queue, cpus[number % len(cpus)] if cpus else frozenset())
         queue.sessions += 1
         self._count += 1
         self._threads.append(thread)
@@ -408,8 +428,14 @@ class SessionGroup:
 
     def _parts(self, work: Work) -> int:
         """In how many parts to run a request: as many as there are sessions, if that costs no more than being done
-        sooner is worth, or nothing when no session idles."""
+        sooner is worth, or nothing when no session idles. With device stages as many as it takes for each to fit into a
+        slot; raises Overloaded when too many such are under way."""
         sessions = self._count
+        if self._device is not None:
+            parts = -(-work.rows // work.version.costs.max_rows)
+            if parts > 1 and not self._holds:
+                raise Overloaded("queue: too many requests are larger than the largest batch")
+            return parts
         if sessions == 1 or work.rows == 1 or not self._holds:
             return 1
         idle = sum([len(queue.idle) for queue in self._queues])

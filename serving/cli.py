@@ -91,6 +91,10 @@ def serve(
     threads_per_session: Annotated[
         int | None, typer.Option(help="Threads that one run of an executable may use. [1]")
     ] = None,
+    device_stages: Annotated[
+        int | None,
+        typer.Option(help="Threads that run what sessions have filled, in large batches; for GPUs. 0: none. [0]"),
+    ] = None,
     session_cpus: Annotated[
         str | None, typer.Option(help='Cores of each session in turn, such as "0-1;2-3". [any]')
     ] = None,

@@ -45,6 +45,7 @@ class ServeConfig:
     workers: int = 1
     compute: str = "auto"
     threads_per_session: int = 1
+    device_stages: int = 0
     session_cpus: str = ""
     policy: str = "shared"
     batch_window_us: float = 0.0
@@ -95,6 +96,11 @@ class ServeConfig:
         _want(
             1 <= self.threads_per_session <= 256,
             f"threads_per_session: 1 to 256 wanted, got {self.threads_per_session}",
+        )
+        _want(0 <= self.device_stages <= 64, f"device_stages: 0 (none) to 64 wanted, got {self.device_stages}")
+        _want(
+            self.compute != "inline" or not self.device_stages,
+            "compute: auto or threads wanted with device_stages, got 'inline'",
         )
         _want(self.policy in POLICIES, f"policy: one of {', '.join(POLICIES)} wanted, got {self.policy[:40]!r}")
         _want(0 <= self.batch_window_us <= 1e7, f"batch_window_us: 0 to 10000000 wanted, got {self.batch_window_us:g}")
@@ -201,14 +207,20 @@ class ServeConfig:
         """How long a request may take that does not say so itself."""
         return self.default_timeout_ms / 1e3 or None
 
+    @property
+    def _waits(self) -> bool:
+        """Whether sessions wait for something else than the queue."""
+        return self.remote() is not None or self.device_stages > 0
+
     def session_options(self, workers: int, cores: int) -> dict[str, Any]:
         """processor.groups.SessionConfig's fields, JSON-able. workers: processes that answer; cores: of the machine.
 
         compute = "auto" is inline where a session's thread would only share a core with the event loop, unless several
-        sessions a process were asked for, or a session waits for a row store: that must not stop the loop.
+        sessions a process or device stages were asked for, or a session waits for a row store: that must not stop the
+        loop.
         """
         alone = (workers > 1 or cores == 1) and self.sessions <= 1
-        inline = self.compute == "inline" or (self.compute == "auto" and alone and self.remote() is None)
+        inline = self.compute == "inline" or (self.compute == "auto" and alone and not self._waits)
         return {
             "sessions": self.sessions or (1 if workers > 1 and not self.groups else 0),
             "threads_per_session": self.threads_per_session,
@@ -217,6 +229,7 @@ class ServeConfig:
             "batch_window_us": self.batch_window_us,
             "max_queue_rows": self.max_queue_rows,
             "compute": "inline" if inline and not self.groups else "threads",
+            "device_stages": self.device_stages,
             "groups": self.groups,
         }
 
@@ -279,7 +292,7 @@ def _check_groups(groups: Any) -> None:
     """[groups.NAME] sections: their keys and types; what they say together is checked when the groups are made."""
     known: dict[str, tuple[type, ...]] = {
         "models": (list,), "sessions": (int,), "threads_per_session": (int,), "cpus": (str,), "policy": (str,),
-        "batch_window_us": (int, float), "max_queue_rows": (int,),
+        "batch_window_us": (int, float), "max_queue_rows": (int,), "device_stages": (int,),
     }  # fmt: skip
     for name, group in groups.items():
         for key, value in group.items():

@@ -28,6 +28,10 @@ def import_command(
         list[str] | None,
         typer.Option(help="NAME=INDICES,VALUES,SHAPE: these tensors of the signature are one sparse input."),
     ] = None,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(help="An input that is the user's: one row for all candidates, computed once a request."),
+    ] = None,
     samples: Annotated[
         Path | None, typer.Option(help='JSON file {"inputs": {NAME: [rows]}} to try the model on. [made up]')
     ] = None,
@@ -36,11 +40,12 @@ def import_command(
     from compiler.imports.model import Options, import_model
     from compiler.imports.printing import lines
 
-    options = Options(signature, groups(ragged, "--ragged"), groups(sparse, "--sparse"), _samples(samples))
+    together = groups(ragged, "--ragged"), groups(sparse, "--sparse")
+    options = Options(signature, *together, _samples(samples), user=user or ())
     console = Console()
     with console.status("importing"):
         imported = import_model(source, repository, name, version, options)
-    for line in lines(imported.report):
+    for line in (*lines(imported.report), *(f"  pass {line}" for line in imported.passes)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"{name} version {imported.folder.name} is in {repository}", highlight=False, soft_wrap=True)
 

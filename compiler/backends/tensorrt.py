@@ -11,11 +11,8 @@ from __future__ import annotations
 from compiler.backends.base import Compiled, Variant
 from compiler.backends.onnxruntime import to_onnx, with_values
 from compiler.dense import DenseGraph
-from processor.backends.tensorrt import INPUT, PRECISIONS, TensorRt
-from processor.errors import BadInput
+from processor.backends.tensorrt import PRECISIONS, TensorRt
 from processor.machine import this_machine
-
-WORKSPACE_NBYTES = 1 << 30
 
 
 def variants() -> list[Variant]:
@@ -49,24 +46,6 @@ class Lowered:
 
     def compile(self, bucket: int) -> Compiled:
         """See compiler.backends.base.Lowered.compile."""
-        library, logger = self._backend.module, self._backend.logger
-        builder = library.Builder(logger)
-        network = builder.create_network(0)
-        parser = library.OnnxParser(network, logger)
-        if not parser.parse(self._model):
-            reasons = "; ".join(str(parser.get_error(i).desc()) for i in range(parser.num_errors))
-            raise BadInput(f"dense graph: cannot be compiled for backend tensorrt: {reasons[:200]}")
-        config = builder.create_builder_config()
-        config.set_memory_pool_limit(library.MemoryPoolType.WORKSPACE, WORKSPACE_NBYTES)
-        config.set_flag(library.BuilderFlag.REFIT)
-        if self.precision == "float16":
-            config.set_flag(library.BuilderFlag.FP16)
-        profile = builder.create_optimization_profile()
-        shape = (bucket, self._width)
-        profile.set_shape(INPUT, shape, shape, shape)
-        config.add_optimization_profile(profile)
-        engine = builder.build_serialized_network(network, config)
-        if engine is None:
-            raise BadInput(f"dense graph: {self._backend.library} built no engine for {bucket} rows")
+        engine = self._backend.build(self._model, bucket, self._width, self.precision)
         features = [*(f for f in this_machine().features if f in ("x86_64", "aarch64")), f"cuda-{self._capability}"]
-        return Compiled(bytes(engine), ".engine", list(self._weights), self._backend.library, features)
+        return Compiled(engine, ".engine", list(self._weights), self._backend.library, features)

@@ -28,10 +28,9 @@ def variants() -> list[Variant]:
     Xla()
     found = [Variant("xla")]
     try:
-        device("cuda", 0)
+        return [*found, Variant("xla", target=device("cuda", 0).target)]
     except BadInput:
         return found
-    return [*found, Variant("xla", target="cuda")]
 
 
 def lower(graph: DenseGraph, variant: Variant) -> Lowered:
@@ -74,7 +73,7 @@ class Lowered:
 
     def _features(self) -> list[str]:
         features = sorted(this_machine().features)
-        return [*features, "cuda"] if self.target.startswith("cuda") else features
+        return [*features, self.target] if self.target.startswith("cuda") else features
 
 
 def stablehlo(graph: DenseGraph, bucket: int) -> bytes:

@@ -29,6 +29,7 @@ from compiler.imports.samples import make_samples
 from compiler.imports.shapes import SIZES, Shapes
 from compiler.imports.source import Source, open_source
 from compiler.imports.split import Split, Splitter
+from compiler.parts import parts
 from compiler.stage import TensorFlowStage
 from compiler.tensorflow import quiet, tf
 from processor.columns import Column, Ragged, Strings
@@ -48,21 +49,25 @@ TAIL = 3
 @dataclass(frozen=True, slots=True)
 class Options:
     """signature: which of the SavedModel's. ragged, sparse: inputs whose tensors belong together, by name. samples:
-    rows of every input, to try the model on, where none can be made up. buckets: to compile for."""
+    rows of every input, to try the model on, where none can be made up. buckets: to compile for. user: inputs that are
+    the user's, of one row for all candidates (processor.userside)."""
 
     signature: str = "serving_default"
     ragged: Mapping[str, tuple[str, ...]] | None = None
     sparse: Mapping[str, tuple[str, ...]] | None = None
     samples: Mapping[str, Any] | None = None
     buckets: Sequence[int] = BUCKETS
+    user: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """folder: of the committed version. report: what went where and why, as the manifest's notes keep it."""
+    """folder: of the committed version. report: what went where and why, as the manifest's notes keep it.
+    passes: what they did to the dense graph (compiler.parts)."""
 
     folder: Path
     report: dict[str, Any]
+    passes: list[str]
 
 
 def import_model(
@@ -84,10 +89,10 @@ def import_model(
         VersionWriter(repository, model, number, beside) as writer,
         quiet(),
     ):
-        made = Importer(opened, options.samples).make(writer, options.buckets)
+        made = Importer(opened, options.samples, options.user).make(writer, options.buckets)
         manifest = replace(made.manifest, model=model, version=number, created_at=time.time())
         carry_warmup(Repository(repository), model, manifest.inputs, writer)
-        return Imported(writer.commit(manifest), made.report)
+        return Imported(writer.commit(manifest), made.report, made.passes)
 
 
 def analyse(source: Path, options: Options | None = None) -> dict[str, Any]:
@@ -104,13 +109,17 @@ def analyse(source: Path, options: Options | None = None) -> dict[str, Any]:
 class _Made:
     manifest: Manifest
     report: dict[str, Any]
+    passes: list[str]
 
 
 class Importer:
     """One opened source, looked at."""
 
-    def __init__(self, source: Source, samples: Mapping[str, Any] | None = None) -> None:
-        self.source = source
+    def __init__(self, source: Source, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()) -> None:
+        self.source, self._user = source, frozenset(user)
+        known = {fed.input.name for fed in source.inputs}
+        for name in sorted(self._user - known):
+            raise BadInput(f"user: one of the inputs {', '.join(sorted(known))[:200]} wanted, got {name[:64]!r}")
         self.runner = Runner(source)
         self.outputs, self._notes = _outputs(source, self.runner)
         refs = list(self.outputs.values())
@@ -128,7 +137,9 @@ class Importer:
             return self._make(self.splitter.split(whole=True), writer, buckets, [*self._notes, note])
 
     def draft(self, split: Split) -> Draft:
-        return Drafter(split, self.shapes, self.runner, self.source.inputs).draft
+        draft = Drafter(split, self.shapes, self.runner, self.source.inputs).draft
+        draft.features[:] = [replace(f, side="user") if f.input in self._user else f for f in draft.features]
+        return draft
 
     def report(self, split: Split, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
         return describe(self.source, self.shapes, split, draft, graph, notes)
@@ -155,6 +166,7 @@ class Importer:
             notes={"import": report},
         )
         graph = replace(graph, examples=self._prove(manifest, tables, stage, graph))
+        compiled = parts(graph, draft.features, buckets)
         for name, arrays in tables.items():
             writer.tensors(table_file(name), arrays)
         if graph.weights:
@@ -163,7 +175,14 @@ class Importer:
             (writer.folder / STAGE_FILE).parent.mkdir(exist_ok=True)
             (writer.folder / STAGE_FILE).write_bytes(stage)
         graph.save(writer.folder / GRAPH)
-        return _Made(replace(manifest, executables=compile_graph(graph, writer.folder, buckets)), report)
+        executables = [
+            entry
+            for role, part in compiled.by_role.items()
+            for entry in compile_graph(part.graph, writer.folder, part.buckets, role=role)
+        ]
+        notes = manifest.notes | {"passes": compiled.lines()}
+        made = replace(manifest, executables=executables, user_width=compiled.user_width, notes=notes)
+        return _Made(made, report, compiled.lines())
 
     def _prove(self, manifest: Manifest, tables: Mapping[str, Any], stage: bytes, graph: DenseGraph) -> Matrix:
         """The samples as the dense graph gets them; raises BadInput unless the package gives what the model does."""

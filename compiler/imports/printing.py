@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from processor.boundary import Boundary
 from processor.errors import BadInput
 from processor.package.manifest import Manifest
 from processor.package.version import GRAPH, MANIFEST, VersionReader
@@ -68,18 +69,10 @@ def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
     for node in graph.function.get_concrete_function(*graph.signature).graph.as_graph_def().node:
         if node.op not in ("Placeholder", "NoOp", "Identity"):
             counts[node.op] = counts.get(node.op, 0) + 1
+    features = {f.name: f for f in manifest.features}
     pairs = [
-        {
-            "tensor": f.name,
-            "op": f.kind,
-            "dtype": "float32",
-            "shape": [-1, f.width],
-            "columns": [f.offset, f.offset + f.width],
-            "sender": f"table {f.table}" if f.table else "the request",
-            "input": f.input,
-            "features": 1,
-        }
-        for f in sorted(manifest.features, key=lambda f: f.offset)
+        {**pair.to_json(), "op": features[pair.tensor].kind, "input": features[pair.tensor].input, "features": 1}
+        for pair in Boundary.of(manifest).pairs
     ]
     files = manifest.files
     return {

@@ -12,11 +12,10 @@ import numpy as np
 from compiler.dense import DenseGraph
 from compiler.imports.draft import Draft
 from compiler.imports.graph import SOURCES, Node, Ref
-from compiler.imports.keys import Lookup
-from compiler.imports.pools import Pool
 from compiler.imports.shapes import Shapes
 from compiler.imports.source import Source
 from compiler.imports.split import Port, Split
+from processor.boundary import Pair, sender
 
 MAX_REASONS = 64
 
@@ -64,23 +63,15 @@ def _count(nodes: Any) -> dict[str, int]:
 def _pair(port: Port, features: Sequence[Any], shapes: Shapes) -> dict[str, Any]:
     """One tensor at the cut: who sends it, which columns of the dense input receive it."""
     sent = features[0]
-    how = port.how
-    if isinstance(how, Pool):
-        by = f"table {sent.table}, {how.combiner} of the row's {sent.kind}"
-    elif isinstance(how, Lookup):
-        by = f"table {sent.table}"
-    else:
-        by = "the stage" if how is None else "the request"
-    return {
-        "tensor": port.ref[0].rsplit("/", 2)[-1] if "/" in port.ref[0] else port.ref[0],
-        "op": shapes.graph.nodes[port.ref[0]].op.lstrip("@"),
-        "dtype": "bool" if port.truth else "float32",
-        "shape": [-1, *port.dims],
-        "columns": [port.offset, port.offset + port.size],
-        "sender": by,
-        "input": sent.input,
-        "features": len(features),
-    }
+    pair = Pair(
+        tensor=port.ref[0].rsplit("/", 2)[-1] if "/" in port.ref[0] else port.ref[0],
+        dtype="bool" if port.truth else "float32",
+        shape=port.dims,
+        columns=(port.offset, port.offset + port.size),
+        sender=sender(sent, requested=port.how is not None),
+    )
+    op = shapes.graph.nodes[port.ref[0]].op.lstrip("@")
+    return {**pair.to_json(), "op": op, "input": sent.input, "features": len(features)}
 
 
 def _flops(node: Node, shapes: Shapes) -> int:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.dense import DenseGraph
+from compiler.dense import DenseGraph, Matrix
 from compiler.passes.cost import PRODUCTS, flops
 from compiler.passes.graph import Edit, Graph, Node, Ref, Shape, X
 from compiler.passes.optimise import improve
@@ -63,6 +63,18 @@ class UserOnce:
         """Of the work for a row, the share that a candidate does not cost any more."""
         whole, candidate, _ = self.flops
         return 1 - candidate / whole
+
+    def inputs(self, x: Matrix, columns: Sequence[int]) -> tuple[Matrix, Matrix]:
+        """Rows of the whole graph's x, at least `rows` of them, as the inputs of both graphs: the user's columns of
+        each row, and all rows as candidates of the first row's user."""
+        others = sorted(set(range(x.shape[1])) - set(columns))
+        lane = lane_width(self.user_width, self.rows)
+        users, own = np.ascontiguousarray(x[:, columns]), np.zeros((len(x), len(others) + lane), np.float32)
+        own[:, : len(others)] = x[:, others]
+        block = np.zeros(self.rows * lane, np.float32)
+        block[: self.user_width] = self.user.run(users[:1])[LENT][0]
+        own[: self.rows, len(others) :] = block.reshape(self.rows, lane)
+        return users, own
 
     def __str__(self) -> str:
         whole, candidate, user = self.flops
@@ -438,20 +450,11 @@ def _of_rows(graph: Graph) -> bool:
 
 def _same(dense: DenseGraph, found: UserOnce, columns: Sequence[int]) -> bool:
     """Whether both graphs together compute what the whole does, for two users of several candidates each."""
-    random = np.random.default_rng(len(columns))
-    others = sorted(set(range(dense.width)) - set(columns))
-    lane = lane_width(found.user_width, found.rows)
-    users = random.standard_normal((2, len(columns)), np.float32)
-    lent = found.user.run(users)[LENT]
-    for number in range(2):
-        x = random.standard_normal((found.rows + 3, dense.width), np.float32)
-        x[:, columns] = users[number]
-        own = np.zeros((len(x), len(others) + lane), np.float32)
-        own[:, : len(others)] = x[:, others]
-        block = np.zeros(found.rows * lane, np.float32)
-        block[: found.user_width] = lent[number]
-        own[: found.rows, len(others) :] = block.reshape(found.rows, lane)
-        got, wanted = found.candidate.run(own), dense.run(x)
+    rows = dense.sample(found.rows + 3)
+    for first in (0, 1):
+        x = np.roll(rows, -first, 0)
+        x[:, columns] = x[0, columns]
+        got, wanted = found.candidate.run(found.inputs(x, columns)[1]), dense.run(x)
         for name, values in wanted.items():
             if not np.allclose(got[name], values, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
                 return False

@@ -10,12 +10,20 @@ Rows are symbolic in the artefact, because a static batch makes no run faster he
 256. So one session serves every bucket whose artefact is the same: one packed copy of the weights and one
 session creation where five would do nothing more. InferenceSession.run is safe from several threads; a
 binding belongs to one.
+
+On a GPU a binding has buffers there: x is copied over, the run reads and writes them, outputs are copied back. So their
+addresses never change, and a run can be a CUDA graph: recorded by the first run of a binding and replayed by the others
+under the binding's own id, one at a time in a session, because the library's replay is not for several threads. Where
+recording fails (a node that CUDA has no kernel for) the session is made anew without. This has not run on hardware by
+its authors; the copies and bindings are tested with the CPU as their device.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -86,19 +94,39 @@ class _Program:
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
         """See processor.backends.base.Program.with_weights."""
-        sessions: dict[tuple[bytes, str], Any] = {}
+        sessions: dict[tuple[bytes, str], _Session] = {}
         loaded: dict[int, Executable] = {}
         for bucket, (artefact, shapes) in self._artefacts.items():
             key = (artefact.data, artefact.target)
             if key not in sessions:
                 check_weights(weights, shapes)
                 sessions[key] = self._session(artefact, weights)
-            _check_signature(sessions[key], bucket, self._width, self._columns)
+            _check_signature(sessions[key].session, bucket, self._width, self._columns)
             loaded[bucket] = _Executable(sessions[key], bucket, self._width, self._columns)
         return loaded
 
-    def _session(self, artefact: Artefact, weights: Weights) -> Any:
-        """An InferenceSession over the artefact with its weights packed."""
+    def _session(self, artefact: Artefact, weights: Weights) -> _Session:
+        """A session over the artefact with its weights packed."""
+        library = self._backend.module
+        if artefact.target != "cuda":
+            device = "cpu" if artefact.target == "cpu" else "cuda"
+            return _Session(library, self._open(artefact, weights, {}), device)
+        try:
+            recorded = _Session(library, self._open(artefact, weights, {"enable_cuda_graph": "1"}), "cuda", count(1))
+            self._try(recorded, artefact.bucket)
+            return recorded
+        except FreshetError:
+            return _Session(library, self._open(artefact, weights, {}), "cuda")
+
+    def _try(self, session: _Session, bucket: int) -> None:
+        """Records and replays once; raises what that does."""
+        x = np.zeros((bucket, self._width), np.float32)
+        outputs = {name: np.zeros((bucket, n), np.float32) for name, n in self._columns.items()}
+        run = _Executable(session, bucket, self._width, self._columns).bind(x, outputs)
+        run(), run()
+
+    def _open(self, artefact: Artefact, weights: Weights, more: dict[str, str]) -> Any:
+        """An InferenceSession. more: options of its provider."""
         library = self._backend.module
         options = library.SessionOptions()
         options.intra_op_num_threads = self._threads
@@ -115,7 +143,7 @@ class _Program:
             options.add_external_initializers([WEIGHT_PREFIX + name for name in artefact.weights], values)
         provider = PROVIDERS[artefact.target]
         try:
-            session = library.InferenceSession(artefact.data, options, providers=[provider])
+            session = library.InferenceSession(artefact.data, options, providers=[(provider, more)])
         except Exception as error:
             raise Corrupt(f"executable b{artefact.bucket}: refused by {self._backend.library}") from error
         if session.get_providers()[0] != provider:
@@ -141,21 +169,36 @@ def _check_signature(session: Any, bucket: int, width: int, columns: Mapping[str
             raise BadInput(f"executable b{bucket}: output {name!r} float32 [{bucket}, {n}] wanted")
 
 
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """An InferenceSession and where its inputs and outputs lie. graphs: gives bindings the ids of their recorded runs;
+    None where runs are not recorded. turn: of replays."""
+
+    library: Any
+    session: Any
+    device: str
+    graphs: count[int] | None = None
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+
 class _Executable:
     """processor.backends.base.Executable: a session at one bucket."""
 
-    def __init__(self, session: Any, bucket: int, width: int, columns: dict[str, int]) -> None:
+    def __init__(self, session: _Session, bucket: int, width: int, columns: dict[str, int]) -> None:
         self.bucket = bucket
         self._session, self._width, self._columns = session, width, columns
 
     def bind(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
         """See processor.backends.base.Executable.bind."""
         check_buffers(self.bucket, self._width, self._columns, x, outputs)
-        binding = self._session.io_binding()
+        if self._session.device != "cpu":
+            return _DeviceRun(self._session, x, outputs)
+        session = self._session.session
+        binding = session.io_binding()
         binding.bind_input(INPUT, "cpu", 0, np.float32, x.shape, x.ctypes.data)
         for name, array in outputs.items():
             binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
-        return _Run(self._session, binding, (x, *outputs.values()))
+        return _Run(session, binding, (x, *outputs.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +214,36 @@ class _Run:
             self.session.run_with_iobinding(self.binding)
         except Exception as error:
             raise FreshetError(f"onnxruntime failed on a batch of {len(self.buffers[0])} rows") from error
+
+
+class _DeviceRun:
+    """One prepared run with buffers on a device of its own."""
+
+    def __init__(self, session: _Session, x: Matrix, outputs: Mapping[str, Matrix]) -> None:
+        self._session, self._x, self._outputs = session, x, outputs
+        self._held = {name: self._allocate(array) for name, array in {INPUT: x, **outputs}.items()}
+        self._binding = session.session.io_binding()
+        self._binding.bind_ortvalue_input(INPUT, self._held[INPUT])
+        for name in outputs:
+            self._binding.bind_ortvalue_output(name, self._held[name])
+        self._options = session.library.RunOptions()
+        if session.graphs is not None:
+            self._options.add_run_config_entry("gpu_graph_id", str(next(session.graphs)))
+
+    def _allocate(self, like: Matrix) -> Any:
+        values = self._session.library.OrtValue
+        return values.ortvalue_from_shape_and_type(list(like.shape), np.float32, self._session.device, 0)
+
+    def __call__(self) -> None:
+        session = self._session
+        try:
+            self._held[INPUT].update_inplace(self._x)
+            if session.graphs is None:
+                session.session.run_with_iobinding(self._binding, self._options)
+            else:
+                with session.turn:
+                    session.session.run_with_iobinding(self._binding, self._options)
+            for name, array in self._outputs.items():
+                np.copyto(array, self._held[name].numpy())
+        except Exception as error:
+            raise FreshetError(f"onnxruntime failed on a batch of {len(self._x)} rows") from error

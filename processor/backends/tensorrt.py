@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from processor.backends.base import Artefact, Executable, Matrix, Program, Weights, check_buffers, missing
+from processor.backends.cuda import Cuda
 from processor.errors import BadInput, Corrupt, FreshetError
 
 INPUT = "x"
 WEIGHT_PREFIX = "weights/"
 PRECISIONS = ("float32", "float16")
+WORKSPACE_NBYTES = 1 << 30
 
 
 class TensorRt:
@@ -33,12 +35,8 @@ class TensorRt:
             import tensorrt
         except ImportError:
             raise missing("tensorrt", "tensorrt", "gpu") from None
-        try:
-            from cuda.bindings import runtime
-        except ImportError:
-            raise missing("tensorrt", "cuda-python", "gpu") from None
         self.module: Any = tensorrt
-        self.cuda = Cuda(runtime)
+        self.cuda = Cuda.load("tensorrt")
         self.library = f"tensorrt {tensorrt.__version__}"
         self.logger = tensorrt.Logger(tensorrt.Logger.ERROR)
 
@@ -46,30 +44,28 @@ class TensorRt:
         """See processor.backends.base.Backend.open."""
         return _Program(self, width, dict(outputs))
 
-
-class Cuda:
-    """The calls of the CUDA runtime that are needed, each raising FreshetError when it fails."""
-
-    def __init__(self, runtime: Any) -> None:
-        """Raises BadInput where there is no device."""
-        self._runtime = runtime
-        status, count = runtime.cudaGetDeviceCount()
-        if int(status) or not count:
-            raise BadInput("backend tensorrt: no CUDA device is to be had on this machine")
-        self.to_device = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
-        self.to_host = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
-
-    def capability(self) -> str:
-        """Of the first device, such as sm_90."""
-        properties = self.call("cudaGetDeviceProperties", 0)
-        return f"sm_{properties.major}{properties.minor}"
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        """One call's result; None of a call without one."""
-        status, *results = getattr(self._runtime, name)(*arguments)
-        if int(status):
-            raise FreshetError(f"CUDA: {name} failed with status {int(status)}")
-        return results[0] if results else None
+    def build(self, model: bytes, bucket: int, width: int, precision: str) -> bytes:
+        """An engine for exactly `bucket` rows, from an ONNX model with its weights inside; raises BadInput."""
+        library = self.module
+        builder = library.Builder(self.logger)
+        network = builder.create_network(0)
+        parser = library.OnnxParser(network, self.logger)
+        if not parser.parse(model):
+            reasons = "; ".join(str(parser.get_error(i).desc()) for i in range(parser.num_errors))
+            raise BadInput(f"dense graph: cannot be compiled for backend tensorrt: {reasons[:200]}")
+        config = builder.create_builder_config()
+        config.set_memory_pool_limit(library.MemoryPoolType.WORKSPACE, WORKSPACE_NBYTES)
+        config.set_flag(library.BuilderFlag.REFIT)
+        if precision == "float16":
+            config.set_flag(library.BuilderFlag.FP16)
+        profile = builder.create_optimization_profile()
+        shape = (bucket, width)
+        profile.set_shape(INPUT, shape, shape, shape)
+        config.add_optimization_profile(profile)
+        engine = builder.build_serialized_network(network, config)
+        if engine is None:
+            raise BadInput(f"dense graph: {self.library} built no engine for {bucket} rows")
+        return bytes(engine)
 
 
 class _Program:

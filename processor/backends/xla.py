@@ -8,7 +8,7 @@ How it runs. On a CPU a run computes in the calling thread: the client is made w
 and with one it has nobody to hand work to. The session's input buffer is the argument itself (64-byte aligned; else it
 is copied): a view without a copy, whose bytes each run reads anew. Outputs are copied out, a few microseconds. A run
 allocates its outputs inside PJRT and a handful of Python objects; the GIL is free while it computes. On a GPU inputs
-and outputs are copied over in each run.
+and outputs are copied over in each run; its machine code is of one kind of GPU, which the target names.
 
 Refused: jax.experimental.serialize_executable (it pickles); importing jax for a CPU (a second of start-up, which
 jaxlib's DLPack conversion and ExecuteResults.disassemble_into_single_device_arrays() pay too); the fusions of YNNPACK
@@ -75,6 +75,8 @@ class XlaProgram(Program):
     def add(self, artefact: Artefact) -> None:
         """See processor.backends.base.Program.add."""
         on = device(artefact.target, self._threads)
+        if artefact.data and on.target not in ("cpu", artefact.target):
+            raise BadInput(f"foreign: compiled for {artefact.target[:32]}, the device here is {on.target}")
         try:
             if artefact.data:
                 executable = on.client.deserialize_executable(artefact.data, on.places, None)
@@ -113,10 +115,12 @@ class XlaProgram(Program):
 
 
 class Device(Protocol):
-    """A PJRT client and the one device of it that is used."""
+    """A PJRT client and the one device of it that is used. target: what its machine code runs on; of a CPU the
+    manifest's features say that."""
 
     client: Any
     places: Any
+    target: str
 
     def compile(self, stablehlo: bytes) -> Any:
         """A portable StableHLO artifact, compiled for this device."""
@@ -140,12 +144,14 @@ def device(target: str, threads: int) -> Device:
     key = (kind, threads if kind == "cpu" else 0)
     with _making:
         if key not in _devices:
-            _devices[key] = _Cpu(threads) if kind == "cpu" else _Cuda()
+            _devices[key] = _Cpu(threads) if kind == "cpu" else cuda()
         return _devices[key]
 
 
 class _Cpu:
     """The client's pool has `threads` threads; of one, runs compute in the calling thread."""
+
+    target = "cpu"
 
     def __init__(self, threads: int) -> None:
         from jaxlib import _jax, xla_client
@@ -222,21 +228,28 @@ def _single_device(places: Any, place: Any) -> Any:
     return Place(place)
 
 
-class _Cuda:
-    """The first CUDA device, by jax's plug-in."""
+def cuda() -> Device:
+    """The first CUDA device, by jax's plug-in; raises BadInput that says what is missing."""
+    if find_spec("jax_plugins") is None:
+        raise missing("xla", "jax with CUDA", "gpu")
+    try:
+        return JaxDevice("cuda")
+    except ImportError:
+        raise missing("xla", "jax with CUDA", "gpu") from None
+    except RuntimeError:
+        raise BadInput("backend xla: no CUDA device is to be had on this machine") from None
 
-    def __init__(self) -> None:
-        if find_spec("jax_plugins") is None:
-            raise missing("xla", "jax with CUDA", "gpu")
-        try:
-            import jax
-            from jaxlib import _jax, xla_client
 
-            self._place = jax.devices("cuda")[0]
-        except ImportError:
-            raise missing("xla", "jax with CUDA", "gpu") from None
-        except RuntimeError:
-            raise BadInput("backend xla: no CUDA device is to be had on this machine") from None
+class JaxDevice:
+    """The first device of one of jax's platforms, for which jax is imported. Of "cuda"; tests take "cpu"."""
+
+    def __init__(self, platform: str) -> None:
+        import jax
+        from jaxlib import _jax, xla_client
+
+        self._place = jax.devices(platform)[0]
+        capability = str(getattr(self._place, "compute_capability", ""))
+        self.target = f"{platform}-sm_{capability.replace('.', '')}" if capability else platform
         self.client: Any = self._place.client
         self.places = _jax.DeviceList((self._place,))
         self._put = jax.device_put
@@ -247,7 +260,8 @@ class _Cuda:
         return self.client.compile_and_load(stablehlo, self.places, _options(()))
 
     def keep(self, array: Matrix) -> Any:
-        return self._put(array, self._place)
+        # Of a copy, and waited for: the caller may change the array as soon as this returns.
+        return self._put(array.copy(), self._place).block_until_ready()
 
     def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
         return None, lambda: self._put(x, self._place)

@@ -172,7 +172,7 @@ class Receiver:
             clock,
             options.all_cpus,
             remote,
-            options.sessions,
+            options.runs,
         )
         self._arrays: dict[int, NDArray[Any]] = {}
         self._dense_numbers: dict[str, int] = {}

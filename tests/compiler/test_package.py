@@ -21,6 +21,7 @@ from compiler.rows import drawn_rows, read_labelled, read_sample
 from models.training.publish import publish_version
 from models.zoo import deepfm
 from models.zoo.layout import Layout
+from processor import PredictRequest, Processor, ProcessorConfig
 from processor.columns import Ragged
 from processor.errors import BadInput, Conflict, Corrupt, NotFound
 from processor.package.delta import Delta
@@ -192,6 +193,123 @@ def test_the_manifest_is_replaced_by_one_rename_while_others_read_it(folder):
         thread.join()
     assert broken == []
     assert (1, 8) in seen
+
+
+LADDER = (1, 16, 64, 128)
+
+
+@pytest.fixture(scope="module")
+def divided(tmp_path_factory):
+    """A repository with version 1 of a model half of whose features are the user's."""
+    root = tmp_path_factory.mktemp("divided")
+    random = np.random.default_rng(5)
+    features = [
+        Feature("item", "id", "item", side="item", table="user", width=8),
+        Feature("user", "id", "user", side="user", table="user", offset=8, width=8),
+        Feature("age", "float", "age", side="user", offset=16),
+        Feature("price", "float", "price", side="item", offset=17),
+    ]
+    inputs = [Input("item", "int64"), Input("user", "int64"), Input("age", "float32"), Input("price", "float32")]
+    table = Table("user", 8, USERS)
+    manifest = Manifest("m", 1, "deepfm", 1.7e9, inputs, features, [table], [Output("score")], 18, {}, {})
+    rows = {"user": (np.arange(USERS, dtype=np.int64), random.standard_normal((USERS, 8), np.float32))}
+    model = deepfm.build(Layout.from_features(features), (64, 16), seed=2)
+    publish_version(root, manifest, 1, rows, DenseGraph.from_keras(model.scores), 1.7e9, buckets=LADDER)
+    return root
+
+
+def asked(n, users=1):
+    random = np.random.default_rng(n)
+    return {
+        "item": random.integers(0, USERS + 3, n),
+        "user": random.integers(0, USERS + 3, users),
+        "age": random.standard_normal(users).astype(np.float32),
+        "price": random.standard_normal(n).astype(np.float32),
+    }
+
+
+def served(repository, *requests):
+    """Scores of the requests, divided wherever they can be; and how many were."""
+    with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
+        once = processor.replica("m").once
+        if once is not None:
+            once.pays = lambda rows: True
+        scores = [processor.process(PredictRequest("m", r)).outputs["score"] for r in requests]
+        return scores, processor.group_stats()["default"].work.user_once
+
+
+def roles(repository):
+    found = {}
+    for entry in VersionReader(repository / "m" / "1").manifest.executables:
+        found.setdefault(entry.role, set()).add(entry.bucket)
+    return found
+
+
+def test_the_users_part_is_compiled_too_with_the_same_scores(divided, tmp_path):
+    repository = tmp_path / "repository"
+    shutil.copytree(divided, repository)
+    requests = [asked(1), asked(7), asked(64), asked(150), asked(70, users=70)]
+    wanted, by_parts = served(repository, *requests)
+    assert by_parts == 4
+    before = VersionReader(repository / "m" / "1").manifest
+
+    report = compile_version(repository / "m" / "1", Options(backends=BOTH), Silent())
+
+    got, again = served(repository, *requests)
+    assert again == by_parts
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert roles(repository) == {"whole": set(LADDER), "user": {1, 4, 16}, "candidate": {64, 128}}
+    assert report.manifest.user_width == before.user_width > 0
+    notes = report.manifest.notes["compile"]
+    assert {m["bucket"] for m in notes["parts"]["candidate"]} == {64, 128}
+    assert any(line.startswith("user-once: ") for line in notes["passes"])
+    assert set(report.others) == {"user", "candidate"}
+
+
+def test_a_compile_replaces_only_the_roles_that_change(divided, tmp_path):
+    repository = tmp_path / "repository"
+    shutil.copytree(divided, repository)
+    folder = repository / "m" / "1"
+    named = {e.role: {} for e in VersionReader(folder).manifest.executables}
+    for entry in VersionReader(folder).manifest.executables:
+        named[entry.role][entry.bucket] = (entry.file, (folder / entry.file).stat().st_mtime_ns)
+
+    compile_version(folder, Options(backends=("onnxruntime",), buckets=(1, 64, 128)), Silent())
+
+    for entry in VersionReader(folder).manifest.executables:
+        # What was compiled from the same graph is the same file, untouched.
+        assert named[entry.role][entry.bucket] == (entry.file, (folder / entry.file).stat().st_mtime_ns)
+    assert roles(repository) == {"whole": {1, 64, 128}, "user": {1, 4, 16}, "candidate": {64, 128}}
+
+    compile_version(folder, Options(backends=("onnxruntime",), buckets=(1, 8)), Silent())
+
+    assert roles(repository) == {"whole": {1, 8}}
+    assert VersionReader(folder).manifest.user_width == 0
+    wanted, by_parts = served(divided, asked(20), asked(70))
+    got, none = served(repository, asked(20), asked(70))
+    assert (by_parts, none) == (2, 0)
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_a_split_that_no_backend_has_words_for_is_left_out_and_said(divided, tmp_path, monkeypatch):
+    repository = tmp_path / "repository"
+    shutil.copytree(divided, repository)
+    build = packaging.build
+
+    def refuse(lowered, bucket, folder, role="whole"):
+        if role == "candidate":
+            raise BadInput("no words")
+        return build(lowered, bucket, folder, role)
+
+    monkeypatch.setattr(packaging, "build", refuse)
+    report = compile_version(repository / "m" / "1", Options(backends=("onnxruntime",)), Silent())
+
+    assert roles(repository) == {"whole": set(LADDER)}
+    assert report.manifest.user_width == 0
+    assert any("user-once: left out: no backend could compile the candidate's part" in p for p in report.passes)
+    assert served(repository, asked(70))[1] == 0
 
 
 def test_one_compile_at_a_time(folder):

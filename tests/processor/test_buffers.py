@@ -1,11 +1,11 @@
-"""Buffers: one pair of arrays a bucket, and runs that are bound before they are needed."""
+"""Buffers: rows that all buckets share, and runs that are bound before they are needed."""
 
 import threading
 import weakref
 
 import numpy as np
 
-from processor.buffers import Buffers
+from processor.buffers import Buffers, Ends
 from processor.userside import WHOLE
 from tests.packages import make_delta, make_inputs, open_version, write_package
 
@@ -26,7 +26,7 @@ class Executable:
 
 
 def make():
-    return Buffers({WHOLE: (3, {"score": 1})}, 2)
+    return Buffers({WHOLE: Ends(3, {"score": 1}, 8)}, 2, 1)
 
 
 def test_what_is_bound_ahead_is_taken_and_never_bound_again():
@@ -85,6 +85,15 @@ def test_a_flip_of_dense_weights_frees_the_old_executables_before_a_batch_meets_
     del state, executable
     version.apply(make_delta(1, [1], dense_seed=5))
     assert [ref() for ref in gone] == [None] * len(gone)
+
+
+def test_a_smaller_bucket_is_the_first_rows_of_a_larger_one():
+    buffers = make()
+    (small, few, _), (large, many, _) = buffers.get(Executable(2)), buffers.get(Executable(8))
+    for part, whole in ((small, large), (few["score"], many["score"]), (large, buffers.rows())):
+        whole[: len(part)] = np.arange(part.size).reshape(part.shape)
+        np.testing.assert_array_equal(part.ravel(), np.arange(part.size))
+        assert part.flags.c_contiguous
 
 
 def test_two_threads_that_meet_a_bucket_first_share_its_arrays():

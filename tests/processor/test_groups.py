@@ -1,5 +1,7 @@
 """The core plan, as a pure function of what the user wrote and what the machine has."""
 
+from dataclasses import replace
+
 import pytest
 
 from processor.errors import BadInput
@@ -39,12 +41,14 @@ def test_a_group_without_models_serves_the_model_of_its_name():
 
 def test_groups_have_their_own_options_and_else_those_of_the_process():
     own = GroupConfig(["a"], sessions=2, threads_per_session=3, policy="mod", batch_window_us=500.0, max_queue_rows=7)
+    own = replace(own, device_stages=3)
     plans = planned(
         policy="least-loaded", batch_window_us=100.0, max_queue_rows=9, threads_per_session=2, sessions=1,
         groups={"a": own, "b": GroupConfig(["b"])},
     )  # fmt: skip
     a, b = plans["a"][1], plans["b"][1]
     assert (a.sessions, a.threads, a.policy, a.window_s, a.max_queue_rows) == (2, 3, "mod", 0.0005, 7)
+    assert (a.device_stages, b.device_stages) == (3, 0)
     assert (b.sessions, b.threads, b.policy, b.window_s, b.max_queue_rows) == (1, 2, "least-loaded", 0.0001, 9)
 
 
@@ -80,6 +84,8 @@ def test_inline_there_is_one_session():
         ({"sessions": -1}, "sessions: 0 to 1024 wanted, got -1"),
         ({"sessions": 1025}, "sessions: 0 to 1024 wanted, got 1025"),
         ({"threads_per_session": 0}, "threads_per_session: 1 to 256 wanted, got 0"),
+        ({"device_stages": 65}, "device_stages: 0 to 64 wanted, got 65"),
+        ({"compute": "inline", "device_stages": 1}, "compute: threads wanted with device_stages, got inline"),
         ({"policy": "fastest"}, "policy: one of shared, round-robin, mod, least-loaded wanted, got 'fastest'"),
         ({"compute": "gpu"}, "compute: one of threads, inline wanted, got 'gpu'"),
         ({"batch_window_us": -1.0}, "batch_window_us: 0 to 10000000 wanted"),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.buffers import Buffers
+from processor.buffers import Buffers, Ends
 from processor.clock import FakeClock, SystemClock
 from processor.control import SHADOW_READER
 from processor.cost import CostTable
@@ -57,8 +57,16 @@ class Version:
             generation=Generation(1, self.step), tables=None, epoch=self.step, executables=executables
         )
 
+    @property
+    def flip(self):
+        return self.step
+
     def lend(self):
-        return Buffers({WHOLE: (self.plan.width, self.outputs)}, len(self.manifest.tables))
+        return Buffers(
+            {WHOLE: Ends(self.plan.width, self.outputs, max(self.costs.cost))},
+            len(self.manifest.tables),
+            len(self.outputs),
+        )
 
     def unpin(self, reader):
         assert self.pins[reader] is not None

@@ -123,6 +123,7 @@ def test_groups_of_sessions_are_sections_of_the_file(tmp_path):
         ({"sessions": 2}, 4, 4, "threads", 2),
         ({"compute": "threads"}, 4, 4, "threads", 1),
         ({"compute": "inline"}, 1, 4, "inline", 0),
+        ({"device_stages": 1}, 1, 1, "threads", 0),
     ],
 )
 def test_compute_is_inline_where_a_thread_would_only_share_the_core(options, workers, cores, compute, sessions):
@@ -136,6 +137,11 @@ def test_compute_is_inline_where_a_thread_would_only_share_the_core(options, wor
         ({"compute": "gpu"}, "compute: one of auto, inline, threads wanted, got 'gpu'"),
         ({"policy": "x"}, "policy: one of shared, round-robin, mod, least-loaded wanted, got 'x'"),
         ({"threads_per_session": 0}, "threads_per_session: 1 to 256 wanted, got 0"),
+        ({"device_stages": -1}, "device_stages: 0 (none) to 64 wanted, got -1"),
+        (
+            {"compute": "inline", "device_stages": 1},
+            "compute: auto or threads wanted with device_stages, got 'inline'",
+        ),
         ({"batch_window_us": -1.0}, "batch_window_us: 0 to 10000000 wanted, got -1"),
         ({"default_timeout_ms": -1.0}, "default_timeout_ms: 0 (none) to 3600000 wanted, got -1"),
         ({"compute": "inline", "groups": {"a": {}}}, "compute: auto or threads wanted with groups, got 'inline'"),

@@ -1,10 +1,14 @@
 import sys
+from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from processor.backends import load_backend
 from processor.backends.base import Artefact
+from processor.backends.onnxruntime import _Executable
 from processor.errors import BadInput, Corrupt
 from tests.processor.backends.artefacts import NAMES, SHAPES, WIDTH, expected, make_artefact, make_weights
 
@@ -45,7 +49,7 @@ def test_buckets_with_equal_artefacts_share_one_session():
     loaded = program.with_weights(make_weights())
 
     assert {bucket: e.bucket for bucket, e in loaded.items()} == {1: 1, 16: 16, 4: 4}
-    assert len({id(e._session) for e in loaded.values()}) == 1
+    assert len({id(e._session.session) for e in loaded.values()}) == 1
     for executable in loaded.values():
         x = rows(executable.bucket)
         np.testing.assert_allclose(score(executable, x), expected(x, make_weights()), atol=1e-6)
@@ -144,3 +148,39 @@ def test_a_device_that_the_library_was_not_built_for_says_what_to_install():
         pytest.skip("this build has CUDA")
     with pytest.raises(BadInput, match=r"this build has no cuda: pip install freshet\[gpu\]"):
         program.add(Artefact(4, make_artefact(), NAMES, target="cuda"))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_bindings_with_buffers_of_their_own_on_a_device_copy_both_ways(recorded):
+    """As on a GPU, with the CPU as the device; ids of recorded runs are an option that it does not look at."""
+    plain = load()
+    session = replace(plain._session, device="cuda", graphs=count(1) if recorded else None)
+    values = SimpleNamespace(
+        ortvalue_from_shape_and_type=lambda shape, dtype, device, number: (
+            session.library.OrtValue.ortvalue_from_shape_and_type(shape, dtype, "cpu", number)
+        )
+    )
+    library = SimpleNamespace(OrtValue=values, RunOptions=session.library.RunOptions)
+    executable = _Executable(replace(session, library=library), 4, WIDTH, OUTPUTS)
+    x, y = rows(4), np.zeros((4, 1), np.float32)
+    run, other = executable.bind(x, {"score": y}), executable.bind(rows(4, 5), {"score": np.zeros((4, 1), np.float32)})
+    for seed in (0, 3):
+        x[...] = rows(4, seed)
+        other(), run()
+        np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
+
+
+def test_runs_that_cannot_be_recorded_run_as_they_are(monkeypatch):
+    program = load_backend("onnxruntime").open(WIDTH, OUTPUTS)
+    asked = []
+
+    def opened(artefact, weights, more):
+        asked.append(more)
+        if more:
+            raise Corrupt("a node that has no kernel there")
+        return "session"
+
+    monkeypatch.setattr(program, "_open", opened)
+    made = program._session(Artefact(4, b"", NAMES, target="cuda"), {})
+    assert asked == [{"enable_cuda_graph": "1"}, {}]
+    assert (made.session, made.device, made.graphs) == ("session", "cuda", None)

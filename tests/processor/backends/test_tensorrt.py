@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from processor.backends import load_backend
-from processor.backends.tensorrt import Cuda
+from processor.backends.cuda import Cuda
 from processor.errors import BadInput, FreshetError
 
 

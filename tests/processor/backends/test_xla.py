@@ -67,3 +67,40 @@ def test_a_run_imports_no_jax_where_it_is_installed():
         "test_serialised_code_computes_the_same(); sys.exit('jax' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_runs_on_a_gpu_runs_on_any_device_of_jax(monkeypatch):
+    """The code of a CUDA device, with the CPU as jax gives it: copies both ways, weights of its own, code read back."""
+    pytest.importorskip("jax", reason="jax is not installed")
+    from processor.backends import xla
+
+    on = xla.JaxDevice("cpu")
+    monkeypatch.setitem(xla._devices, ("cuda", 0), on)
+    assert on.target == "cpu"
+    program, x, y = Xla().open(WIDTH, {"score": 1}), aligned((4, WIDTH)), aligned((4, 1))
+    program.add(Artefact(4, b"", NAMES, target="cuda", origin=make_stablehlo(4)))
+    code, weights = program.serialize(4), make_weights()
+    again = Xla().open(WIDTH, {"score": 1})
+    again.add(Artefact(4, code, NAMES, target="cuda"))
+    for loaded in (program, again):
+        executable = loaded.with_weights(weights)[4]
+        run = executable.bind(x, {"score": y})
+        for seed in (0, 1):
+            x[...] = np.random.default_rng(seed).standard_normal(x.shape, np.float32)
+            run()
+            np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
+    for array in weights.values():
+        array += 1
+    run()
+    np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
+
+
+def test_code_of_another_kind_of_gpu_is_refused(monkeypatch):
+    from types import SimpleNamespace
+
+    from processor.backends import xla
+
+    monkeypatch.setitem(xla._devices, ("cuda", 0), SimpleNamespace(target="cuda-sm_90"))
+    program = Xla().open(WIDTH, {"score": 1})
+    with pytest.raises(BadInput, match="foreign: compiled for cuda-sm_80, the device here is cuda-sm_90"):
+        program.add(Artefact(4, b"code", NAMES, target="cuda-sm_80"))

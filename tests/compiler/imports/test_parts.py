@@ -1,0 +1,105 @@
+"""Imported graphs go through the passes, and through the user-once split where inputs are said to be the user's."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="importing needs the train extra")
+
+from compiler.imports.model import Options, import_model
+from compiler.tensorflow import tf
+from processor import PredictRequest, Processor, ProcessorConfig
+from processor.errors import BadInput
+from processor.package.version import VersionReader
+from tests.compiler.imports.foreign import saved, variable
+
+pytestmark = pytest.mark.tensorflow
+
+DIM, ROWS, HIDDEN = 8, 12, 32
+
+
+class Ranker(tf.Module):
+    """Two lookups and a price, three dense layers."""
+
+    def __init__(self):
+        self.users = variable(1, ROWS, DIM, name="users")
+        self.items = variable(2, ROWS, DIM, name="items")
+        self.first = variable(3, 2 * DIM + 1, HIDDEN, name="first")
+        self.last = variable(4, HIDDEN, 1, name="last")
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.int64, name="user"),
+            tf.TensorSpec([None], tf.int64, name="item"),
+            tf.TensorSpec([None, 1], tf.float32, name="price"),
+        ]
+    )
+    def score(self, user, item, price):
+        x = tf.concat([tf.gather(self.users, user), tf.gather(self.items, item), price], 1)
+        return {"score": tf.sigmoid(tf.nn.relu(tf.matmul(x, self.first)) @ self.last)}
+
+
+@pytest.fixture(scope="module")
+def ranker(tmp_path_factory):
+    """(module, SavedModel)."""
+    module = Ranker()
+    return module, saved(module, tmp_path_factory.mktemp("ranker") / "model", module.score)
+
+
+def test_a_users_inputs_are_computed_once_a_request_with_the_same_scores(ranker, tmp_path):
+    module, source = ranker
+    options = Options(buckets=(1, 16, 64), user=("user",))
+    imported = import_model(source, tmp_path, "ranker", options=options)
+    manifest = VersionReader(imported.folder).manifest
+
+    assert {f.name: f.side for f in manifest.features}["user"] == "user"
+    assert manifest.user_width == HIDDEN
+    assert {e.role for e in manifest.executables} == {"whole", "user", "candidate"}
+    assert any(line.startswith("user-once: ") for line in imported.passes)
+    random = np.random.default_rng(0)
+    with Processor.initialize(ProcessorConfig(repository=str(tmp_path), sessions=1)) as processor:
+        processor.replica("ranker").once.pays = lambda rows: True
+        for rows in (1, 7, 64, 130):
+            user, item = random.integers(0, ROWS, 1), random.integers(0, ROWS, rows)
+            price = random.standard_normal((rows, 1)).astype(np.float32)
+            reply = processor.process(PredictRequest("ranker", {"user": user, "item": item, "price": price[:, 0]}))
+            wanted = module.score(np.repeat(user, rows), item, price)["score"]
+            np.testing.assert_allclose(reply.outputs["score"], wanted, atol=1e-5)
+        assert processor.group_stats()["default"].work.user_once == 4
+
+
+def test_without_a_users_inputs_a_graph_goes_whole(ranker, tmp_path):
+    imported = import_model(ranker[1], tmp_path, "ranker", options=Options(buckets=(1, 64)))
+    manifest = VersionReader(imported.folder).manifest
+
+    assert manifest.user_width == 0
+    assert {e.role for e in manifest.executables} == {"whole"}
+    assert not any("user-once" in line for line in imported.passes)
+
+
+def test_a_users_input_that_the_model_has_not_is_refused(ranker, tmp_path):
+    with pytest.raises(BadInput, match="user: one of the inputs item, price, user wanted, got 'age'"):
+        import_model(ranker[1], tmp_path, "ranker", options=Options(user=("age",)))
+
+
+def test_passes_change_an_imported_graph_and_not_its_scores(ranker, tmp_path):
+    """Reshapes there and back are left out."""
+
+    class Reshaped(Ranker):
+        @tf.function(input_signature=Ranker.score.input_signature)
+        def score(self, user, item, price):
+            x = tf.concat([tf.gather(self.users, user), tf.gather(self.items, item), price], 1)
+            x = tf.reshape(tf.reshape(x, (-1, 1, 2 * DIM + 1)), (-1, 2 * DIM + 1))
+            return {"score": tf.nn.relu(tf.matmul(x, self.first)) @ self.last}
+
+    module = Reshaped()
+    source = saved(module, tmp_path / "model", module.score)
+    imported = import_model(source, tmp_path / "repository", "reshaped", options=Options(buckets=(1, 16)))
+    manifest = VersionReader(imported.folder).manifest
+
+    assert any("nodes and" in line for line in manifest.notes["passes"])
+    random = np.random.default_rng(1)
+    user, item = random.integers(0, ROWS, 9), random.integers(0, ROWS, 9)
+    price = random.standard_normal((9, 1)).astype(np.float32)
+    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
+        reply = processor.process(PredictRequest("reshaped", {"user": user, "item": item, "price": price[:, 0]}))
+    np.testing.assert_allclose(reply.outputs["score"], module.score(user, item, price)["score"], atol=1e-5)

@@ -1,0 +1,152 @@
+"""`make gpu-bundle` and `make gpu-check`: the whole GPU side, on a machine that has one, and a report of it.
+
+    python -m tests.gpu bundle --out build/gpu-bundle       with TensorFlow; no GPU
+    python -m tests.gpu check --bundle build/gpu-bundle     with a GPU; no TensorFlow
+    python -m tests.gpu check --device cpu                  the same on a processor: proves the check itself
+
+Every step is a process of its own: what crashes, hangs or takes the device's memory costs that step. The exit status is
+1 where a step failed, else 0; without a GPU one line says what is missing, and it is 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.gpu.report import FAILED, SKIPPED, Outcome, file_name, markdown
+
+ROOT = Path(__file__).parents[2]
+BUNDLE, REPORTS = ROOT / "build" / "gpu-bundle", ROOT / "docs" / "gpu"
+BUCKETS = "1,16,64,256,1024,4096"
+TIMEOUT_S = 240.0
+LAST_CHARACTERS = 300
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    bundle = verbs.add_parser("bundle", help="write what a check takes along")
+    bundle.add_argument("--out", type=Path, default=BUNDLE)
+    bundle.add_argument("--rows", type=int, default=2000, help="of each of the 26 tables [2000]")
+    bundle.add_argument("--buckets", default=BUCKETS, help=f"batch sizes [{BUCKETS}]")
+    check = verbs.add_parser("check", help="run every step and write the report")
+    step = verbs.add_parser("step", help="run one step here and print what it found, as JSON")
+    step.add_argument("name")
+    for verb in (check, step):
+        verb.add_argument("--bundle", type=Path, default=BUNDLE)
+        verb.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+        verb.add_argument("--seconds", type=float, default=3.0, help="length of each load [3]")
+    check.add_argument("--only", default="", help="steps, separated by commas")
+    check.add_argument("--out", type=Path, default=REPORTS, help="folder of the report")
+    options = parser.parse_args(arguments)
+    if options.verb == "bundle":
+        return _bundle(options)
+    return _step(options) if options.verb == "step" else _check(options)
+
+
+def _bundle(options: argparse.Namespace) -> int:
+    from tests.gpu.bundle import write_bundle
+
+    if options.out.exists() and any(options.out.iterdir()):
+        print(f"gpu-bundle: {options.out} is not empty", file=sys.stderr)
+        return 2
+    options.out.mkdir(parents=True, exist_ok=True)
+    written = write_bundle(options.out, options.rows, [int(b) for b in options.buckets.split(",")])
+    nbytes = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
+    print(f"gpu-bundle: {written}, {nbytes / 2**20:.1f} MiB")
+    return 0
+
+
+def _step(options: argparse.Namespace) -> int:
+    from tests.gpu.steps import STEPS, Check, Skip
+
+    with tempfile.TemporaryDirectory(prefix="freshet-gpu-") as folder:
+        try:
+            found = STEPS[options.name](Check(options.bundle, options.device, Path(folder), options.seconds))
+        except Skip as why:
+            print(json.dumps({"skipped": str(why)}))
+        else:
+            print(json.dumps({"figures": found}))
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    if options.device == "cuda" and (missing := _without_gpu()):
+        print(f"gpu-check skipped: {missing}")
+        return 0
+    if not (options.bundle / "bundle.json").is_file():
+        print(f"gpu-check: no bundle in {options.bundle}: run `make gpu-bundle`, here or elsewhere", file=sys.stderr)
+        return 2
+    from tests.gpu.steps import STEPS
+
+    chosen = [name.strip() for name in options.only.split(",") if name.strip()] or list(STEPS)
+    if stray := [name for name in chosen if name not in STEPS]:
+        print(f"gpu-check: one of {', '.join(STEPS)} wanted, got {stray[0]!r}", file=sys.stderr)
+        return 2
+    outcomes = []
+    for name in chosen:
+        outcomes.append(run_step(name, (STEPS[name].__doc__ or "").strip(), options))
+        print(f"{name}: {outcomes[-1].result} {outcomes[-1].why}".rstrip(), flush=True)
+    about = {what: value for o in outcomes if o.step == "about" for what, value in o.figures}
+    device = about.get("GPU", "CPU" if options.device == "cpu" else "unknown")
+    about = {"date": time.strftime("%Y-%m-%d"), "target": options.device} | about
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / file_name(device)
+    path.write_text(markdown(device, about, [o for o in outcomes if o.step != "about" or o.result == FAILED]))
+    print(f"gpu-check: {path}")
+    return 1 if any(o.result == FAILED for o in outcomes) else 0
+
+
+def run_step(name: str, meaning: str, options: argparse.Namespace, timeout_s: float = TIMEOUT_S) -> Outcome:
+    """One step in a process of its own, whatever becomes of that."""
+    command = [sys.executable, "-m", "tests.gpu", "step", name, "--bundle", str(options.bundle.absolute())]
+    command += ["--device", options.device, "--seconds", str(options.seconds)]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environ = os.environ | {"PYTHONPATH": path, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    outcome, started_s = Outcome(name, meaning), time.perf_counter()
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=timeout_s)
+        said = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 and done.stdout.strip() else {}
+        if "figures" in said:
+            outcome.figures = [[str(what), str(value)] for what, value in said["figures"]]
+        elif "skipped" in said:
+            outcome.result, outcome.why = SKIPPED, said["skipped"]
+        else:
+            outcome.result, outcome.why = FAILED, _last(done.stderr) or f"ended with status {done.returncode}"
+    except subprocess.TimeoutExpired:
+        outcome.result, outcome.why = FAILED, f"no answer within {timeout_s:g} s"
+    except ValueError:
+        outcome.result, outcome.why = FAILED, "what it printed is no JSON"
+    outcome.seconds = time.perf_counter() - started_s
+    return outcome
+
+
+def _last(text: str) -> str:
+    """The error's class and message: the last line of a traceback."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1][:LAST_CHARACTERS] if lines else ""
+
+
+def _without_gpu() -> str:
+    """What is missing for a check on a GPU; "" where there is one."""
+    try:
+        seen = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return "no NVIDIA GPU is to be had here: nvidia-smi does not run"
+    if seen.returncode or "GPU" not in seen.stdout:
+        return "no NVIDIA GPU is to be had here: nvidia-smi lists none"
+    code = "import sys, jax; sys.exit(not jax.devices('cuda'))"
+    if subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120).returncode:
+        return "there is a GPU, but no jax that sees it: install jax with CUDA"
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""`make gpu-bundle`: what `make gpu-check` takes to a machine that has a GPU and neither TensorFlow nor the Internet.
+
+bundle.json                what made it
+repository/bench/1/        the benchmark's DeepFM: tables, dense weights, ONNX and StableHLO for every bucket and role
+dense.onnx                 the dense graph with its weights inside, for libraries that build engines from that
+delta.safetensors          rows and dense weights of step 1
+reference.safetensors      requests (ids, floats), the dense input (x0, x1) and TensorFlow's scores (score0, score1)
+                           before and after the delta
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from compiler.backends.base import Variant
+from compiler.backends.onnxruntime import to_onnx, with_values
+from compiler.compile import build, lower
+from compiler.dense import DenseGraph
+from compiler.parts import parts
+from models.bench import FLOATS, TABLES, bench_delta, write_model
+from processor.clock import SystemClock
+from processor.package.delta import write_delta
+from processor.package.tensors import write_tensors
+from processor.package.version import GRAPH, VersionReader
+from processor.served import ServedVersion
+from processor.sparse import SparsePlan
+from processor.table import descriptor
+from processor.userside import WHOLE
+from tests.gpu.package import folder_of, relist
+
+BACKENDS = ("onnxruntime", "xla")
+REFERENCE_ROWS = 1000
+FORMAT = "freshet-gpu-bundle/1"
+
+
+def write_bundle(out: Path, rows: int, buckets: Sequence[int]) -> Path:
+    """Writes a bundle into an empty or new folder; returns it. rows: of each of the 26 tables."""
+    write_model(out / "repository", rows)
+    folder = folder_of(out / "repository")
+    reader = VersionReader(folder)
+    graph = DenseGraph.load(folder / GRAPH, reader.dense())
+    # The features of both sides share one input, so there is one part.
+    whole = parts(graph, reader.manifest.features, buckets).by_role[WHOLE]
+    executables = []
+    for backend in BACKENDS:
+        lowered = lower(whole.graph, Variant(backend))
+        executables += [build(lowered, bucket, folder) for bucket in whole.buckets]
+    manifest = relist(folder, executables)
+    (out / "dense.onnx").write_bytes(with_values(to_onnx(graph)[0], graph.weights))
+
+    random = np.random.default_rng(0)
+    dense = {
+        n: (w * random.uniform(0.9, 1.1, w.shape)).astype(np.float32).reshape(w.shape) for n, w in graph.weights.items()
+    }
+    delta = replace(bench_delta(manifest, 1, max(1, rows // 10) * TABLES), dense=dense)
+    write_delta(out / "delta.safetensors", delta)
+    inputs = {
+        "ids": random.integers(0, rows + rows // 10 + 1, (REFERENCE_ROWS, TABLES)),
+        "floats": random.standard_normal((REFERENCE_ROWS, FLOATS)).astype(np.float32),
+    }
+    version, plan = ServedVersion(VersionReader(folder), 1, SystemClock()), SparsePlan(manifest)
+    arrays = dict(inputs)
+    for step, weights in enumerate((graph.weights, dense)):
+        if step:
+            version.apply(delta)
+        tables = [descriptor(t, a) for t, a in zip(manifest.tables, version.change.frame.arrays)]
+        x, counts = np.zeros((REFERENCE_ROWS, manifest.width), np.float32), np.zeros((TABLES, 2), np.int64)
+        spans = np.array([[0, REFERENCE_ROWS]], np.int64)
+        plan.fill(np.array(tables, np.int64), version.change.epoch, [plan.bind(inputs)], spans, x, counts)
+        arrays |= {f"x{step}": x, f"score{step}": graph.run(x, weights)["score"]}
+    with open(out / "reference.safetensors", "wb") as file:
+        write_tensors(file, arrays, {})
+    about = {"format": FORMAT, "made_at": time.time(), "rows": rows, "buckets": sorted(set(buckets))}
+    (out / "bundle.json").write_text(json.dumps(about, indent=1))
+    return out

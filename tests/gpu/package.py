@@ -1,0 +1,46 @@
+"""Versions in a bundle: their executables listed anew, for another device or another backend."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from processor.executables import executable_files
+from processor.package.manifest import Executable, File, Manifest
+from processor.package.tensors import crc32
+from processor.package.version import MANIFEST, VersionReader
+
+MODEL = "bench"
+ELSEWHERE = "another machine's"
+
+
+def folder_of(repository: Path) -> Path:
+    return repository / MODEL / "1"
+
+
+def relist(folder: Path, executables: Sequence[Executable]) -> Manifest:
+    """Writes a manifest with these executables, whose files are there."""
+    before = VersionReader(folder).manifest
+    named = replace(before, executables=list(executables))
+    files = {name: file for name, file in before.files.items() if name not in executable_files(before)}
+    for name in executable_files(named):
+        data = (folder / name).read_bytes()
+        files[name] = File(len(data), crc32(data))
+    manifest = replace(named, files=files)
+    (folder / MANIFEST).write_bytes(manifest.to_json())
+    return manifest
+
+
+def only(bundle: Path, repository: Path, backend: str, target: str = "") -> Path:
+    """A copy of the bundle's version that one backend serves alone. target: compiled for it while it is loaded, from
+    its portable form; "" for as it is."""
+    folder = folder_of(repository)
+    shutil.copytree(folder_of(bundle / "repository"), folder)
+    manifest = VersionReader(folder).manifest
+    entries = [entry for entry in manifest.executables if entry.backend == backend]
+    if target:
+        entries = [replace(entry, target=target, features=[], library=ELSEWHERE) for entry in entries]
+    relist(folder, entries)
+    return repository

@@ -1,0 +1,44 @@
+"""What a check found, as Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One step. why: of one that was skipped or failed. figures: (what, value)."""
+
+    step: str
+    meaning: str
+    result: str = PASSED
+    why: str = ""
+    seconds: float = 0.0
+    figures: list[list[str]] = field(default_factory=list)
+
+
+def file_name(device: str) -> str:
+    """REPORT-<device>.md, with what may stand in a file's name."""
+    return f"REPORT-{re.sub(r'[^A-Za-z0-9]+', '-', device).strip('-') or 'unknown'}.md"
+
+
+def markdown(device: str, about: Mapping[str, str], outcomes: Sequence[Outcome]) -> str:
+    lines = [f"# GPU check: {device}", "", "Written by `make gpu-check` (docs/gpu.md).", ""]
+    lines += ["| | |", "|---|---|", *(f"| {_cell(what)} | {_cell(value)} |" for what, value in about.items()), ""]
+    lines += ["| step | what | result | seconds |", "|---|---|---|---|"]
+    for o in outcomes:
+        why = f": {o.why}" if o.why else ""
+        lines.append(f"| {o.step} | {_cell(o.meaning)} | {o.result}{_cell(why)} | {o.seconds:.0f} |")
+    for o in outcomes:
+        if o.figures:
+            lines += ["", f"## {o.step}", "", "| | |", "|---|---|"]
+            lines += [f"| {_cell(what)} | {_cell(value)} |" for what, value in o.figures]
+    return "\n".join([*lines, ""])
+
+
+def _cell(text: str) -> str:
+    return " ".join(str(text).replace("|", "/").split())

@@ -1,0 +1,111 @@
+"""The GPU check on a processor: every step that has a counterpart there, and the reports of those that fail."""
+
+import shutil
+import sys
+from argparse import Namespace
+
+import pytest
+
+pytest.importorskip("tensorflow", reason="a bundle is made with the train extra")
+pytest.importorskip("jaxlib", reason="the xla extra is not installed")
+
+from tests.gpu import __main__ as command
+from tests.gpu.report import FAILED, PASSED, SKIPPED, Outcome, file_name, markdown
+from tests.gpu.steps import STEPS, Check, Skip
+
+pytestmark = pytest.mark.tensorflow
+
+NOT_ON_A_PROCESSOR = {"host-memory", "tensorrt"}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpu") / "bundle"
+    assert command.main(["bundle", "--out", str(folder), "--rows", "50", "--buckets", "1,16"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("name", [name for name in STEPS if name not in NOT_ON_A_PROCESSOR])
+def test_a_step_runs_on_a_processor_and_gives_figures(name, bundle, tmp_path):
+    found = STEPS[name](Check(bundle, "cpu", tmp_path, seconds=0.2))
+
+    assert found
+    assert all(isinstance(part, str) for figure in found for part in figure)
+
+
+@pytest.mark.parametrize("name", sorted(NOT_ON_A_PROCESSOR))
+def test_a_step_without_its_hardware_says_what_is_missing(name, bundle, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(Skip, match=r"NVIDIA GPUs alone|cuda-python is not installed"):
+        STEPS[name](Check(bundle, "cpu", tmp_path))
+
+
+def test_the_check_runs_its_steps_in_processes_and_writes_a_report(bundle, tmp_path, capsys):
+    options = ["--bundle", str(bundle), "--out", str(tmp_path), "--seconds", "0.1"]
+    assert command.main(["check", "--device", "cpu", "--only", "about,boundary,tensorrt", *options]) == 0
+
+    said = capsys.readouterr().out
+    assert "boundary: passed" in said
+    assert "tensorrt: skipped TensorRT runs on NVIDIA GPUs alone" in said
+    (report,) = tmp_path.iterdir()
+    text = report.read_text()
+    assert report.name == "REPORT-CPU.md"
+    assert "| jaxlib | " in text
+    assert "| tensors sent | 39 |" in text
+
+
+def test_a_step_that_fails_is_a_line_of_the_report_and_the_others_run(bundle, tmp_path, capsys):
+    broken = tmp_path / "broken"
+    shutil.copytree(bundle, broken)
+    (broken / "reference.safetensors").write_bytes(b"not one")
+    options = ["--bundle", str(broken), "--out", str(tmp_path / "out"), "--device", "cpu"]
+
+    assert command.main(["check", "--only", "xla-weights,boundary", *options]) == 1
+
+    assert "boundary: passed" in capsys.readouterr().out
+    text = (tmp_path / "out" / "REPORT-CPU.md").read_text()
+    assert "| failed: processor.errors.Corrupt: reference" in text
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import os; os.abort()", "ended with status -6"),
+        ("import sys; print('x', file=sys.stderr); sys.exit(3)", "x"),
+        ("print('no json')", "what it printed is no JSON"),
+        ("import time; time.sleep(60)", "no answer within 2 s"),
+    ],
+)
+def test_a_process_that_crashes_hangs_or_babbles_fails_its_step(code, why, bundle, monkeypatch):
+    """The step's process, played by another."""
+    real = command.subprocess.run
+
+    def run(arguments, **options):
+        return real([sys.executable, "-c", code], **options)
+
+    monkeypatch.setattr(command.subprocess, "run", run)
+    outcome = command.run_step("xla", "", Namespace(bundle=bundle, device="cpu", seconds=1.0), timeout_s=2)
+    assert (outcome.result, outcome.why) == (FAILED, why)
+
+
+def test_without_a_gpu_the_check_says_so_and_is_no_failure(monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "")
+    assert command.main(["check"]) == 0
+    assert capsys.readouterr().out == ("gpu-check skipped: no NVIDIA GPU is to be had here: nvidia-smi does not run\n")
+
+
+def test_without_a_bundle_the_check_says_how_to_make_one(tmp_path, capsys):
+    assert command.main(["check", "--device", "cpu", "--bundle", str(tmp_path)]) == 2
+    assert "run `make gpu-bundle`" in capsys.readouterr().err
+
+
+def test_a_report_has_a_line_a_step_whatever_it_holds():
+    outcomes = [
+        Outcome("a", "what", PASSED, figures=[["x|y", "1"]]),
+        Outcome("b", "what", FAILED, "E: line\none | two"),
+        Outcome("c", "what", SKIPPED, "none here"),
+    ]
+    text = markdown("NVIDIA H200", {"driver": "1"}, outcomes)
+    assert "| b | what | failed: E: line one / two | 0 |" in text
+    assert "| x/y | 1 |" in text
+    assert file_name("NVIDIA H200 / x") == "REPORT-NVIDIA-H200-x.md"
