@@ -13,7 +13,7 @@ LOADTEST_ARGS ?=
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos format bench bench-tables bench-backends bench-peers canary fuzz soak loadtest conformance kills gpu-bundle gpu-check image-steps clean
+.PHONY: help install demo test check protos format bench bench-tables bench-backends bench-peers canary fuzz soak loadtest conformance kills gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -80,6 +80,12 @@ gpu-check: .venv/.dev .venv/.kernels ## the whole GPU side on a machine with an 
 image-steps: .venv/.kernels ## the steps of the Dockerfile in a clean folder, where no Docker engine is at hand
 	PYTHON=$(PYTHON) .ci/image-steps
 
+constraints: ## constraints.txt anew: the newest releases that agree with each other
+	$(PYTHON) -m venv --clear build/constraints
+	build/constraints/bin/pip install --quiet --disable-pip-version-check -e '.[train,loadtest,dev]'
+	(grep '^#' constraints.txt; build/constraints/bin/pip freeze --exclude-editable) > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+
 clean:
 	rm -rf .venv build *.egg-info .demo
 
@@ -87,8 +93,8 @@ clean:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv .venv
 
-.venv/.installed: .venv/bin/pip pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[train]'
+.venv/.installed: .venv/bin/pip pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
 	@touch $@
 
 .venv/.kernels: .venv/.installed $(wildcard processor/kernels/*.py)
@@ -105,6 +111,6 @@ clean:
 	.venv/schemathesis/bin/pip install --quiet --disable-pip-version-check 'schemathesis>=4'
 	@touch $@
 
-.venv/.dev: .venv/.installed pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[train,loadtest,dev]'
+.venv/.dev: .venv/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,loadtest,dev]'
 	@touch $@
