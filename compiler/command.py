@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from compiler.progress import bars
 from processor.errors import BadInput
 
 
@@ -61,8 +59,8 @@ def compile_command(
         repository = None
     folder = find_version(target, repository, version)
     console = Console(highlight=False)
-    with _bars(console) as bars:
-        done = compile_version(folder, options, bars)
+    with bars(console) as reporter:
+        done = compile_version(folder, options, reporter)
     if report:
         from compiler.report import print_report
 
@@ -74,30 +72,6 @@ def compile_command(
             console.print(line, markup=False)
         served = ", ".join(f"{b}: {variant_name(e)} {e.cost_us:.0f} us" for b, e in sorted(done.chosen.items()))
         console.print(f"{done.manifest.model} {done.manifest.version}: {served}", markup=False)
-
-
-class _Bars:
-    """compiler.package.Reporter on a terminal: one bar a part."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._task: TaskID | None = None
-
-    def begin(self, what: str, total: int | None) -> None:
-        if self._task is not None:
-            self._progress.stop_task(self._task)
-        self._task = self._progress.add_task(what, total=total)
-
-    def advance(self, done: int) -> None:
-        if self._task is not None:
-            self._progress.advance(self._task, done)
-
-
-@contextmanager
-def _bars(console: Console) -> Iterator[_Bars]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        yield _Bars(progress)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -125,8 +125,8 @@ class Demo:
         self.figures = Figures()
 
     def run(self, exit_after_s: float) -> None:
+        from compiler.progress import bars
         from models.training.run import Run
-        from serving.training import bars
 
         console, publish = self._console, self._config.publish
         with bars(console) as reporter:

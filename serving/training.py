@@ -3,60 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+
+from compiler.progress import bars
 
 bench_app = typer.Typer(help="The benchmark's model and its deltas, without training.", no_args_is_help=True)
 
 RepositoryOption = Annotated[Path, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
-
-
-class Bars:
-    """models.training.run.Reporter on a terminal: one bar a part, notes above the bars."""
-
-    def __init__(self, progress: Progress, console: Console) -> None:
-        self._progress, self._console = progress, console
-        self._task: TaskID | None = None
-
-    def begin(self, what: str, total: int | None) -> None:
-        if self._task is not None:
-            self._progress.stop_task(self._task)
-        self._task = self._progress.add_task(what, total=total)
-
-    def advance(self, done: int) -> None:
-        if self._task is not None:
-            self._progress.advance(self._task, done)
-
-    def note(self, text: str) -> None:
-        self._console.print(text, highlight=False)
-
-
-@contextmanager
-def bars(console: Console) -> Iterator[Bars]:
-    """Progress bars while the block runs; plain notes only where there is no terminal."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        yield Bars(progress, console)
 
 
 def train(
