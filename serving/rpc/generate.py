@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,15 +16,15 @@ CHUNK = 24
 def generate(target: str) -> str:
     """The text of a module."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
-    from grpc_tools import protoc
 
     folder = ROOT / TARGETS[target]
     sources = sorted(path.name for path in folder.glob("*.proto"))
-    well_known = Path(protoc.__file__).parent / "_proto"
+    # A process of its own: the compiler brings a protobuf library that is not TensorFlow's, and the two crash.
+    protoc = [sys.executable, "-m", "grpc_tools.protoc"]
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "set"
-        command = ["protoc", f"-I{folder}", f"-I{well_known}", "--include_imports", f"--descriptor_set_out={out}"]
-        if protoc.main([*command, *sources]):
+        command = [*protoc, f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}", *sources]
+        if subprocess.run(command, check=False).returncode:
             raise SystemExit("protos: they do not compile")
         files = FileDescriptorSet.FromString(out.read_bytes()).file
     text = [
