@@ -146,7 +146,8 @@ def test_a_killed_worker_takes_only_its_own_connections_and_is_replaced_while_de
             status, reply = live.upload("small", delta_bytes(tmp_path, step))
             assert (status, reply.get("generation")) == (200, f"1.{step}"), reply
         wait_for(lambda: replaced(live, 0, victim["pid"]))
-        assert sorted(c.failed for c in running) == [0, 0, 1, 1]
+        # Of the victim's two clients one may be handed to it once more while the kernel takes it down.
+        assert sorted(c.failed > 0 for c in running) == [False, False, True, True]
         assert not [c.wrong for c in running if c.wrong]
         with clients(live) as later:
             wait_for(lambda: workers(live)[0]["connections"] > 0)

@@ -71,7 +71,8 @@ def idle(version):
 @settings(max_examples=25, deadline=None)
 def test_every_request_gets_its_own_rows_in_order_however_batches_fall(requests, sessions, stages):
     version, answers = Device({1: 1.0, 2: 1.2, 4: 1.5}), Answers()
-    with group(sessions, device_stages=stages) as running:
+    rows = sum(map(len, requests))
+    with group(sessions, max_queue_rows=rows, device_stages=stages) as running:
         for number, values in enumerate(requests):
             running.submit(answers.work(version, number, values))
         got = answers.wait(len(requests))
@@ -79,7 +80,7 @@ def test_every_request_gets_its_own_rows_in_order_however_batches_fall(requests,
             assert_answers(got[number], values)
         stats = running.statistics()
     assert sum(s.requests for s in stats) == len(requests)
-    assert sum(s.rows for s in stats) == sum(map(len, requests))
+    assert sum(s.rows for s in stats) == rows
     assert idle(version)
 
 
