@@ -113,6 +113,47 @@ def test_any_chain_of_deltas_and_rollbacks_serves_exactly_what_a_full_export_at_
     assert generation == Generation(1, step)
 
 
+def test_a_delta_is_staged_while_it_is_made_durable_and_served_only_then(package):
+    version = load(package)
+    before, _ = scores(version, [3])
+    staged, durable = threading.Event(), threading.Event()
+    table = version.tables["user"]
+    apply = table.apply
+    table.apply = lambda *arguments: (apply(*arguments), staged.set())[0]
+
+    def keep():
+        assert staged.wait(10)
+        for _ in range(3):
+            got, generation = scores(version, [3])
+            assert (got[0], str(generation)) == (before[0], "1.0")
+        durable.set()
+
+    version.apply(make_delta(1, [3], tag=5), keep=keep)
+    assert durable.is_set()
+    got, generation = scores(version, [3])
+    assert got[0] != before[0]
+    assert str(generation) == "1.1"
+    assert users_of(version)[3] == tuple(row_of(3, 5))
+
+
+def test_what_cannot_be_made_durable_is_taken_back_and_the_next_delta_is_served(package):
+    version = load(package)
+    everything, content = users_of(version), scores(version, [3, 7, 33])
+
+    def keep():
+        raise OSError("no space left")
+
+    for _ in range(3):
+        with pytest.raises(OSError, match="no space left"):
+            version.apply(make_delta(1, [3, 33], [7], tag=5, dense_seed=2), keep=keep)
+        assert users_of(version) == everything
+        got, generation = scores(version, [3, 7, 33])
+        np.testing.assert_array_equal(got, content[0])
+        assert str(generation) == "1.0"
+    version.apply(make_delta(1, [3], tag=6))
+    assert users_of(version)[3] == tuple(row_of(3, 6))
+
+
 def test_a_rollback_beyond_the_undo_log_is_not_possible_in_memory(package):
     version = load(package, undo_depth=2)
     for step in range(1, 5):
