@@ -175,7 +175,7 @@ class ServedVersion:
             versions: dict[str, Versions] = {}
             try:
                 with _meanwhile(keep):
-                    self._reclaim()
+                    self._reclaim(delta)
                     self._stage(delta, versions)
                     dense = {**self.dense, **delta.dense} if delta.dense else self.dense
                     change = self._next(Generation(self.manifest.version, delta.step), self._epoch + 1, dense)
@@ -332,10 +332,12 @@ class ServedVersion:
                 raise NotReady("a session has not finished its batch within a minute")
             time.sleep(min(max(FIRST_LOOK_S, waited_s * LOOK_PART), LAST_LOOK_S))
 
-    def _reclaim(self) -> None:
+    def _reclaim(self, delta: Delta) -> None:
         oldest = min(self.control.oldest_pin(), self.change.flip)
-        for table in self.tables.values():
-            table.reclaim(oldest, self.change.flip + 1)
+        for name, table in self.tables.items():
+            changes = delta.tables.get(name)
+            coming = 0 if changes is None else len(changes.keys) + len(changes.removed)
+            table.reclaim(oldest, self.change.flip + 1, coming)
 
 
 @contextmanager

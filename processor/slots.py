@@ -23,14 +23,20 @@ class Slots:
         self.capacity = capacity
         self.bump = 0
         self._what = what
-        self._free = np.empty(0, np.int64)
+        self._free: deque[Int64s] = deque()
+        self._freed = 0
         self._limbo: deque[tuple[int, Int64s]] = deque()
         self._waiting = 0
 
     @property
     def used(self) -> int:
         """Slots that are held; those in limbo are not."""
-        return self.bump - len(self._free) - self._waiting
+        return self.bump - self._freed - self._waiting
+
+    @property
+    def room(self) -> int:
+        """How many allocate() can give out."""
+        return self.capacity - self.bump + self._freed
 
     @property
     def waiting(self) -> int:
@@ -39,14 +45,20 @@ class Slots:
 
     def allocate(self, count: int) -> Int64s:
         """int64 [count]; raises TooLarge when there are not so many."""
-        recycled = min(count, len(self._free))
-        fresh = count - recycled
-        if self.bump + fresh > self.capacity:
+        if count > self.room:
             raise TooLarge(f"{self._what}: the arena of {self.capacity} rows is full; publish a new version")
-        slots = np.concatenate([self._free[:recycled], np.arange(self.bump, self.bump + fresh)])
-        self._free = self._free[recycled:]
+        fresh = max(0, count - self._freed)
+        parts = [np.arange(self.bump, self.bump + fresh)]
         self.bump += fresh
-        return slots
+        wanted = count - fresh
+        self._freed -= wanted
+        while wanted:
+            part = self._free.popleft()
+            if len(part) > wanted:
+                self._free.appendleft(part[wanted:])
+            parts.append(part[:wanted])
+            wanted -= len(parts[-1])
+        return np.concatenate(parts)
 
     def give_back(self, slots: Int64s, safe_flip: int) -> None:
         """Takes slots back that may be used again once every reader has reached `safe_flip`."""
@@ -57,7 +69,8 @@ class Slots:
     def free(self, slots: Int64s) -> None:
         """Takes slots back that no reader can have met, or can meet any more."""
         if len(slots):
-            self._free = np.concatenate([self._free, slots])
+            self._free.append(slots)
+            self._freed += len(slots)
 
     def reclaim(self, oldest_flip: int) -> None:
         """Every reader has reached `oldest_flip`."""

@@ -23,6 +23,7 @@ each read) and rows updated in place (no atomicity, no rollback).
 from __future__ import annotations
 
 import mmap
+import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ from processor.tier import Tally, Tier, tier_fields
 MIN_ARENA_SLOTS = 1 << 26
 MAX_REFS = 2**31 - 1
 GROW_AT = (7, 8)
+SETTLE_ROWS = 256
+"""A delta settles so many retired rows at least: a few microseconds."""
 
 Int64s = NDArray[np.int64]
 
@@ -248,13 +251,21 @@ class ServedTable:
         """The delta can no longer be undone, nor any before it; `flip` is one at which readers see it."""
         self._retired.append((flip, versions))
 
-    def reclaim(self, oldest_flip: int, safe_flip: int) -> None:
+    def reclaim(self, oldest_flip: int, safe_flip: int, coming: int = 0) -> None:
         """Settles retired deltas that every reader sees, and makes what was given up usable again.
 
         oldest_flip: every reader has reached it. safe_flip: the next one that will be published, as everywhere.
+        coming: rows that the next delta brings. Of the retired ones twice as many are settled, so that a small delta
+        does not pay for a large one; all, where the arena would be full without.
         """
-        while self._retired and self._retired[0][0] <= oldest_flip:
-            self._settle(self._retired.popleft()[1], safe_flip)
+        most = max(SETTLE_ROWS, 2 * coming) if coming <= self._slots.room else sys.maxsize
+        while most > 0 and self._retired and self._retired[0][0] <= oldest_flip:
+            flip, versions = self._retired.popleft()
+            if len(versions.keys) > most:
+                self._retired.appendleft((flip, Versions(versions.keys[most:], versions.slots[most:])))
+                versions = Versions(versions.keys[:most], versions.slots[:most])
+            most -= len(versions.keys)
+            self._settle(versions, safe_flip)
         self._slots.reclaim(oldest_flip)
         if self._tier:
             self._tier.reclaim(oldest_flip)

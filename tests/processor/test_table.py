@@ -1,10 +1,13 @@
 """ServedTable against a model of it: a dict per epoch."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from processor import table as table_module
 from processor.errors import Corrupt
 from processor.kernels import index as hash_index
 from processor.kernels import rows as row_kernels
@@ -57,9 +60,13 @@ steps = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(base=st.sets(keys, max_size=20), steps=steps, data=st.data())
-def test_any_mix_of_deltas_undos_and_retirements_equals_a_dict_at_every_visible_epoch(base, steps, data):
-    table = served(base)
+@given(base=st.sets(keys, max_size=20), steps=steps, settle=st.integers(1, 40), data=st.data())
+def test_any_mix_of_deltas_undos_and_retirements_equals_a_dict_at_every_visible_epoch(base, steps, settle, data):
+    with mock.patch.object(table_module, "SETTLE_ROWS", settle):
+        live_through(served(base), base, steps, data)
+
+
+def live_through(table, base, steps, data):
     models = [dict.fromkeys(base, 0)]
     applied = []
     epoch, flip, tag = 0, 1, 0
@@ -96,6 +103,38 @@ def test_slots_of_superseded_rows_are_used_again_once_their_readers_are_gone():
         versions = table.apply(delta([1, 2, 3], [], tag), tag)
         table.retire(versions, tag + 1)
     assert table.nbytes["arena"] <= 9 * (DIM * 4 + 16)
+
+
+def retired_thrice(rows):
+    """A table with three large deltas, none of which can be undone; settled(), how many of their rows stand alone."""
+    table = served([1])
+    for tag in range(1, 4):
+        table.retire(table.apply(delta(list(range(10, 10 + rows)), [], tag), tag), tag + 1)
+    return table, lambda: 3 * rows - sum(len(versions.keys) for _, versions in table._retired)
+
+
+def test_a_small_delta_settles_twice_its_rows_of_the_large_ones_before_it():
+    table, settled = retired_thrice(1000)
+    table.reclaim(10, 11)
+    assert settled() == table_module.SETTLE_ROWS
+    table.reclaim(10, 11, 700)
+    assert settled() == table_module.SETTLE_ROWS + 1400
+    assert exported(table, 3) == {1: tuple(row_of(1, 0))} | {k: tuple(row_of(k, 3)) for k in range(10, 1010)}
+    for _ in range(10):
+        table.reclaim(10, 11)
+    assert settled() == 3000
+    assert exported(table, 3) == {1: tuple(row_of(1, 0))} | {k: tuple(row_of(k, 3)) for k in range(10, 1010)}
+    # What two of the three held is there to be used again.
+    table.apply(delta(list(range(5000, 7000)), [], 4), 4)
+    assert table.nbytes["arena"] == 3000 * (DIM * 4 + 16)
+
+
+def test_where_the_arena_would_be_full_all_is_settled(monkeypatch):
+    monkeypatch.setattr(table_module, "MIN_ARENA_SLOTS", 3100)
+    table, _ = retired_thrice(1000)
+    table.reclaim(10, 11, 2000)
+    table.apply(delta(list(range(5000, 7000)), [], 4), 4)
+    assert table.rows == 3001
 
 
 def test_a_reader_of_an_old_epoch_sees_old_rows_while_the_index_grows():
