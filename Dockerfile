@@ -4,19 +4,19 @@
 
 FROM python:3.11-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY serving serving
 COPY processor processor
 COPY compiler compiler
 COPY models models
 COPY loadtest loadtest
-RUN python -m venv /opt/freshet && /opt/freshet/bin/pip install --no-cache-dir .
+RUN python -m venv /opt/freshet && /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt .
 # Kernels are compiled for the CPU that builds the image; on another kind they are compiled once more, at the first start.
 ENV NUMBA_CACHE_DIR=/opt/freshet/kernels
 RUN /opt/freshet/bin/python -m processor.kernels
 
 FROM build AS build-train
-RUN /opt/freshet/bin/pip install --no-cache-dir '.[train]'
+RUN /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt '.[train]'
 
 FROM python:3.11-slim AS runtime
 RUN useradd --create-home --uid 10001 freshet && mkdir /repository && chown freshet /repository
@@ -33,7 +33,7 @@ CMD ["train", "--help"]
 FROM runtime AS serve
 COPY --from=build --chown=freshet /opt/freshet /opt/freshet
 USER freshet
-EXPOSE 8501
+EXPOSE 8500 8501
 VOLUME /repository
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s CMD \
     ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8501/v2/health/ready', timeout=2)"]

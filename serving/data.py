@@ -74,6 +74,13 @@ class DataPorts:
     async def drain(self) -> None:
         """See opened()."""
 
+    def shed(self, count: int) -> None:
+        """Has so many HTTP connections end with their next reply, which says so; their clients connect again."""
+        connections = self.http.server_state.connections
+        staying = [c for c in connections if isinstance(c, PredictProtocol) and not c.leaving]
+        for connection in staying[:count]:
+            connection.leave()
+
     def end(self) -> None:
         """Stops accepting and finishes what is in flight."""
         self._stop(hurry=False)

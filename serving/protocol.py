@@ -65,6 +65,11 @@ class PredictProtocol(HttpToolsProtocol):
         self._whole: bytes | None = None
         self._on_boundary = True
         self._idle_since_s: float | None = None
+        self.leaving = False
+
+    def leave(self) -> None:
+        """The next reply to a predict request, unless another request is behind it, is the last and says so."""
+        self.leaving = True
 
     def data_received(self, data: bytes) -> None:
         if self._on_boundary:
@@ -165,6 +170,8 @@ class PredictProtocol(HttpToolsProtocol):
             self._app.access(protocol, target, status, seconds, request_id_of(flight.headers), len(body))
         if flight.disconnected or self.transport.is_closing():
             return
+        if self.leaving and not self.pipeline:
+            flight.keep_alive = False
         said = CLOSE in headers
         start = _head(status, tuple(headers), flight.keep_alive or said)
         flight.keep_alive = flight.keep_alive and not said

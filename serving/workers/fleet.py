@@ -10,6 +10,8 @@ Invariants
   its slot free. So no pin is cleared that a live process could rely on, and no flip is published that a process which
   did not prepare it could still meet.
 - A connection is handed to a process that has been introduced: it has every version and the routes.
+- A process that is new gets its share of the connections there are: the others give theirs up, each with a reply that
+  says so, and no request is lost.
 - A slot whose process keeps dying is tried again later and later; the others do not notice.
 
 Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
@@ -21,6 +23,7 @@ accept queue (what waits in it dies with it).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -255,6 +258,7 @@ class Fleet:
             slot.offered = slot.been_up = True
             self._changed.notify_all()
         log.info("worker %d is up, process %d", worker.slot, worker.pid)
+        self._level()
 
     def offered(self) -> list[WorkerProcess]:
         """Workers that answer requests."""
@@ -284,6 +288,17 @@ class Fleet:
         self._turn += 1
         order = sorted(workers, key=lambda w: (self._connections(w), (w.slot - self._turn) % len(self._slots)))
         return any(worker.hand(connection) for worker in order)
+
+    def _level(self) -> None:
+        """Has workers give up connections beyond their share. Those of a worker that died have all gone to the others,
+        and clients that keep theirs would leave the one in its place idle."""
+        workers = self.offered()
+        counts = [self._connections(worker) for worker in workers]
+        for worker, count in zip(workers, counts, strict=True):
+            excess = count - -(-sum(counts) // len(counts))
+            if excess > 0:
+                with contextlib.suppress(Gone):
+                    worker.tell("shed", {"count": excess})
 
     def bury(self, worker: WorkerProcess) -> None:
         """Returns once the process is dead and everything that it held is given back."""

@@ -190,6 +190,8 @@ class Worker:
             task = self._loop.create_task(self._adopt(fds[0]))
             self._adopting.add(task)
             task.add_done_callback(self._adopting.discard)
+        elif op == "shed":
+            self._ports.shed(message["count"])
         elif op in ("open", "frame", "forget", "close"):
             self._changes.submit(self._change, message, fds)
         elif op == "routes":

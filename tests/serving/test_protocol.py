@@ -1,8 +1,10 @@
 """Predict requests below ASGI, seen from the wire: raw bytes against a live server over the fake processor."""
 
+import contextlib
 import gzip
 import json
 import socket
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -95,6 +97,32 @@ def test_connection_close_is_kept(address):
             data += chunk
     assert b"connection: close" in data
     assert data.endswith(b"[[7.5]]}")
+
+
+def test_a_connection_that_is_shed_says_so_in_its_next_reply_and_only_then_ends(processor):
+    with running(lambda config: processor) as (server, _, _):
+        until(lambda: request(server.http_address, post())[0][0] == 200)
+        with contextlib.ExitStack() as stack:
+            connect = partial(socket.create_connection, server.http_address, timeout=30)
+            both = [stack.enter_context(connect()) for _ in range(2)]
+            files = [connection.makefile("rb") for connection in both]
+
+            def ask(number, count=1):
+                both[number].sendall(post() * count)
+                replies = [read_reply(files[number]) for _ in range(count)]
+                assert [(status, scores) for status, _, scores in replies] == [(200, SCORED)] * count
+                return [headers.get("connection") for _, headers, _ in replies]
+
+            assert [ask(0), ask(1)] == [[None], [None]]
+            server._front.shed(1)
+            said = [ask(0), ask(1)]
+            assert sorted(said, key=str) == [["close"], [None]]
+            assert files[said.index(["close"])].read() == b""
+            staying = said.index([None])
+            server._front.shed(5)
+            # Not while another request is behind.
+            assert ask(staying, 2) == [None, None]
+            assert ask(staying) == ["close"]
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])

@@ -121,6 +121,18 @@ def test_a_dead_process_is_buried_once_and_replaced_in_its_slot(fleets):
     assert fleet.complete
 
 
+def test_the_others_give_up_what_is_beyond_their_share_when_a_new_process_is_up(fleets):
+    fleet, _ = fleets(3)
+    fleet.wait_complete()
+    victim, *others = sorted(fleet.offered(), key=lambda w: w.slot)
+    for worker, count in zip(others, (7, 4), strict=True):
+        worker.handed = count
+    fleet.bury(victim)
+    until(lambda: len(fleet.offered()) == 3)
+    until(lambda: any(op == "shed" for op, _ in others[0].said))
+    assert [[m["count"] for op, m in w.said if op == "shed"] for w in others] == [[3], []]
+
+
 def until(condition):
     pause = threading.Event()
     for _ in range(WAIT_S * 200):
