@@ -220,8 +220,9 @@ def _path(path: str, operation: Operation) -> dict[str, Any]:
         reply["headers"] = {
             name: {"description": text, "schema": {"type": kind}} for name, (kind, text) in ANSWERING.items()
         }
+    known = REFUSALS | CONTROL if operation.action in ("load", "unload") else REFUSALS
     refusals = {
-        code: {"description": text, "content": _content(_json(_named("Error")))} for code, text in REFUSALS.items()
+        code: {"description": text, "content": _content(_json(_named("Error")))} for code, text in known.items()
     }
     told: dict[str, Any] = {
         "operationId": f"{operation.action}: {path}",

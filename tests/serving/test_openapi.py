@@ -35,3 +35,13 @@ def test_every_name_in_a_path_is_a_parameter_and_every_reference_is_defined():
 def test_every_operation_has_a_name_of_its_own():
     names = [told["operationId"] for methods in DOCUMENT["paths"].values() for told in methods.values()]
     assert len(names) == len(set(names))
+
+
+def test_what_clients_may_be_forbidden_says_so_and_nothing_else_does():
+    forbidden = {
+        path
+        for path, methods in DOCUMENT["paths"].items()
+        for told in methods.values()
+        if {"401", "403"} <= told["responses"].keys()
+    }
+    assert forbidden == {f"/v2/repository/models/{{model}}/{word}" for word in ("load", "unload")}
