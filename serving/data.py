@@ -79,7 +79,7 @@ class DataPorts:
         connections = self.http.server_state.connections
         staying = [c for c in connections if isinstance(c, PredictProtocol) and not c.leaving]
         for connection in staying[:count]:
-            connection.leave()
+            connection.leaving = True
 
     def end(self) -> None:
         """Stops accepting and finishes what is in flight."""

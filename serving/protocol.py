@@ -65,11 +65,8 @@ class PredictProtocol(HttpToolsProtocol):
         self._whole: bytes | None = None
         self._on_boundary = True
         self._idle_since_s: float | None = None
+        # Set by the owner: the next reply to a predict request, unless another is behind it, is the last and says so.
         self.leaving = False
-
-    def leave(self) -> None:
-        """The next reply to a predict request, unless another request is behind it, is the last and says so."""
-        self.leaving = True
 
     def data_received(self, data: bytes) -> None:
         if self._on_boundary:

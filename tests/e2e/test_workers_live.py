@@ -146,8 +146,10 @@ def test_a_killed_worker_takes_only_its_own_connections_and_is_replaced_while_de
             status, reply = live.upload("small", delta_bytes(tmp_path, step))
             assert (status, reply.get("generation")) == (200, f"1.{step}"), reply
         wait_for(lambda: replaced(live, 0, victim["pid"]))
-        # Of the victim's two clients one may be handed to it once more while the kernel takes it down.
-        assert sorted(c.failed > 0 for c in running) == [False, False, True, True]
+        # The victim's two clients may be handed to it once more while the kernel takes it down; nobody else notices.
+        lost = sorted(c.failed for c in running)
+        assert lost[:2] == [0, 0]
+        assert set(lost[2:]) <= {1, 2}
         assert not [c.wrong for c in running if c.wrong]
         # The survivor's connections had become four; it gives two up, and their clients connect again.
         wait_for(lambda: [w["connections"] for w in workers(live)] == [2, 2])

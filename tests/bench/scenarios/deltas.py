@@ -41,12 +41,13 @@ def run(bench: Bench) -> Result:
             # Anew each time: a shared machine changes its speed within minutes, and 70 % of before may be all of now.
             return LOAD * bench.saturate(server, CANDIDATES).per_s
 
-        rate = 0.0
+        rates: list[float] = []  # of each round, for both its sides
 
         def turn(label: str) -> dict[str, float]:
-            nonlocal rate
-            if len({len(found) for found in histograms.values()}) == 1:  # a round begins
-                rate = load()
+            number = len(histograms[label])
+            if number == len(rates):
+                rates.append(load())
+            rate = rates[number]
             files = [write(ROWS) for _ in range(int(seconds / EVERY_S))] if label == "with deltas" else []
             job = bench.job(server, CANDIDATES, rate, seconds=seconds)
             with Openloop(job) as generator:
