@@ -31,21 +31,21 @@ check: .venv/.dev .venv/.kernels ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-protos: .venv/.dev ## serving/rpc/descriptors.py and processor/eas_descriptor.py from *.proto
-	$(BIN)/python -m serving.rpc.generate
+protos: .venv/.dev ## serving/codecs/descriptors.py and processor/eas/descriptor.py from *.proto
+	$(BIN)/python -m serving.codecs.generate_messages
 
 format: .venv/.dev .venv/.kernels
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 bench: .venv/.dev .venv/.kernels ## server and engine against the bare loop, an echo, themselves; BENCH_ARGS="--only single --quick"
-	$(BIN)/python -m tests.bench $(BENCH_ARGS)
+	$(BIN)/python -m loadtest.bench $(BENCH_ARGS)
 
 bench-tables: .venv/.dev .venv/.kernels ## 20 million rows, a memory budget, smaller rows; loadtest/results/tables.md
-	$(BIN)/python -m tests.bench.tables $(BENCH_ARGS)
+	$(BIN)/python -m loadtest.bench.bench_tables $(BENCH_ARGS)
 
 bench-backends: .venv/.dev .venv/.kernels ## what `freshet compile` chooses, against every backend alone; loadtest/results/backends.md
-	$(BIN)/python -m tests.bench.backends $(BENCH_ARGS)
+	$(BIN)/python -m loadtest.bench.bench_backends $(BENCH_ARGS)
 
 bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
 	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)
@@ -57,7 +57,7 @@ fuzz: .venv/.dev .venv/.kernels ## broken inputs through every parser; FUZZ_ARGS
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 soak: .venv/.dev .venv/.kernels ## ten minutes of load, deltas, loads and unloads; SOAK_ARGS="--minutes 60"
-	$(BIN)/python -m tests.bench --only soak $(SOAK_ARGS)
+	$(BIN)/python -m loadtest.bench --only soak $(SOAK_ARGS)
 
 loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second; report in loadtest/results/
 	$(BIN)/python -m loadtest $(LOADTEST_ARGS)

@@ -18,7 +18,8 @@ from rich.progress import (
 
 
 class Bars:
-    """compiler.package.Reporter and models.training.run.Reporter: one bar a part, notes above the bars."""
+    """compiler.recompiling.recompile.Reporter and models.training.loop.Reporter: one bar a part, notes above the
+    bars."""
 
     def __init__(self, progress: Progress, console: Console) -> None:
         self._progress, self._console = progress, console

@@ -7,9 +7,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from loadtest.report import freshness_lines, passed
-from loadtest.run import PUBLISH, Settings, run, write_report
-from loadtest.server import CommandFailed
+from loadtest.live.run import PUBLISH, Settings, run, write_report
+from loadtest.load.launch import CommandFailed
+from loadtest.reports.report import freshness_lines, passed
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -19,9 +19,9 @@ from processor.generation import Generation
 from processor.kernels.hashing import init_rows
 from processor.package.delta import SUFFIX, Delta, TableDelta, write_delta
 from processor.package.manifest import Feature, Input, Manifest, Output, Table
+from processor.package.repository import Repository
 from processor.package.rowtypes import ROW_TYPES
 from processor.package.version import VersionReader
-from processor.repository import Repository
 
 MODEL = "bench"
 TABLES, FLOATS, DIM = 26, 13, 16
@@ -58,10 +58,10 @@ def write_model(repository: Path, rows: int, seed: int = 0, dtype: str = "float3
 
     dtype: what rows are stored as; raises BadInput for none of manifest.tables' own.
     """
-    from compiler.dense import DenseGraph
+    from compiler.dense.dense_graph import DenseGraph
     from models.zoo.arch import Arch
     from models.zoo.deepfm import build
-    from models.zoo.layout import Layout
+    from models.zoo.dense_input import Layout
 
     if not 1 <= rows < 2**31:
         raise BadInput(f"rows: 1 to 2**31-1 wanted, got {rows}")

@@ -22,22 +22,22 @@ from typing import Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.budgets import Budgets
 from processor.clock import Clock, SystemClock
 from processor.errors import BadInput
-from processor.groups import GroupConfig, Groups, SessionConfig
-from processor.host import ModelHost, ModelStats
-from processor.model import Applied
-from processor.policy import ModelPolicy
-from processor.predictor import Predictor, PredictRequest
-from processor.replica import Replica
-from processor.routes import VersionStatus
-from processor.served import ServedVersion
-from processor.shadow import Compared
-from processor.sketch import Sketch
-from processor.stores.config import RemoteConfig
-from processor.stores.remote import RemoteStats, RemoteTables
-from processor.work import PredictReply
+from processor.sessions.placement import GroupConfig, Groups, SessionConfig
+from processor.sessions.predictor import Predictor, PredictRequest
+from processor.sessions.shadow import Compared
+from processor.sessions.work import PredictReply
+from processor.tables.budgets import Budgets
+from processor.tables.remote.reader import RemoteStats, RemoteTables
+from processor.tables.remote.settings import RemoteConfig
+from processor.versions.host import ModelHost, ModelStats
+from processor.versions.model import Applied
+from processor.versions.policy import ModelPolicy
+from processor.versions.replica import Replica
+from processor.versions.routes import VersionStatus
+from processor.versions.served import ServedVersion
+from processor.watching.sketch import Sketch
 
 __all__ = [
     "Applied",
@@ -56,7 +56,7 @@ __all__ = [
 class ProcessorConfig(SessionConfig):
     """repository: folder of models. models: the only ones to serve, or None. undo_depth: deltas a rollback can take
     back without reading the disk. remote: tables whose rows are in a row store, or None. budgets: memory for
-    the rows of tables, or None. policies: by model. The rest: see processor.groups."""
+    the rows of tables, or None. policies: by model. The rest: see processor.sessions.placement."""
 
     repository: str
     models: list[str] | None = None
@@ -138,7 +138,7 @@ class Processor(Predictor, ModelHost):
         if isinstance(request, PredictRequest):
             return super().process(request)
         # Needed by these callers alone, and slow to import.
-        from processor import eas
+        from processor.eas import codec as eas
 
         name = self._only_model() if model is None else model
         inputs, wanted = eas.decode(request, self.manifest(name)[0])

@@ -1,6 +1,6 @@
 """python -m serving: the `freshet` command."""
 
-from serving.cli import main
+from serving.commands.cli import main
 
 if __name__ == "__main__":
     main()

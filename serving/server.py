@@ -30,21 +30,21 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from processor.cores import available
 from processor.errors import BadInput, FreshetError
-from serving.admin import create_admin
-from serving.config import ServeConfig
-from serving.control import Control, Gate
-from serving.data import DataPorts
-from serving.importer import Importer
+from serving.admin.api import create_admin
+from serving.data_ports import DataPorts
+from serving.front.model_control import Control, Gate
+from serving.http.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit, reserve
 from serving.lifecycle import Lifecycle
-from serving.metrics import Metrics
-from serving.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit, reserve
-from serving.priority import bulk_threads, give_way
-from serving.watcher import Watcher
-from serving.watching import Watching
+from serving.loading.auto_import import Importer
+from serving.loading.priority import bulk_threads, give_way
+from serving.loading.watcher import Watcher
+from serving.serve_config import ServeConfig
+from serving.telemetry.metrics import Metrics
+from serving.telemetry.observers import Watching
 
 if TYPE_CHECKING:
     from processor.engine import Processor
-    from processor.host import ModelHost
+    from processor.versions.host import ModelHost
 
 log = logging.getLogger("freshet.server")
 
@@ -169,8 +169,8 @@ class Server:
         """Worker processes answer."""
         from serving.workers.door import Door
         from serving.workers.fleet import Fleet, WorkerSettings
-        from serving.workers.host import FleetHost
-        from serving.workers.metrics import FleetMetrics
+        from serving.workers.fleet_host import FleetHost
+        from serving.workers.fleet_metrics import FleetMetrics
 
         config = self._config
         settings = WorkerSettings(

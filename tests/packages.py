@@ -17,9 +17,9 @@ from processor.kernels.hashing import hash_strings
 from processor.package.delta import Delta, TableDelta
 from processor.package.manifest import Executable, Feature, Input, Manifest, Output, Table
 from processor.package.version import DENSE, VersionReader, VersionWriter, table_file
-from processor.replica import Replica
-from processor.served import ServedVersion
-from processor.table import packed
+from processor.tables.table import packed
+from processor.versions.replica import Replica
+from processor.versions.served import ServedVersion
 from tests.processor.backends.artefacts import SHAPES, WIDTH, expected, make_artefact, make_weights
 
 DIM = 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serving.lifecycle import Lifecycle
-from serving.metrics import OTHERS, Metrics
+from serving.telemetry.metrics import OTHERS, Metrics
 from tests.serving.fakes import FakeProcessor
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -4,8 +4,8 @@ import re
 import tomllib
 from pathlib import Path
 
-from models.config import parse_config
-from serving.config import load_config
+from models.train_config import parse_config
+from serving.serve_config import load_config
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

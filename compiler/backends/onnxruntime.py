@@ -22,7 +22,7 @@ import tf2onnx
 from onnx import TensorProto, helper
 
 from compiler.backends.base import Compiled, Variant
-from compiler.dense import DenseGraph, Matrix
+from compiler.dense.dense_graph import DenseGraph, Matrix
 from processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX, OnnxRuntime
 from processor.errors import BadInput
 

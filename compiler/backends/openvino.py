@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from compiler.backends.base import Compiled, Variant
 from compiler.backends.onnxruntime import to_onnx, with_inputs
-from compiler.dense import DenseGraph
+from compiler.dense.dense_graph import DenseGraph
 from processor.backends.base import Artefact, weights_hash
 from processor.backends.openvino import OpenVino
 from processor.machine import this_machine

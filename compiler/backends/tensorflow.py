@@ -7,8 +7,8 @@ express, on a machine that has TensorFlow.
 from __future__ import annotations
 
 from compiler.backends.base import Compiled, Variant
-from compiler.dense import DenseGraph
-from compiler.tensorflow import tf
+from compiler.dense.dense_graph import DenseGraph
+from compiler.frameworks import tf
 
 
 def variants() -> list[Variant]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.tensorflow import tf
+from compiler.frameworks import tf
 from processor.backends.base import Artefact, Executable, Matrix, Program, Weights, check_buffers
 from processor.errors import BadInput, Corrupt, FreshetError
 

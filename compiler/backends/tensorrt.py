@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from compiler.backends.base import Compiled, Variant
 from compiler.backends.onnxruntime import to_onnx, with_values
-from compiler.dense import DenseGraph
+from compiler.dense.dense_graph import DenseGraph
 from processor.backends.tensorrt import PRECISIONS, TensorRt
 from processor.machine import this_machine
 

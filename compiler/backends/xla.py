@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 from compiler.backends.base import Compiled, Variant
-from compiler.dense import DenseGraph
-from compiler.tensorflow import tf
+from compiler.dense.dense_graph import DenseGraph
+from compiler.frameworks import tf
 from processor.backends.base import Artefact
 from processor.backends.xla import Xla, device
 from processor.errors import BadInput

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.dense import DenseGraph, signature
-from compiler.imports.graph import TABLE, VARIABLE, Graph, Node, Ref, text
+from compiler.dense.dense_graph import DenseGraph, signature
+from compiler.frameworks import tf
+from compiler.imports.cut import Split
+from compiler.imports.foreign_graph import TABLE, VARIABLE, Graph, Node, Ref, text
 from compiler.imports.shapes import SHAPE_OPERAND, Shapes
-from compiler.imports.split import Split
-from compiler.tensorflow import tf
 from processor.package.manifest import Output
 
 ROWS = "@rows"

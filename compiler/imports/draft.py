@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.frameworks import tf
+from compiler.imports.cut import Port, Split
 from compiler.imports.dense_side import weight_names
 from compiler.imports.feeds import Fed
-from compiler.imports.graph import INPUT, Ref
+from compiler.imports.foreign_graph import INPUT, Ref
 from compiler.imports.inputs import plain
 from compiler.imports.keys import Lookup
-from compiler.imports.pools import Pool
+from compiler.imports.pooling import Pool
 from compiler.imports.runner import Runner
 from compiler.imports.shapes import Shapes
-from compiler.imports.split import Port, Split
 from compiler.imports.staging import StageWriter
-from compiler.tensorflow import tf
 from processor.columns import Strings
 from processor.errors import BadInput
 from processor.kernels.hashing import hash_strings

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from compiler.frameworks import tf
 from compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, Fed
-from compiler.tensorflow import tf
 from processor.errors import BadInput
 
 RAGGED_OPS = ("RaggedTensorToSparse", "RaggedTensorToTensor", "RaggedGather", "RaggedTensorToVariant")

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.imports.graph import INPUT, TABLE, VARIABLE, Node, Ref
+from compiler.frameworks import tf
+from compiler.imports.foreign_graph import INPUT, TABLE, VARIABLE, Node, Ref
 from compiler.imports.ops import words
 from compiler.imports.shapes import Shapes
-from compiler.tensorflow import tf
 from processor.errors import BadInput
 
 Keys = NDArray[np.int64] | list[bytes]

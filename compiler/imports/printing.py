@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from processor.boundary import Boundary
 from processor.errors import BadInput
+from processor.features.boundary import Boundary
 from processor.package.manifest import Manifest
 from processor.package.version import GRAPH, MANIFEST, VersionReader
 
@@ -24,7 +24,7 @@ def report_of(source: Path, signature: str) -> dict[str, Any]:
         manifest = VersionReader(source.resolve()).manifest
         report = manifest.notes.get("import")
         return report if isinstance(report, dict) else _of_package(source, manifest)
-    from compiler.imports.model import Options, analyse
+    from compiler.imports.importer import Options, analyse
 
     return analyse(source, Options(signature))
 
@@ -59,7 +59,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
     """The split of a package that was trained here: features are one side, graph/ the other."""
-    from compiler.dense import DenseGraph
+    from compiler.dense.dense_graph import DenseGraph
 
     reader = VersionReader(source.resolve())
     if not (source / GRAPH).is_dir():

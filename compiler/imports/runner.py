@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.imports.graph import HANDLE, INPUT, SOURCES, TABLE, VARIABLE, Graph, Ref, text
-from compiler.imports.source import Source
-from compiler.tensorflow import tf
+from compiler.frameworks import tf
+from compiler.imports.foreign import Source
+from compiler.imports.foreign_graph import HANDLE, INPUT, SOURCES, TABLE, VARIABLE, Graph, Ref, text
 from processor.errors import BadInput
 
 SCOPE = "flat"

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from compiler.frameworks import tf
 from compiler.imports.feeds import DENSE, PADDED, Fed, feeds_of
-from compiler.imports.graph import TABLE, Ref
+from compiler.imports.foreign_graph import TABLE, Ref
 from compiler.imports.runner import Runner
-from compiler.tensorflow import tf
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from compiler.frameworks import tf
 from compiler.imports.feeds import Fed, feeds_of
-from compiler.imports.graph import INPUT, Ref
+from compiler.imports.foreign_graph import INPUT, Ref
 from compiler.imports.runner import Runner
-from compiler.tensorflow import tf
 from processor.columns import Column
 
 SIZES = (5, 7, 11)

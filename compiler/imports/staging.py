@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from compiler.frameworks import tf
 from compiler.imports.feeds import DENSE, PADDED, Fed
-from compiler.imports.graph import HANDLE, INPUT, TABLE, VARIABLE, Node, Ref, text
+from compiler.imports.foreign_graph import HANDLE, INPUT, TABLE, VARIABLE, Node, Ref, text
 from compiler.imports.runner import Runner
-from compiler.tensorflow import tf
 from processor.errors import TooLarge
 from processor.package.manifest import Input
 

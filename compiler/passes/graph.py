@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.dense import DenseGraph, signature
-from compiler.tensorflow import inlined, tf
+from compiler.dense.dense_graph import DenseGraph, signature
+from compiler.frameworks import inlined, tf
 from processor.errors import BadInput
 from processor.package.manifest import Output
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.passes.cost import PRODUCTS
+from compiler.frameworks import tf
+from compiler.passes.flops import PRODUCTS
 from compiler.passes.graph import Edit, Graph, Node, Ref
 from compiler.passes.patterns import ADDS, product, squared, summed
-from compiler.tensorflow import tf
 
 # Wider vectors than this are summed by a reduction: the product's work grows with the square of their width.
 MAX_SUMMED_DIM = 32

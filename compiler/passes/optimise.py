@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compiler.dense import DenseGraph
+from compiler.dense.dense_graph import DenseGraph
 from compiler.passes import batchnorm, cleanup, constants, interactions, linear
-from compiler.passes.cost import Effect, flops, node_count
+from compiler.passes.flops import Effect, flops, node_count
 from compiler.passes.graph import Graph
 
 Pass = Callable[[Graph], tuple[Graph, int]]

@@ -1,6 +1,6 @@
 """The user-once split: what depends on the user alone is computed once a request, not once a candidate.
 
-The columns of x belong to the user or to the candidates (processor.userside). Along the graph a tensor is one of
+The columns of x belong to the user or to the candidates (processor.package.roles). Along the graph a tensor is one of
 
     Free     known from weights alone
     Once     of the user's columns alone: [1, ...] a request
@@ -14,8 +14,8 @@ so of the first layer, and of a factorisation machine's sums, the user's share i
 Where no rule fits, a tensor is put together again for every row, which is always right and saves nothing.
 
 Two graphs come out: user [requests, user's columns] -> u [requests, user_width], and candidate, whose x has the
-candidates' columns and then the lane that lends u (processor.userside). The split is proved on random numbers before
-it is given out.
+candidates' columns and then the lane that lends u (processor.package.roles). The split is proved on random numbers
+before it is given out.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.dense import DenseGraph, Matrix
-from compiler.passes.cost import PRODUCTS, flops
+from compiler.dense.dense_graph import DenseGraph, Matrix
+from compiler.frameworks import tf
+from compiler.passes.flops import PRODUCTS, flops
 from compiler.passes.graph import Edit, Graph, Node, Ref, Shape, X
 from compiler.passes.optimise import improve
 from compiler.passes.patterns import part, summed
-from compiler.tensorflow import tf
 from processor.package.manifest import MAX_USER_WIDTH
-from processor.userside import LENT, lane_width
+from processor.package.roles import LENT, lane_width
 
 # A split that takes less off a candidate's work is not worth a second set of executables.
 MIN_SAVED = 0.05

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.dense import DenseGraph, signature
+from compiler.dense.dense_graph import DenseGraph, signature
+from compiler.frameworks import tf
 from compiler.passes.graph import Edit, Graph, Ref
-from compiler.tensorflow import tf
 
 Weights = Mapping[str, NDArray[np.float32]]
 

@@ -18,13 +18,13 @@ from typing import Any
 
 from rich.console import Console
 
-from loadtest import wrk
-from loadtest.charts import bars
-from loadtest.peers.catalog import PEERS, chosen
+from loadtest.load import wrk
+from loadtest.load.launch import CommandFailed, serving
 from loadtest.peers.measure import Arena, Settings, document, write_model
-from loadtest.peers.report import markdown, summary, unmet
-from loadtest.report import machine
-from loadtest.server import CommandFailed, serving
+from loadtest.peers.peers_report import markdown, summary, unmet
+from loadtest.peers.roster import PEERS, chosen
+from loadtest.reports.charts import bars
+from loadtest.reports.report import machine
 
 RESULTS = Path(__file__).parents[1] / "results"
 VENVS = Path(".peers")

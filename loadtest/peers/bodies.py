@@ -8,8 +8,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from loadtest.payload import BENCH, Payload, bench_count, bench_inputs, bench_payload
-from loadtest.wire import DTYPES, HEADER_LENGTH, decode_kserve
+from loadtest.load.encoding import DTYPES, HEADER_LENGTH, decode_kserve
+from loadtest.load.payload import BENCH, Payload, bench_count, bench_inputs, bench_payload
 
 KINDS = ("raw", "kserve", "json")
 

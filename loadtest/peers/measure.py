@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from loadtest import wrk
-from loadtest.payload import Payload
+from loadtest.load import wrk
+from loadtest.load.launch import MODEL, CommandFailed, Serving, run_freshet
+from loadtest.load.payload import Payload
+from loadtest.load.sides import Ratio, Side, compare, ratio, values
 from loadtest.peers import bodies
-from loadtest.peers.catalog import Peer
 from loadtest.peers.process import ask, install, running
-from loadtest.server import MODEL, CommandFailed, Serving, run_freshet
-from loadtest.sides import Ratio, Side, compare, ratio, values
+from loadtest.peers.roster import Peer
 
 CANDIDATES = (1, 64, 512)
 LIGHT = (1, 64)

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.payload import Payload
-from loadtest.peers.catalog import Peer
-from loadtest.server import HOST, CommandFailed, free_ports
+from loadtest.load.launch import HOST, CommandFailed, free_ports
+from loadtest.load.payload import Payload
+from loadtest.peers.roster import Peer
 
 ROOT = Path(__file__).parents[2]
 READY_TIMEOUT_S = 180.0

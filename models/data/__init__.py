@@ -9,7 +9,7 @@ from models.data.formats import FORMATS, format_of
 from models.data.source import Batch, Field, Schema, Source, Wanted
 
 if TYPE_CHECKING:
-    from models.config import DataConfig
+    from models.train_config import DataConfig
 
 
 def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
@@ -40,7 +40,7 @@ def open_source(data: DataConfig, features: Sequence[Wanted]) -> Source:
         from models.data.movielens import MovieLensSource
 
         return MovieLensSource(data.path, features)
-    from models.data.table import open_table
+    from models.data.tabular import open_table
 
     return open_table(data.path, form, data.label, data.time, features)
 

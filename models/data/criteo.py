@@ -19,7 +19,7 @@ from typing import Any
 
 from models.data.files import CsvFile, find_files
 from models.data.source import Field, Schema, Wanted, choose
-from models.data.table import TableSource
+from models.data.tabular import TableSource
 from processor.errors import BadInput
 
 COUNTS = [f"I{i}" for i in range(1, 14)]

@@ -19,7 +19,7 @@ from processor.errors import BadInput
 
 
 class Wanted(Protocol):
-    """A feature as a reader sees it; models.config.FeatureConfig and Field are both such."""
+    """A feature as a reader sees it; models.train_config.FeatureConfig and Field are both such."""
 
     @property
     def name(self) -> str: ...

@@ -20,7 +20,7 @@ from models.embedding.optimizer import RowOptimizer
 from processor.kernels import index as hash_index
 from processor.kernels.hashing import init_rows
 from processor.package.manifest import Table
-from processor.table import descriptor
+from processor.tables.table import descriptor
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

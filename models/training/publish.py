@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.compile import BUCKETS, compile_graph
-from compiler.dense import DenseGraph
-from compiler.parts import Parts, parts
+from compiler.building.compile import BUCKETS, compile_graph
+from compiler.building.parts import Parts, parts
+from compiler.dense.dense_graph import DenseGraph
 from processor.package.delta import SUFFIX, Delta, write_delta
 from processor.package.manifest import Executable, Manifest
+from processor.package.repository import Repository
 from processor.package.version import DELTAS, DENSE, GRAPH, VersionWriter, table_file
 from processor.package.warmup import carry_warmup
-from processor.repository import Repository
-from processor.table import packed
+from processor.tables.table import packed
 
 MOST_COUNTED = 2**32 - 1
 

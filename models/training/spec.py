@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.config import FeatureConfig, TrainConfig
 from models.data.source import Source
+from models.train_config import FeatureConfig, TrainConfig
 from processor.errors import BadInput
 from processor.package.manifest import Feature, Input, Manifest, Output, Table, validate
 

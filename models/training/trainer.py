@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.dense import DenseGraph
-from compiler.fusion import fuse
-from compiler.tensorflow import keras, tf
-from models.config import TrainSettings
+from compiler.dense.dense_graph import DenseGraph
+from compiler.dense.fusion import fuse
+from compiler.frameworks import keras, tf
 from models.data.source import Batch
 from models.embedding import kernels
 from models.embedding.optimizer import row_optimizer
 from models.embedding.variable import EmbeddingVariable
+from models.train_config import TrainSettings
 from models.zoo.arch import Arch, resolve_arch
-from models.zoo.layout import Layout
+from models.zoo.dense_input import Layout
 from processor.columns import Column
+from processor.features.plan import COMBINERS, Bound, SparsePlan
 from processor.kernels.rows import TABLE_FIELDS
 from processor.package.manifest import Manifest
-from processor.sparse import COMBINERS, Bound, SparsePlan
 
 NO_SPLITS = np.zeros(1, np.int64)
 
@@ -41,8 +41,8 @@ class Trainer:
         hidden: tuple[int, ...] = (),
         fusion: Mapping[str, str] | None = None,
     ) -> None:
-        """manifest: the draft (models.training.spec). fusion: further outputs as expressions (compiler.fusion). Raises
-        BadInput for an unknown architecture or optimizer."""
+        """manifest: the draft (models.training.spec). fusion: further outputs as expressions (compiler.dense.fusion).
+        Raises BadInput for an unknown architecture or optimizer."""
         self.manifest, self.settings = manifest, settings
         self.plan = SparsePlan(manifest)
         optimizer = row_optimizer(settings.optimizer)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.tensorflow import keras
+from compiler.frameworks import keras
 from processor.errors import BadInput
 
 Builder = Callable[..., Any]

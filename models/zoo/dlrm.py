@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.tensorflow import keras
+from compiler.frameworks import keras
 from models.zoo.arch import Arch
+from models.zoo.dense_input import Layout
 from models.zoo.layers import Weighted, columns, embedding_columns, pairwise_dots, side_by_side
-from models.zoo.layout import Layout
 
 
 def build(layout: Layout, hidden: Sequence[int] = (256, 128, 64), seed: int = 0, bottom: Sequence[int] = (64,)) -> Arch:

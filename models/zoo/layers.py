@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from compiler.tensorflow import keras
-from models.zoo.layout import Layout, Span, runs
+from compiler.frameworks import keras
+from models.zoo.dense_input import Layout, Span, runs
 
 Tensor = Any  # keras.KerasTensor
 

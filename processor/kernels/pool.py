@@ -30,7 +30,9 @@ Without a combiner the rows of a list are laid out one after another (package.ma
 import numba as nb
 import numpy as np
 
+from processor.kernels.conversion import FLOAT32, INT8, add_row, add_typed, copy_row, copy_typed
 from processor.kernels.index import ABSENT, home, probe_from
+from processor.kernels.movement import note, sampled
 from processor.kernels.pointers import (
     load_acquire,
     load_f32,
@@ -55,8 +57,6 @@ from processor.kernels.rows import (
     scale_at,
     visible,
 )
-from processor.kernels.rowtypes import FLOAT32, INT8, add_row, add_typed, copy_row, copy_typed
-from processor.kernels.tiers import note, sampled
 
 KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK = 0, 1, 2, 3
 SUM, MEAN, SQRTN, NONE = 0, 1, 2, 3

@@ -3,13 +3,14 @@
 ref < base_rows        a row of the loaded version's file
 ref < SETTLED          slot ref - base_rows of the arena: a version, stamped with its epoch
 ref < LOGGED           slot ref - SETTLED of the arena: the only version that any reader can still want
-ref >= LOGGED          record ref - LOGGED of the log (processor.tier)
+ref >= LOGGED          record ref - LOGGED of the log (processor.tables.tier)
 meta int64 [slots, 2]  of a version: (epoch * 2 + tombstone, ref of what it replaced: a row, or ABSENT)
                        of a settled slot: (anything, ref of the file's row or the record that it copies, or ABSENT)
 
 All but versions are there in every epoch, and cost a reader no look at meta.
 
-A table is a row of int64 that names addresses and sizes, all in reach of its reader (processor.table.descriptor):
+A table is a row of int64 that names addresses and sizes, all in reach of its reader
+(processor.tables.table.descriptor):
 
 index, capacity          the hash index (kernels.index)
 base, base_rows          the file's rows; row_nbytes each, as the arena's
@@ -32,9 +33,9 @@ head points at, then publishes the head with one release store; so a reader meet
 import numba as nb
 import numpy as np
 
+from processor.kernels.conversion import copy_typed, store_typed
 from processor.kernels.index import ABSENT, EMPTY, home, probe, probe_from
 from processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
-from processor.kernels.rowtypes import copy_typed, store_typed
 
 TABLE_FIELDS = 15
 TABLE_NBYTES = 8 * TABLE_FIELDS

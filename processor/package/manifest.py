@@ -79,8 +79,8 @@ class Feature:
 @dataclass(frozen=True, slots=True)
 class Table:
     """One embedding table. default: the row of an unseen id, [dim], or [] for zeros; float32 whatever the rows are.
-    dtype: what its rows are stored as, float32 | float16 | bfloat16 | int8 (processor.quantise); deltas carry float32.
-    hash_seed: seed of xxh3_64 over UTF-8 bytes for string features."""
+    dtype: what its rows are stored as, float32 | float16 | bfloat16 | int8 (processor.tables.quantise); deltas carry
+    float32. hash_seed: seed of xxh3_64 over UTF-8 bytes for string features."""
 
     name: str
     dim: int
@@ -93,7 +93,7 @@ class Table:
 @dataclass(frozen=True, slots=True)
 class Stage:
     """What of an imported model its own library computes from a request's inputs, before the sparse graph: `outputs`,
-    inputs of features as any other. runtime: who runs it (processor.stage); file: what it runs."""
+    inputs of features as any other. runtime: who runs it (processor.features.stage); file: what it runs."""
 
     runtime: str
     file: str
@@ -120,7 +120,7 @@ class File:
 class Executable:
     """The dense graph compiled for one backend, target and bucket. source: hash of what it was compiled from.
     weights: names of the dense tensors that it takes, in the artefact's own order. role: which part of the dense graph
-    it is (processor.userside).
+    it is (processor.package.roles).
 
     precision: what it computes in. The next five are of machine code, and empty where any machine can read the file:
     library: the very version that reads it. features: what the processor must have. sha256: of the file. frozen: hash
@@ -152,7 +152,7 @@ class Manifest:
     """The whole of model.json. executables: of each role and bucket, what is to serve it first, then what replaces that
     where it cannot be run. event_time: [first, last] event of the training data, Unix seconds, or [].
     width: columns of the dense input. dense: name -> shape of every dense tensor (float32). user_width: numbers that
-    the dense graph's user part computes of a request; 0 where it is not split (processor.userside)."""
+    the dense graph's user part computes of a request; 0 where it is not split (processor.package.roles)."""
 
     model: str
     version: int

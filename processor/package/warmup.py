@@ -24,7 +24,7 @@ from processor.package.tensors import parse_tensors, write_tensors
 from processor.package.version import VersionReader, VersionWriter
 
 if TYPE_CHECKING:
-    from processor.repository import Repository
+    from processor.package.repository import Repository
 
 WARMUP = "warmup.safetensors"
 FORMAT = "freshet-warmup/1"

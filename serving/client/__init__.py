@@ -11,8 +11,8 @@ It speaks KServe v2 alone. HTTP needs httpx, gRPC (grpc://localhost:8500) needs 
 from __future__ import annotations
 
 from processor.columns import Ragged
-from serving.client.calls import Prediction
-from serving.client.clients import AsyncClient, Client
+from serving.client.client import AsyncClient, Client
+from serving.client.prediction import Prediction
 from serving.client.retry import Lost, Retry
 
 __all__ = ["AsyncClient", "Client", "Lost", "Prediction", "Ragged", "Retry"]

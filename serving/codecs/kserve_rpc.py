@@ -19,9 +19,9 @@ from processor.errors import BadInput
 from processor.package.manifest import Manifest
 from serving.codecs.kserve import into_span
 from serving.codecs.kserve_header import ReadSpan, Span, Wanted, columns, read_header
+from serving.codecs.messages import message
 from serving.codecs.templates import Hole, Templates, cut, fields, filler
 from serving.codecs.wire import show
-from serving.rpc.messages import message
 
 RAW_INPUT_CONTENTS = 7
 CONTENTS = {

@@ -24,10 +24,10 @@ from processor.columns import Column, Packed, Place, Ragged, Strings
 from processor.errors import BadInput
 from processor.package.manifest import Input, Manifest
 from serving.codecs.kserve_header import ROW_SPLITS
+from serving.codecs.messages import message
 from serving.codecs.templates import Hole, Templates, cut, fields, filler
 from serving.codecs.tfs_rest import check_signature
 from serving.codecs.wire import MAX_BODY_NBYTES, show
-from serving.rpc.messages import message
 
 INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
 DTYPES = {"int64": np.dtype("<i8"), "float32": np.dtype("<f4")}

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from processor.errors import NotFound
+from serving.codecs.messages import message
 from serving.lifecycle import Lifecycle
-from serving.rpc.calls import Calls, Handlers, parse
-from serving.rpc.messages import message
+from serving.rpc.handlers import Calls, Handlers, parse
 
 PACKAGE = "grpc.health.v1."
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3

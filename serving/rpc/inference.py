@@ -10,25 +10,15 @@ from google.protobuf.json_format import ParseDict
 
 from processor.errors import BadInput, FreshetError, NotFound, NotReady
 from processor.generation import Generation
-from serving import asking, catalog
 from serving.codecs import kserve_rpc
+from serving.codecs.messages import POOL, message
 from serving.codecs.templates import Templates
-from serving.control import Act, Gate
+from serving.front import asking, catalog
+from serving.front.model_control import Act, Gate
+from serving.front.shared_memory import Regions
 from serving.lifecycle import Lifecycle
-from serving.rpc.calls import (
-    OK,
-    Answer,
-    Call,
-    Calls,
-    Handlers,
-    code_of,
-    echo_of,
-    generation_metadata,
-    headers_of,
-)
-from serving.rpc.messages import POOL, message
+from serving.rpc.handlers import OK, Answer, Call, Calls, Handlers, code_of, echo_of, generation_metadata, headers_of
 from serving.rpc.predictions import Decoded, Predictions
-from serving.sharedmemory import Regions
 
 PACKAGE = "inference."
 SERVICE = f"{PACKAGE}GRPCInferenceService"

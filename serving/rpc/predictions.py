@@ -10,13 +10,13 @@ from processor.columns import Column
 from processor.engine import PredictReply, PredictRequest
 from processor.errors import Expired, FreshetError
 from processor.package.manifest import Manifest
-from processor.replica import Replica
-from serving import asking
-from serving.desk import Desk
-from serving.headers import STICKY_KEY, caller_of, request_id_of
+from processor.versions.replica import Replica
+from serving.front import asking
+from serving.front.desk import Desk
 from serving.lifecycle import Lifecycle
-from serving.metrics import Metrics
-from serving.rpc.calls import Call, reply_future, timeout_of
+from serving.request_headers import STICKY_KEY, caller_of, request_id_of
+from serving.rpc.handlers import Call, reply_future, timeout_of
+from serving.telemetry.metrics import Metrics
 
 
 class Decoded(NamedTuple):

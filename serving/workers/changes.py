@@ -7,7 +7,7 @@ or cut short leaves both sides as they were.
     open      manifest, control words, the files of executables, stage and warm-up: what a Replica is made from
     frame     its number; new arrays; per table and for the dense tensors, names -> numbers
 
-What a flip changes beyond the frame is in the control words: no message tells of it (processor.control).
+What a flip changes beyond the frame is in the control words: no message tells of it (processor.versions.control).
 
 All of it is memory of the supervisor or mapped files that it has verified: one copy, whoever maps it. Dense tensors
 that a delta has brought are copied once into memory that can be shared.
@@ -24,18 +24,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from processor.backends.opening import executable_files
 from processor.clock import Clock
-from processor.control import Control
 from processor.errors import Corrupt, FreshetError
-from processor.executables import executable_files
 from processor.memory import Handle, advise, share
 from processor.package.manifest import Manifest
 from processor.package.tensors import crc32
 from processor.package.version import VersionReader
 from processor.package.warmup import WARMUP
-from processor.replica import WRITTEN_BY_READERS, Frame, Replica
-from processor.sessions import GroupOptions
-from processor.stores.remote import RemoteTables
+from processor.sessions.group import GroupOptions
+from processor.tables.remote.reader import RemoteTables
+from processor.versions.control import Control
+from processor.versions.replica import WRITTEN_BY_READERS, Frame, Replica
 from serving.workers.channel import Message
 from serving.workers.parcel import Packed, Parcel, Unpacker
 
@@ -141,7 +141,7 @@ class Received:
     files: Mapping[str, NDArray[Any]]
 
     def file(self, name: str) -> bytes:
-        """See processor.executables.Package.file."""
+        """See processor.backends.opening.Package.file."""
         data = self.files[name].tobytes() if name in self.files else b""
         if crc32(data) != self.manifest.files[name].crc32:
             raise Corrupt(f"{name}: does not match its checksum")

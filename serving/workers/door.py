@@ -15,7 +15,7 @@ import logging
 import socket
 
 from serving.workers.fleet import Fleet
-from serving.workers.host import FleetHost
+from serving.workers.fleet_host import FleetHost
 
 log = logging.getLogger("freshet.fleet")
 
@@ -25,7 +25,7 @@ SETTLE_S = 0.02
 
 
 class Door:
-    """The supervisor's data port, with the verbs of serving.port.Port."""
+    """The supervisor's data port, with the verbs of serving.http.port.Port."""
 
     def __init__(self, listener: socket.socket, fleet: Fleet) -> None:
         self._listener, self._fleet = listener, fleet

@@ -41,7 +41,7 @@ import numpy as np
 
 from processor.errors import FreshetError, NotReady
 from processor.memory import reserve, share
-from processor.stores.config import RemoteConfig
+from processor.tables.remote.settings import RemoteConfig
 from serving.workers.channel import Channel, Gone, Message, refusal
 from serving.workers.parcel import Parcel
 

@@ -30,26 +30,26 @@ from typing import Any
 
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
-from processor.groups import Groups, SessionConfig
-from processor.predictor import Predictor
-from processor.replica import Replica
-from processor.routes import Routes, VersionStatus, find
-from processor.sessions import GroupOptions
-from processor.stores.config import RemoteConfig
-from processor.stores.remote import RemoteTables
-from processor.traffic import Traffic
-from serving.control import Gate
-from serving.data import DataPorts
+from processor.sessions.group import GroupOptions
+from processor.sessions.placement import Groups, SessionConfig
+from processor.sessions.predictor import Predictor
+from processor.tables.remote.reader import RemoteTables
+from processor.tables.remote.settings import RemoteConfig
+from processor.versions.replica import Replica
+from processor.versions.routes import Routes, VersionStatus, find
+from processor.versions.traffic import Traffic
+from serving.data_ports import DataPorts
+from serving.front.model_control import Gate
+from serving.http.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
+from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Lifecycle
-from serving.logs import log_to_stderr
-from serving.metrics import Counts
-from serving.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
-from serving.protocol import PredictProtocol
-from serving.watching import Watching
+from serving.telemetry.logs import log_to_stderr
+from serving.telemetry.metrics import Counts
+from serving.telemetry.observers import Watching
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message, refusal
 from serving.workers.parcel import Unpacker
-from serving.workers.report import Report
+from serving.workers.worker_counts import Report
 
 log = logging.getLogger("freshet.worker")
 
@@ -311,7 +311,7 @@ class Worker:
         return text.encode()
 
     def _control(self, operation: str, arguments: Message) -> Message:
-        """See serving.control.Act: the supervisor acts; on a thread of its own."""
+        """See serving.front.model_control.Act: the supervisor acts; on a thread of its own."""
         answer = self._ask({"op": "control", "operation": operation, "arguments": arguments}, CONTROL_TIMEOUT_S)
         if "error" in answer:
             raise refusal(*answer["error"])

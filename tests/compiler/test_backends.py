@@ -9,16 +9,16 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-import compiler.compile as compiling
+import compiler.building.compile as compiling
 from compiler.backends.base import Variant
-from compiler.compile import build, parse_variant, source_hash, variants
-from compiler.dense import DenseGraph
-from compiler.tensorflow import keras, tf
+from compiler.building.compile import build, parse_variant, source_hash, variants
+from compiler.dense.dense_graph import DenseGraph
+from compiler.frameworks import keras, tf
 from models.zoo import deepfm, dlrm
 from processor.backends import registry
 from processor.errors import BadInput
 from processor.machine import this_machine
-from tests.compiler.test_compile import make_graph, rows, score
+from tests.compiler.building.test_compile import make_graph, rows, score
 from tests.models.zoo.layouts import LAYOUTS
 
 pytestmark = pytest.mark.tensorflow

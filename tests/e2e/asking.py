@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadtest.wire import Signature, Tensor, encode_kserve, encode_tfs
-from serving.rpc.messages import message
+from loadtest.load.encoding import Signature, Tensor, encode_kserve, encode_tfs
+from serving.codecs.messages import message
 
 INFER, PREDICT = "/inference.GRPCInferenceService/ModelInfer", "/tensorflow.serving.PredictionService/Predict"
 SIGNATURE = Signature(

@@ -40,9 +40,9 @@ def announce_commits():
 
 def make_run(repository):
     """The training run that both the child and its uninterrupted twin make: an endless stream."""
-    from models.config import DataConfig, FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
     from models.data.synthetic import SyntheticSource, default_features
-    from models.training import run
+    from models.train_config import DataConfig, FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
+    from models.training import loop as run
 
     # A checkpoint after every batch of the first phase: more to be killed in.
     run.CHECKPOINT_SECONDS = 0.0
@@ -90,7 +90,7 @@ def serve(repository, scratch, seed):
     from processor.engine import Processor, ProcessorConfig
     from processor.generation import Generation
     from processor.package.delta import write_delta
-    from processor.repository import Repository
+    from processor.package.repository import Repository
     from tests.packages import make_delta
 
     draw = random.Random(seed)

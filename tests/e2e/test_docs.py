@@ -11,7 +11,7 @@ import pytest
 
 from processor.package.manifest import Feature, Input, Table
 from processor.package.version import DENSE, VersionWriter, table_file
-from processor.table import packed
+from processor.tables.table import packed
 from tests.e2e.servers import LiveServer
 from tests.packages import BUCKETS, make_artefact, make_weights, manifest
 

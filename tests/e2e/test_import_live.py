@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from compiler.imports.model import import_model
-from compiler.tensorflow import tf
-from serving.cli import app
+from compiler.frameworks import tf
+from compiler.imports.importer import import_model
+from serving.commands.cli import app
 from tests.compiler.imports.foreign import saved, variable
 from tests.e2e.servers import LiveServer
 from tests.plugins import environment

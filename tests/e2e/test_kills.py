@@ -18,8 +18,8 @@ import pytest
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.generation import Generation
 from processor.package.delta import read_delta
+from processor.package.repository import Repository
 from processor.package.version import VersionReader
-from processor.repository import Repository
 from tests.e2e import killing
 from tests.packages import make_inputs, row_of, write_package
 

@@ -148,7 +148,7 @@ def test_requests_are_recorded_and_warm_the_next_version_before_it_is_ready(star
     pytest.importorskip("pyarrow")
     from typer.testing import CliRunner
 
-    from serving.cli import app
+    from serving.commands.cli import app
 
     repository = tmp_path / "repository"
     arguments = ["recordings", "warmup", "small", "--recordings", str(recordings), "--repository", str(repository)]

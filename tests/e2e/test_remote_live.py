@@ -5,12 +5,12 @@ import pytest
 
 from processor.clock import SystemClock
 from processor.package.version import VersionReader
-from processor.stores.config import open_store
-from processor.stores.push import push
+from processor.tables.remote.push import push
+from processor.tables.remote.settings import open_store
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected, wait_for
 from tests.packages import write_package
-from tests.processor.stores.fakes import RedisServer, needs_redis
+from tests.processor.tables.remote.fakes import RedisServer, needs_redis
 
 pytestmark = [pytest.mark.e2e, needs_redis]
 

@@ -19,8 +19,8 @@ DATA = Path(os.environ.get("FRESHET_DATA", ROOT.parent / "shared" / "data"))
 
 def replay(run, server, frozen_scores):
     """Scores each event by the server before it is learned; returns (AUC served, AUC frozen)."""
-    from models.training.metrics import auc
-    from serving.demo import as_json
+    from models.training.quality import auc
+    from serving.commands.demo import as_json
 
     name = run.config.model.name
     labels, served, frozen, generations = [], [], [], []
@@ -63,7 +63,7 @@ def frozen_model(tmp_path, run):
 
 
 def beats_frozen(tmp_path, config, source):
-    from models.training.run import Run
+    from models.training.loop import Run
 
     run = Run(config, source)
     run.full()
@@ -73,8 +73,8 @@ def beats_frozen(tmp_path, config, source):
 
 
 def test_the_refreshed_model_beats_the_frozen_one_on_the_synthetic_stream(tmp_path):
-    from models.config import parse_config
     from models.data.synthetic import SyntheticSource, default_features
+    from models.train_config import parse_config
 
     config = parse_config(
         {
@@ -92,8 +92,8 @@ def test_the_refreshed_model_beats_the_frozen_one_on_the_synthetic_stream(tmp_pa
 def test_the_refreshed_model_beats_the_frozen_one_on_a_slice_of_movielens(tmp_path):
     if not (DATA / "ml-1m").is_dir():
         pytest.skip("MovieLens is not at hand; set FRESHET_DATA to the folder that holds ml-1m")
-    from models.config import parse_config
     from models.data import open_source
+    from models.train_config import parse_config
 
     raw = {
         "model": {"name": "ml", "hidden": [64]},

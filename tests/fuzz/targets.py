@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from processor import eas
 from processor.columns import Packed
+from processor.eas import codec as eas
+from processor.features.plan import SparsePlan
 from processor.package.delta import Delta, TableDelta, _header_checksum, _parse_verified, parse_delta, write_delta
 from processor.package.manifest import Feature, Input, Manifest, Output, Table
 from processor.package.tensors import parse_tensors, write_tensors
-from processor.sparse import SparsePlan
-from serving import routes
 from serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
 from serving.codecs.bytes_tensor import decode_bytes
+from serving.codecs.messages import message
 from serving.codecs.templates import Templates
-from serving.rpc.messages import message
+from serving.http import paths as routes
 
 LENGTH = b"inference-header-content-length"
 
@@ -217,7 +217,7 @@ def eas_request(data):
 
 
 def example_list(data):
-    from serving.rpc.calls import parse
+    from serving.rpc.handlers import parse
 
     given = parse("tensorflow.serving.Input", data)
     bound(examples.columns(*examples.of_message(given), MIXED), MIXED)

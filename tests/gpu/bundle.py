@@ -20,18 +20,18 @@ import numpy as np
 
 from compiler.backends.base import Variant
 from compiler.backends.onnxruntime import to_onnx, with_values
-from compiler.compile import build, lower
-from compiler.dense import DenseGraph
-from compiler.parts import parts
+from compiler.building.compile import build, lower
+from compiler.building.parts import parts
+from compiler.dense.dense_graph import DenseGraph
 from models.bench import FLOATS, TABLES, bench_delta, write_model
 from processor.clock import SystemClock
+from processor.features.plan import SparsePlan
 from processor.package.delta import write_delta
+from processor.package.roles import WHOLE
 from processor.package.tensors import write_tensors
 from processor.package.version import GRAPH, VersionReader
-from processor.served import ServedVersion
-from processor.sparse import SparsePlan
-from processor.table import descriptor
-from processor.userside import WHOLE
+from processor.tables.table import descriptor
+from processor.versions.served import ServedVersion
 from tests.gpu.package import folder_of, relist
 
 BACKENDS = ("onnxruntime", "xla")

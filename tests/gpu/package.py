@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from processor.executables import executable_files
+from processor.backends.opening import executable_files
 from processor.package.manifest import Executable, File, Manifest
 from processor.package.tensors import crc32
 from processor.package.version import MANIFEST, VersionReader

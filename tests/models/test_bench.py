@@ -13,7 +13,7 @@ from processor.kernels.hashing import init_rows
 from processor.package.delta import read_delta
 from processor.package.manifest import validate
 from processor.package.version import VersionReader, table_file
-from processor.quantise import dequantise, quantise
+from processor.tables.quantise import dequantise, quantise
 
 pytestmark = pytest.mark.tensorflow
 

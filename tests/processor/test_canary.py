@@ -7,7 +7,7 @@ import pytest
 
 from processor.clock import FakeClock
 from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.policy import ModelPolicy
+from processor.versions.policy import ModelPolicy
 from tests.packages import make_inputs, make_weights, write_package
 
 USERS = range(6)

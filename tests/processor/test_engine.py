@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from processor import PredictReply, PredictRequest, Processor, ProcessorConfig
-from processor import repository as repository_module
+from processor.backends.cost import CostTable
 from processor.clock import FakeClock
 from processor.columns import Ragged, Strings
-from processor.cost import CostTable
 from processor.errors import (
     BadInput,
     Conflict,
@@ -26,11 +25,12 @@ from processor.errors import (
     Overloaded,
 )
 from processor.generation import Generation
-from processor.groups import GroupConfig
+from processor.package import repository as repository_module
 from processor.package.delta import write_delta
-from processor.repository import Repository
-from processor.routes import VersionStatus
-from processor.sessions import HOLDS
+from processor.package.repository import Repository
+from processor.sessions.group import HOLDS
+from processor.sessions.placement import GroupConfig
+from processor.versions.routes import VersionStatus
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 
 USERS = range(20)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.features.plan import SparsePlan
 from processor.package.version import add_file
 from processor.package.warmup import WARMUP, dump_warmup
-from processor.sparse import SparsePlan
 from tests.packages import BUCKETS, make_inputs, write_package
 
 USERS = range(20)

@@ -16,12 +16,12 @@ from processor.columns import Ragged, Strings
 from processor.engine import Applied, ModelStats, PredictReply, PredictRequest, VersionStatus
 from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
 from processor.generation import Generation
-from processor.groups import GroupStats
-from processor.host import VersionStats
 from processor.package.manifest import Input, Manifest, Output
-from processor.session import SessionStats
-from processor.sketch import Block, Sketch, note_batch
-from processor.work import Done
+from processor.sessions.placement import GroupStats
+from processor.sessions.session import SessionStats
+from processor.sessions.work import Done
+from processor.versions.host import VersionStats
+from processor.watching.sketch import Block, Sketch, note_batch
 
 GENERATION = Generation(3, 17)
 

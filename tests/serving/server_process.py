@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-from serving.config import load_config
+from serving.serve_config import load_config
 from serving.server import Server
 from tests.serving.fakes import PACKED, FakeProcessor
 

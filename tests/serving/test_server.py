@@ -17,8 +17,8 @@ import pytest
 import tritonclient.http as triton
 
 from processor.errors import BadInput
-from serving import catalog
-from serving.config import ServeConfig
+from serving.front import catalog
+from serving.serve_config import ServeConfig
 from serving.server import Server
 from tests.serving.fakes import FakeProcessor
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import bentoml
 
-from loadtest.peers.common import Scorer
 from loadtest.peers.plain import arguments
+from loadtest.peers.same_kernels import Scorer
 
 FOLDER, THREADS, WORKERS, ACCESS_LOG = "PEER_FOLDER", "PEER_THREADS", "PEER_WORKERS", "PEER_ACCESS_LOG"
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import litserve
 from fastapi import Body, Response
 
-from loadtest.peers.common import Scorer
 from loadtest.peers.plain import arguments
+from loadtest.peers.same_kernels import Scorer
 
 Bytes = Annotated[bytes, Body(media_type="application/octet-stream")]
 

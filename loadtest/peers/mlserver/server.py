@@ -8,8 +8,8 @@ from mlserver.codecs import NumpyCodec
 from mlserver.settings import ModelParameters
 from mlserver.types import InferenceResponse
 
-from loadtest.peers.common import Scorer
 from loadtest.peers.plain import arguments
+from loadtest.peers.same_kernels import Scorer
 
 
 class Bench(MLModel):

@@ -5,8 +5,8 @@ import sys
 
 from mosec import Server, Worker
 
-from loadtest.peers.common import Scorer
 from loadtest.peers.plain import arguments
+from loadtest.peers.same_kernels import Scorer
 
 FOLDER, THREADS, BATCH = "PEER_FOLDER", "PEER_THREADS", "PEER_BATCH"
 

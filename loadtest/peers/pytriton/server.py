@@ -7,8 +7,8 @@ from pytriton.decorators import batch
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 
-from loadtest.peers.common import Scorer
 from loadtest.peers.plain import arguments
+from loadtest.peers.same_kernels import Scorer
 
 MAX_ROWS = 512
 

@@ -10,8 +10,8 @@ from ray import serve
 from starlette.requests import Request
 from starlette.responses import Response
 
-from loadtest.peers.common import Scorer
 from loadtest.peers.plain import arguments
+from loadtest.peers.same_kernels import Scorer
 
 
 def application(options):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.tensorflow import keras, tf
+from compiler.frameworks import keras, tf
 
 layers = keras.layers
 WORDS = [f"w{i}" for i in range(12)]

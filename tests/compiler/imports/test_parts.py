@@ -5,8 +5,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from compiler.imports.model import Options, import_model
-from compiler.tensorflow import tf
+from compiler.frameworks import tf
+from compiler.imports.importer import Options, import_model
 from processor import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput
 from processor.package.version import VersionReader

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.dense import DenseGraph, signature
-from compiler.passes.cost import flops, node_count
+from compiler.dense.dense_graph import DenseGraph, signature
+from compiler.frameworks import tf
+from compiler.passes.flops import flops, node_count
 from compiler.passes.graph import Graph
 from compiler.passes.optimise import apply
-from compiler.tensorflow import tf
 from processor.package.manifest import Output
 
 

@@ -3,11 +3,11 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense import DenseGraph
+from compiler.dense.dense_graph import DenseGraph
+from compiler.frameworks import keras, tf
 from compiler.passes import batchnorm
 from compiler.passes.graph import Graph
 from compiler.passes.optimise import optimise
-from compiler.tensorflow import keras, tf
 from tests.compiler.passes.graphs import assert_same, dense, ops, passed
 
 pytestmark = pytest.mark.tensorflow

@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense import DenseGraph
+from compiler.dense.dense_graph import DenseGraph
+from compiler.frameworks import tf
 from compiler.passes.graph import Edit, Graph
 from compiler.passes.optimise import optimise
-from compiler.tensorflow import tf
 from models.zoo import dlrm
 from processor.errors import BadInput
 from tests.compiler.passes.graphs import assert_same, dense, ops, rows

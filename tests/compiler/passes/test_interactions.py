@@ -3,10 +3,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
+from compiler.frameworks import tf
 from compiler.passes import interactions
 from compiler.passes.graph import Graph
 from compiler.passes.optimise import optimise
-from compiler.tensorflow import tf
 from tests.compiler.passes.graphs import assert_same, dense, ops
 
 pytestmark = pytest.mark.tensorflow

@@ -2,10 +2,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense import DenseGraph
+from compiler.dense.dense_graph import DenseGraph
+from compiler.frameworks import keras
 from compiler.passes.graph import Graph
 from compiler.passes.optimise import optimise
-from compiler.tensorflow import keras
 from models.zoo import deepfm, dlrm
 from tests.compiler.passes.graphs import assert_same, ops
 from tests.models.zoo.layouts import LAYOUTS

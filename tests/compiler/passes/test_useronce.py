@@ -5,13 +5,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense import DenseGraph
+from compiler.dense.dense_graph import DenseGraph
+from compiler.frameworks import tf
 from compiler.passes.graph import Graph
 from compiler.passes.optimise import optimise
 from compiler.passes.useronce import split_user
-from compiler.tensorflow import tf
 from models.zoo import deepfm, dlrm
-from processor.userside import LENT, lane_width
+from processor.package.roles import LENT, lane_width
 from tests.compiler.passes.graphs import dense, ops
 from tests.models.zoo.layouts import make_layout
 

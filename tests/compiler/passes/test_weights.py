@@ -3,10 +3,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
+from compiler.frameworks import tf
 from compiler.passes.graph import Graph
 from compiler.passes.optimise import optimise
 from compiler.passes.weights import split_weights
-from compiler.tensorflow import tf
 from tests.compiler.passes.graphs import dense, ops, rows
 
 pytestmark = pytest.mark.tensorflow

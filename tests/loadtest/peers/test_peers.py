@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtest.payload import bench_count, bench_inputs
+from loadtest.load.payload import bench_count, bench_inputs
+from loadtest.load.sides import Ratio
 from loadtest.peers import __main__ as peers
 from loadtest.peers import bodies
-from loadtest.peers.catalog import PEERS, chosen
 from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT, Figure, Settings, Variant, document
+from loadtest.peers.peers_report import BEGIN, END, summary, unmet
 from loadtest.peers.plain import ROW_NBYTES, split
-from loadtest.peers.report import BEGIN, END, summary, unmet
-from loadtest.sides import Ratio
+from loadtest.peers.roster import PEERS, chosen
 
 ROOT = Path(__file__).parents[3]
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.embedding.kernels import accumulate, forget
+from processor.features.plan import COMBINERS
 from processor.kernels.pool import MEAN, SQRTN, SUM
-from processor.sparse import COMBINERS
 
 TABLE_ROWS, DIM = 9, 3
 NO_SPLITS = np.zeros(1, np.int64)

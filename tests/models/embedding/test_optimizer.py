@@ -26,7 +26,7 @@ def make_slots(optimizer):
 @pytest.mark.parametrize("rate", [0.05, 0.001])
 def test_rows_that_every_step_touches_move_as_keras_moves_a_dense_variable(name, rate):
     pytest.importorskip("tensorflow", reason="Keras is part of the train extra")
-    from compiler.tensorflow import keras
+    from compiler.frameworks import keras
 
     optimizer, rows = row_optimizer(name), make_rows()
     slots = make_slots(optimizer)

@@ -11,9 +11,9 @@ import functools
 
 import numpy as np
 
-from models.config import DataConfig, FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
 from models.data.source import Batch, Field, Schema, check_position
 from models.embedding.variable import Changes
+from models.train_config import DataConfig, FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
 from processor.columns import Ragged, Strings
 
 PARTS = [f.name for f in dataclasses.fields(Changes)]

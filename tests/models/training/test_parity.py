@@ -13,14 +13,14 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from compiler.dense import DenseGraph
+from compiler.dense.dense_graph import DenseGraph
+from models.training.loop import Run
 from models.training.publish import publish_version
-from models.training.run import Run
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import Conflict
 from processor.generation import Generation
 from processor.package.delta import read_delta
-from processor.repository import Repository
+from processor.package.repository import Repository
 from tests.models.training.streams import (
     FEATURES,
     SEQUENCES,

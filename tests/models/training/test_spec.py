@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from models.config import FeatureConfig
 from models.data.source import Batch
+from models.train_config import FeatureConfig
 from models.training.spec import draft, measure_scaling
 from processor.errors import BadInput
-from processor.sparse import SparsePlan
+from processor.features.plan import SparsePlan
 from tests.models.training.streams import FEATURES, MixedSource, make_config
 
 

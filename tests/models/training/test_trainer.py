@@ -5,9 +5,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from compiler.tensorflow import tf
+from compiler.frameworks import tf
 from models.embedding.variable import EmbeddingVariable
-from models.training.metrics import log_loss
+from models.training.quality import log_loss
 from models.training.spec import draft
 from models.training.trainer import Trainer
 from processor.columns import Ragged, Strings

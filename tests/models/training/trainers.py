@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 
-from compiler import compile as compiling
-from compiler.dense import DenseGraph
+from compiler.building import compile as compiling
+from compiler.dense.dense_graph import DenseGraph
 from models.embedding.variable import EmbeddingVariable
 from models.training.spec import draft, measure_scaling
 from models.training.trainer import Trainer
-from processor.userside import WHOLE
+from processor.package.roles import WHOLE
 
 
 def make_trainer(config, source):

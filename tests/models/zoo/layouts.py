@@ -1,6 +1,6 @@
 """Layouts that a network must cope with."""
 
-from models.zoo.layout import Layout
+from models.zoo.dense_input import Layout
 from processor.package.manifest import Feature
 
 

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="the zoo needs the train extra")
 
-from compiler.tensorflow import keras
+from compiler.frameworks import keras
 from models.zoo import deepfm, dlrm
 from models.zoo.arch import Arch, resolve_arch
 from processor.errors import BadInput

@@ -50,8 +50,8 @@ def test_a_call_that_fails_is_named_with_its_status():
 @pytest.mark.skipif(importlib.util.find_spec("tensorrt") is None, reason="needs TensorRT and an NVIDIA GPU")
 @pytest.mark.tensorflow
 def test_engines_compile_run_and_take_new_weights(tmp_path):
-    from compiler.compile import build, load, lower, variants
-    from tests.compiler.test_compile import make_graph, rows, score
+    from compiler.building.compile import build, load, lower, variants
+    from tests.compiler.building.test_compile import make_graph, rows, score
 
     graph = make_graph()
     for variant in variants("tensorrt"):

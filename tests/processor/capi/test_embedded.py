@@ -2,11 +2,11 @@ import json
 
 import pytest
 
-from processor import eas
 from processor.capi import embedded
+from processor.eas import codec as eas
 from processor.errors import BadInput
 from tests.packages import make_inputs, write_package
-from tests.processor.test_eas import array
+from tests.processor.eas.test_codec import array
 
 USERS = [0, 3, 7]
 

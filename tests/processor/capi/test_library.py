@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from processor import eas
 from processor.capi import __main__ as capi
+from processor.eas import codec as eas
 from tests.packages import write_package
 from tests.processor.capi.test_embedded import USERS, predict_request
 

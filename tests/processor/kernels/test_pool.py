@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from processor.columns import Ragged, Strings
+from processor.features.plan import SparsePlan
 from processor.kernels.hashing import hash_strings
 from processor.package.delta import TableDelta
 from processor.package.manifest import Feature, Input, Manifest, Output, Table
-from processor.quantise import dequantise, quantise
-from processor.sparse import SparsePlan
-from processor.table import ServedTable, packed
+from processor.tables.quantise import dequantise, quantise
+from processor.tables.table import ServedTable, packed
 
 F32 = np.float32
 DIM = {"wide": 19, "narrow": 2, "bare": 8}

@@ -6,9 +6,9 @@ import pytest
 from processor.columns import Ragged, Strings
 from processor.errors import BadInput, Corrupt, NotFound
 from processor.package.manifest import Input
+from processor.package.repository import Repository
 from processor.package.version import VersionReader, VersionWriter, add_file
 from processor.package.warmup import MAX_REQUESTS, WARMUP, carry_warmup, dump_warmup, parse_warmup
-from processor.repository import Repository
 from tests.packages import make_inputs, manifest, write_package
 
 INPUTS = [

@@ -7,7 +7,7 @@ from processor.columns import Ragged
 from processor.errors import BadInput, FreshetError
 from processor.package.manifest import Feature, Input, Manifest, Output
 from serving.codecs import examples
-from serving.rpc.messages import message
+from serving.codecs.messages import message
 from tests.serving.fakes import FLAT, RAGGED
 
 PACKED = Manifest(

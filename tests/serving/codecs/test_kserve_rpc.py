@@ -8,8 +8,8 @@ from processor.errors import BadInput, FreshetError
 from processor.package.manifest import Input
 from serving.codecs import kserve_rpc
 from serving.codecs.kserve_header import Wanted
+from serving.codecs.messages import message
 from serving.codecs.templates import Templates
-from serving.rpc.messages import message
 from tests.serving.fakes import FLAT, PACKED, RAGGED, TWO_OUTPUTS, manifest_of
 
 Request = message("inference.ModelInferRequest")

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from processor.columns import Packed
 from processor.errors import BadInput, FreshetError
 from serving.codecs import tfs_rpc
+from serving.codecs.messages import message
 from serving.codecs.templates import Templates
-from serving.rpc.messages import message
 from tests.serving.fakes import FLAT, PACKED, RAGGED, TWO_OUTPUTS
 
 Request, Response = message("tensorflow.serving.PredictRequest"), message("tensorflow.serving.PredictResponse")

@@ -6,8 +6,8 @@ import os
 import threading
 from concurrent.futures import Future
 
-from processor.control import IDLE, PINS, WORDS, Control
 from processor.memory import attach
+from processor.versions.control import IDLE, PINS, WORDS, Control
 from serving.workers.channel import Gone
 
 

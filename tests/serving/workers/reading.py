@@ -14,7 +14,7 @@ import threading
 import numpy as np
 
 from processor.clock import SystemClock
-from processor.sessions import GroupOptions
+from processor.sessions.group import GroupOptions
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel
 from serving.workers.parcel import Unpacker

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from processor.clock import SystemClock
-from processor.control import PINS, WORDS, Entry
 from processor.errors import BadInput, Corrupt
 from processor.generation import Generation
 from processor.package.version import VersionReader, table_file
-from processor.served import ServedVersion
-from processor.sessions import GroupOptions
-from processor.table import ServedTable
+from processor.sessions.group import GroupOptions
+from processor.tables.table import ServedTable
+from processor.versions.control import PINS, WORDS, Entry
+from processor.versions.served import ServedVersion
 from serving.workers.changes import Receiver, Sender
 from serving.workers.channel import Channel
 from serving.workers.parcel import Unpacker

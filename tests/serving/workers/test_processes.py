@@ -9,7 +9,7 @@ import pytest
 
 from processor.clock import SystemClock
 from processor.package.version import VersionReader
-from processor.served import ServedVersion
+from processor.versions.served import ServedVersion
 from serving.workers.changes import Sender
 from serving.workers.channel import Channel
 from tests.packages import make_delta, write_package
@@ -20,7 +20,7 @@ USERS = range(16)
 
 
 class Child:
-    """processor.replica.Readers: one process of tests.serving.workers.reading."""
+    """processor.versions.replica.Readers: one process of tests.serving.workers.reading."""
 
     def __init__(self, version):
         self.channel, there = Channel.pair()

@@ -4,8 +4,8 @@ import pytest
 
 from processor.clock import FakeClock
 from processor.errors import NotFound, NotReady
-from processor.routes import VersionStatus
-from processor.traffic import Traffic
+from processor.versions.routes import VersionStatus
+from processor.versions.traffic import Traffic
 from serving.workers.worker import WorkerPredictor
 
 ROUTES = {

@@ -1,0 +1,245 @@
+"""Every executable measured and checked against TensorFlow; of each bucket the fastest that is right.
+
+How it is measured: in this process, on one thread, warm, the candidates of a bucket in turn, medians. What disturbs one
+of them so disturbs all.
+
+What is right: no output may be off from TensorFlow's by more than TOLERANCE where it computes in float32, and by more
+than the user's bound in a lower precision (absolute below 1, relative above); and where labelled rows are given, a
+lower precision may change the AUC by no more than MAX_AUC_CHANGE. It is checked on the package's own kind of rows, in
+every bucket, with the weights that were compiled and once more with other ones, as after a delta: an executable that is
+only right for the weights it was made with is refused.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.building.compile import TOLERANCE, largest_error, load
+from compiler.dense.dense_graph import DenseGraph, Matrix
+from processor.backends.base import Executable as Loaded
+from processor.backends.base import aligned
+from processor.errors import BadInput, FreshetError
+from processor.machine import this_machine
+from processor.package.manifest import Executable
+
+MAX_ERROR = 2e-3
+MAX_AUC_CHANGE = 1e-4
+ROUNDS, LEAST_ROUNDS = 61, 9
+BUCKET_S = 2.0
+FLIPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Rows whose outcome is known. x: float32 [n, width]; labels: 0 or 1, [n]."""
+
+    x: Matrix
+    labels: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How far a lower precision may be off."""
+
+    error: float = MAX_ERROR
+    auc_change: float = MAX_AUC_CHANGE
+
+
+@dataclass(slots=True)
+class Calibration:
+    """measured: every executable that is right, with its cost and error. refused: the others, and why.
+    flip_ms: by variant, what new dense weights cost before their flip, all buckets together."""
+
+    measured: list[Executable] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    flip_ms: dict[str, float] = field(default_factory=dict)
+    auc: dict[str, float] = field(default_factory=dict)
+
+    def chosen(self) -> list[Executable]:
+        """What a manifest is to list: of each bucket the fastest, and behind it the fastest that any machine can
+        run."""
+        entries = []
+        for bucket in sorted({e.bucket for e in self.measured}):
+            ranked = sorted((e for e in self.measured if e.bucket == bucket), key=lambda e: e.cost_us)
+            portable = [e for e in ranked[1:] if not e.features]
+            entries += ranked[:1] if not ranked[0].features else ranked[:1] + portable[:1]
+        return entries
+
+
+def calibrate(
+    graph: DenseGraph,
+    version_folder: Path,
+    entries: Sequence[Executable],
+    x: Matrix,
+    bound: Bound = Bound(),
+    labelled: Labelled | None = None,
+    advance: Callable[[], None] = lambda: None,
+    now_s: Callable[[], float] = time.perf_counter,
+) -> Calibration:
+    """Loads, checks and measures what compile.build() wrote. x: float32 [n, width], rows to check by; repeated where a
+    bucket has more. advance: called after every bucket. Raises BadInput when nothing is right in some bucket."""
+    result = Calibration()
+    columns = {output.name: output.columns for output in graph.outputs}
+    buckets = sorted({e.bucket for e in entries})
+    x = np.ascontiguousarray(np.resize(x, (max(len(x), buckets[-1]), graph.width)), np.float32)
+    wanted = graph.run(x[: buckets[-1]])
+    candidates: dict[int, list[tuple[Executable, Callable[[], None]]]] = {b: [] for b in buckets}
+    for name, group in by_variant(entries).items():
+        try:
+            executables = _checked(graph, version_folder, group, x, wanted, bound, labelled, name, result, now_s)
+        except FreshetError as error:
+            result.refused.append(f"{name}: {error}")
+            continue
+        for entry in group:
+            if entry.bucket in executables:
+                executable, error = executables[entry.bucket]
+                run, _ = _bound(executable, x, columns)
+                candidates[entry.bucket].append((replace(entry, error=error), run))
+    machine = this_machine().name
+    for bucket, found in candidates.items():
+        if not found:
+            raise BadInput(f"bucket {bucket}: no backend computes what TensorFlow does: {'; '.join(result.refused)}")
+        costs = _interleaved([run for _, run in found], now_s)
+        for (entry, _), cost_s in zip(found, costs):
+            result.measured.append(replace(entry, cost_us=round(cost_s * 1e6, 2), measured_on=machine))
+        advance()
+    return result
+
+
+def by_variant(entries: Sequence[Executable]) -> dict[str, list[Executable]]:
+    """The entries by backend, target and precision."""
+    groups: dict[str, list[Executable]] = {}
+    for entry in entries:
+        groups.setdefault(variant_name(entry), []).append(entry)
+    return groups
+
+
+def variant_name(entry: Executable) -> str:
+    """As reports call it: openvino bfloat16, onnxruntime, xla cuda."""
+    device = " cuda" if "cuda" in entry.target else " tensorrt" if "tensorrt" in entry.target else ""
+    return entry.backend + device + ("" if entry.precision == "float32" else f" {entry.precision}")
+
+
+def auc(scores: NDArray[np.float32], labels: NDArray[np.float32]) -> float:
+    """Area under the ROC curve; equal scores count half. 0.5 where all labels are equal."""
+    positive = np.asarray(labels, bool).reshape(-1)
+    of, hits = int(positive.size), int(positive.sum())
+    if hits in (0, of):
+        return 0.5
+    _, group, sizes = np.unique(np.asarray(scores).reshape(-1), return_inverse=True, return_counts=True)
+    # The mean rank of each group of equal scores, counted from 1.
+    ranks = np.cumsum(sizes) - (sizes - 1) / 2
+    return float((ranks[group][positive].sum() - hits * (hits + 1) / 2) / (hits * (of - hits)))
+
+
+def other_weights(weights: Mapping[str, Matrix]) -> dict[str, Matrix]:
+    """Weights as a delta might bring them: matrices a little off, and zeros for vectors, which libraries take as an
+    invitation to leave operations out."""
+    random = np.random.default_rng(0)
+    return {
+        n: (w * random.uniform(0.95, 1.05, w.shape)).astype(np.float32) if w.ndim > 1 else np.zeros_like(w)
+        for n, w in weights.items()
+    }
+
+
+def _checked(
+    graph: DenseGraph,
+    version_folder: Path,
+    group: Sequence[Executable],
+    x: Matrix,
+    wanted: Mapping[str, Matrix],
+    bound: Bound,
+    labelled: Labelled | None,
+    name: str,
+    result: Calibration,
+    now_s: Callable[[], float],
+) -> dict[int, tuple[Loaded, float]]:
+    """A variant's executables that are right, and how far each is off; the reasons of the others go to the result."""
+    opened = load(graph, version_folder, group)
+    if opened.refused:
+        raise BadInput(opened.refused[0])
+    (program,) = opened.programs
+    executables = program.with_weights(graph.weights)
+    limit = TOLERANCE if group[0].precision == "float32" else bound.error
+    columns = {output.name: output.columns for output in graph.outputs}
+    right: dict[int, tuple[Loaded, float]] = {}
+    for bucket, executable in executables.items():
+        run, outputs = _bound(executable, x, columns)
+        run()
+        error = largest_error(outputs, wanted)
+        if error > limit:
+            result.refused.append(f"{name} b{bucket}: off by {error:.2g} from TensorFlow, at most {limit:g} wanted")
+        else:
+            right[bucket] = executable, error
+    changed = other_weights(graph.weights)
+    took = []
+    for _ in range(FLIPS):
+        started_s = now_s()
+        flipped = program.with_weights(changed)
+        took.append(now_s() - started_s)
+    result.flip_ms[name] = round(statistics.median(took) * 1e3, 3)
+    rewanted = graph.run(x[: max(flipped)], changed)
+    for bucket, executable in flipped.items():
+        run, outputs = _bound(executable, x, columns)
+        run()
+        error = largest_error(outputs, rewanted)
+        if error > limit and bucket in right:
+            del right[bucket]
+            result.refused.append(f"{name} b{bucket}: off by {error:.2g} from TensorFlow with new dense weights")
+    if labelled is not None and right:
+        change = _auc_change(graph, right[max(right)][0], labelled)
+        result.auc[name] = round(change, 7)
+        if group[0].precision != "float32" and abs(change) > bound.auc_change:
+            result.refused.append(f"{name}: the AUC changes by {change:.2g}, at most {bound.auc_change:g} wanted")
+            return {}
+    return right
+
+
+def _auc_change(graph: DenseGraph, executable: Loaded, labelled: Labelled) -> float:
+    """The executable's AUC less TensorFlow's, of the output `score`, or else the first."""
+    name = next((o.name for o in graph.outputs if o.name == "score"), graph.outputs[0].name)
+    columns = {output.name: output.columns for output in graph.outputs}
+    bucket, n = executable.bucket, len(labelled.x)
+    x, outputs = aligned((bucket, graph.width)), {k: aligned((bucket, c)) for k, c in columns.items()}
+    run = executable.bind(x, outputs)
+    got, wanted = np.empty(n, np.float32), np.empty(n, np.float32)
+    for start in range(0, n, bucket):
+        rows = labelled.x[start : start + bucket]
+        x[: len(rows)] = rows
+        run()
+        got[start : start + len(rows)] = outputs[name][: len(rows), 0]
+        wanted[start : start + len(rows)] = graph.run(rows)[name][:, 0]
+    return auc(got, labelled.labels) - auc(wanted, labelled.labels)
+
+
+def _bound(executable: Loaded, x: Matrix, columns: Mapping[str, int]) -> tuple[Callable[[], None], dict[str, Matrix]]:
+    """A run over the first rows of x, in buffers as a session has them."""
+    bucket = executable.bucket
+    buffer, outputs = aligned((bucket, x.shape[1])), {n: aligned((bucket, c)) for n, c in columns.items()}
+    buffer[...] = x[:bucket]
+    return executable.bind(buffer, outputs), outputs
+
+
+def _interleaved(runs: Sequence[Callable[[], None]], now_s: Callable[[], float]) -> list[float]:
+    """Median seconds of each, run in turn, in random order: who runs before leaves its code and weights in the
+    caches."""
+    random = np.random.default_rng(0)
+    for run in runs:
+        run(), run()
+    times: list[list[float]] = [[] for _ in runs]
+    began_s = now_s()
+    for turn in range(ROUNDS):
+        for i in random.permutation(len(runs)):
+            started_s = now_s()
+            runs[i]()
+            times[i].append(now_s() - started_s)
+        if turn + 1 >= LEAST_ROUNDS and now_s() - began_s > BUCKET_S:
+            break
+    return [statistics.median(taken) for taken in times]

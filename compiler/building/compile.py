@@ -1,0 +1,195 @@
+"""Compiles a dense graph for every bucket, and proves each result before it can be published."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compiler.backends.base import Compiled, Lowered, Variant
+from compiler.dense.dense_graph import DenseGraph
+from processor.backends.capsule import pack, sha256
+from processor.backends.opening import Opened, open_programs
+from processor.errors import BadInput
+from processor.package.atomic import atomic_file
+from processor.package.manifest import PRECISIONS, Executable
+from processor.package.roles import WHOLE
+
+BUCKETS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+BACKENDS = ("onnxruntime", "openvino", "xla", "tensorrt", "tensorflow")
+TOLERANCE = 1e-3
+DIGEST_DIGITS = 12
+
+
+def compile_graph(
+    graph: DenseGraph,
+    version_folder: Path,
+    buckets: Sequence[int] = BUCKETS,
+    backend: str = "onnxruntime",
+    progress: Callable[[int, int], None] | None = None,
+    role: str = WHOLE,
+) -> list[Executable]:
+    """Writes compiled/<backend>-<target>/b<bucket>.* into the version's folder; returns their manifest
+    entries.
+
+    role: which part of a model's dense graph this one is (processor.package.roles); parts have a folder of their own.
+    The caller adds the files to manifest.files. progress(done, total) is called after every bucket. Every
+    executable is run once against TensorFlow. Raises BadInput for an unknown backend or
+    bucket, and when the backend cannot express the graph or computes something else.
+    """
+    buckets = checked_buckets(buckets)
+    entries: list[Executable] = []
+    lowered = lower(graph, parse_variant(backend))
+    for done, bucket in enumerate(buckets, 1):
+        entries.append(build(lowered, bucket, version_folder, role))
+        if progress is not None:
+            progress(done, len(buckets))
+    _prove(graph, version_folder, entries)
+    return entries
+
+
+def checked_buckets(buckets: Sequence[int]) -> list[int]:
+    """Ascending and distinct; raises BadInput unless all are batch sizes."""
+    ascending = sorted(set(buckets))
+    if not ascending or ascending[0] < 1:
+        raise BadInput(f"buckets: positive batch sizes wanted, got {ascending[:8]}")
+    return ascending
+
+
+def parse_variant(text: str) -> Variant:
+    """A backend and a precision, such as openvino:bfloat16; raises BadInput for unknown ones."""
+    backend, _, precision = text.strip().partition(":")
+    if backend not in BACKENDS:
+        raise BadInput(f"backend: one of {', '.join(BACKENDS)} wanted, got {backend[:64]!r}")
+    if precision not in ("", *PRECISIONS):
+        raise BadInput(f"backend {backend}: precision one of {', '.join(PRECISIONS)} wanted, got {precision[:64]!r}")
+    return Variant(backend, precision or "float32")
+
+
+def variants(backend: str) -> list[Variant]:
+    """All that a backend can compile on this machine; raises BadInput that says what to install."""
+    found: list[Variant] = _half(backend).variants()
+    return found
+
+
+def lower(graph: DenseGraph, variant: Variant) -> Lowered:
+    """The graph in the backend's language; raises BadInput when it has no words for it."""
+    lowered: Lowered = _half(variant.backend).lower(graph, variant)
+    return lowered
+
+
+def build(lowered: Lowered, bucket: int, version_folder: Path, role: str = WHOLE) -> Executable:
+    """Compiles one bucket, writes its files and returns its manifest entry.
+
+    A file's name holds a digest of its content: what a reader of an older manifest may be reading is never replaced.
+    """
+    compiled = lowered.compile(bucket)
+    precision = "" if lowered.precision == "float32" else f"-{lowered.precision}"
+    relative = f"compiled/{lowered.backend}-{lowered.target}{precision}" + (f"/{role}" if role != WHOLE else "")
+    source = source_hash(lowered, bucket)
+    data = pack(compiled.data, lowered.backend, bucket, source) if compiled.machine_code else compiled.data
+    return Executable(
+        backend=lowered.backend,
+        target=lowered.target,
+        bucket=bucket,
+        file=_write(version_folder, f"{relative}/b{bucket}", compiled.suffix, data),
+        source=source,
+        weights=compiled.weights,
+        precision=lowered.precision,
+        library=compiled.library,
+        features=list(compiled.features),
+        sha256=sha256(data) if compiled.machine_code else "",
+        frozen=compiled.frozen,
+        origin=_write_origin(version_folder, relative, compiled),
+        role=role,
+    )
+
+
+def source_hash(lowered: Lowered, bucket: int) -> str:
+    """sha256 of the definition, the bucket and the backend: an executable of equal source is up to date."""
+    digest = hashlib.sha256(lowered.definition)
+    digest.update(f"\0{lowered.backend}\0{lowered.target}\0{lowered.precision}\0{bucket}".encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Uncommitted:
+    """processor.backends.opening.Package of files that no manifest names yet."""
+
+    folder: Path
+    manifest: Listed
+
+    def file(self, name: str) -> bytes:
+        return (self.folder / name).read_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What of a manifest it takes to load executables."""
+
+    executables: list[Executable]
+    model: str = "compile"
+    version: int = 0
+
+
+def load(graph: DenseGraph, version_folder: Path, entries: Sequence[Executable]) -> Opened:
+    """Entries of one role that are not committed yet, loaded exactly as a server would, for one thread."""
+    package = Uncommitted(version_folder, Listed(list(entries)))
+    columns = {output.name: output.columns for output in graph.outputs}
+    return open_programs(package, graph.width, columns, role=entries[0].role)
+
+
+def largest_error(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
+    """The largest difference of any output: absolute below 1, relative above. Infinity where one is a number and the
+    other is not, or another infinity."""
+    worst = 0.0
+    for name, values in got.items():
+        reference = wanted[name][: len(values)]
+        finite = np.isfinite(reference)
+        same = np.array_equal(values[~finite], reference[~finite], equal_nan=True)
+        if not same or not np.isfinite(values[finite]).all():
+            return float("inf")
+        difference = np.abs(values[finite] - reference[finite]) / np.maximum(1.0, np.abs(reference[finite]))
+        worst = max(worst, float(difference.max(initial=0.0)))
+    return worst
+
+
+def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[Executable]) -> None:
+    """Raises BadInput unless every executable computes what TensorFlow does on the graph's examples, or random rows."""
+    rows = max(e.bucket for e in entries)
+    x = graph.sample(rows)
+    wanted = graph.run(x)
+    for program in load(graph, version_folder, entries).programs:
+        for bucket, executable in program.with_weights(graph.weights).items():
+            got = {output.name: np.zeros((bucket, output.columns), np.float32) for output in graph.outputs}
+            executable.bind(x[:bucket], got)()
+            for name in got:
+                error = largest_error({name: got[name]}, wanted)
+                if error > TOLERANCE:
+                    raise BadInput(f"executable b{bucket}: output {name!r} is off by {error:.3g} from TensorFlow's")
+
+
+def _half(backend: str) -> Any:
+    return importlib.import_module(f"compiler.backends.{backend}")
+
+
+def _write_origin(version_folder: Path, relative: str, compiled: Compiled) -> str:
+    return (
+        _write(version_folder, f"{relative}/origin", compiled.origin_suffix, compiled.origin) if compiled.origin else ""
+    )
+
+
+def _write(version_folder: Path, stem: str, suffix: str, data: bytes) -> str:
+    """Writes a file whose name holds its digest; returns the name, relative to the folder."""
+    name = f"{stem}.{sha256(data)[:DIGEST_DIGITS]}{suffix}"
+    path = version_folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        with atomic_file(path) as file:
+            file.write(data)
+    return name

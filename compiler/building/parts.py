@@ -1,0 +1,88 @@
+"""What is compiled of a dense graph: the whole after all passes, and the two parts of the user-once split.
+
+Everything is a DenseGraph with its weights under their names, so that a backend compiles each like any other and a
+delta's weights fit all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from compiler.dense.dense_graph import DenseGraph
+from compiler.passes.flops import Effect
+from compiler.passes.optimise import optimise
+from compiler.passes.useronce import UserOnce, split_user
+from processor.package.manifest import Feature
+from processor.package.roles import CANDIDATE, USER, WHOLE, columns, user_features
+
+# A user's part is computed for so many requests at once.
+USER_BUCKETS = (1, 4, 16)
+# With fewer candidates a request shares its batch with others, which saves more than its user's part does.
+MIN_CANDIDATES = 64
+PROOF_ROWS = 64
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A dense graph, and the batch sizes to compile it for."""
+
+    graph: DenseGraph
+    buckets: list[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """What to compile, by role; what the passes did; the split, if there is one. notes: what was not done, and why."""
+
+    by_role: dict[str, Part]
+    effects: list[Effect]
+    once: UserOnce | None
+    notes: list[str]
+
+    @property
+    def user_width(self) -> int:
+        """For the manifest."""
+        return self.once.user_width if self.once else 0
+
+    def lines(self) -> list[str]:
+        """For people."""
+        return [*map(str, self.effects), *([str(self.once)] if self.once else []), *self.notes]
+
+
+def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]) -> Parts:
+    """The parts of a model's dense graph, for a ladder of batch sizes.
+
+    The graph that the passes leave is proved on its examples, or random rows; were it another function, the graph as it
+    came is used.
+    """
+    notes: list[str] = []
+    found = optimise(dense)
+    graph, effects = replace(found.graph, examples=dense.examples), found.effects
+    if not _same(dense, graph):
+        graph, effects = dense, []
+        notes.append("passes: what they left computes something else; the graph is compiled as it came")
+    by_role = {WHOLE: Part(graph, sorted(set(buckets)))}
+    many = [bucket for bucket in by_role[WHOLE].buckets if bucket >= MIN_CANDIDATES]
+    user = user_features(features)
+    once = split_user(graph, columns(user), many[0]) if user and many else None
+    if once is not None:
+        users, candidates = once.user, once.candidate
+        if dense.examples is not None:
+            of_user, of_candidates = once.inputs(graph.sample(max(len(dense.examples), once.rows)), columns(user))
+            users, candidates = replace(users, examples=of_user), replace(candidates, examples=of_candidates)
+        by_role |= {USER: Part(users, list(USER_BUCKETS)), CANDIDATE: Part(candidates, many)}
+    elif user and not many:
+        notes.append(f"user-once: batch sizes of {MIN_CANDIDATES} or more wanted")
+    elif user:
+        notes.append("user-once: too little of the graph depends on the user alone")
+    return Parts(by_role, effects, once, notes)
+
+
+def _same(a: DenseGraph, b: DenseGraph) -> bool:
+    x = a.sample(PROOF_ROWS)
+    wanted, got = a.run(x), b.run(x)
+    return all(np.allclose(got[n], wanted[n], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True) for n in wanted)

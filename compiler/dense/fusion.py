@@ -1,0 +1,122 @@
+"""Multi-target fusion: outputs that are expressions over a model's heads and float features.
+
+    score = ctr * cvr ** 0.5 * price
+
+An expression becomes part of the dense graph, its constants become weights fusion/<output>, float32 [constants], and
+so do all other rules of the house apply to it: a delta that carries that one tensor changes exponents and factors
+with the next flip, atomically with whatever else the delta changes, on every backend, undone by rollback; nothing is
+compiled, and nothing of it is parsed on the way of a request. changes() makes the tensor from the new text.
+
+What a delta cannot change is the structure: which names are read and how they are joined. A number that is to be
+turned later has to be there, if as `ctr ** 1.0`. The alternative, an interpreter in the session for text out of a
+delta, would add a second way to compute, in Python and under the GIL in every batch, a second thing to version, roll
+back and compact beside the dense weights, and text from deltas on the serving side; another structure is a new
+version, which takes seconds to compile and none of a request's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.dense.dense_graph import DenseGraph, signature
+from compiler.dense.expression import Constant, Expression, Name, Parsed, parse
+from compiler.frameworks import tf
+from processor.errors import BadInput
+from processor.package.manifest import NAME, Feature, Output
+
+PREFIX = "fusion/"
+MAX_OUTPUTS = 64
+
+_OPERATIONS = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "**": lambda a, b: tf.pow(a, b),
+    "neg": lambda a: -a,
+    "abs": lambda a: tf.abs(a),
+    "exp": lambda a: tf.exp(a),
+    "log": lambda a: tf.math.log(a),
+    "sqrt": lambda a: tf.sqrt(a),
+    "sigmoid": lambda a: tf.sigmoid(a),
+    "min": lambda a, b: tf.minimum(a, b),
+    "max": lambda a, b: tf.maximum(a, b),
+}
+
+
+def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[Feature] = ()) -> DenseGraph:
+    """The graph with one more output [n, 1] an expression; its heads stay outputs.
+
+    Names are heads (outputs of one column), float features as the request has them (before log1p and scaling; a
+    missing value counts as its mean), and expressions before this one. Raises BadInput.
+    """
+    if len(expressions) > MAX_OUTPUTS:
+        raise BadInput(f"fusion: at most {MAX_OUTPUTS} outputs wanted, got {len(expressions)}")
+    heads = [o.name for o in dense.outputs if o.columns == 1]
+    floats = {f.name: f for f in features if f.kind == "float" and f.scale}
+    known = {*heads, *floats}
+    parsed: dict[str, Parsed] = {}
+    for output, text in expressions.items():
+        where = f"fusion.{output[:64]}"
+        if NAME.fullmatch(output) is None or output in ("x", *(o.name for o in dense.outputs)):
+            raise BadInput(f"{where}: a plain name that is no output yet wanted")
+        parsed[output] = parse(text, where)
+        for name in parsed[output].names:
+            if name not in known:
+                raise BadInput(f"{where}: one of {', '.join(sorted(known)) or 'no names'} wanted, got {name[:64]!r}")
+        known.add(output)
+    weights = {**dense.weights, **{PREFIX + o: _values(p) for o, p in parsed.items() if p.constants}}
+
+    def fused(x: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+        found = dict(dense.function(x, {name: values[name] for name in dense.weights}))
+        named = {name: found[name] for name in heads}
+        for name, feature in floats.items():
+            if name not in named:
+                named[name] = _as_sent(x, feature)
+        for output, one in parsed.items():
+            found[output] = named[output] = _column(_compute(one.tree, named, values.get(PREFIX + output)), x)
+        return found
+
+    function = tf.function(fused, input_signature=signature(dense.width, weights), autograph=False)
+    function.get_concrete_function()
+    outputs = [*dense.outputs, *(Output(name, 1) for name in parsed)]
+    return DenseGraph(function, dense.width, sorted(outputs, key=lambda o: o.name), weights)
+
+
+def changes(output: str, published: str, new: str) -> dict[str, NDArray[np.float32]]:
+    """The dense tensor of a delta that turns an output's expression, as it was published, into another. Raises BadInput
+    where their structures differ, or where there is no number in them."""
+    where = f"fusion.{output[:64]}"
+    before, after = parse(published, where), parse(new, where)
+    if before.tree != after.tree:
+        raise BadInput(f"{where}: an expression that differs in its numbers alone wanted; publish a new version")
+    if not after.constants:
+        raise BadInput(f"{where}: an expression with a number in it wanted")
+    return {PREFIX + output: _values(after)}
+
+
+def _values(parsed: Parsed) -> NDArray[np.float32]:
+    return np.array(parsed.constants, np.float32)
+
+
+def _as_sent(x: Any, feature: Feature) -> Any:
+    """A float feature's column [n, 1] with its transform undone."""
+    value = x[:, feature.offset : feature.offset + 1] / np.float32(feature.scale) + np.float32(feature.mean)
+    return tf.sign(value) * (tf.exp(tf.abs(value)) - 1.0) if feature.log1p else value
+
+
+def _compute(tree: Expression, named: Mapping[str, Any], constants: Any) -> Any:
+    if isinstance(tree, Name):
+        return named[tree.name]
+    if isinstance(tree, Constant):
+        return constants[tree.place]
+    return _OPERATIONS[tree.what](*(_compute(operand, named, constants) for operand in tree.operands))
+
+
+def _column(value: Any, x: Any) -> Any:
+    """[n, 1], of an expression without a name too."""
+    return value if value.shape.rank == 2 else tf.fill((tf.shape(x)[0], 1), value)

@@ -1,0 +1,148 @@
+"""The cut between what a CPU computes of a model and its dense graph, and what every tensor at the cut becomes.
+
+A node can be dense if it is work on numbers whose shape is fixed but for the batch. Whatever cannot be, and all that
+it depends on, is the sparse side; the rest is the dense graph. A tensor at the cut is, in this order: a float input as
+it is; embeddings that a table holds (compiler.imports.keys), pooled or not (compiler.imports.pooling); or columns that
+the model's own sparse side, as a stage, computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from compiler.frameworks import tf
+from compiler.imports.feeds import Fed
+from compiler.imports.foreign_graph import INPUT, Node, Ref
+from compiler.imports.keys import Finder, Lookup
+from compiler.imports.ops import DENSE
+from compiler.imports.pooling import SEGMENTS, Pool, PoolFinder
+from compiler.imports.shapes import Shapes
+from processor.columns import Column
+from processor.errors import BadInput
+
+DTYPES = (tf.float32, tf.bool, tf.int32, tf.int64)
+CUT_DTYPES = (tf.float32, tf.bool)
+GATHERS = frozenset({"GatherV2", "GatherNd", "Gather"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Port:
+    """A tensor at the cut: `size` columns of the dense input from `offset` on. how: the float input, the lookup or
+    the pool that it becomes; None for columns of the stage."""
+
+    ref: Ref
+    offset: int
+    size: int
+    dims: tuple[int, ...]
+    truth: bool
+    how: str | Lookup | Pool | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """ports: by offset. dense: its nodes, each after its inputs; none where the stage computes the outputs. reasons: of
+    each node of the sparse side, why it is there."""
+
+    ports: list[Port]
+    width: int
+    dense: list[Node]
+    reasons: dict[str, str]
+
+
+class Splitter:
+    """Cuts one model."""
+
+    def __init__(
+        self, shapes: Shapes, inputs: Sequence[Fed], outputs: Mapping[str, Ref], samples: list[dict[str, Column]]
+    ):
+        self._shapes, self._graph, self._outputs = shapes, shapes.graph, outputs
+        self._floats = {f"input/{f.name}": f.name for f in inputs if f.dtype == "float32" and len(f.nodes) == 1}
+        self._finder = Finder(shapes)
+        self._pools = PoolFinder(shapes, self._finder, inputs, samples)
+        for name, ref in outputs.items():
+            if shapes.rows(ref) is None:
+                raise BadInput(f"output {name[:64]!r}: numbers for every row wanted")
+
+    def split(self, whole: bool = False) -> Split:
+        """The cut; whole: with everything on the sparse side."""
+        reasons: dict[str, str] = {}
+        while True:
+            before = len(reasons)
+            dense, cut = self._walk(reasons, whole)
+            if len(reasons) == before:
+                break
+        position = {node.name: i for i, node in enumerate(self._shapes.order)}
+        ports: list[Port] = []
+        offset = 0
+        for ref in sorted(cut, key=lambda ref: (position[ref[0]], ref[1])):
+            ports.append(self._port(ref, offset, whole))
+            offset += ports[-1].size
+        return Split(ports, offset, sorted(dense, key=lambda n: position[n.name]), reasons)
+
+    def _walk(self, reasons: dict[str, str], whole: bool) -> tuple[list[Node], list[Ref]]:
+        """From the outputs up to the sparse side: nodes passed and tensors met; what has to be sparse is added."""
+        shapes, dense, cut = self._shapes, {}, {}
+        stack = list(self._outputs.values())
+        while stack:
+            ref = stack.pop()
+            node = self._graph.nodes[ref[0]]
+            if node.op == INPUT or node.name in reasons:
+                cut[ref] = None
+            elif node.name not in shapes.free and node.name not in dense:
+                why = "the whole model runs in TensorFlow" if whole else self._why_sparse(node)
+                why = why or self._why_not_after(node, reasons)
+                if why:
+                    self._add(reasons, node, why)
+                else:
+                    dense[node.name] = node
+                    stack.extend(shapes.operands(node.name))
+        return list(dense.values()), list(cut)
+
+    def _why_not_after(self, node: Node, reasons: Mapping[str, str]) -> str:
+        """Why a node cannot take what the sparse side hands over; "" if it can."""
+        for ref in self._shapes.operands(node.name):
+            made = self._graph.nodes[ref[0]]
+            fits = self._shapes.rows(ref) is not None and self._shapes.dtype(ref) in CUT_DTYPES
+            if made.op == INPUT and not (fits and made.name in self._floats):
+                return f"takes the input {made.name.removeprefix('input/')[:80]!r}"
+            if made.name in reasons and not fits:
+                return f"takes {self._shapes.dtype(ref).name} from {made.op.lstrip('@')}"
+        return ""
+
+    def _add(self, reasons: dict[str, str], node: Node, why: str) -> None:
+        """Puts a node on the sparse side, and what it depends on."""
+        reasons[node.name] = why
+        stack = [ref[0] for ref in node.inputs]
+        while stack:
+            above = self._graph.nodes[stack.pop()]
+            if above.name not in self._shapes.free and above.op != INPUT and above.name not in reasons:
+                reasons[above.name] = self._why_sparse(above) or f"feeds {node.op}"
+                stack.extend(ref[0] for ref in above.inputs)
+
+    def _why_sparse(self, node: Node) -> str:
+        """Why a node cannot be part of the dense graph; "" if it can."""
+        shapes = self._shapes
+        if node.op not in DENSE:
+            return f"{node.op} is not for a dense graph"
+        if node.op in GATHERS and node.inputs[1][0] not in shapes.free:
+            return "looks rows up"
+        for ref in shapes.runner.outputs(node.name):
+            if shapes.dtype(ref) not in DTYPES:
+                return f"puts out {shapes.dtype(ref).name}"
+            if shapes.rows(ref) is None:
+                return "its shape is not fixed, or it mixes rows"
+        return ""
+
+    def _port(self, ref: Ref, offset: int, whole: bool) -> Port:
+        shapes = self._shapes
+        found = shapes.rows(ref)
+        assert found is not None, "only tensors with rows are cut"
+        _, dims = found
+        node = self._graph.nodes[ref[0]]
+        how: str | Lookup | Pool | None = None
+        if node.op == INPUT and ref[0] in self._floats:
+            how = self._floats[ref[0]]
+        elif not whole and shapes.dtype(ref) in CUT_DTYPES:
+            how = self._pools.find(ref) if node.op in SEGMENTS else self._finder.find(ref)
+        return Port(ref, offset, shapes.size(ref), dims, shapes.dtype(ref) == tf.bool, how)

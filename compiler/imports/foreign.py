@@ -1,0 +1,307 @@
+"""Opens what is to be imported: a SavedModel folder or a Keras file, from whoever wrote it.
+
+Untrusted bytes. Nothing of a model runs before its files are known to lie inside its folder, its archive is no bomb,
+and every operation that opening or serving it would run is among those that are allowed (compiler.imports.ops). Keras
+files are read in safe mode; Lambda layers, classes that are not Keras's own and vocabularies that name a file are
+refused. What TensorFlow itself says of a broken file names paths: it is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compiler.frameworks import keras, meta_graph_pb2, quiet, saved_model_pb2, tf
+from compiler.imports.feeds import Fed
+from compiler.imports.foreign_graph import Graph, Inliner, Ref, functions_of, inline, parse
+from compiler.imports.inputs import arrange
+from compiler.imports.ops import GRAPH, OPENING, check_ops
+from processor.errors import BadInput, NotFound, TooLarge
+
+SERVE = "serve"
+MAX_GRAPH_NBYTES = 2 << 30
+MAX_FILES = 10_000
+MAX_UNPACKED_NBYTES = 64 << 30
+# zip's DEFLATE cannot pack tighter than 1032 to 1; weights hardly pack at all, JSON ten to one.
+MAX_PACKING = 200
+KERAS_MODULES = ("keras.layers", "keras.initializers", "keras.regularizers", "keras.constraints", "keras.activations")
+KERAS_SOURCES = tuple(f"keras.src.{part}" for part in ("layers", "models", "ops", "backend.common", "dtype_policies"))
+KERAS_PLAIN = ("keras", "keras.models", "keras.ops", "keras.optimizers", "keras.losses", "keras.metrics", "builtins")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """An opened model. kind: SavedModel | Keras. inputs: by name. graph: flat; outputs: name -> where in it. session:
+    has the variables and tables; it lives as long as the block that opened it."""
+
+    kind: str
+    signature: str
+    inputs: list[Fed]
+    outputs: dict[str, Ref]
+    graph: Graph
+    session: Any
+
+
+@contextmanager
+def open_source(
+    path: Path,
+    signature: str = "serving_default",
+    ragged: Mapping[str, tuple[str, ...]] | None = None,
+    sparse: Mapping[str, tuple[str, ...]] | None = None,
+) -> Iterator[Source]:
+    """The model at `path`, ready to be looked at and run; raises BadInput, NotFound or TooLarge.
+
+    ragged: input -> the names of its values and row splits among the signature's tensors. sparse: input -> those of
+    its indices, values and dense shape.
+    """
+    if path.is_dir():
+        with _open_saved_model(path, "SavedModel", signature, ragged or {}, sparse or {}) as source:
+            yield source
+    elif path.is_file():
+        with tempfile.TemporaryDirectory(prefix="freshet-import-") as folder:
+            exported = Path(folder) / "model"
+            _export_keras(path, exported)
+            with _open_saved_model(exported, "Keras", signature, ragged or {}, sparse or {}) as source:
+                yield source
+    else:
+        raise NotFound("source: a SavedModel folder or a .keras file wanted")
+
+
+@contextmanager
+def _open_saved_model(
+    folder: Path,
+    kind: str,
+    signature: str,
+    ragged: Mapping[str, tuple[str, ...]],
+    sparse: Mapping[str, tuple[str, ...]],
+) -> Iterator[Source]:
+    _check_folder(folder)
+    meta = _read(folder / "saved_model.pb")
+    chosen = _signature(meta, signature)
+    inputs, tensors = arrange(chosen.inputs, meta.graph_def, ragged, sparse)
+    wanted = {name: info.name for name, info in sorted(chosen.outputs.items())}
+    if not wanted or not all(wanted.values()):
+        raise BadInput(f"signature {signature[:64]!r}: plain tensors as outputs wanted")
+    with quiet():
+        graph, found = inline(meta.graph_def, tensors, wanted.values())
+        check_ops(_ops(graph), GRAPH | {"@variable", "@table", "@input"}, "graph")
+        session = _restore(folder, meta, graph)
+    try:
+        yield Source(kind, signature, inputs, {name: found[tensor] for name, tensor in wanted.items()}, graph, session)
+    finally:
+        session.close()
+
+
+def _ops(graph: Graph) -> Iterator[str]:
+    yield from (node.op for node in graph.nodes.values())
+    yield from (node.op for function in graph.library.function for node in function.node_def)
+
+
+def _check_folder(folder: Path) -> None:
+    base, files = folder.resolve(), 0
+    if not (folder / "saved_model.pb").is_file():
+        raise BadInput("source: no SavedModel: saved_model.pb is missing")
+    for part in ("saved_model.pb", "variables", "assets"):
+        root = folder / part
+        for path in (root, *root.rglob("*")) if root.exists() else ():
+            files += 1
+            if files > MAX_FILES:
+                raise TooLarge(f"source: at most {MAX_FILES} files wanted")
+            if not path.resolve().is_relative_to(base):
+                raise BadInput("source: a file leads out of its folder")
+
+
+def _read(path: Path) -> Any:
+    """The SavedModel's graph for serving."""
+    nbytes = path.stat().st_size
+    if nbytes > MAX_GRAPH_NBYTES:
+        raise TooLarge(f"source: saved_model.pb: at most {MAX_GRAPH_NBYTES} bytes wanted, got {nbytes}")
+    saved = saved_model_pb2.SavedModel()
+    try:
+        saved.ParseFromString(path.read_bytes())
+    except Exception:
+        raise BadInput("source: saved_model.pb: not a SavedModel") from None
+    metas = [m for m in saved.meta_graphs if SERVE in m.meta_info_def.tags]
+    if not metas:
+        raise BadInput(f"source: saved_model.pb: no graph tagged {SERVE!r}")
+    return metas[0]
+
+
+def _signature(meta: Any, name: str) -> Any:
+    if name not in meta.signature_def:
+        known = ", ".join(sorted(n for n in meta.signature_def if not n.startswith("__"))[:16])
+        raise BadInput(f"signature {name[:64]!r} is not among the model's: {known or 'none'}")
+    return meta.signature_def[name]
+
+
+def _restore(folder: Path, meta: Any, graph: Graph) -> Any:
+    """A session with what the graph needs: variables read from their files, tables filled."""
+    saver = meta.saver_def
+    assets = _assets(folder, meta)
+    opening = [name for name in (_init_op(meta), parse(saver.restore_op_name)[0]) if name]
+    handles = [parse(handle)[0] for handle in graph.handles.values()]
+    definition = _closure(meta.graph_def, [*opening, *handles])
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    check_ops((node.op for node in nodes), GRAPH | OPENING, "graph")
+    _check_text_files(definition, assets)
+    holder = tf.Graph()
+    options = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=2)
+    session = tf.compat.v1.Session(graph=holder, config=options)
+    reason = "it is not one of this TensorFlow"
+    try:
+        with holder.as_default():
+            tf.graph_util.import_graph_def(definition, name="")
+        reason = "variables are missing or damaged"
+        if saver.restore_op_name and handles:
+            checkpoint = folder / "variables" / "variables"
+            has = checkpoint.with_name("variables.index").is_file()
+            if not has and any(n.op == "RestoreV2" for n in nodes):
+                raise BadInput("source: variables are missing")
+            if has:
+                session.run(parse(saver.restore_op_name)[0], {saver.filename_tensor_name: str(checkpoint)})
+        reason = "its tables cannot be filled"
+        if _init_op(meta):
+            session.run(_init_op(meta), assets)
+    except BadInput:
+        session.close()
+        raise
+    except Exception as error:
+        session.close()
+        raise BadInput(f"source: {reason}: {type(error).__name__}") from None
+    return session
+
+
+def _init_op(meta: Any) -> str:
+    """The operation that fills the tables; "" where there is none."""
+    if "__saved_model_init_op" in meta.signature_def:
+        return parse(meta.signature_def["__saved_model_init_op"].outputs["__saved_model_init_op"].name)[0]
+    for key in ("saved_model_main_op", "legacy_init_op"):
+        named = meta.collection_def[key].node_list.value if key in meta.collection_def else []
+        if named:
+            return parse(named[0])[0]
+    return ""
+
+
+def _assets(folder: Path, meta: Any) -> dict[str, str]:
+    """Tensor -> path of each asset; raises BadInput for a path that leaves the folder."""
+    listed = list(meta.asset_file_def)
+    old = "saved_model_assets"
+    for packed in meta.collection_def[old].any_list.value if not listed and old in meta.collection_def else ():
+        asset = meta_graph_pb2.AssetFileDef()
+        packed.Unpack(asset)
+        listed.append(asset)
+    base, found = (folder / "assets").resolve(), {}
+    for asset in listed:
+        path = (base / asset.filename).resolve()
+        if not path.is_relative_to(base) or not path.is_file():
+            raise BadInput("source: an asset is missing or leads out of its folder")
+        found[asset.tensor_info.name] = str(path)
+    return found
+
+
+def _check_text_files(definition: Any, assets: Mapping[str, str]) -> None:
+    """A table may be filled from an asset of the model, from no other file."""
+    nodes = Inliner(definition, {f"asset/{i}": name for i, name in enumerate(assets)}).graph.nodes.values()
+    named = {node.name for node in nodes if node.name.startswith("asset/")}
+    # A path may travel through a variable that nothing but assets is ever assigned to.
+    assigned: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.op in ("Assign", "AssignVariableOp"):
+            assigned.setdefault(node.inputs[0][0], []).append(node.inputs[1][0])
+    named |= {variable for variable, sources in assigned.items() if named.issuperset(sources)}
+    for node in nodes:
+        if node.op.startswith("InitializeTableFromTextFile") and node.inputs[1][0] not in named:
+            raise BadInput("source: a table is filled from a file that is no asset of the model")
+
+
+def _closure(graph_def: Any, names: Iterable[str]) -> Any:
+    """The part of a GraphDef that these nodes need, edges of control included."""
+    nodes = {node.name: node for node in graph_def.node}
+    wanted: set[str] = set()
+    stack = list(names)
+    while stack:
+        name = stack.pop()
+        if name in wanted:
+            continue
+        if name not in nodes:
+            raise BadInput(f"graph: node {name[:80]!r} is missing")
+        wanted.add(name)
+        stack.extend(parse(i.lstrip("^"))[0] for i in nodes[name].input)
+    part = type(graph_def)()
+    part.versions.CopyFrom(graph_def.versions)
+    for name in sorted(wanted):
+        part.node.add().CopyFrom(nodes[name])
+    part.library.CopyFrom(functions_of(part.node, graph_def.library))
+    for node in part.node:
+        node.device = ""
+    return part
+
+
+def _export_keras(path: Path, folder: Path) -> None:
+    """Writes a Keras file as a SavedModel into `folder`."""
+    _check_archive(path)
+    try:
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = keras.saving.load_model(path, compile=False, safe_mode=True)
+            model.export(str(folder), format="tf_saved_model", verbose=False)
+    except Exception as error:
+        raise BadInput(f"source: Keras cannot load the file: {type(error).__name__}") from None
+
+
+def _check_archive(path: Path) -> None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            if len(entries) > MAX_FILES:
+                raise TooLarge(f"source: at most {MAX_FILES} files in the archive wanted, got {len(entries)}")
+            unpacked = 0
+            for entry in entries:
+                parts = entry.filename.replace("\\", "/").split("/")
+                if entry.filename.startswith("/") or ".." in parts or ":" in parts[0]:
+                    raise BadInput("source: a path in the archive leads out of it")
+                unpacked += entry.file_size
+                if entry.file_size > MAX_PACKING * max(entry.compress_size, 1024):
+                    raise TooLarge("source: the archive unpacks to more than its size allows")
+            if unpacked > MAX_UNPACKED_NBYTES:
+                raise TooLarge(f"source: the archive unpacks to {unpacked} bytes, at most {MAX_UNPACKED_NBYTES} wanted")
+            config = json.loads(archive.read("config.json"))
+    except (zipfile.BadZipFile, KeyError, ValueError, RecursionError, NotImplementedError, OSError):
+        raise BadInput("source: a .keras file wanted: a zip archive with config.json") from None
+    _check_config(config)
+
+
+def _check_config(value: Any) -> None:
+    """Walks a Keras configuration; raises BadInput for what could run code or read files."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, list):
+            stack.extend(value)
+        if not isinstance(value, dict):
+            continue
+        stack.extend(value.values())
+        name, module = value.get("class_name"), value.get("module")
+        if name in ("Lambda", "__lambda__", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"):
+            raise BadInput(f"source: a {name} layer holds code; refused: rewrite it with layers or ops of Keras")
+        if isinstance(name, str) and module is not None and not _is_keras(module):
+            raise BadInput(f"source: {name[:64]!r} is no class of Keras itself; export a SavedModel instead")
+        if name == "function" and not str(module).startswith("keras."):
+            raise BadInput("source: a function of Python's own in the configuration; refused")
+        if isinstance(value.get("vocabulary"), str):
+            raise BadInput("source: a vocabulary that names a file; save the model with the vocabulary inside")
+
+
+def _is_keras(module: Any) -> bool:
+    if not isinstance(module, str):
+        return False
+    return module in KERAS_PLAIN or any(
+        module == root or module.startswith(f"{root}.") for root in (*KERAS_MODULES, *KERAS_SOURCES)
+    )

@@ -1,0 +1,273 @@
+"""A model's signature as one flat graph: functions inlined, bookkeeping gone, variables and tables as sources.
+
+Nodes are TensorFlow's, but for sources of our own: INPUT, what is fed; VARIABLE, the value of a variable; TABLE, the
+handle of a lookup table. Edges of control are dropped: what is imported is what the outputs are computed from, so
+checks and side effects (asserts, counters) are not. Identities are looked through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from compiler.frameworks import op_def_registry, tf
+from compiler.imports.ops import words
+from processor.errors import BadInput
+
+Ref = tuple[str, int]
+"""A tensor: the node that makes it, and which of its outputs."""
+
+VARIABLE, TABLE, INPUT = "@variable", "@table", "@input"
+SOURCES = frozenset({VARIABLE, TABLE, INPUT, "@rows"})
+VARIABLE_OPS = frozenset({"VarHandleOp", "VariableV2", "Variable"})
+TABLE_OPS = frozenset({"HashTableV2", "HashTable", "MutableHashTableV2", "MutableHashTable"})
+CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+CONTROL = frozenset({"If", "While", "Case", "StatelessIf", "StatelessWhile", "StatelessCase"})
+SAME = words("Identity IdentityN StopGradient PreventGradient Snapshot PlaceholderWithDefault EnsureShape")
+HANDLE = 1
+"""The output of a VARIABLE node that is its handle; output 0 is its value."""
+DEPTH = 64
+INT32 = tf.int32.as_datatype_enum
+PRODUCER = tf.version.GRAPH_DEF_VERSION
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operation; `definition` is the NodeDef that it comes from, with attributes but stale names. INPUT: none."""
+
+    name: str
+    op: str
+    inputs: tuple[Ref, ...]
+    definition: Any
+
+
+@dataclass(slots=True, eq=False)
+class Graph:
+    """nodes: by name. library: functions that nodes of control flow call. handles: of each VARIABLE and TABLE, the
+    tensor in the session that holds it. unused: variables of the model that it does not need."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    library: Any = None
+    handles: dict[str, str] = field(default_factory=dict)
+    unused: frozenset[str] = frozenset()
+
+    def ancestors(self, refs: Iterable[Ref], stop: Collection[Ref] = ()) -> list[Node]:
+        """The nodes that `refs` are computed from, each after its inputs; nothing above the refs of `stop`."""
+        ordered: list[Node] = []
+        seen: set[str] = set()
+        stack = [(ref[0], False) for ref in refs if ref not in stop]
+        while stack:
+            name, ready = stack.pop()
+            if ready:
+                ordered.append(self.nodes[name])
+            elif name not in seen:
+                seen.add(name)
+                stack.append((name, True))
+                stack.extend((r[0], False) for r in self.nodes[name].inputs if r not in stop and r[0] not in seen)
+        return ordered
+
+    def graph_def(self, refs: Iterable[Ref], given: Mapping[Ref, str]) -> Any:
+        """A GraphDef that computes `refs`, where the refs that are `given` are named so and come from elsewhere: by
+        the input_map of whoever imports it, or from nodes that the caller adds.
+
+        Sources (VARIABLE, TABLE, INPUT) that are reached must be given.
+        """
+        definition = tf.compat.v1.GraphDef()
+        definition.versions.producer = PRODUCER
+        if self.library is not None:
+            definition.library.CopyFrom(self.library)
+        for node in self.ancestors(refs, given):
+            if node.op in SOURCES:
+                raise BadInput(f"graph: {node.name[:80]!r} is a source and has to be given")
+            copy = definition.node.add()
+            copy.CopyFrom(node.definition)
+            copy.name, copy.device = node.name, ""
+            for stale in ("_class", "_output_shapes"):
+                copy.attr.pop(stale, None)
+            del copy.input[:]
+            copy.input.extend(given[ref] if ref in given else text(ref) for ref in node.inputs)
+        return definition
+
+
+def text(ref: Ref) -> str:
+    """A tensor as GraphDefs and sessions write it."""
+    return ref[0] if ref[1] == 0 else f"{ref[0]}:{ref[1]}"
+
+
+def inline(graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str]) -> tuple[Graph, dict[str, Ref]]:
+    """The flat graph of the tensors `outputs` ("node:0"), and where each of them is in it.
+
+    inputs: node -> tensor of what is fed: an INPUT node each. Raises BadInput.
+    """
+    builder = Inliner(graph_def, inputs)
+    found = {name: builder.resolve(parse(name)) for name in outputs}
+    graph = builder.graph
+    kept = {node.name: node for node in graph.ancestors(found.values())}
+    for node in kept.values():
+        if node.op == "Placeholder":
+            raise BadInput(f"graph: {node.name[:80]!r} has to be fed and is not among the signature's inputs")
+    graph.nodes = kept
+    graph.unused = frozenset(graph.handles.keys() - kept.keys())
+    graph.handles = {name: handle for name, handle in graph.handles.items() if name in kept}
+    graph.library = functions_of([node.definition for node in kept.values() if node.definition], graph_def.library)
+    return graph, found
+
+
+def functions_of(definitions: Iterable[Any], library: Any) -> Any:
+    """The part of a library that these nodes call, and what that calls; raises BadInput when a function is missing."""
+    known = {f.signature.name: f for f in library.function}
+    wanted: dict[str, Any] = {}
+    open_nodes = list(definitions)
+    while open_nodes:
+        definition = open_nodes.pop()
+        called = [v.func.name for v in definition.attr.values() if v.HasField("func")]
+        called += [f.name for v in definition.attr.values() for f in v.list.func]
+        for name in (*called, *([definition.op] if definition.op in known else [])):
+            if name not in known:
+                raise BadInput(f"graph: function {name[:80]!r} is missing")
+            if name not in wanted:
+                wanted[name] = known[name]
+                open_nodes.extend(known[name].node_def)
+    part = type(library)()
+    part.function.extend(wanted[name] for name in sorted(wanted))
+    return part
+
+
+class Inliner:
+    """Copies the root graph and, in place of calls, the bodies of functions."""
+
+    def __init__(self, graph_def: Any, inputs: Mapping[str, str]) -> None:
+        self.graph = Graph()
+        self._functions = {f.signature.name: f for f in graph_def.library.function}
+        self._bodies: dict[str, tuple[list[Any], list[Ref]]] = {}
+        self._alias: dict[Ref, Ref] = {}
+        self._copy(graph_def.node, "", 0)
+        for name, tensor in inputs.items():
+            self.graph.nodes[name] = Node(name, INPUT, (), None)
+            self._alias[parse(tensor)] = (name, 0)
+        self._normalise()
+
+    def resolve(self, ref: Ref) -> Ref:
+        seen = ref
+        while ref in self._alias:
+            ref = self._alias[ref]
+            if ref == seen:
+                raise BadInput("graph: a function returns itself")
+        return ref
+
+    def _copy(self, nodes: Iterable[Any], prefix: str, depth: int) -> None:
+        if depth > DEPTH:
+            raise BadInput(f"graph: functions nested at most {DEPTH} deep wanted")
+        for definition in nodes:
+            name, op = prefix + definition.name, definition.op
+            inputs = [(prefix + r[0], r[1]) for r in map(parse, definition.input) if not r[0].startswith("^")]
+            if op in CALLS or op in self._functions:
+                self._call(definition, name, inputs, depth)
+            elif op in SAME and inputs:
+                for i, ref in enumerate(inputs):
+                    self._alias[name, i] = ref
+            else:
+                self._add(definition, name, inputs, bool(prefix))
+
+    def _add(self, definition: Any, name: str, inputs: list[Ref], nested: bool) -> None:
+        op = definition.op
+        if op in VARIABLE_OPS | TABLE_OPS:
+            if nested:
+                raise BadInput(f"graph: {op} inside a function is not supported: make it part of the model")
+            op = VARIABLE if op in VARIABLE_OPS else TABLE
+            self.graph.handles[name] = f"{name}:0"
+        self.graph.nodes[name] = Node(name, op, tuple(inputs), definition)
+
+    def _call(self, definition: Any, name: str, inputs: list[Ref], depth: int) -> None:
+        called = definition.attr["f"].func.name if definition.op in CALLS else definition.op
+        function = self._functions.get(called)
+        if function is None:
+            raise BadInput(f"graph: function {called[:80]!r} is missing")
+        arguments = [argument.name for argument in function.signature.input_arg]
+        for argument, ref in zip(arguments, inputs):
+            self._alias[f"{name}/{argument}", 0] = ref
+        if called not in self._bodies:
+            self._bodies[called] = self._body(function)
+        body, results = self._bodies[called]
+        self._copy(body, f"{name}/", depth + 1)
+        for i, (node, output) in enumerate(results):
+            self._alias[name, i] = (f"{name}/{node}", output)
+
+    def _body(self, function: Any) -> tuple[list[Any], list[Ref]]:
+        """A function's nodes with inputs as in a graph (node:index, not node:argument:index), and its results."""
+        first = {node.name: self._outputs(node) for node in function.node_def}
+
+        def ref(name: str) -> Ref:
+            node, _, rest = name.partition(":")
+            argument, _, index = rest.partition(":")
+            return (node, first[node][argument] + int(index or 0)) if argument else (node, 0)
+
+        nodes = []
+        for node in function.node_def:
+            copy = type(node)()
+            copy.CopyFrom(node)
+            copy.input[:] = [i if i.startswith("^") else "{}:{}".format(*ref(i)) for i in node.input]
+            nodes.append(copy)
+        return nodes, [ref(function.ret[result.name]) for result in function.signature.output_arg]
+
+    def _outputs(self, node: Any) -> dict[str, int]:
+        """The number of the first output under each name that a node's outputs have."""
+        known = self._functions[node.op].signature if node.op in self._functions else op_def_registry.get(node.op)
+        if known is None:
+            raise BadInput(f"graph: operation {node.op[:64]!r} is not TensorFlow's own")
+        first, at = {}, 0
+        for output in known.output_arg:
+            first[output.name] = at
+            if output.number_attr:
+                at += node.attr[output.number_attr].i
+            elif output.type_list_attr:
+                at += len(node.attr[output.type_list_attr].list.type)
+            else:
+                at += 1
+        return first
+
+    def _normalise(self) -> None:
+        """Reads of variables become the variable itself, and values that only change their wrapping stay what they are;
+        gathers from a handle become gathers from its value."""
+        nodes = self.graph.nodes
+        for name, node in list(nodes.items()):
+            if node.op == "ReadVariableOp":
+                self._alias[name, 0] = node.inputs[0]
+                del nodes[name]
+            elif node.op == "RaggedTensorToSparse":
+                self._alias[name, 1] = node.inputs[-1]
+            elif node.op in ("ResourceGather", "ResourceGatherNd"):
+                nodes[name] = self._gather(node)
+        for name, node in list(nodes.items()):
+            inputs = map(self.resolve, node.inputs)
+            if node.op in CONTROL:
+                inputs = (self._handle(ref) for ref in inputs)
+            nodes[name] = Node(name, node.op, tuple(inputs), node.definition)
+
+    def _handle(self, ref: Ref) -> Ref:
+        """Bodies of control flow read variables themselves."""
+        node = self.graph.nodes.get(ref[0])
+        return (ref[0], HANDLE) if node is not None and node.op == VARIABLE and ref[1] == 0 else ref
+
+    def _gather(self, node: Node) -> Node:
+        attr = node.definition.attr
+        definition = type(node.definition)(op="GatherV2" if node.op == "ResourceGather" else "GatherNd")
+        definition.attr["Tparams"].CopyFrom(attr["dtype"])
+        definition.attr["Tindices"].CopyFrom(attr["Tindices"])
+        if node.op == "ResourceGatherNd":
+            return Node(node.name, "GatherNd", node.inputs, definition)
+        definition.attr["batch_dims"].i = attr["batch_dims"].i
+        definition.attr["Taxis"].type = INT32
+        axis = f"{node.name}/axis"
+        constant = type(node.definition)(op="Const")
+        constant.attr["dtype"].type = INT32
+        constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(attr["batch_dims"].i, tf.int32, ()))
+        self.graph.nodes[axis] = Node(axis, "Const", (), constant)
+        return Node(node.name, "GatherV2", (*node.inputs, (axis, 0)), definition)
+
+
+def parse(name: str) -> Ref:
+    """The tensor that a GraphDef names so; of an edge of control, the node with its "^"."""
+    node, _, output = name.partition(":")
+    return node, int(output or 0)

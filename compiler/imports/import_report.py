@@ -1,0 +1,99 @@
+"""What an import put where and why, as plain data: kept in the manifest's notes, printed and drawn by
+`freshet inspect --graph`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.dense.dense_graph import DenseGraph
+from compiler.imports.cut import Port, Split
+from compiler.imports.draft import Draft
+from compiler.imports.foreign import Source
+from compiler.imports.foreign_graph import SOURCES, Node, Ref
+from compiler.imports.shapes import Shapes
+from processor.features.boundary import Pair, sender
+
+MAX_REASONS = 64
+
+
+def describe(
+    source: Source, shapes: Shapes, split: Split, draft: Draft, graph: DenseGraph, notes: Sequence[str]
+) -> dict[str, Any]:
+    """The report.
+
+    sides: operation -> how often, of "dense" (in executables), "stage" (run by TensorFlow on the CPU) and "tables"
+    (replaced by lookups). boundary: every tensor that is handed over, as a pair of sender and receiver. reasons:
+    operation -> why it is not dense. flops: of the dense graph, a row. nbytes: of weights and tables.
+    """
+    staged = {node.name for node in draft.stage.nodes} if draft.stage else set()
+    sparse = [shapes.graph.nodes[name] for name in split.reasons]
+    reasons: dict[str, str] = {}
+    for node in sparse:
+        why = split.reasons[node.name]
+        if node.op not in reasons or reasons[node.op].startswith("feeds "):
+            reasons[node.op] = why
+    return {
+        "source": source.kind,
+        "signature": source.signature,
+        "notes": list(notes),
+        "sides": {
+            "dense": _count(split.dense),
+            "stage": _count(node for node in sparse if node.name in staged),
+            "tables": _count(node for node in sparse if node.name not in staged),
+        },
+        "reasons": dict(list(reasons.items())[:MAX_REASONS]),
+        "boundary": [_pair(port, features, shapes) for port, features in zip(split.ports, draft.ports)],
+        "flops": sum(_flops(node, shapes) for node in split.dense),
+        "nbytes": {
+            "weights": sum(int(w.nbytes) for w in graph.weights.values()),
+            "tables": sum(int(rows.nbytes) for _, (_, rows) in draft.tables.values()),
+        },
+    }
+
+
+def _count(nodes: Any) -> dict[str, int]:
+    counts = Counter(node.op for node in nodes if node.op not in SOURCES)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _pair(port: Port, features: Sequence[Any], shapes: Shapes) -> dict[str, Any]:
+    """One tensor at the cut: who sends it, which columns of the dense input receive it."""
+    sent = features[0]
+    pair = Pair(
+        tensor=port.ref[0].rsplit("/", 2)[-1] if "/" in port.ref[0] else port.ref[0],
+        dtype="bool" if port.truth else "float32",
+        shape=port.dims,
+        columns=(port.offset, port.offset + port.size),
+        sender=sender(sent, requested=port.how is not None),
+    )
+    op = shapes.graph.nodes[port.ref[0]].op.lstrip("@")
+    return {**pair.to_json(), "op": op, "input": sent.input, "features": len(features)}
+
+
+def _flops(node: Node, shapes: Shapes) -> int:
+    """Multiplications and additions a row; of products of matrices twice the inner dimension a number."""
+    out = shapes.rows((node.name, 0))
+    if out is None:
+        return 0
+    numbers = shapes.size((node.name, 0))
+    if node.op in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
+        return 2 * numbers * _last(node.inputs[0], node, shapes)
+    if node.op in ("Conv2D", "Conv3D", "DepthwiseConv2dNative"):
+        kernel = shapes.runner.tensor(node.inputs[1]).shape.as_list()
+        return 2 * numbers * int(np.prod(kernel[:-1]))
+    if node.op in ("Reshape", "ExpandDims", "Squeeze", "ConcatV2", "Cast", "StridedSlice", "Pack", "Unpack", "Split"):
+        return 0
+    return numbers
+
+
+def _last(ref: Ref, node: Node, shapes: Shapes) -> int:
+    """The inner dimension of a product."""
+    attr = node.definition.attr
+    transposed = any(attr[key].b for key in ("transpose_a", "adj_x") if key in attr)
+    found = shapes.rows(ref)
+    shape = found[1] if found is not None else tuple(shapes.runner.constant(ref).shape)
+    return int(shape[-2 if transposed and len(shape) > 1 else -1]) if shape else 1

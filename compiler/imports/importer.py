@@ -1,0 +1,252 @@
+"""`freshet import`: a SavedModel or Keras file in, a committed package out, proven against the model itself.
+
+What is proven: the package's tables, stage and dense graph, run by the very code that serves them, give what TensorFlow
+gives on samples, and a row's outputs do not depend on the rows beside it, without which requests could not be batched.
+A split that fails, or a dense graph that the backend has no words for, falls back to the whole model in TensorFlow,
+which is proven the same way and said so; what fails even then is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compiler.building.compile import BUCKETS, compile_graph
+from compiler.building.parts import parts
+from compiler.dense.dense_graph import DenseGraph, Matrix
+from compiler.frameworks import quiet, tf
+from compiler.imports.cut import Split, Splitter
+from compiler.imports.dense_side import build_dense
+from compiler.imports.draft import Draft, Drafter
+from compiler.imports.feeds import Fed, feeds_of
+from compiler.imports.foreign import Source, open_source
+from compiler.imports.foreign_graph import Ref
+from compiler.imports.import_report import describe
+from compiler.imports.inputs import plain
+from compiler.imports.runner import Runner
+from compiler.imports.samples import make_samples
+from compiler.imports.shapes import SIZES, Shapes
+from compiler.imports.tensorflow_stage import TensorFlowStage
+from processor.columns import Column, Ragged, Strings
+from processor.errors import BadInput
+from processor.features.plan import SparsePlan
+from processor.package.manifest import NAME, Manifest, Stage
+from processor.package.repository import Repository, check_name
+from processor.package.version import DENSE, GRAPH, VersionWriter, table_file
+from processor.package.warmup import carry_warmup
+from processor.tables.table import ServedTable, packed
+
+STAGE_FILE = "stage/graph.pb"
+CLOSE = 1e-5
+TAIL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """signature: which of the SavedModel's. ragged, sparse: inputs whose tensors belong together, by name. samples:
+    rows of every input, to try the model on, where none can be made up. buckets: to compile for. user: inputs that are
+    the user's, of one row for all candidates (processor.package.roles)."""
+
+    signature: str = "serving_default"
+    ragged: Mapping[str, tuple[str, ...]] | None = None
+    sparse: Mapping[str, tuple[str, ...]] | None = None
+    samples: Mapping[str, Any] | None = None
+    buckets: Sequence[int] = BUCKETS
+    user: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """folder: of the committed version. report: what went where and why, as the manifest's notes keep it.
+    passes: what they did to the dense graph (compiler.building.parts)."""
+
+    folder: Path
+    report: dict[str, Any]
+    passes: list[str]
+
+
+def import_model(
+    source: Path, repository: Path, model: str, version: int | None = None, options: Options | None = None
+) -> Imported:
+    """Writes <repository>/<model>/<version>, by default the next one, and returns it.
+
+    The source may lie in that very folder: the package is then written beside it. Raises BadInput or another
+    FreshetError with one line that says what is wrong.
+    """
+    options = options or Options()
+    check_name(model, "model")
+    repository.mkdir(parents=True, exist_ok=True)
+    number = version or max(Repository(repository).versions(model), default=0) + 1
+    target = (repository / model / str(number)).resolve()
+    beside = source.resolve() == target or source.resolve().parent == target
+    with (
+        open_source(source, options.signature, options.ragged, options.sparse) as opened,
+        VersionWriter(repository, model, number, beside) as writer,
+        quiet(),
+    ):
+        made = Importer(opened, options.samples, options.user).make(writer, options.buckets)
+        manifest = replace(made.manifest, model=model, version=number, created_at=time.time())
+        carry_warmup(Repository(repository), model, manifest.inputs, writer)
+        return Imported(writer.commit(manifest), made.report, made.passes)
+
+
+def analyse(source: Path, options: Options | None = None) -> dict[str, Any]:
+    """What importing would put where, without writing anything."""
+    options = options or Options()
+    with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
+        importer = Importer(opened, options.samples)
+        split = importer.splitter.split()
+        graph = build_dense(split, importer.shapes, importer.outputs)
+        return importer.report(split, importer.draft(split), graph, [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    manifest: Manifest
+    report: dict[str, Any]
+    passes: list[str]
+
+
+class Importer:
+    """One opened source, looked at."""
+
+    def __init__(self, source: Source, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()) -> None:
+        self.source, self._user = source, frozenset(user)
+        known = {fed.input.name for fed in source.inputs}
+        for name in sorted(self._user - known):
+            raise BadInput(f"user: one of the inputs {', '.join(sorted(known))[:200]} wanted, got {name[:64]!r}")
+        self.runner = Runner(source)
+        self.outputs, self._notes = _outputs(source, self.runner)
+        refs = list(self.outputs.values())
+        self.samples = make_samples(self.runner, source.inputs, refs, SIZES, samples)
+        self.shapes = Shapes(self.runner, source.inputs, refs, self.samples)
+        self._check_rows()
+        self.splitter = Splitter(self.shapes, source.inputs, self.outputs, self.samples)
+
+    def make(self, writer: VersionWriter, buckets: Sequence[int]) -> _Made:
+        """Writes all files of the package but the manifest."""
+        try:
+            return self._make(self.splitter.split(), writer, buckets, self._notes)
+        except BadInput as error:
+            note = f"the whole model runs in TensorFlow: {error}"
+            return self._make(self.splitter.split(whole=True), writer, buckets, [*self._notes, note])
+
+    def draft(self, split: Split) -> Draft:
+        draft = Drafter(split, self.shapes, self.runner, self.source.inputs).draft
+        draft.features[:] = [replace(f, side="user") if f.input in self._user else f for f in draft.features]
+        return draft
+
+    def report(self, split: Split, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
+        return describe(self.source, self.shapes, split, draft, graph, notes)
+
+    def _make(self, split: Split, writer: VersionWriter, buckets: Sequence[int], notes: list[str]) -> _Made:
+        draft = self.draft(split)
+        graph = build_dense(split, self.shapes, self.outputs)
+        tables = {name: packed(*rows) for name, (_, rows) in draft.tables.items()}
+        stage = draft.stage.write() if draft.stage else b""
+        report = self.report(split, draft, graph, notes)
+        manifest = Manifest(
+            model="imported",
+            version=1,
+            arch="imported",
+            created_at=0.0,
+            inputs=draft.inputs,
+            features=draft.features,
+            tables=[spec for spec, _ in draft.tables.values()],
+            outputs=graph.outputs,
+            width=split.width,
+            dense={name: list(array.shape) for name, array in graph.weights.items()},
+            files={},
+            stage=Stage("tensorflow", STAGE_FILE, [o.spec for o in draft.stage.outputs]) if draft.stage else None,
+            notes={"import": report},
+        )
+        graph = replace(graph, examples=self._prove(manifest, tables, stage, graph))
+        compiled = parts(graph, draft.features, buckets)
+        for name, arrays in tables.items():
+            writer.tensors(table_file(name), arrays)
+        if graph.weights:
+            writer.tensors(DENSE, graph.weights)
+        if stage:
+            (writer.folder / STAGE_FILE).parent.mkdir(exist_ok=True)
+            (writer.folder / STAGE_FILE).write_bytes(stage)
+        graph.save(writer.folder / GRAPH)
+        executables = [
+            entry
+            for role, part in compiled.by_role.items()
+            for entry in compile_graph(part.graph, writer.folder, part.buckets, role=role)
+        ]
+        notes = manifest.notes | {"passes": compiled.lines()}
+        made = replace(manifest, executables=executables, user_width=compiled.user_width, notes=notes)
+        return _Made(made, report, compiled.lines())
+
+    def _prove(self, manifest: Manifest, tables: Mapping[str, Any], stage: bytes, graph: DenseGraph) -> Matrix:
+        """The samples as the dense graph gets them; raises BadInput unless the package gives what the model does."""
+        spec = manifest.stage
+        plan = SparsePlan(manifest, TensorFlowStage(stage, manifest.inputs, spec.outputs) if spec else None)
+        served = [ServedTable(table, tables[table.name]) for table in manifest.tables]
+        descriptors = np.array([table.descriptor() for table in served] or [[0] * 15], np.int64)
+        counts = np.zeros((max(1, len(served)), 2), np.int64)
+        examples = []
+        for sample, rows, values in zip(self.samples, SIZES, self.shapes.values):
+            x = np.zeros((rows, manifest.width), np.float32)
+            bound = plan.bind(sample)
+            plan.fill(descriptors, 0, [bound], np.array([[0, rows]], np.int64), x, counts)
+            examples.append(x)
+            got = graph.run(x)
+            for name, ref in self.outputs.items():
+                wanted = np.asarray(values[ref], np.float32).reshape(rows, -1)
+                if not np.allclose(got[name], wanted, rtol=CLOSE, atol=CLOSE, equal_nan=True):
+                    worst = float(np.nanmax(np.abs(got[name] - wanted)))
+                    raise BadInput(f"output {name!r} is off by {worst:.3g} from TensorFlow's")
+        return np.concatenate(examples)
+
+    def _check_rows(self) -> None:
+        """Raises BadInput when outputs depend on the other rows of a batch."""
+        fed = {f.name: f for f in self.source.inputs}
+        last = {name: _tail(column, fed[name], SIZES[-1]) for name, column in self.samples[-1].items()}
+        refs = list(self.outputs.values())
+        for (name, ref), got in zip(self.outputs.items(), self.runner.run(refs, feeds_of(fed, last, TAIL))):
+            wanted = np.asarray(self.shapes.values[-1][ref], np.float32)
+            if self.shapes.rows(ref) is None:
+                continue
+            alone = np.asarray(got, np.float32).reshape(TAIL, -1)
+            if not np.allclose(alone, wanted.reshape(SIZES[-1], -1)[-TAIL:], rtol=1e-4, atol=CLOSE, equal_nan=True):
+                raise BadInput(f"output {name!r} of a row depends on the other rows: such a model cannot be batched")
+
+
+def _outputs(source: Source, runner: Runner) -> tuple[dict[str, Ref], list[str]]:
+    """The outputs that a package can have, under plain names, and what is said of the others."""
+    found: dict[str, Ref] = {}
+    notes = []
+    for name, ref in source.outputs.items():
+        dtype = runner.tensor(ref).dtype
+        if not (dtype.is_floating or dtype.is_integer or dtype == tf.bool):
+            notes.append(f"output {name[:64]!r} is {dtype.name}: left out, replies hold numbers")
+            continue
+        label = plain(name)
+        label = f"{label}_" if label == "x" or NAME.fullmatch(label) is None else label
+        if dtype != tf.float32:
+            notes.append(f"output {name[:64]!r} is {dtype.name}: replied as float32")
+        found[label] = ref
+    if not found:
+        raise BadInput("signature: at least one output of numbers wanted")
+    return found, notes
+
+
+def _tail(column: Column, fed: Fed, rows: int) -> Column:
+    """The last TAIL of `rows` rows."""
+    if isinstance(column, Ragged):
+        splits = column.row_splits[rows - TAIL :]
+        first, last = int(splits[0]), int(splits[-1])
+        values = column.values
+        part: Any = Strings.of(values.tolist()[first:last]) if isinstance(values, Strings) else values[first:last]
+        return Ragged(part, splits - first)
+    if isinstance(column, Strings):
+        each = len(column) // rows
+        return Strings.of(column.tolist()[(rows - TAIL) * each :])
+    return column[rows - TAIL :]

@@ -1,0 +1,125 @@
+"""Runs a package's stage: the part of an imported model that stays a TensorFlow function, on the CPU.
+
+A stage is one GraphDef and nothing else: no variables, no files, its constants and the contents of its tables inside.
+Its nodes say what it is by name. "input/<name>..." are placeholders (compiler.imports.feeds); "init/<n>" fill its
+tables, once; "output/<name>" are what it puts out: a column or matrix, or with "output/<name>/segments" beside it the
+values of ragged rows, each with the row that it belongs to. Every operation of it is among those that are allowed
+(compiler.imports.ops) or nothing of it is loaded: a package may come from somebody else.
+
+Thread-safe: a session of TensorFlow's is, and nothing else is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.frameworks import quiet, tf
+from compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, Fed, feeds_of
+from compiler.imports.ops import STAGE, check_ops
+from processor.columns import Column, Ragged, Strings
+from processor.errors import BadInput, Corrupt
+from processor.package.manifest import Input
+
+THREADS = 2
+
+
+def load(data: bytes, inputs: Sequence[Input], outputs: Sequence[Input]) -> TensorFlowStage:
+    """processor.features.stage.Runtime."""
+    return TensorFlowStage(data, inputs, outputs)
+
+
+class TensorFlowStage:
+    """processor.features.stage.Stage by a TensorFlow session."""
+
+    def __init__(self, data: bytes, inputs: Sequence[Input], outputs: Sequence[Input]) -> None:
+        definition = tf.compat.v1.GraphDef()
+        try:
+            definition.ParseFromString(data)
+        except Exception:
+            raise Corrupt("stage: not a TensorFlow graph") from None
+        nodes = {node.name: node for node in definition.node}
+        inner = [node for function in definition.library.function for node in function.node_def]
+        called = {function.signature.name for function in definition.library.function}
+        check_ops({node.op for node in (*nodes.values(), *inner)} - called, STAGE, "stage")
+        self._fed = {i.name: fed for i in inputs if (fed := _fed(i, nodes)) is not None}
+        self._outputs = list(outputs)
+        fetched = []
+        for output in outputs:
+            fetched.append(f"output/{output.name}")
+            fetched += [f"output/{output.name}/segments"] if output.ragged else []
+        for name in fetched:
+            if name not in nodes:
+                raise Corrupt("stage: an output that the manifest names is missing")
+        holder = tf.Graph()
+        options = tf.compat.v1.ConfigProto(
+            device_count={"GPU": 0}, intra_op_parallelism_threads=THREADS, inter_op_parallelism_threads=THREADS
+        )
+        self._session = tf.compat.v1.Session(graph=holder, config=options)
+        try:
+            with holder.as_default(), quiet():
+                tf.graph_util.import_graph_def(definition, name="")
+            self._session.run([name for name in nodes if name.startswith("init/")])
+            self._nodes = [node for fed in self._fed.values() for node in fed.nodes if node in nodes]
+            self._run = self._session.make_callable(
+                [f"{name}:0" for name in fetched], feed_list=[f"{node}:0" for node in self._nodes]
+            )
+        except Exception:
+            raise Corrupt("stage: refused by TensorFlow") from None
+
+    def run(self, inputs: Mapping[str, Column], rows: int) -> dict[str, Column]:
+        """See processor.features.stage.Stage.run."""
+        feeds = feeds_of(self._fed, inputs, rows)
+        try:
+            values = iter(self._run(*[feeds[node] for node in self._nodes]))
+        except tf.errors.OpError as error:
+            raise BadInput(f"the model refuses these inputs: {_reason(error)}") from None
+        return {o.name: self._column(o, next(values), next(values) if o.ragged else None, rows) for o in self._outputs}
+
+    def _column(self, output: Input, values: Any, segments: Any, rows: int) -> Column:
+        if output.dtype == "string":
+            column: Any = Strings.of(values.ravel().tolist())
+        else:
+            column = np.ascontiguousarray(values, np.dtype(output.dtype))
+        if not output.ragged:
+            if output.dtype != "string":
+                column = column.reshape((-1, output.columns) if output.columns else -1)
+            if len(column) != rows * (output.columns or 1 if output.dtype == "string" else 1):
+                raise BadInput(f"the model has {len(column)} rows of {output.name!r} for {rows} rows of inputs")
+            return column
+        segments = np.asarray(segments, np.int64)
+        if len(segments) > 1 and (segments[1:] < segments[:-1]).any():
+            order = np.argsort(segments, kind="stable")
+            segments = segments[order]
+            column = Strings.of(values[order].tolist()) if output.dtype == "string" else column[order]
+        return Ragged(column, np.searchsorted(segments, np.arange(rows + 1)).astype(np.int64))
+
+
+def _fed(spec: Input, nodes: Mapping[str, Any]) -> Fed | None:
+    """How an input is fed, by the placeholders that there are for it; None if the stage does not take it."""
+    name = f"input/{spec.name}"
+    for kind in (SPARSE, RAGGED):
+        present = [name + part for part in COMPONENTS[kind] if name + part in nodes]
+        if present and (kind == RAGGED or f"{name}/indices" in nodes or f"{name}/shape" in nodes):
+            values = nodes.get(f"{name}/values")
+            return Fed(spec.name, kind, _dtype(values) if values is not None else np.dtype(np.int64))
+    if name not in nodes:
+        return None
+    dims = [d.size for d in nodes[name].attr["shape"].shape.dim]
+    if spec.ragged:
+        return Fed(spec.name, PADDED, _dtype(nodes[name]))
+    return Fed(spec.name, DENSE, _dtype(nodes[name]), tuple(dims[1:]))
+
+
+def _dtype(node: Any) -> np.dtype[Any]:
+    dtype = tf.as_dtype(node.attr["dtype"].type)
+    return np.dtype(object) if dtype == tf.string else np.dtype(dtype.as_numpy_dtype)
+
+
+def _reason(error: Any) -> str:
+    """What TensorFlow says of the values, without the nodes and the stack that it names."""
+    told = re.search(r"([^\n]*?)\s*\[\[\{\{node", str(error.message))
+    return told[1].strip()[:200] if told else type(error).__name__

@@ -1,0 +1,146 @@
+"""Rows of the dense input to calibrate by: drawn from a package's own tables, or read from labelled data.
+
+Both are what a request would give: embeddings as the tables hold them, floats after their transform.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compiler.building.calibrate import Labelled
+from compiler.dense.dense_graph import Matrix
+from processor.backends.base import aligned
+from processor.clock import SystemClock
+from processor.columns import Column, Ragged, Strings
+from processor.errors import BadInput
+from processor.features.plan import SparsePlan
+from processor.features.stage import load_stage
+from processor.package.manifest import Feature, Input, Manifest
+from processor.package.version import VersionReader, table_file
+from processor.tables.quantise import Stored, dequantise
+from processor.tables.table import descriptor
+from processor.versions.served import ServedVersion
+
+CHUNK_ROWS = 4096
+LABEL = "label"
+
+
+def drawn_rows(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
+    """x float32 [rows, width]: embeddings of random ids of each table, floats of a standard normal. A table that holds
+    nothing gives small numbers."""
+    random, m = np.random.default_rng(seed), reader.manifest
+    x = random.standard_normal((rows, m.width), np.float32)
+    files = {t.name: reader.tensors(table_file(t.name)) for t in m.tables if t.rows}
+    for feature in m.features:
+        if not feature.table:
+            continue
+        spec = m.table(feature.table)
+        for at in range(feature.width // spec.dim if feature.combiner != "none" else feature.max_length):
+            block = slice(feature.offset + at * spec.dim, feature.offset + (at + 1) * spec.dim)
+            if spec.rows:
+                file = files[spec.name]
+                picked = random.integers(0, spec.rows, rows)
+                scales = file["scales"][picked] if "scales" in file else np.empty(0, np.float32)
+                x[:, block] = dequantise(Stored(file["rows"][picked], scales), spec.dtype)
+            else:
+                x[:, block] *= 0.05
+        if feature.combiner == "none":
+            _mask(x, feature, spec.dim, random)
+    return x
+
+
+def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: int = 200_000) -> Labelled:
+    """The first `most` rows of a Parquet file as a request of the model would bring them; raises BadInput.
+
+    Its columns are the model's inputs, or else its features, by name; `label` holds 0 or 1.
+    """
+    table = _parquet(path, most)
+    if label not in table.column_names:
+        raise BadInput(f"data: column {label[:64]!r} wanted, got {', '.join(table.column_names)[:200]}")
+    labels = table.column(label).to_numpy().astype(np.float32)
+    if not np.isin(labels, (0, 1)).all():
+        raise BadInput(f"data: column {label[:64]!r}: 0 or 1 wanted")
+    m = reader.manifest
+    version = ServedVersion(reader, 0, SystemClock())
+    plan = SparsePlan(m, load_stage(m, reader.file(m.stage.file)) if m.stage else None)
+    arrays = version.change.frame.arrays
+    tables = np.array([descriptor(t, a) for t, a in zip(m.tables, arrays)], np.int64)
+    counts = np.zeros((max(1, len(m.tables)), 2), np.int64)
+    x = aligned((len(labels), m.width))
+    for start in range(0, len(labels), CHUNK_ROWS):
+        part = table.slice(start, CHUNK_ROWS)
+        bound = plan.bind({spec.name: _column(part, spec, m) for spec in m.inputs})
+        rows = x[start : start + len(part)]
+        plan.fill(tables, 0, [bound], np.array([[0, len(part)]], np.int64), rows, counts)
+    return Labelled(x, labels)
+
+
+def read_sample(path: Path, column: str = "rows") -> list[int]:
+    """Rows a request, from the column `rows` of a Parquet file; raises BadInput."""
+    table = _parquet(path, None)
+    if column not in table.column_names:
+        raise BadInput(f"sample: column {column!r} wanted, got {', '.join(table.column_names)[:200]}")
+    values = table.column(column).to_numpy()
+    if values.dtype.kind not in "iu":
+        raise BadInput(f"sample: whole numbers in column {column!r} wanted, got {values.dtype}")
+    return [int(v) for v in values]
+
+
+def _parquet(path: Path, most: int | None) -> Any:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise BadInput("Parquet files need pyarrow: pip install freshet[train]") from None
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException):
+        raise BadInput(f"{path.name}: a Parquet file wanted") from None
+    return table if most is None else table.slice(0, most)
+
+
+def _column(table: Any, spec: Input, m: Manifest) -> Column:
+    """One input's values; from its features' columns where the file has none of its own name."""
+    if spec.name in table.column_names:
+        return _values(table.column(spec.name).combine_chunks(), spec)
+    parts = sorted((f for f in m.features if f.input == spec.name and f.column >= 0), key=lambda f: f.column)
+    absent = [f.name for f in parts if f.name not in table.column_names]
+    if absent or len(parts) != spec.columns:
+        raise BadInput(f"data: column {(absent or [spec.name])[0][:64]!r} wanted")
+    if spec.dtype == "string":
+        rows = [[str(v) for v in table.column(f.name).to_pylist()] for f in parts]
+        return Strings.of([v for row in zip(*rows) for v in row])
+    arrays = [table.column(f.name).to_numpy().astype(spec.dtype) for f in parts]
+    return np.ascontiguousarray(np.stack(arrays, 1))
+
+
+def _values(array: Any, spec: Input) -> Column:
+    """A column of values, or of lists of values where the input has columns or is ragged."""
+    import pyarrow as pa
+
+    nested = pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type)
+    if nested != bool(spec.ragged or spec.columns):
+        raise BadInput(f"data: column {spec.name!r}: {'one value' if nested else 'a list'} a row wanted")
+    flat = array.flatten() if nested else array
+    values: Any
+    if spec.dtype == "string":
+        values = Strings.of([str(v) for v in flat.to_pylist()])
+    else:
+        values = np.ascontiguousarray(flat.to_numpy(zero_copy_only=False).astype(spec.dtype))
+    if spec.ragged:
+        lengths = [len(v or ()) for v in array.to_pylist()]
+        return Ragged(values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+    return values.reshape(-1, spec.columns) if spec.columns and spec.dtype != "string" else values
+
+
+def _mask(x: Matrix, feature: Feature, dim: int, random: np.random.Generator) -> None:
+    """Unpooled values: the mask's ones, and zeros where a row has fewer values."""
+    lengths = random.integers(0, feature.max_length + 1, len(x))
+    present = np.arange(feature.max_length) < lengths[:, None]
+    end = feature.offset + feature.max_length * dim
+    block = x[:, feature.offset : end].reshape(len(x), feature.max_length, dim)
+    x[:, feature.offset : end] = (block * present[:, :, None]).reshape(len(x), -1)
+    x[:, end : end + feature.max_length] = present

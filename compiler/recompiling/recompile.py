@@ -1,0 +1,322 @@
+"""Compiles a version that lies in a repository: backends, buckets, calibration, and a manifest with what was chosen.
+
+What may never be seen: a manifest that names a file which is not whole. New files get names of their own (a digest of
+their content), then the manifest is replaced by one rename. A server that has read the old manifest still finds every
+file of it: only what neither the new manifest nor the one before names is removed. One compile works on a version at a
+time, by a lock on its folder that goes with the process. A server takes what was compiled when it next loads the
+version.
+
+What is compiled is what publishing compiles (compiler.building.parts): the graph after the passes and, where features
+are the user's, the two parts of the user-once split. Each role has its own backends and its own calibration. A lower
+precision never computes a user's part, whose numbers are no scores, and computes candidates only where it has passed on
+the whole graph, AUC included. A role whose executables come out the same keeps its files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from compiler.backends.base import Lowered, Variant
+from compiler.building.calibrate import Bound, Calibration, Labelled, calibrate, variant_name
+from compiler.building.compile import BACKENDS, BUCKETS, build, checked_buckets, lower, parse_variant, variants
+from compiler.building.ladder import interpolated, ladder
+from compiler.building.parts import Part, Parts, parts
+from compiler.dense.dense_graph import DenseGraph, Matrix
+from compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample
+from processor.backends.opening import executable_files
+from processor.errors import BadInput, Conflict, FreshetError, NotFound
+from processor.machine import this_machine
+from processor.package.atomic import atomic_file
+from processor.package.manifest import Executable, File, Manifest
+from processor.package.repository import Repository
+from processor.package.roles import CANDIDATE, USER, WHOLE, columns, user_features
+from processor.package.tensors import crc32
+from processor.package.version import GRAPH, MANIFEST, VersionReader
+
+COMPILED = "compiled"
+PRICED = (1, 8, 64, 256, 1024)
+# Not by itself: TensorFlow is the reference, and serving needs none.
+UNASKED = tuple(backend for backend in BACKENDS if backend != "tensorflow")
+
+
+class Reporter(Protocol):
+    """Who is told how it goes."""
+
+    def begin(self, what: str, total: int | None) -> None: ...
+
+    def advance(self, done: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """backends: such as "xla" or "openvino:bfloat16"; empty for all that are installed. buckets: given, or empty: from
+    `sample`, a Parquet file of rows a request, at most `most`; or else those of the package. data: a Parquet file of
+    labelled rows. max_error, max_auc_change: how far a lower precision may be off."""
+
+    backends: tuple[str, ...] = ()
+    buckets: tuple[int, ...] = ()
+    sample: Path | None = None
+    most: int = 6
+    data: Path | None = None
+    label: str = "label"
+    bound: Bound = field(default_factory=Bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What compile_version() did. calibration: of the whole graph; others: of its parts, by role. passes: what was done
+    to the graph before. skipped: variants that could not be compiled here, and why."""
+
+    manifest: Manifest
+    calibration: Calibration
+    others: dict[str, Calibration]
+    passes: list[str]
+    skipped: list[str]
+
+    @property
+    def chosen(self) -> dict[int, Executable]:
+        first: dict[int, Executable] = {}
+        for entry in self.manifest.executables:
+            if entry.role == WHOLE:
+                first.setdefault(entry.bucket, entry)
+        return first
+
+
+def compile_version(folder: Path, options: Options, reporter: Reporter) -> Report:
+    """Compiles, calibrates and commits; raises BadInput, NotFound or Conflict, and then leaves the version as it
+    was."""
+    with _alone(folder):
+        reader = VersionReader(folder)
+        before = reader.manifest
+        reader.verify(before.files.keys() - executable_files(before))
+        if not any(name.startswith(f"{GRAPH}/") for name in before.files):
+            raise BadInput(f"version {before.version} of {before.model!r} has no graph to compile")
+        graph = DenseGraph.load(folder / GRAPH, reader.dense())
+        wanted, skipped = _wanted(options.backends)
+        labelled = None if options.data is None else read_labelled(reader, options.data, options.label)
+        buckets = _buckets(graph, reader, options)
+        kept = _files(folder)
+        try:
+            found = parts(graph, before.features, buckets)
+            rows = _rows(graph, reader, max(buckets))
+            compiling = _Compiling(folder, skipped, options.bound, reporter)
+            calibration = compiling.role(WHOLE, found.by_role[WHOLE], wanted, rows, labelled)
+            others = _divided(compiling, found, before, wanted, calibration, rows)
+            manifest = _manifest(before, folder, found, {WHOLE: calibration, **others}, skipped, options)
+            text = manifest.to_json()
+        except BaseException:
+            _remove(folder, _files(folder) - kept)
+            raise
+        with atomic_file(folder / MANIFEST) as file:
+            file.write(text)
+        _remove(folder, _files(folder) - executable_files(manifest) - executable_files(before))
+    return Report(manifest, calibration, others, found.lines(), skipped)
+
+
+def find_version(target: str, repository: str | None, version: int | None) -> Path:
+    """The folder that `freshet compile` is to work on: a path, or with a repository a model and a version of it."""
+    if repository is None:
+        folder = Path(target).absolute()
+        if version is not None:
+            raise BadInput("version: wanted only together with --repository")
+        if not (folder / MANIFEST).is_file():
+            raise NotFound(f"{target}: no version of a model; give its folder, or --repository and the model's name")
+        return folder
+    store = Repository(repository)
+    known = store.versions(target)
+    if not known or (version is not None and version not in known):
+        named = "" if version is None else f" version {version}"
+        raise NotFound(f"model {target!r}{named} is not in the repository")
+    return store.folder(target, version or max(known))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except OSError:
+        raise BadInput("package: a version's folder wanted") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Conflict("another compile of this version is at work") from None
+        yield
+    finally:
+        os.close(fd)
+
+
+def _wanted(backends: Sequence[str]) -> tuple[list[Variant], list[str]]:
+    """What to compile, and why the rest is not. A backend that was asked for by name and precision is compiled in that
+    precision only."""
+    wanted, skipped = [], []
+    for text in backends or UNASKED:
+        asked = parse_variant(text)
+        try:
+            found = variants(asked.backend)
+        except FreshetError as error:
+            skipped.append(str(error))
+            continue
+        if ":" in text:
+            found = [v for v in found if v.precision == asked.precision]
+            if not found:
+                skipped.append(f"backend {asked.backend}: this machine does not compute in {asked.precision}")
+        wanted += [v for v in found if v not in wanted]
+    if not wanted:
+        raise BadInput(f"backends: none can be compiled here: {'; '.join(skipped)}")
+    return wanted, skipped
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiling:
+    """One compile of a version."""
+
+    folder: Path
+    skipped: list[str]
+    bound: Bound
+    reporter: Reporter
+
+    def role(
+        self, role: str, part: Part, wanted: Sequence[Variant], rows: Matrix, labelled: Labelled | None = None
+    ) -> Calibration:
+        """Compiles one part of a graph for all wanted variants and measures it; raises BadInput where none will do.
+        rows: of its own input."""
+        named = "" if role == WHOLE else f"the {role}'s part "
+        entries = self._build(role, part, wanted, named)
+        self.reporter.begin(f"measuring {named}".strip(), len(part.buckets))
+        advance = lambda: self.reporter.advance(1)  # noqa: E731
+        return calibrate(part.graph, self.folder, entries, rows, self.bound, labelled, advance=advance)
+
+    def _build(self, role: str, part: Part, wanted: Sequence[Variant], named: str) -> list[Executable]:
+        entries: list[Executable] = []
+        for variant in wanted:
+            self.reporter.begin(f"compiling {named}for {variant}", len(part.buckets))
+            try:
+                lowered = lower(part.graph, variant)
+                made = []
+                for bucket in part.buckets:
+                    made.append(build(lowered, bucket, self.folder, role))
+                    self.reporter.advance(1)
+            except FreshetError as error:
+                self.skipped.append(f"{named}{variant}: {error}")
+                continue
+            entries += made
+        if not entries:
+            raise BadInput(f"no backend could compile {named or 'the graph'}: {'; '.join(self.skipped)}")
+        return entries
+
+
+def _divided(
+    compiling: _Compiling,
+    found: Parts,
+    before: Manifest,
+    wanted: Sequence[Variant],
+    whole: Calibration,
+    rows: Matrix,
+) -> dict[str, Calibration]:
+    """The parts of the user-once split, by role; empty where there is none, or no backend has words for it: requests
+    then go whole."""
+    exact = [v for v in wanted if v.precision == "float32"]
+    if found.once is None:
+        return {}
+    if not exact:
+        found.notes.append("user-once: left out, because the user's part is computed in float32 only")
+        return {}
+    passed = {(e.backend, e.precision) for e in whole.measured}
+    x = np.resize(rows, (max(len(rows), found.once.rows), rows.shape[1]))
+    users, candidates = found.once.inputs(x, columns(user_features(before.features)))
+    lower_too = [v for v in wanted if v in exact or (v.backend, v.precision) in passed]
+    try:
+        return {
+            USER: compiling.role(USER, found.by_role[USER], exact, users),
+            CANDIDATE: compiling.role(CANDIDATE, found.by_role[CANDIDATE], lower_too, candidates),
+        }
+    except FreshetError as error:
+        found.notes.append(f"user-once: left out: {error}")
+        return {}
+
+
+def _buckets(graph: DenseGraph, reader: VersionReader, options: Options) -> list[int]:
+    if options.buckets:
+        return checked_buckets(options.buckets)
+    if options.sample is None:
+        return sorted({e.bucket for e in reader.manifest.executables if e.role == WHOLE}) or list(BUCKETS)
+    return ladder(
+        read_sample(options.sample), options.most, interpolated(_prices(graph, _rows(graph, reader, max(PRICED))))
+    )
+
+
+def _rows(graph: DenseGraph, reader: VersionReader, rows: int) -> Matrix:
+    """What executables are compared on. An imported graph brings its own examples: numbers that its stage would never
+    give may be NaN in one library and none in another."""
+    return graph.sample(rows) if reader.manifest.stage else drawn_rows(reader, rows)
+
+
+def _prices(graph: DenseGraph, rows: Matrix) -> dict[int, float]:
+    """Seconds of a run at some batch sizes, by the backend whose one artefact runs at any."""
+    lowered: Lowered = lower(graph, Variant("onnxruntime"))
+    with tempfile.TemporaryDirectory(prefix="freshet-") as aside:
+        entries = [build(lowered, bucket, Path(aside)) for bucket in PRICED]
+        found = calibrate(graph, Path(aside), entries, rows)
+    return {e.bucket: e.cost_us for e in found.measured}
+
+
+def _manifest(
+    before: Manifest,
+    folder: Path,
+    found: Parts,
+    calibrations: Mapping[str, Calibration],
+    skipped: Sequence[str],
+    options: Options,
+) -> Manifest:
+    executables = [entry for calibration in calibrations.values() for entry in calibration.chosen()]
+    files = {name: file for name, file in before.files.items() if name not in executable_files(before)}
+    user_width = found.user_width if CANDIDATE in calibrations else 0
+    named = replace(before, executables=executables, user_width=user_width)
+    for name in sorted(executable_files(named)):
+        data = (folder / name).read_bytes()
+        files[name] = File(len(data), crc32(data))
+    whole = calibrations[WHOLE]
+    notes: dict[str, Any] = {
+        "machine": this_machine().name,
+        "passes": found.lines(),
+        "measured": _measured(whole),
+        "flip_ms": whole.flip_ms,
+        "refused": [line for calibration in calibrations.values() for line in calibration.refused],
+        "skipped": list(skipped),
+        "max_error": options.bound.error,
+    }
+    if len(calibrations) > 1:
+        notes["parts"] = {role: _measured(c) for role, c in calibrations.items() if role != WHOLE}
+    if whole.auc:
+        notes["auc_change"] = whole.auc
+    return replace(named, files=files, notes={**before.notes, "compile": notes})
+
+
+def _measured(calibration: Calibration) -> list[dict[str, Any]]:
+    return [
+        {"variant": variant_name(e), "bucket": e.bucket, "cost_us": e.cost_us, "error": e.error}
+        for e in calibration.measured
+    ]
+
+
+def _files(folder: Path) -> set[str]:
+    """Everything below compiled/, relative to the version's folder."""
+    return {p.relative_to(folder).as_posix() for p in (folder / COMPILED).rglob("*") if p.is_file()}
+
+
+def _remove(folder: Path, names: set[str]) -> None:
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    for path in sorted((folder / COMPILED).glob("*"), reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()

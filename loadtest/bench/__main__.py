@@ -1,0 +1,130 @@
+"""`make bench`: the scenarios, measured; loadtest/results/bench.json, bench.md and two pictures.
+
+A scenario's result replaces its last one in bench.json; those that were not run now stay as they are, each with the
+machine and the settings of its own run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import shlex
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from loadtest.bench.bench_report import markdown, summary, unmet
+from loadtest.bench.harness import LAYOUTS, Bench
+from loadtest.load import wrk
+from loadtest.load.launch import CommandFailed
+from loadtest.reports.charts import bars, percentiles
+from loadtest.reports.report import machine
+
+RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
+SCENARIOS = (
+    "saturated", "single", "protocols", "overload", "group", "deltas", "neighbour", "observe", "useronce", "micro",
+)  # fmt: skip
+ON_DEMAND = ("soak",)
+QUICK = {"rounds": 1, "seconds": 1.0, "micro_rounds": 11, "table_rows": 20_000}
+
+
+def arguments() -> argparse.ArgumentParser:
+    d = Bench(Path(), print)
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    add = parser.add_argument
+    add("--only", default="", help=f"scenarios, separated by commas: {', '.join((*SCENARIOS, *ON_DEMAND))}")
+    add("--rounds", type=int, help=f"turns of each side [{d.rounds}]")
+    add("--seconds", type=float, help=f"length of a turn [{d.seconds:g}]")
+    add("--micro-rounds", type=int, help=f"turns of each pair of micro [{d.micro_rounds}]")
+    add("--table-rows", type=int, help=f"rows of each of the 26 tables [{d.table_rows}]")
+    add("--minutes", type=float, default=d.minutes, help=f"length of the soak [{d.minutes:g}]")
+    add("--layouts", default="", help=f"of {'; '.join(side.name for side in LAYOUTS)}; separated by semicolons [all]")
+    add("--serve", default="", metavar="OPTIONS", help='of the server in scenarios that need one, as "--workers 2"')
+    add("--quick", action="store_true", help="one short turn each: shows that everything works, measures nothing")
+    add("--out", type=Path, default=RESULTS, help="folder of the reports")
+    return parser
+
+
+def main() -> int:
+    """Returns 0; 1 when a scenario could not be run; a goal that was not met is reported, and is no error."""
+    options = vars(arguments().parse_args())
+    out, only = options.pop("out"), [n.strip() for n in options.pop("only").split(",") if n.strip()]
+    if stray := set(only) - {*SCENARIOS, *ON_DEMAND}:
+        print(f"--only: unknown scenario {sorted(stray)[0]!r}", file=sys.stderr)
+        return 2
+    options["serve"] = tuple(shlex.split(options["serve"]))
+    options["only_layouts"] = tuple(n.strip() for n in options.pop("layouts").split(";") if n.strip())
+    given = {name: value for name, value in options.items() if value is not None}
+    given = {**(QUICK if given["quick"] else {}), **given}
+    console = Console(stderr=True, highlight=False)
+    failed, began_s = [], time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as folder:
+        bench = Bench(Path(folder), lambda line: console.print(f"  {line}", markup=False), **given)
+        for name in only or SCENARIOS:
+            console.print(f"[bold]{name}[/bold] ({time.monotonic() - began_s:.0f} s)")
+            facts = machine()
+            try:
+                wrk.available()
+                result = importlib.import_module(f"loadtest.bench.scenarios.{name}").run(bench)
+            except (CommandFailed, ValueError) as error:
+                failed.append(name)
+                console.print(f"{name}: {error}", style="red", markup=False)
+                continue
+            keep(out, {**result.document(), "machine": facts, "settings": _settings(bench)})
+    results = write_page(out)
+    print(summary(results))
+    if short := unmet(results):
+        print("\nshort of their goal:", *short, sep="\n- ")
+    print(f"\n{time.monotonic() - began_s:.0f} s" + (f"; could not be run: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+def keep(out: Path, document: dict[str, Any]) -> None:
+    """Puts one result into bench.json, in the place of the last of its scenario."""
+    results = {r["name"]: r for r in stored(out)} | {document["name"]: document}
+    ordered = [results[name] for name in (*SCENARIOS, *ON_DEMAND) if name in results]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "bench.json").write_text(json.dumps({"results": ordered}, indent=1) + "\n")
+
+
+def stored(out: Path) -> list[dict[str, Any]]:
+    """The results that bench.json has."""
+    path = out / "bench.json"
+    return json.loads(path.read_bytes()).get("results", []) if path.exists() else []
+
+
+def write_page(out: Path) -> list[dict[str, Any]]:
+    """bench.md and its pictures from bench.json; returns the results."""
+    results = stored(out)
+    rows = [
+        (r["what"], r["ratio"]["median"], r["ratio"]["low"], r["ratio"]["high"], r["goal"][1])
+        for result in results
+        for r in result["rows"]
+        if r["goal"]
+    ]
+    latencies = {label: text for result in results for label, text in result["latencies"].items()}
+    plots = {}
+    if rows:
+        bars(rows, "Ratios and their goals (red)", "ratio", out / "bench-ratios.png")
+        plots["ratios and goals"] = "bench-ratios.png"
+    if latencies:
+        percentiles(latencies, "Latency by percentile, from when a request was due", out / "bench-latency.png")
+        plots["latency"] = "bench-latency.png"
+    if results:
+        (out / "bench.md").write_text(markdown(results, plots))
+    return results
+
+
+def _settings(bench: Bench) -> dict[str, Any]:
+    shown = ("rounds", "seconds", "micro_rounds", "table_rows", "quick", "minutes", "serve")
+    return {name: value for name, value in asdict(bench).items() if name in shown}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

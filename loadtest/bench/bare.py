@@ -1,0 +1,45 @@
+"""What the engine would be with nothing around it: bound requests in full batches through kernel and executable."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.bench import TABLES
+from processor.engine import PredictRequest, Processor
+from processor.versions.control import READERS
+
+
+class BareLoop:
+    """The buffers of one thread, and the batches that it computes again and again."""
+
+    def __init__(self, processor: Processor, requests: list[PredictRequest]) -> None:
+        self._version = processor.replica("bench")
+        self._state = self._version.pin(READERS - 1)
+        self.requests = len(requests)
+        bound = [self._version.plan.bind(r.inputs) for r in requests]
+        rows = bound[0].rows
+        buckets = sorted(self._state.executables)
+        a_batch = max(1, buckets[-1] // rows)
+        self._counts = np.zeros((TABLES, 2), np.int64)
+        self._plans = []
+        for batch in (bound[i : i + a_batch] for i in range(0, len(bound), a_batch)):
+            total = len(batch) * rows
+            bucket = next((b for b in buckets if b >= total), 0)
+            if bucket:
+                spans = np.array([[0, rows]] * len(batch), np.int64)
+                self._plans.append((batch, spans, *self._bind(bucket)))
+                continue
+            # A request of more rows than the largest bucket: one piece after another.
+            for first in range(0, rows, buckets[-1]):
+                spans = np.array([[first, min(buckets[-1], rows - first)]], np.int64)
+                self._plans.append((batch, spans, *self._bind(buckets[-1])))
+
+    def run(self) -> None:
+        """Computes all requests once."""
+        for batch, spans, x, run in self._plans:
+            self._version.plan.fill(self._state.tables, self._state.epoch, batch, spans, x, self._counts)
+            run()
+
+    def _bind(self, bucket: int) -> tuple:
+        x = np.zeros((bucket, self._version.plan.width), np.float32)
+        return x, self._state.executables[bucket].bind(x, {"score": np.empty((bucket, 1), np.float32)})

@@ -1,0 +1,82 @@
+"""The page of `make bench`: ratios with their goals, then what they were made of. No hosts, no paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from loadtest.reports.report import table
+
+BEGIN, END = "<!-- summary -->", "<!-- end of summary -->"
+Document = Mapping[str, Any]
+
+
+def markdown(results: Iterable[Document], plots: Mapping[str, str]) -> str:
+    """results: as in bench.json, in order. plots: title -> file beside the page."""
+    results = list(results)
+    parts = [
+        "# Benchmarks",
+        "Every figure is a ratio of two things measured in turn in one run on one machine: the median over rounds, and "
+        "its quartiles. Absolute figures are given for orientation; they are those of a machine that others share.",
+        f"{BEGIN}\n{summary(results)}\n{END}",
+        *(f"![{title}]({file})" for title, file in plots.items()),
+    ]
+    for result in results:
+        parts += [f"## {result['title']}", _conditions(result)]
+        if result["rows"]:
+            rows = [[_text(r["what"]), *_ratio(r), _goal(r)] for r in result["rows"]]
+            parts.append(table(["ratio", "median", "quartiles", "rounds", "goal"], rows))
+        if result["checks"]:
+            checks = [[_text(what), "yes" if held else "NO", _text(seen)] for what, held, seen in result["checks"]]
+            parts.append(table(["what must hold", "held", "seen"], checks))
+        if result["facts"]:
+            parts.append(
+                table(["measured", "figure"], [[_text(what), _text(figure)] for what, figure in result["facts"]])
+            )
+        parts += [f"Not run: {_text(name)}: {_text(why)}" for name, why in result["refused"].items()]
+        parts += result["notes"]
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(results: Iterable[Document]) -> str:
+    """The ratios that have a goal, and the checks, as one table."""
+    rows = []
+    for result in results:
+        rows += [[_text(r["what"]), f"{r['ratio']['median']:.2f}", _goal(r)] for r in result["rows"] if r["goal"]]
+        rows += [[_text(what), _text(seen), "met" if held else "NOT met"] for what, held, seen in result["checks"]]
+    return table(["what", "figure", "goal"], rows)
+
+
+def unmet(results: Iterable[Document]) -> list[str]:
+    """What fell short of its goal, or did not hold."""
+    found = []
+    for result in results:
+        found += [r["what"] for r in result["rows"] if r["met"] is False]
+        found += [what for what, held, _ in result["checks"] if not held]
+    return found
+
+
+def _conditions(result: Document) -> str:
+    m, s = result["machine"], result["settings"]
+    quick = " Quick run: too short to rely on." if s["quick"] else ""
+    server = f" Server options: `{' '.join(s['serve'])}`." if s["serve"] else ""
+    return (
+        f"{m['cores']} cores of {m['cpu']}, Python {m['python']}, load average before {m['load_average']}; "
+        f"{s['rounds']} rounds, turns of {s['seconds']:g} s, 26 tables of {s['table_rows']} rows.{server}{quick}"
+    )
+
+
+def _ratio(row: Document) -> list[str]:
+    r = row["ratio"]
+    return [f"{r['median']:.2f}", f"{r['low']:.2f} to {r['high']:.2f}", str(r["rounds"])]
+
+
+def _goal(row: Document) -> str:
+    if row["goal"] is None:
+        return ""
+    sign, bound = row["goal"]
+    return f"{sign} {bound:g}: {'met' if row['met'] else 'NOT met'}"
+
+
+def _text(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,74 @@
+"""The server's front end and engine in this process: sockets, protocol, codec, batcher, inline session, reply.
+
+Everything but processes and a network: what is compared runs alternately on one thread, so that differences of a
+percent can be seen where two servers would differ by more from one minute to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+from pathlib import Path
+from typing import Any
+
+from loadtest.load.payload import Payload
+from processor.engine import Processor, ProcessorConfig
+from serving.http.app import DataApp
+from serving.http.port import Port, new_loop
+from serving.http.protocol import PredictProtocol
+from serving.lifecycle import Lifecycle
+from serving.telemetry.metrics import Metrics
+
+
+class _Counting(PredictProtocol):
+    """A connection that counts its answers."""
+
+    answered = 0
+
+    def _answer(self, flight: Any, answer: Any) -> None:
+        super()._answer(flight, answer)
+        _Counting.answered += 1
+
+
+class Front:
+    """So many connections, each with one request in flight at a time."""
+
+    def __init__(self, repository: Path, payload: Path, connections: int) -> None:
+        self.processor = Processor.initialize(ProcessorConfig(repository=str(repository), compute="inline"))
+        lifecycle: Lifecycle[Processor] = Lifecycle()
+        lifecycle.open(self.processor)
+        self.app = DataApp(lifecycle, Metrics(lifecycle))
+        self._loop = new_loop()
+        port = Port(self.app, None, 1.0, functools.partial(_Counting, data_app=self.app))
+        port.config.load()
+        port.lifespan = port.config.lifespan_class(port.config)
+        self._messages = Payload.load(payload).messages("x", {})
+        self._clients = []
+        for _ in range(connections):
+            ours, theirs = socket.socketpair()
+            theirs.setblocking(False)
+            self._clients.append(ours)
+            self._loop.run_until_complete(port.adopt(theirs))
+
+    def run(self, rounds: int) -> None:
+        """So many requests on every connection."""
+        self._loop.run_until_complete(self._run(rounds))
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        self._loop.run_until_complete(asyncio.sleep(0.01))
+        self._loop.close()
+        self.processor.close()
+
+    async def _run(self, rounds: int) -> None:
+        messages, count = self._messages, len(self._clients)
+        for n in range(rounds):
+            wanted = _Counting.answered + count
+            for at, client in enumerate(self._clients):
+                client.sendall(messages[(n * count + at) % len(messages)])
+            while _Counting.answered < wanted:
+                await asyncio.sleep(0)
+            for client in self._clients:
+                client.recv(1 << 16)

@@ -1,0 +1,116 @@
+"""Deltas while requests come: what they do to the tail, and how soon they are served."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadtest.bench.harness import Bench, Result, Row
+from loadtest.load.admin_calls import post_delta
+from loadtest.load.launch import Serving
+from loadtest.load.openloop import Openloop
+from loadtest.load.outcome import encode, merge
+from loadtest.load.sides import Side, compare, ratio, values
+from models.bench import bench_delta
+from processor.package.delta import write_delta
+from processor.package.version import VersionReader
+
+CANDIDATES = 64
+LOAD = 0.7
+ROWS, EVERY_S = 100_000, 1.0
+GOAL = 1.15
+SMALL, SMALL_COUNT, SMALL_GOAL_MS, SMALL_EVERY_S = 1_000, 20, 20.0, 0.25
+LARGE, LARGE_COUNT, LARGE_GOAL_MS, LARGE_EVERY_S = 1_000_000, 3, 1000.0, 2.0
+
+
+def run(bench: Bench) -> Result:
+    """p99 at 70 % load with a delta of 100,000 rows every second against without; then single deltas, timed."""
+    result = Result("deltas", f"Deltas at {LOAD:.0%} load, {CANDIDATES} candidates a request")
+    repository = bench.copied("deltas-repository")
+    seconds = 3 * bench.seconds
+    with bench.server(bench.main, repository) as server, chain(bench, repository) as write:
+        bench.saturate(server, CANDIDATES)
+        histograms: dict[str, list[str]] = {"with deltas": [], "without": []}
+        failed: list[str] = []
+
+        def load() -> float:
+            # Anew each time: a shared machine changes its speed within minutes, and 70 % of before may be all of now.
+            return LOAD * bench.saturate(server, CANDIDATES).per_s
+
+        rates: list[float] = []  # of each round, for both its sides
+
+        def turn(label: str) -> dict[str, float]:
+            number = len(histograms[label])
+            if number == len(rates):
+                rates.append(load())
+            rate = rates[number]
+            files = [write(ROWS) for _ in range(int(seconds / EVERY_S))] if label == "with deltas" else []
+            job = bench.job(server, CANDIDATES, rate, seconds=seconds)
+            with Openloop(job) as generator:
+                start_s = generator.started() + job.warm_s
+                taken = [_post_at(start_s + n * EVERY_S, server, file) for n, file in enumerate(files)]
+                found = generator.result()
+            histograms[label].append(found.hdr)
+            failed.extend([*found.faults, *(code for code in found.statuses if code != "200")])
+            served = {"served after ms": statistics.median(taken)} if taken else {}
+            return {"rate/s": rate, "p99 ms": found.latency_ms["p99"], "p50 ms": found.latency_ms["p50"], **served}
+
+        sides = [Side(label, lambda label=label: turn(label)) for label in histograms]
+        turns = compare(sides, bench.rounds, bench.say)
+        small = _single(bench, server, load(), [write(SMALL) for _ in range(SMALL_COUNT)], SMALL_EVERY_S)
+        largest = min(LARGE, 26 * bench.table_rows)
+        large = _single(bench, server, load(), [write(largest) for _ in range(LARGE_COUNT)], LARGE_EVERY_S)
+    tail = ratio(values(turns, "with deltas", "p99 ms"), values(turns, "without", "p99 ms"))
+    result.rows.append(Row(f"p99 with {ROWS} rows every second / without", tail, ("<=", GOAL)))
+    for count, taken, goal_ms in ((SMALL, small, SMALL_GOAL_MS), (largest, large, LARGE_GOAL_MS)):
+        found = [ms / goal_ms for ms in taken]
+        result.rows.append(
+            Row(f"{count} rows served, of {goal_ms:g} ms", ratio(found, [1.0] * len(found)), ("<=", 1.0))
+        )
+        text = f"median {statistics.median(taken):.1f} ms, slowest {max(taken):.1f} ms of {len(taken)}"
+        result.facts.append((f"{count} rows: last byte of the POST to served", text))
+    result.checks.append(("no request failed", not failed, ", ".join(sorted(set(failed))) or "none did"))
+    for name, figures in turns.items():
+        rate, p50, p99 = (statistics.median(f[key] for f in figures) for key in ("rate/s", "p50 ms", "p99 ms"))
+        result.facts.append((name, f"{rate:.0f} requests/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms"))
+        result.latencies[f"64 candidates, {LOAD:.0%} load, {name}"] = encode(merge(histograms[name]))
+    return result
+
+
+@contextlib.contextmanager
+def chain(bench: Bench, repository: Path, version: int = 1) -> Iterator:
+    """write(rows): the next delta of a chain, as the bytes of its file."""
+    manifest = VersionReader(repository / "bench" / str(version)).manifest
+    path, step = bench.work / "next.safetensors", 0
+
+    def write(rows: int) -> bytes:
+        nonlocal step
+        step += 1
+        write_delta(path, bench_delta(manifest, step, rows))
+        return path.read_bytes()
+
+    try:
+        yield write
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _post_at(at_s: float, server: Serving, file: bytes) -> float:
+    """Milliseconds from the last byte of the POST, sent at an instant of the monotonic clock, until it is served."""
+    threading.Event().wait(max(0.0, at_s - time.monotonic()))
+    return post_delta(server.admin_port, "bench", file) * 1e3
+
+
+def _single(bench: Bench, server: Serving, rate: float, files: list[bytes], every_s: float) -> list[float]:
+    """Deltas one by one under load; milliseconds of each."""
+    job = bench.job(server, CANDIDATES, rate, seconds=len(files) * every_s)
+    with Openloop(job) as generator:
+        start_s = generator.started() + job.warm_s
+        taken = [_post_at(start_s + n * every_s, server, file) for n, file in enumerate(files)]
+        generator.result()
+    bench.say(f"deltas of {len(files[0])} bytes served after {', '.join(f'{ms:.1f}' for ms in taken)} ms")
+    return taken

@@ -1,0 +1,60 @@
+"""A SessionGroup of 2 against one session: throughput, and what a further session costs in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+
+from loadtest.bench.compute import computing
+from loadtest.bench.harness import Bench, Result, Row, ServerSide
+from loadtest.load.processes import pss_nbytes, tree
+from loadtest.load.sides import Ratio, Side, compare, ratio, values
+
+CANDIDATES = 64
+GOAL = 1.8
+MEMORY_GOAL = 0.02
+MANY = 5
+SIZES = (1, 2)
+
+
+def run(bench: Bench) -> Result:
+    """The engine as a library, where nothing but sessions computes; and servers, which share the cores with wrk."""
+    result = Result("group", "SessionGroup of 2 / one session")
+    with contextlib.ExitStack() as stack:
+        engines = {
+            n: stack.enter_context(computing("engine", bench.repository(), CANDIDATES, bench.table_rows, n))
+            for n in SIZES
+        }
+        servers = bench.start_all(
+            stack, [ServerSide(f"server, {n}", ("--workers", "1", "--sessions", str(n))) for n in SIZES], result
+        )
+        sides = [
+            *(Side(f"engine, {n}", lambda e=e: {"requests/s": e.measure(bench.seconds)}) for n, e in engines.items()),
+            *(Side(s.name, lambda v=v: {"requests/s": bench.saturate(v, CANDIDATES).per_s}) for s, v in servers),
+        ]
+        turns = compare(sides, bench.rounds, bench.say)
+        memory = _memory(bench)
+    for kind, goal in (("engine", (">=", GOAL)), ("server", None)):
+        above, below = (values(turns, f"{kind}, {n}", "requests/s") for n in SIZES[::-1])
+        result.rows.append(Row(f"{kind}: requests/s with 2 sessions / with 1", ratio(above, below), goal))
+    result.rows.append(Row("memory of a further session / model", memory, ("<=", MEMORY_GOAL)))
+    for name in turns:
+        result.facts.append((name, f"{statistics.median(values(turns, name, 'requests/s')):.0f} requests/s"))
+    result.notes.append(f"Memory: proportional set size after load of a server with {MANY} sessions, less one with 1.")
+    return result
+
+
+def _memory(bench: Bench) -> Ratio:
+    """What one more session adds, as a share of the model's files."""
+    version = bench.repository() / "bench" / "1"
+    model = sum(p.stat().st_size for p in (*version.glob("tables/*"), version / "dense.safetensors"))
+    found = []
+    for _ in range(min(bench.rounds, 3)):
+        used = []
+        for n in (1, MANY):
+            with bench.server(ServerSide(f"memory {n}", ("--workers", "1", "--sessions", str(n)))) as server:
+                bench.saturate(server, CANDIDATES)
+                used.append(pss_nbytes(tree(server.pid)))
+        found.append(max(0, used[1] - used[0]) / (MANY - 1))
+        bench.say(f"memory of a further session: {found[-1] / 2**20:.1f} MiB of a model of {model / 2**20:.0f} MiB")
+    return ratio(found, [model] * len(found))

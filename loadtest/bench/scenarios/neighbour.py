@@ -1,0 +1,80 @@
+"""A noisy neighbour: what a saturated model B does to the tail of model A on the same server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from pathlib import Path
+
+from loadtest.bench.harness import Bench, Result, Row, ServerSide, reason
+from loadtest.load import wrk
+from loadtest.load.launch import CommandFailed, Serving
+from loadtest.load.openloop import Openloop
+from loadtest.load.outcome import encode, merge
+from loadtest.load.sides import Side, compare, ratio, values
+
+A, B = "bench", "bench-b"
+A_CANDIDATES, B_CANDIDATES = 8, 64
+A_LOAD = 0.15
+B_CONNECTIONS = 16
+
+# One row a server: how its cores are given to the models, as the text of a --config file.
+DEDICATED = f"""
+[groups.baseline]
+models = ["{A}"]
+cpus = "0"
+[groups.rest]
+models = ["*"]
+"""
+SIDES = (ServerSide("shared cores"), ServerSide("core 0 is A's own", config=DEDICATED))
+
+
+def run(bench: Bench) -> Result:
+    """p99 of A at a fixed rate, alone and with B saturated, for every way of giving out the cores."""
+    result = Result("neighbour", "p99 of model A with model B saturated / alone")
+    repository = two_models(bench)
+    seconds = bench.seconds
+    for side in SIDES:
+        try:
+            with bench.server(side, repository) as server:
+                _measure(bench, side, server, seconds, result)
+        except CommandFailed as error:
+            result.refused[side.name] = reason(error)
+    return result
+
+
+def _measure(bench: Bench, side: ServerSide, server: Serving, seconds: float, result: Result) -> None:
+    rate = A_LOAD * bench.saturate(server, A_CANDIDATES, A).per_s
+    payload = bench.payload(B_CANDIDATES, B)
+    histograms: dict[str, list[str]] = {"alone": [], "with B": []}
+
+    def turn(label: str) -> dict[str, float]:
+        job = bench.job(server, A_CANDIDATES, rate, A, seconds=seconds)
+        with Openloop(job) as generator:
+            generator.started()
+            if label == "with B":
+                wrk.saturate(server.http_port, payload, job.warm_s + seconds, B_CONNECTIONS)
+            found = generator.result()
+        if found.failed:
+            raise CommandFailed(f"{found.failed} requests to A failed: {found.statuses}")
+        histograms[label].append(found.hdr)
+        return {"p99 ms": found.latency_ms["p99"], "p50 ms": found.latency_ms["p50"]}
+
+    turns = compare([Side(label, lambda label=label: turn(label)) for label in histograms], bench.rounds, bench.say)
+    tail = ratio(values(turns, "with B", "p99 ms"), values(turns, "alone", "p99 ms"))
+    result.rows.append(Row(f"{side.name}: p99 of A with B saturated / alone", tail))
+    for label in histograms:
+        p50, p99 = (statistics.median(values(turns, label, f"{q} ms")) for q in ("p50", "p99"))
+        result.facts.append((f"{side.name}, A {label}, {rate:.0f} requests/s", f"p50 {p50:.2f} ms, p99 {p99:.2f} ms"))
+        result.latencies[f"{side.name}, A {label}"] = encode(merge(histograms[label]))
+
+
+def two_models(bench: Bench) -> Path:
+    """A repository with the benchmark's model under two names."""
+    path = bench.copied("two-models")
+    shutil.copytree(path / A, path / B)
+    manifest = path / B / "1" / "model.json"
+    document = json.loads(manifest.read_bytes())
+    manifest.write_text(json.dumps({**document, "model": B}))
+    return path

@@ -1,0 +1,157 @@
+"""One checked run from nothing to a report: repository, server, load, prober, figures."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from loadtest.live import score_plan as plans
+from loadtest.live.delta_files import pending
+from loadtest.live.prober import Prober
+from loadtest.live.prober import summary as prober_summary
+from loadtest.load.launch import HOST, CommandFailed, Serving, prepare, serving
+from loadtest.reports.report import machine, markdown, summarize
+
+ROOT = Path(__file__).parents[2]
+PUBLISH = ("admin", "folder", "both")
+REQUESTS = 32
+SETTLE_S = 10.0
+STOP_TIMEOUT_S = 15
+# Locust imports for seconds and its users wait for their last replies: past this something hangs.
+GRACE_S = 120.0
+MIN_SECONDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `python -m loadtest` was asked for. publish: admin | folder | both (first half, second half)."""
+
+    seconds: int = 60
+    users: int = 16
+    rows: int = 64
+    table_rows: int = 100_000
+    delta_rows: int = 10_000
+    delta_every_s: float = 1.0
+    publish: str = "both"
+    json_share: float = 0.25
+    rate: float = 0.0
+    serve: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _want(self.seconds >= MIN_SECONDS, f"seconds: {MIN_SECONDS} or more wanted, got {self.seconds}")
+        for name in ("users", "rows", "table_rows", "delta_rows"):
+            _want(getattr(self, name) >= 1, f"{name}: 1 or more wanted, got {getattr(self, name)}")
+        _want(
+            0.01 <= self.delta_every_s <= self.seconds,
+            f"delta_every_s: 0.01 to {self.seconds} wanted, got {self.delta_every_s}",
+        )
+        _want(self.publish in PUBLISH, f"publish: one of {', '.join(PUBLISH)} wanted, got {self.publish!r}")
+        _want(0.0 <= self.json_share <= 1.0, f"json_share: 0 to 1 wanted, got {self.json_share}")
+        _want(self.rate >= 0.0, f"rate: 0 or more wanted, got {self.rate}")
+
+
+def _want(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+def run(settings: Settings, say: Callable[[str], object]) -> dict[str, Any]:
+    """Runs the test in a temporary folder; returns the summary. Raises CommandFailed, ValueError."""
+    facts = machine()
+    with tempfile.TemporaryDirectory(prefix="freshet-loadtest-") as folder:
+        root = Path(folder)
+        repository, deltas = root / "repository", root / "deltas"
+        count = math.floor(settings.seconds / settings.delta_every_s)
+        say(f"writing the model, 26 tables of {settings.table_rows} rows, and {count} deltas")
+        version = prepare(repository, deltas, settings.table_rows, settings.delta_rows, count)
+        say("working out the scores of every generation")
+        chain = [delta.path for delta in pending(deltas, 0)]
+        plan = plans.build(version, chain, REQUESTS, settings.rows)
+        plan.save(root / "plan.safetensors")
+        manifest = json.loads((version / "model.json").read_bytes())
+        with serving(repository, root / "serve.log", list(settings.serve)) as server:
+            say(f"ready in {server.ready_s:.2f} s; {settings.users} users for {settings.seconds} s")
+            prober = Prober(HOST, server.http_port, plans.signature_of(manifest), plan)
+            prober.start()
+            try:
+                record = _locust(settings, server, root, version / "deltas")
+                if record["deltas"]:
+                    prober.wait_until_seen(record["deltas"][-1]["generation"], SETTLE_S)
+            finally:
+                prober.stop()
+    about = {
+        **asdict(settings),
+        "requests": REQUESTS,
+        "tolerance": plans.TOLERANCE,
+        "clear": plans.CLEAR,
+        "moved_share": round(float(plans.moved(plan).mean()), 4),
+    }
+    return summarize(record, prober_summary(prober), server.ready_s, about, facts)
+
+
+def _locust(settings: Settings, server: Serving, root: Path, publish_folder: Path) -> dict[str, Any]:
+    """Runs the load generator to its end in a process of its own; returns what it recorded."""
+    options = {
+        "--host": server.host,
+        "--admin": server.admin,
+        "--model": "bench",
+        "--users": settings.users + 1,
+        "--spawn-rate": settings.users + 1,
+        "--run-time": f"{settings.seconds}s",
+        "--stop-timeout": STOP_TIMEOUT_S,
+        "--json-share": settings.json_share,
+        "--rate": settings.rate,
+        "--deltas": root / "deltas",
+        "--delta-every-s": settings.delta_every_s,
+        "--publish": settings.publish,
+        "--publish-folder": publish_folder,
+        "--plan": root / "plan.safetensors",
+        "--record": root / "record.json",
+    }
+    arguments = [text for name, value in options.items() for text in (name, str(value))]
+    command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "locustfile.py")]
+    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
+    log = root / "locust.log"
+    with open(log, "wb") as out:
+        # Its summary tables go aside: the report is ours. Progress comes on stderr.
+        process = subprocess.Popen(
+            [*command, "--headless", "--only-summary", "--skip-log", *arguments],
+            stdout=out,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    try:
+        process.wait(settings.seconds + GRACE_S)
+    except subprocess.TimeoutExpired:
+        raise CommandFailed("locust: did not end in time") from None
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    try:
+        document: dict[str, Any] = json.loads((root / "record.json").read_bytes())
+    except (OSError, ValueError):
+        raise CommandFailed(f"locust: exit code {process.returncode}, and no record") from None
+    return document
+
+
+def write_report(summary: dict[str, Any], out: Path, name: str = "") -> Path:
+    """Writes <name>.md, <name>.json and two plots; returns the path of the page. name: default the time."""
+    from loadtest.reports.plots import plot_freshness, plot_latency
+
+    name = name or time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    out.mkdir(parents=True, exist_ok=True)
+    page = out / f"{name}.md"
+    page.write_text(markdown(summary, name))
+    (out / f"{name}.json").write_text(json.dumps(summary, indent=1) + "\n")
+    plot_latency(summary, out / f"{name}-latency.png")
+    plot_freshness(summary, out / f"{name}-freshness.png")
+    return page

@@ -1,0 +1,58 @@
+"""What every peer serves: the benchmark's model, by our kernels and our executables, without any server of ours.
+
+A Scorer is one thread's worth of model, with its own buffers.
+
+This is the one module outside the house that imports `processor`: a comparison in which the peers computed with
+anything else would compare computing, not serving.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from loadtest.peers.plain import Floats, Ids, split
+from processor.clock import SystemClock
+from processor.package.version import VersionReader
+from processor.versions.replica import Replica
+from processor.versions.served import ServedVersion
+
+
+class Scorer:
+    """One version of the benchmark's model; score() belongs to one thread at a time."""
+
+    def __init__(self, folder: str | Path, threads: int = 1) -> None:
+        """folder: <repository>/bench/<version>. threads: of one run of the executable."""
+        clock = SystemClock()
+        reader = VersionReader(Path(folder))
+        version = ServedVersion(reader, undo_depth=0, clock=clock)
+        self._replica = Replica(reader, version.control, 0, threads, clock)
+        version.open(self._replica)
+        self._state = self._replica.pin(0)
+        self._buffers = self._replica.lend()
+
+    def score(self, ids: Ids, floats: Floats) -> Floats:
+        """float32 [n] for ids int64 [n, 26] and floats float32 [n, 13]."""
+        version, state = self._replica, self._state
+        bound = version.plan.bind({"ids": ids, "floats": floats})
+        scores = np.empty(bound.rows, np.float32)
+        at = 0
+        for bucket in version.costs.cover(bound.rows):
+            stop = min(at + bucket, bound.rows)
+            x, outputs, run = self._buffers.get(state.executables[bucket])
+            spans = np.array([(at, stop - at)], np.int64)
+            version.plan.fill(state.tables, state.epoch, [bound], spans, x, self._buffers.counts)
+            run()
+            scores[at:stop] = outputs["score"][: stop - at, 0]
+            at = stop
+        return scores
+
+    def score_bodies(self, bodies: list[bytes]) -> list[bytes]:
+        """Several requests as one batch."""
+        if len(bodies) == 1:
+            return [self.score(*split(bodies[0])).tobytes()]
+        parts = [split(body) for body in bodies]
+        ends = np.cumsum([len(ids) for ids, _ in parts])
+        scores = self.score(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
+        return [part.tobytes() for part in np.split(scores, ends[:-1])]

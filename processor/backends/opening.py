@@ -1,0 +1,144 @@
+"""Which executables of a version serve here, and why others do not.
+
+The manifest lists, for each bucket, what is to serve it and then what replaces that. They are tried in order; the first
+that passes serves:
+
+    features   this processor has what the code needs                    else: from a foreign processor
+    library    it was compiled by the version that is installed          else: stale
+    file       size, CRC-32, SHA-256; backend, bucket and source inside  else: damaged, tampered with, left over
+    add()      the library takes it
+
+One that is refused is logged with its reason and never run. Where a bucket is left with none, it is compiled anew from
+the portable form that the package keeps beside machine code: while the version is loaded, before it is offered to a
+request, and without TensorFlow. Only when that fails too is the version refused.
+
+A library is imported when an executable that needs it comes to its turn, so what is never reached is never imported.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from processor.backends import load_backend
+from processor.backends.base import Artefact, Backend, Program
+from processor.backends.capsule import sha256, unpack
+from processor.errors import BadInput, Corrupt, FreshetError
+from processor.machine import Machine, this_machine
+from processor.package.manifest import Executable, Manifest
+from processor.package.roles import WHOLE
+
+log = logging.getLogger("freshet.executables")
+
+
+class Package(Protocol):
+    """What is needed of a version's files."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    def file(self, name: str) -> bytes:
+        """A verified file; raises Corrupt."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """programs: what serves, one a backend. chosen: bucket -> the manifest's entry. refused: why others are not."""
+
+    programs: list[Program]
+    chosen: dict[int, Executable]
+    refused: list[str] = field(default_factory=list)
+    machine: Machine = field(default_factory=this_machine)
+
+    def cost(self, threads: int) -> dict[int, float]:
+        """Seconds of one run per bucket as the manifest has them, where it has them for this machine; else empty."""
+        fits = all(e.cost_us > 0 and e.measured_on == self.machine.name for e in self.chosen.values())
+        return {b: e.cost_us * 1e-6 for b, e in self.chosen.items()} if fits and threads == 1 else {}
+
+
+def executable_files(manifest: Manifest) -> set[str]:
+    """Every file of the manifest that is an executable or what one is compiled from."""
+    return {name for e in manifest.executables for name in (e.file, e.origin) if name}
+
+
+def open_programs(
+    package: Package,
+    width: int,
+    outputs: Mapping[str, int],
+    threads: int = 1,
+    runs: int = 1,
+    machine: Machine | None = None,
+    load: Callable[[str], Backend] = load_backend,
+    role: str = WHOLE,
+) -> Opened:
+    """The programs that serve one part of a version's dense graph here; raises why a bucket cannot be served at all.
+
+    width, outputs: of that part; outputs: name -> columns. threads: that one run may use. runs: at once. machine, load:
+    for tests. role: which part (processor.package.roles).
+    """
+    machine = machine or this_machine()
+    manifest = package.manifest
+    entries_of_role = [entry for entry in manifest.executables if entry.role == role]
+    if not entries_of_role:
+        raise Corrupt("manifest.executables: the version is not compiled; run `freshet compile`")
+    backends: dict[str, Backend] = {}
+    programs: dict[str, Program] = {}
+    opened = Opened([], {}, machine=machine)
+    errors: dict[int, FreshetError] = {}
+
+    def serve(entry: Executable, anew: bool) -> bool:
+        """Whether the entry's bucket is served by it from now on."""
+        name, bucket = entry.backend, entry.bucket
+        try:
+            _check_processor(entry, machine, anew)
+            if name not in backends:
+                backends[name] = load(name)
+            artefact = _artefact(package, entry, backends[name], anew)
+            program = programs.get(name) or backends[name].open(width, outputs, threads, runs)
+            program.add(artefact)
+        except FreshetError as error:
+            errors.setdefault(bucket, error)
+            opened.refused.append(f"{name}-{entry.target} {entry.precision} b{bucket}: {error}")
+            return False
+        programs[name] = program
+        opened.chosen[bucket] = entry
+        return True
+
+    by_bucket: dict[int, list[Executable]] = {}
+    for entry in entries_of_role:
+        by_bucket.setdefault(entry.bucket, []).append(entry)
+    for bucket, entries in sorted(by_bucket.items()):
+        served = any(serve(entry, anew=False) for entry in entries)
+        if not served and not any(serve(entry, anew=True) for entry in entries if entry.origin):
+            raise errors[bucket]
+    for line in opened.refused:
+        log.warning("%s version %d: executable refused: %s", manifest.model, manifest.version, line)
+    opened.programs = list(programs.values())
+    return opened
+
+
+def _check_processor(entry: Executable, machine: Machine, anew: bool) -> None:
+    """Raises BadInput for code that this processor cannot run; anew: for what it should not be asked to compile."""
+    if anew and entry.precision == "bfloat16" and not machine.bfloat16:
+        raise BadInput("foreign: this processor does not compute in bfloat16")
+    lacking = [] if anew else machine.lacks(f for f in entry.features if not f.startswith("cuda"))
+    if lacking:
+        raise BadInput(f"foreign: compiled for a processor with {', '.join(lacking)[:256]}, which this one lacks")
+
+
+def _artefact(package: Package, entry: Executable, backend: Backend, anew: bool) -> Artefact:
+    """The entry's bytes, checked; raises why they are not to be run here. anew: only what to compile it from."""
+    if anew:
+        origin = package.file(entry.origin)
+        return Artefact(entry.bucket, b"", entry.weights, entry.precision, entry.target, origin)
+    if entry.library and entry.library != backend.library:
+        raise BadInput(f"stale: compiled by {entry.library[:64]}, {backend.library} is installed")
+    data = package.file(entry.file)
+    if entry.sha256:
+        if sha256(data) != entry.sha256:
+            raise Corrupt(f"{entry.file}: does not match its SHA-256")
+        data = unpack(data, entry.backend, entry.bucket, entry.source)
+    origin = package.file(entry.origin) if entry.origin and entry.frozen else b""
+    return Artefact(entry.bucket, data, entry.weights, entry.precision, entry.target, origin, entry.frozen)

@@ -1,0 +1,91 @@
+"""DeepRec's PredictRequest and PredictResponse (predict.proto, as PAI-EAS's callers send them) to columns and back.
+
+Tensors are dense, as that message has no other: a ragged input is sent as [n, k], every row of k values. Protobuf is
+imported here and nowhere else on this floor; its definitions live in a pool of their own, so that callers may bring
+theirs into the same process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from numpy.typing import NDArray
+
+from processor.columns import Column, Ragged, Strings
+from processor.eas.descriptor import FILES
+from processor.errors import BadInput
+from processor.package.manifest import Input, Manifest
+
+SIGNATURE = "serving_default"
+MAX_RANK = 8
+# ArrayDataType and the field that holds the values, of each of our types.
+TYPES: dict[str, tuple[int, str, str]] = {
+    "int64": (9, "DT_INT64", "int64_val"),
+    "float32": (1, "DT_FLOAT", "float_val"),
+    "string": (7, "DT_STRING", "string_val"),
+}
+
+_pool = DescriptorPool()
+for _file in FILES:
+    _pool.AddSerializedFile(_file)
+Request: Any = GetMessageClass(_pool.FindMessageTypeByName("tensorflow.eas.PredictRequest"))
+Response: Any = GetMessageClass(_pool.FindMessageTypeByName("tensorflow.eas.PredictResponse"))
+
+
+def decode(data: bytes, manifest: Manifest) -> tuple[dict[str, Column], tuple[str, ...]]:
+    """A serialized PredictRequest as the model's inputs, and the outputs that it wants, none for all. Raises
+    BadInput."""
+    try:
+        request = Request.FromString(data)
+    except DecodeError:
+        raise BadInput("request: a PredictRequest wanted") from None
+    if request.signature_name not in (SIGNATURE, ""):
+        raise BadInput(f"signature_name: {SIGNATURE} wanted, got {request.signature_name[:64]!r}")
+    names = {i.name for i in manifest.inputs}
+    for name in request.inputs:
+        if name not in names:
+            raise BadInput(f"inputs: one of {', '.join(sorted(names))} wanted, got {name[:64]!r}")
+    for spec in manifest.inputs:
+        if spec.name not in request.inputs:
+            raise BadInput(f"inputs: {spec.name} is missing")
+    wanted, outputs = tuple(request.output_filter), [o.name for o in manifest.outputs]
+    for name in wanted:
+        if name not in outputs or wanted.count(name) > 1:
+            raise BadInput(f"output_filter: one of {', '.join(outputs)}, each once, wanted, got {name[:64]!r}")
+    return {spec.name: _column(spec, request.inputs[spec.name]) for spec in manifest.inputs}, wanted
+
+
+def encode(outputs: Mapping[str, NDArray[np.float32]], wanted: Sequence[str] = ()) -> bytes:
+    """A serialized PredictResponse. outputs: float32 [n, columns] each. wanted: those to send, none for all."""
+    response = Response()
+    for name in wanted or outputs:
+        array = response.outputs[name]
+        array.dtype = TYPES["float32"][0]
+        array.array_shape.dim.extend(outputs[name].shape)
+        array.float_val.extend(np.ravel(outputs[name]))
+    data: bytes = response.SerializeToString()
+    return data
+
+
+def _column(spec: Input, array: Any) -> Column:
+    number, named, held = TYPES[spec.dtype]
+    if array.dtype != number:
+        raise BadInput(f"{spec.name}: {named} wanted, got data type {array.dtype}")
+    shape, values = list(array.array_shape.dim), getattr(array, held)
+    if len(shape) > MAX_RANK or any(not 0 <= size < 2**31 for size in shape) or math.prod(shape) != len(values):
+        raise BadInput(f"{spec.name}: a shape of {len(values)} values wanted, got {shape[: MAX_RANK + 1]}")
+    flat = Strings.of(values) if spec.dtype == "string" else np.array(values, spec.dtype)
+    if spec.ragged:
+        if len(shape) != 2:
+            raise BadInput(f"{spec.name}: shape [n, k] wanted, got {shape}")
+        return Ragged(flat, np.arange(shape[0] + 1, dtype=np.int64) * shape[1])
+    if not shape or shape[1:] not in ([[spec.columns]] if spec.columns else [[], [1]]):
+        wanted = f"[n, {spec.columns}]" if spec.columns else "[n]"
+        raise BadInput(f"{spec.name}: shape {wanted} wanted, got {shape}")
+    return flat.reshape(shape[0], spec.columns) if spec.columns and isinstance(flat, np.ndarray) else flat

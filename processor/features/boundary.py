@@ -1,0 +1,68 @@
+"""The cut between the sparse graph and the dense graph, tensor by tensor: who sends what, and where it is received.
+
+Both ends are made from this record, so that they may run apart (processor.sessions.device): the sender writes columns
+of one float32 matrix, row by row, and the receiver reads the very same columns. What comes back is one matrix an
+output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from processor.package.manifest import Feature, Manifest
+
+RECEIVER = "dense graph"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One tensor that is handed over. dtype: as the dense graph reads it; it travels as float32 (bool as 0 and 1).
+    shape: of one row. columns: first and last + 1 of the matrix."""
+
+    tensor: str
+    dtype: str
+    shape: tuple[int, ...]
+    columns: tuple[int, int]
+    sender: str
+    receiver: str = RECEIVER
+
+    def to_json(self) -> dict[str, Any]:
+        """As reports hold it: shape with -1 for the rows."""
+        return {
+            "tensor": self.tensor,
+            "dtype": self.dtype,
+            "shape": [-1, *self.shape],
+            "columns": list(self.columns),
+            "sender": self.sender,
+            "receiver": self.receiver,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What is handed over, in the order of its columns; width: of the matrix. outputs: what comes back, name -> columns
+    of float32."""
+
+    pairs: tuple[Pair, ...]
+    width: int
+    outputs: Mapping[str, int]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Boundary:
+        """Of a version's whole dense graph."""
+        requested = {i.name for i in manifest.inputs}
+        pairs = tuple(
+            Pair(f.name, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, f.input in requested))
+            for f in sorted(manifest.features, key=lambda f: f.offset)
+        )
+        return cls(pairs, manifest.width, {o.name: o.columns for o in manifest.outputs})
+
+
+def sender(feature: Feature, requested: bool) -> str:
+    """Who sends a feature's columns. requested: whether its input is the request's, not the stage's."""
+    if feature.table:
+        pooled = f", {feature.combiner} of the row's {feature.kind}" if feature.kind in ("ids", "strings") else ""
+        return f"table {feature.table}{pooled}"
+    return "the request" if requested else "the stage"

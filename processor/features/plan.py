@@ -1,0 +1,333 @@
+"""The sparse graph of a model: a request's named inputs in, the dense graph's input matrix out.
+
+A SparsePlan is made once from the manifest. bind() checks a request against it and turns it into addresses; fill()
+runs the fused kernel over the bound requests of a batch. Bounds are checked in bind() and only there: the kernel
+trusts what bind() returns.
+
+A version with a stage (processor.features.stage) computes part of its inputs itself: bind() checks the request, runs
+the stage on it once, and checks what the stage puts out as it checks what clients send. That takes as long as the stage
+does, so callers on an event loop bind such versions elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from ctypes import c_int64
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.columns import Column, Packed, Places, Ragged, Strings
+from processor.errors import BadInput
+from processor.features.stage import Stage
+from processor.kernels import pool
+from processor.kernels.hashing import hash_strings
+from processor.package.manifest import Feature, Input, Manifest
+from processor.package.roles import user_features
+
+MAX_LAYOUTS = 256
+KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ONE, "string": pool.KIND_ONE}
+COMBINERS = {"sum": pool.SUM, "mean": pool.MEAN, "sqrtn": pool.SQRTN, "none": pool.NONE}
+
+
+class Slot(NamedTuple):
+    """One checked input as the kernel reads it: value v of row r at values[r * stride + v], or by row_splits.
+
+    values: int64 (strings hashed) or float32, contiguous; rows of 1 are broadcast.
+    """
+
+    values: NDArray[Any]
+    rows: int
+    stride: int
+    splits: NDArray[np.int64] | None
+
+
+class Bound(NamedTuple):
+    """A checked request. rows: candidates. ids: what there is to look up, before rows of 1 are broadcast. words: int64
+    [slots, 4] as bytes (kernels.pool's inputs), addresses into `keep`, which must outlive it. once: whether the user's
+    inputs (processor.package.roles) have one row for all candidates."""
+
+    rows: int
+    ids: int
+    words: bytes
+    keep: Sequence[Any]
+    once: bool = False
+
+
+class Layout(NamedTuple):
+    """What binding every Packed of one Places comes to. slots: offset of the values, rows and stride of each."""
+
+    rows: int
+    ids: int
+    slots: tuple[tuple[int, int, int], ...]
+    once: bool
+
+
+class Pooling(NamedTuple):
+    """Some features of a plan, and the columns of a matrix that they land in: kernels.pool's plan and scaling."""
+
+    plan: NDArray[np.int64]
+    scaling: NDArray[np.float32]
+
+    def fill(
+        self,
+        tables: NDArray[np.int64],
+        epoch: int,
+        bound: Sequence[Bound],
+        spans: NDArray[np.int64],
+        out: NDArray[np.float32],
+        counts: NDArray[np.int64],
+    ) -> None:
+        """Writes rows spans[i] of each bound request, one request after another, into `out`; columns that no feature
+        of these fills are left as they are."""
+        pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+
+
+class SparsePlan:
+    """What to read, look up and pool for one model, in which columns of the dense input."""
+
+    def __init__(self, manifest: Manifest, stage: Stage | None = None) -> None:
+        """stage: of a manifest that names one."""
+        self.width = manifest.width
+        self.stage = stage
+        self._inputs = {i.name: i for i in manifest.inputs}
+        sources = {i.name: i for i in manifest.sources}
+        tables = {t.name: (n, t) for n, t in enumerate(manifest.tables)}
+        read = {f.input for f in manifest.features if f.table}
+        self._slots: dict[tuple[str, int], int] = {}
+        for name, spec in sources.items():
+            seeds = {tables[f.table][1].hash_seed for f in manifest.features if f.input == name and f.table}
+            for seed in sorted(seeds or {0}) if spec.dtype == "string" else [0]:
+                self._slots[name, seed] = len(self._slots)
+        # In the order of their slots' numbers: the request's inputs, then the stage's outputs.
+        reads = [
+            (_Read(spec, name in read), [seed for owner, seed in self._slots if owner == name])
+            for name, spec in sources.items()
+        ]
+        self._reads, self._staged = reads[: len(self._inputs)], reads[len(self._inputs) :]
+        user = {f.input for f in user_features(manifest.features)} if manifest.user_width else set()
+        self._user = frozenset(user)
+        self._features = {f.name: row for row, f in enumerate(manifest.features)}
+        self._layouts: dict[Places, Layout] = {}
+        self._pack = Struct(f"={len(self._slots) * pool.INPUT_FIELDS}q").pack
+        self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
+        self.scaling = np.zeros((len(manifest.features), 3), np.float32)
+        for row, f in enumerate(manifest.features):
+            table, seed = -1, 0
+            if f.table:
+                table = tables[f.table][0]
+                seed = tables[f.table][1].hash_seed if sources[f.input].dtype == "string" else 0
+            kind = KINDS.get(f.kind, pool.KIND_MANY)
+            slot = self._slots[f.input, seed]
+            self.plan[row] = (
+                kind,
+                slot,
+                max(f.column, 0),
+                table,
+                COMBINERS[f.combiner],
+                f.max_length,
+                f.offset,
+                f.width,
+            )
+            self.scaling[row] = (f.log1p, f.mean, f.scale)
+
+    def bind(self, inputs: Mapping[str, Column]) -> Bound:
+        """Checks names, dtypes, shapes and rows; raises BadInput naming the input, the wanted and the got.
+
+        Inputs of one row are broadcast to the rows of the others.
+        """
+        if type(inputs) is Packed and (layout := self._layout(inputs)) is not None:
+            start = address_of_bytes(inputs.buffer) + inputs.start
+            packed = [word for at, count, stride in layout.slots for word in (start + at, count, stride, 0)]
+            return Bound(layout.rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.once)
+        if inputs.keys() != self._inputs.keys():
+            self._refuse_names(inputs)
+        words: list[int] = []
+        keep: list[Slot] = []
+        rows, ids, once = self._read(self._reads, inputs, 1, words, keep)
+        if self.stage is not None:
+            staged = self.stage.run(inputs, rows)
+            rows, more, same = self._read(self._staged, staged, rows, words, keep)
+            ids, once = ids + more, once and same
+        return Bound(rows, ids, self._pack(*words), keep, once)
+
+    def _read(
+        self, reads: Sequence[Reading], inputs: Mapping[str, Column], rows: int, words: list[int], keep: list[Slot]
+    ) -> tuple[int, int, bool]:
+        """Adds these inputs' slots; returns the rows of all so far, the ids of these, and whether all of the user's
+        among them have one row."""
+        ids, once = 0, bool(self._user)
+        for read, seeds in reads:
+            for seed in seeds:
+                slot = read(inputs[read.name], seed)
+                values, count, stride, splits = slot
+                keep.append(slot)
+                words += (address(values), count, stride, 0 if splits is None else address(splits))
+                if count != 1:
+                    if rows not in (1, count):
+                        raise BadInput(f"input {read.name!r}: {rows} rows (or 1) wanted, got {count}")
+                    rows = count
+                    once = once and read.name not in self._user
+                if read.looked_up:
+                    ids += values.size
+        return rows, ids, once
+
+    def _layout(self, inputs: Packed) -> Layout | None:
+        """What bind() finds for these places, whatever their values; None where it has to look at values."""
+        places = inputs.places
+        layout = self._layouts.get(places)
+        if layout is None and self.stage is None and not any(read.looks_at_values for read, _ in self._reads):
+            bound = self.bind({name: inputs[name] for name in inputs})
+            offsets = {place.name: place.offset for place in places.columns}
+            slots = [(offsets[read.name], slot) for (read, _), slot in zip(self._reads, bound.keep)]
+            found = tuple((at, slot.rows, slot.stride) for at, slot in slots)
+            layout = Layout(bound.rows, bound.ids, found, bound.once)
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[places] = layout
+        return layout
+
+    def _refuse_names(self, inputs: Mapping[str, Column]) -> None:
+        for name in inputs:
+            if name not in self._inputs:
+                raise BadInput(f"input {name[:64]!r} is not one of the model's: {', '.join(self._inputs)}")
+        missing = next(name for name in self._inputs if name not in inputs)
+        raise BadInput(f"input {missing!r} is missing")
+
+    def fill(
+        self,
+        tables: NDArray[np.int64],
+        epoch: int,
+        bound: Sequence[Bound],
+        spans: NDArray[np.int64],
+        out: NDArray[np.float32],
+        counts: NDArray[np.int64],
+    ) -> None:
+        """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]."""
+        pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+
+    def pooling(self, features: Sequence[Feature]) -> Pooling:
+        """These features alone, side by side in their order from column 0 on."""
+        rows = [self._features[f.name] for f in features]
+        plan, widths = self.plan[rows], [f.width for f in features]
+        plan[:, 6] = np.cumsum([0, *widths[:-1]])
+        return Pooling(plan, self.scaling[rows])
+
+
+def blank_inputs(manifest: Manifest) -> dict[str, Column]:
+    """A request of one row: zeros, and empty strings; one value in each ragged input."""
+    inputs: dict[str, Column] = {}
+    for spec in manifest.inputs:
+        count = spec.columns or 1
+        flat = Strings.of([""] * count) if spec.dtype == "string" else np.zeros(count, spec.dtype)
+        if spec.ragged:
+            inputs[spec.name] = Ragged(flat, np.array([0, 1], np.int64))
+        else:
+            inputs[spec.name] = (
+                flat if isinstance(flat, Strings) else flat.reshape((1, count) if spec.columns else (1,))
+            )
+    return inputs
+
+
+def inputs_of(bound: Sequence[Bound]) -> NDArray[np.int64]:
+    """What kernels read requests by: int64 [R, S, 4] (kernels.pool)."""
+    words = bytearray().join([b.words for b in bound])
+    return np.frombuffer(words, np.int64).reshape(len(bound), -1, pool.INPUT_FIELDS)
+
+
+def address(array: NDArray[Any]) -> int:
+    """Where an array's first element is: array.ctypes.data at an eighth of its time, which each tensor of each request
+    would pay. PyArrayObject begins with the object's head, then the data pointer (numpy's stable ABI)."""
+    at: int = _read_word(id(array) + object.__basicsize__).value
+    return at
+
+
+def address_of_bytes(data: bytes) -> int:
+    """Where the first byte is: behind the object's head."""
+    return id(data) + bytes.__basicsize__ - 1
+
+
+_read_word = c_int64.from_address
+_bytes = b"probe"
+_probe = np.frombuffer(_bytes, np.uint8)
+if not address(_probe) == address_of_bytes(_bytes) == _probe.ctypes.data:
+    raise ImportError("CPython's bytes and numpy's arrays are not laid out as expected")
+
+
+class _Read:
+    """Reads one input: contiguous and typed as the manifest says, or BadInput."""
+
+    def __init__(self, spec: Input, looked_up: bool) -> None:
+        self.name = spec.name
+        self._spec = spec
+        self.looked_up = looked_up
+        self._where = f"input {spec.name!r}"
+        self._width = spec.columns or 1
+        self.looks_at_values = spec.ragged or spec.dtype == "string"
+        self._dtype = None if self.looks_at_values else np.dtype(spec.dtype)
+        self._shapes = ((spec.columns,),) if spec.columns else ((), (1,))
+
+    def __call__(self, column: Column, seed: int) -> Slot:
+        # A dtype equals None when it is float64.
+        if self._dtype is not None and type(column) is np.ndarray and column.dtype == self._dtype:
+            shape = column.shape
+            if shape and shape[0] and shape[1:] in self._shapes:
+                values = column if column.flags.c_contiguous else np.ascontiguousarray(column)
+                return Slot(values, shape[0], self._width, None)
+        return self._ragged(column, seed) if self._spec.ragged else self._dense(column, seed)
+
+    def _ragged(self, column: Column, seed: int) -> Slot:
+        where = self._where
+        if not isinstance(column, Ragged):
+            raise BadInput(f"{where}: ragged rows wanted, got {_describe(column)}")
+        values = _ids(self._spec, column.values, seed, where)
+        whole = column.row_splits.dtype.kind in "iu" and column.row_splits.ndim == 1
+        splits = np.ascontiguousarray(column.row_splits, np.int64) if whole else np.empty(0, np.int64)
+        # Neighbours are compared, not subtracted: a difference can wrap around to a positive one.
+        if len(splits) < 2 or splits[0] != 0 or splits[-1] != len(values) or (splits[1:] < splits[:-1]).any():
+            raise BadInput(f"{where}: row_splits ascending from 0 to {len(values)} wanted, for at least one row")
+        return Slot(values, len(splits) - 1, 1, splits)
+
+    def _dense(self, column: Column, seed: int) -> Slot:
+        spec, where, width = self._spec, self._where, self._width
+        if isinstance(column, Ragged):
+            raise BadInput(f"{where}: one value a row wanted, got ragged rows")
+        if isinstance(column, Strings):
+            values = _ids(spec, column, seed, where)
+            if len(values) == 0 or len(values) % width:
+                raise BadInput(f"{where}: a multiple of {width} strings wanted, got {len(values)}")
+            return Slot(values, len(values) // width, width, None)
+        if spec.dtype == "string":
+            raise BadInput(f"{where}: strings wanted, got {_describe(column)}")
+        if column.ndim == 0 or column.shape[0] == 0 or column.shape[1:] not in self._shapes:
+            raise BadInput(f"{where}: shape [n, {width}] wanted, got {list(column.shape)}")
+        if column.dtype != self._dtype:
+            raise BadInput(f"{where}: {spec.dtype} wanted, got {column.dtype.name}")
+        return Slot(np.ascontiguousarray(column), column.shape[0], width, None)
+
+
+Reading = tuple[_Read, list[int]]
+"""An input, and the seeds that its strings are hashed with."""
+
+
+def _ids(spec: Input, values: NDArray[np.int64] | Strings, seed: int, where: str) -> NDArray[np.int64]:
+    if isinstance(values, Strings):
+        if spec.dtype != "string":
+            raise BadInput(f"{where}: {spec.dtype} wanted, got strings")
+        hashed: NDArray[np.int64] = hash_strings(values, seed)
+        return hashed
+    if spec.dtype == "string" and len(values):
+        raise BadInput(f"{where}: strings wanted, got {values.dtype.name}")
+    if values.dtype != np.int64 or values.ndim != 1:
+        raise BadInput(f"{where}: int64 values wanted, got {_describe(values)}")
+    return np.ascontiguousarray(values)
+
+
+def _describe(column: Column) -> str:
+    if isinstance(column, Ragged):
+        return "ragged rows"
+    if isinstance(column, Strings):
+        return "strings"
+    return f"{column.dtype.name} of shape {list(column.shape)}"

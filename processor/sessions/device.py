@@ -1,0 +1,350 @@
+"""Device stages: sessions fill slots on the CPU, and M threads beside them run what is in the slots, in large batches.
+
+    N sessions ── look up and pool straight into rows of a slot ──▶ queue of slot numbers ──▶ M device stages
+        ▲                                                                                          │ one run a batch
+        └────────────── slots that are free again ◀── outputs copied to their requests ◀───────────┘
+
+For a device that wants larger batches than a session has: a GPU, or a CPU backend with threads of its own. A slot is
+one of a replica's Buffers, as many rows as the version's largest bucket, bound to every executable before a request or
+a flip needs it. So whatever several sessions have filled of it is one run, and nothing is gathered. Where to use the
+device and where not is the manifest's to say: a stage runs what was chosen for the bucket, as any session does.
+
+Who owns what
+- A slot's rows: until filled() the session that reserved them; from take() until give_back() the stage that took it.
+- The lock guards the hand-over and the free buffers. Nothing is computed and no done() is called under it; a pin is
+  taken and given back under it.
+- Each slot has a reader's word of its own (processor.versions.control). It is pinned when the slot is opened and
+  unpinned when its outputs have been copied, so a slot, and every request in it, is computed under one state. A session
+  joins an open slot only while that slot's state is the one that is served, and else opens another: a delta is seen by
+  whatever is filled after its flip.
+- Parts of a split request share slots with nobody else: their state is the one that their split has pinned.
+
+What may never be seen: rows of two states or two models in one run; a reply before all of its rows have been computed;
+a slot filled anew while outputs of it are read. An error of a run is told to the requests of that slot, an error of
+filling to the requests of that span, and to nobody else.
+
+Bounded: there are SLOTS_PER_STAGE slots a stage and one more. A session that finds none free waits, its next batch
+grows in the batcher meanwhile, and the batcher sheds by the pace that it measures. close() runs what has been filled,
+answers it, and ends the stages; sessions have ended before.
+
+The user-once split is not for stages: a request goes whole, with the same scores.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from processor.backends.buffers import Buffers
+from processor.clock import Clock
+from processor.cores import run_on
+from processor.errors import FreshetError, NotReady
+from processor.sessions.handover import Handover, Span
+from processor.sessions.scatter import Part
+from processor.sessions.session import EXPLORE_EVERY, Session, SessionStats, note, told
+from processor.sessions.work import Outputs, PredictReply, Timing, Work, answer
+from processor.versions.replica import Replica, State
+from processor.watching.sketch import Block
+
+SLOTS_PER_STAGE = 2
+
+
+def slots_of(stages: int) -> int:
+    """How many slots so many stages have: one that each runs, one that waits for it, and one that is being filled."""
+    return SLOTS_PER_STAGE * stages + 1
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What is in a slot. owned: whether the slot's own word pins the state. spans: those that are to be answered.
+    requests, wait_s, sparse_s: how many there are but for parts, and what they have waited and their filling has taken,
+    summed."""
+
+    version: Replica
+    state: State
+    buffers: Buffers
+    owned: bool
+    rows: int = 0
+    requests: int = 0
+    wait_s: float = 0.0
+    sparse_s: float = 0.0
+    began_s: float = 0.0
+    spans: list[tuple[Span, Sequence[Work]]] = field(default_factory=list)
+
+
+class DeviceStages:
+    """M stages and the slots in front of them."""
+
+    def __init__(self, stages: int, words: Sequence[int], clock: Clock, cpus: frozenset[int] = frozenset()) -> None:
+        """words: reader's words that nobody else uses, slots_of(stages) of them. cpus: cores of the stages' threads."""
+        self._words, self._clock, self._cpus = words, clock, cpus
+        self._handover = Handover(len(words))
+        self._batches: dict[int, Batch] = {}
+        self._buffers: weakref.WeakKeyDictionary[Replica, list[Buffers]] = weakref.WeakKeyDictionary()
+        self._lent: weakref.WeakKeyDictionary[Replica, list[Buffers]] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._room, self._due = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._closing = False
+        self.stats = [SessionStats() for _ in range(stages)]
+        self._threads = [
+            threading.Thread(target=self._serve, args=(stats,), name=f"freshet-device-{n}", daemon=True)
+            for n, stats in enumerate(self.stats)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def reserve(self, version: Replica, rows: int, part: Part | None = None) -> tuple[Span, Batch]:
+        """Rows to fill, at most the version's largest bucket, and under which state; waits for a slot. Every
+        reserve() is followed by a filled(). part: of a split request, whose state is used."""
+        target, capacity = (version if part is None else part.split), version.costs.max_rows
+        with self._lock:
+            while True:
+                tag = version.flip if part is None else 0
+                span = self._handover.reserve(target, tag, rows, capacity)
+                if span is not None:
+                    break
+                self._room.wait()
+            if span.opens:
+                try:
+                    self._batches[span.slot] = self._open(span.slot, version, part)
+                except BaseException:
+                    self._handover.abandon(span)
+                    raise
+            batch = self._batches[span.slot]
+            batch.rows = span.first + rows
+            return span, batch
+
+    def _open(self, slot: int, version: Replica, part: Part | None) -> Batch:
+        free = self._buffers.get(version)
+        buffers = free.pop() if free else self._lend(version)
+        state = version.pin(self._words[slot]) if part is None else part.split.state
+        return Batch(version, state, buffers, part is None, began_s=self._clock.now_s())
+
+    def _lend(self, version: Replica) -> Buffers:
+        buffers = version.lend()
+        self._lent.setdefault(version, []).append(buffers)
+        return buffers
+
+    def blocks(self, version: Replica) -> list[Block]:
+        """What the version's batches were like, by slot."""
+        with self._lock:
+            return [buffers.block for buffers in self._lent.get(version, ())]
+
+    def filled(self, span: Span, works: Sequence[Work], wait_s: float = 0.0, sparse_s: float = 0.0) -> None:
+        """The span's rows are those of these works, which the stages answer from now on; none where filling failed.
+        wait_s: the mean wait of the works. sparse_s: what filling took."""
+        with self._lock:
+            if works:
+                batch = self._batches[span.slot]
+                batch.spans.append((span, works))
+                batch.requests += len(works) if batch.owned else 0
+                batch.wait_s += wait_s * len(works)
+                batch.sparse_s += sparse_s
+            if self._handover.filled(span):
+                self._due.notify()
+
+    def close(self) -> None:
+        """Runs and answers what has been filled, then ends the stages. Whoever fills has ended before."""
+        with self._lock:
+            self._closing = True
+            self._due.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self, stats: SessionStats) -> None:
+        """The life of a stage's thread."""
+        run_on(self._cpus)
+        while (slot := self._take()) is not None:
+            self._run(slot, stats)
+
+    def _take(self) -> int | None:
+        with self._lock:
+            while (slot := self._handover.take()) is None:
+                if self._closing and not self._handover.busy:
+                    return None
+                self._due.wait()
+            return slot
+
+    def _run(self, slot: int, stats: SessionStats) -> None:
+        batch = self._batches[slot]
+        error: FreshetError | None = None
+        results: Outputs = {}
+        timing: Timing | None = None
+        block, started_s = batch.buffers.block, self._clock.now_s()
+        try:
+            if batch.spans:
+                results, dense_s, padded = self._compute(batch, stats)
+                answered = _answered(batch, results)
+                rows = sum([span.rows for span, _ in batch.spans])
+                wait_s = batch.wait_s / max(1, sum([len(works) for _, works in batch.spans]))
+                note(block, batch.requests, rows, padded, answered, wait_s, batch.sparse_s, dense_s)
+                ended_s = self._clock.now_s()
+                timing = Timing(batch.began_s, ended_s, batch.sparse_s, dense_s, batch.requests, rows)
+        except Exception as raised:
+            error = told(raised)
+            block.fail(batch.requests)
+        generation, model = batch.state.generation, batch.version.manifest.model
+        self._free(slot, batch)
+        stats.busy_s += self._clock.now_s() - started_s
+        for span, works in batch.spans:
+            if error is not None:
+                stats.failed += len(works)
+            else:
+                stats.rows += span.rows
+            at = span.first
+            for work in works:
+                mine = {name: result[at : at + work.rows] for name, result in results.items()}
+                at += work.rows
+                if isinstance(work, Part):
+                    last = _finish(work, mine, error)
+                    stats.requests += last
+                    block.done(last)
+                    block.fail(error is not None)
+                else:
+                    stats.requests += error is None
+                    answer(work.done, error or PredictReply(mine, generation, model, timing))
+
+    def _compute(self, batch: Batch, stats: SessionStats) -> tuple[Outputs, float, int]:
+        """Outputs of all rows of a batch by the cheapest cover of its rows, how long they took, and rows of padding."""
+        version, buffers, rows = batch.version, batch.buffers, batch.rows
+        costs, now_s = version.costs, self._clock.now_s
+        results = {n: np.empty((rows, c), np.float32) for n, c in version.outputs.items()}
+        cover = costs.cover(rows)
+        if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
+            cover = costs.explore(rows)
+        filled, at, dense_s = buffers.rows(), 0, 0.0
+        for bucket in cover:
+            stop = min(at + bucket, rows)
+            x, outputs, run = buffers.get(batch.state.executables[bucket])
+            if at:
+                # Every bucket reads from the first row on. What was there has been run; the largest bucket goes first.
+                x[: stop - at] = filled[at:stop]
+            started_s = now_s()
+            run()
+            taken_s = now_s() - started_s
+            costs.ran(bucket, taken_s)
+            dense_s += taken_s
+            for name, result in results.items():
+                result[at:stop] = outputs[name][: stop - at]
+            stats.ran(bucket, stop - at)
+            at = stop
+        stats.batches += 1
+        return results, dense_s, sum(cover) - rows
+
+    def _free(self, slot: int, batch: Batch) -> None:
+        with self._lock:
+            del self._batches[slot]
+            if batch.owned:
+                batch.version.unpin(self._words[slot])
+            self._buffers.setdefault(batch.version, []).append(batch.buffers)
+            self._handover.give_back(slot)
+            # All of them: what one waits for may not fit into what the next opens.
+            self._room.notify_all()
+
+
+class StagedSession(Session):
+    """The sparse half of a session: it fills slots, and the stages answer."""
+
+    def __init__(self, number: int, clock: Clock, stages: DeviceStages) -> None:
+        super().__init__(number, clock)
+        self._stages = stages
+
+    def run(self, batch: Sequence[Work]) -> None:
+        """Hands over a batch of one target, in pieces of the largest bucket at most."""
+        if isinstance(batch[0], Part):
+            self._hand_over_part(batch[0])
+            return
+        for works in _pieces(batch, batch[0].version.costs.max_rows):
+            self._hand_over(works)
+
+    def _hand_over(self, works: Sequence[Work]) -> None:
+        try:
+            self._fill(works, None)
+        except Exception as error:
+            if isinstance(error, NotReady) and len(works) > 1:
+                # Rows that one request reads could not be had: the others are not to fail with it.
+                for work in works:
+                    self._hand_over([work])
+                return
+            self.stats.failed += len(works)
+            self._counted(works[0].version).block.fail(len(works))
+            reason = told(error)
+            for work in works:
+                answer(work.done, reason)
+
+    def _hand_over_part(self, part: Part) -> None:
+        try:
+            if part.split.enter():
+                self._fill([part], part)
+                return
+        except Exception as error:
+            part.split.fail(told(error))
+            self.stats.failed += 1
+            self._counted(part.version).block.fail(1)
+        part.split.leave()
+
+    def _counted(self, version: Replica) -> Buffers:
+        """The rows are the slots'; what a session keeps of a version is what it counts."""
+        counted = self.buffers.get(version)
+        if counted is None:
+            counted = self.buffers[version] = Buffers({}, len(version.manifest.tables), len(version.outputs))
+        return counted
+
+    def _fill(self, works: Sequence[Work], part: Part | None) -> None:
+        """Writes the works' rows into a slot; raises why that failed, and then nobody else answers them."""
+        version = works[0].version
+        rows = sum([work.rows for work in works])
+        counted = self._counted(version)
+        span, batch = self._stages.reserve(version, rows, part)
+        answered: Sequence[Work] = ()
+        started_s = self._clock.now_s()
+        try:
+            state, tables = batch.state, batch.state.tables
+            bound, spans = self._cut(works, 0, rows)
+            if version.remote is not None:
+                stand_in = version.remote.stand_in(tables, state.epoch, bound, spans)
+                tables = tables if stand_in is None else stand_in.tables
+            x = batch.buffers.rows()[span.first : span.first + rows]
+            version.plan.fill(tables, state.epoch, bound, spans, x, counted.counts)
+            version.costs.filled(1, rows, sum([work.ids for work in works]), self._clock.now_s() - started_s)
+            answered = works
+        finally:
+            self._stages.filled(span, answered, self.wait_s, self._clock.now_s() - started_s)
+
+
+def _pieces(works: Sequence[Work], most: int) -> Iterator[list[Work]]:
+    """The works in order, together while they have at most so many rows."""
+    piece: list[Work] = []
+    rows = 0
+    for work in works:
+        if piece and rows + work.rows > most:
+            yield piece
+            piece, rows = [], 0
+        piece.append(work)
+        rows += work.rows
+    yield piece
+
+
+def _answered(batch: Batch, results: Outputs) -> Outputs:
+    """The rows that are answered: all, unless filling has failed somewhere."""
+    spans = [span for span, _ in batch.spans]
+    if sum([span.rows for span in spans]) == batch.rows:
+        return results
+    return {
+        name: np.concatenate([array[span.first : span.first + span.rows] for span in spans])
+        for name, array in results.items()
+    }
+
+
+def _finish(part: Part, outputs: Outputs, error: FreshetError | None) -> bool:
+    """One part of a split request is done with; whether it was answered with that."""
+    if error is not None:
+        part.split.fail(error)
+    else:
+        for name, result in part.split.results_of(part).items():
+            result[...] = outputs[name]
+    return part.split.leave()

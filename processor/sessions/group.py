@@ -1,0 +1,480 @@
+"""A SessionGroup: N sessions over one copy of the variables, and the queues in front of them.
+
+Policies say which queue a request joins: `shared` is one queue that idle sessions pull from; `round-robin`, `mod` (by
+caller) and `least-loaded` (by predicted work) are one queue a session.
+
+Computing happens on the sessions' own threads, or `inline`: one session without a thread, driven through run_once() by
+an owner (an event loop that attach() has named) or, without one, by whoever waits for a reply. Inline there is no
+hand-over between threads at all: what arrived in one turn of the owner's loop is the next batch.
+
+Who owns what
+- The group's lock guards queues, idle sessions and counts; nothing is computed and no done() is called under it.
+- A thread's session is its own. The inline session belongs to the holder of the `_turn` lock.
+- A session sleeps on its gate, a lock that it has taken once and that whoever wakes it releases. It stands in its
+  queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
+- Numbers are reader's words of processor.versions.control: sessions use those below HOLDS, split requests those from
+  there on, slots of device stages the last of these, processor.sessions.shadow the very last. A number is used again
+  only after its session has ended. One group at most serves a version.
+
+A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
+way to wakes another only when it holds more than one batch's worth (CostTable.parts), and a session that takes a batch
+leaves the rest, if it is worth it, to the next, which it wakes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.backends.cost import FREE, WORTH
+from processor.clock import Clock
+from processor.cores import run_on
+from processor.errors import BadInput, Expired, NotReady, Overloaded
+from processor.sessions.batcher import Batcher, Taken
+from processor.sessions.device import DeviceStages, StagedSession, slots_of
+from processor.sessions.scatter import Part, Split
+from processor.sessions.session import Session, SessionStats, total
+from processor.sessions.work import Work, answer
+from processor.versions.control import SHADOW_READER
+from processor.versions.replica import Replica
+from processor.watching.sketch import Sketch
+
+log = logging.getLogger("freshet.sessions")
+
+Policy = Literal["shared", "round-robin", "mod", "least-loaded"]
+Compute = Literal["threads", "inline"]
+Wake = Callable[[float], None]
+HOLDS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """sessions: with compute "inline" there is one. window_s: 0 for none. cpus: cores for each session in turn; empty
+    for any. threads: that one run of an executable may use. device_stages: threads that run what sessions have filled
+    (processor.sessions.device); 0: sessions run it themselves."""
+
+    sessions: int = 1
+    max_batch_rows: int = 256
+    max_queue_rows: int = 65536
+    policy: Policy = "shared"
+    compute: Compute = "threads"
+    window_s: float = 0.0
+    cpus: tuple[frozenset[int], ...] = ()
+    threads: int = 1
+    device_stages: int = 0
+
+    @property
+    def runs(self) -> int:
+        """Buffers that a version is to have ready."""
+        return slots_of(self.device_stages) if self.device_stages else self.sessions
+
+    @property
+    def all_cpus(self) -> frozenset[int]:
+        """The cores of all sessions; empty for any."""
+        return frozenset().union(*self.cpus)
+
+
+class Queue:
+    """A batcher and the sessions that take from it. Guarded by the group's lock."""
+
+    def __init__(self, options: GroupOptions) -> None:
+        self.batcher: Batcher[Work] = Batcher(options.max_batch_rows, options.max_queue_rows, options.window_s)
+        self.sessions = 0
+        self.idle: list[SessionThread] = []
+        self.waking = 0
+        self.running_s = self.turn_s = 0.0
+
+    @property
+    def load_s(self) -> float:
+        """Predicted seconds of a session for all that waits or runs."""
+        return self.batcher.work_s + self.running_s
+
+    def wake(self) -> None:
+        """Wakes a session, unless those on their way will do."""
+        if self.idle and (not self.waking or self.batcher.batches(self.waking + 1) > self.waking):
+            self.waking += 1
+            self.idle.pop().gate.release()
+
+    def take(self, session: Session, now_s: float, hurry: bool) -> Taken[Work]:
+        """The next batch, as the session's own from now on."""
+        taken = self.batcher.take(now_s, 1 + self.waking + len(self.idle), hurry)
+        if taken.batch:
+            rows, ids, arrived_s = 0, 0, 0.0
+            for work in taken.batch:
+                rows += work.rows
+                ids += work.ids
+                arrived_s += work.arrived_s
+            waited_s = len(taken.batch) * now_s - arrived_s
+            session.stats.wait_s += waited_s
+            session.wait_s = waited_s / len(taken.batch)
+            session.predicted_s = self.batcher.predict_s(taken.batch[0].target, rows, ids)
+            session.started_s = session.started_s or now_s
+            self.running_s += session.predicted_s
+        return taken
+
+    def finish(self, session: Session, now_s: float) -> None:
+        """The session has answered its batch. While work waits, what it does between two batches counts as theirs."""
+        if session.predicted_s:
+            self.running_s = max(0.0, self.running_s - session.predicted_s)
+            measured_s = now_s - session.started_s
+            self.batcher.paced(session.predicted_s, measured_s)
+            self.turn_s = measured_s if self.batcher else 0.0
+            session.stats.busy_s += measured_s
+            session.predicted_s = 0.0
+        session.started_s = now_s if self.batcher else 0.0
+
+
+class SessionThread(threading.Thread):
+    """A session with a thread of its own."""
+
+    def __init__(self, session: Session, group: SessionGroup, queue: Queue, cpus: frozenset[int]) -> None:
+        super().__init__(name=f"freshet-session-{session.number}", daemon=True)
+        self.session = session
+        self.queue = queue
+        self.retired = False
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self._group, self._cpus = group, cpus
+
+    def run(self) -> None:
+        run_on(self._cpus)
+        self._group.serve(self)
+
+
+class SessionGroup:
+    """Runs bound requests on its sessions; close() answers what is queued and ends them."""
+
+    def __init__(self, options: GroupOptions, clock: Clock) -> None:
+        self.options = options
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._closing = False
+        self._queues: list[Queue] = []
+        self._threads: list[SessionThread] = []
+        self._count = 0
+        self._turns = count()
+        self._holds = list(range(HOLDS, SHADOW_READER))
+        self._device: DeviceStages | None = None
+        if options.device_stages:
+            words = [self._holds.pop() for _ in range(slots_of(options.device_stages))]
+            self._device = DeviceStages(options.device_stages, words, clock, options.all_cpus)
+        # Of sessions that have ended, and of requests that no session has met.
+        self._past = SessionStats()
+        self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()
+        self._past_sketches: weakref.WeakKeyDictionary[Replica, Sketch] = weakref.WeakKeyDictionary()
+        self._inline: Session | None = None
+        self._turn = threading.RLock()
+        self._wake: Wake | None = None
+        self._owner = 0
+        self._asked = False
+        if options.compute == "inline":
+            self._inline = Session(0, clock)
+            self._queues.append(Queue(options))
+            self._queues[0].sessions = self._count = 1
+        else:
+            self.resize(options.sessions)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def queue_rows(self) -> int:
+        return sum([queue.batcher.queue_rows for queue in self._queues])
+
+    @property
+    def spare(self) -> bool:
+        """Whether nothing waits and a session has nothing to do, as far as can be told without the lock."""
+        queues = self._queues
+        idle = self._inline is not None or any(queue.idle for queue in queues)
+        return idle and not any(queue.batcher for queue in queues)
+
+    def admit(self, timeout_s: float | None) -> None:
+        """Raises Overloaded for a request that would be refused whatever it holds: before it is read, at little
+        cost."""
+        queues = self._queues
+        if len(queues) == 1 and not queues[0].batcher:
+            return
+        with self._lock:
+            self._check(min(queues, key=_load_s), 1, 0.0, timeout_s)
+
+    def submit(self, work: Work) -> None:
+        """Queues work; raises NotReady, or Overloaded with the time that the queue takes to drain. Its deadline is on
+        the group's clock."""
+        with self._lock:
+            if self._closing:
+                raise NotReady("the processor is closed")
+            now_s = self._clock.now_s()
+            parts = self._parts(work)
+            queue = self._route(work)
+            if self._inline is not None and work.deadline_s is not None:
+                # While a batch was computed nobody read: the request may have been there all that time.
+                work.deadline_s -= queue.turn_s
+            if queue.batcher:
+                patience_s = None if work.deadline_s is None else work.deadline_s - now_s
+                own_s = queue.batcher.predict_s(work.target, work.rows // parts, work.ids // parts)
+                self._check(queue, work.rows, own_s, patience_s)
+            self._past.predicted_wait_s += queue.load_s / queue.sessions
+            if parts == 1:
+                queue.batcher.put(work, now_s)
+                if queue.idle:
+                    queue.wake()
+            else:
+                for part in Split(work, parts, self._holds).parts():
+                    queue = self._route(part)
+                    queue.batcher.put(part, now_s)
+                    queue.wake()
+            if self._wake is not None and not self._asked:
+                self._ask(0.0)
+
+    def attach(self, wake: Wake) -> bool:
+        """Makes the calling thread the owner: done() is called on it, within run_once(), which it calls soon after
+        wake(delay_s) was called, from any thread. False with compute "threads": nothing changes."""
+        with self._lock:
+            if self._inline is None:
+                return False
+            self._wake, self._owner, self._asked = wake, threading.get_ident(), False
+            if self._queues[0].batcher:
+                self._ask(0.0)
+            return True
+
+    @property
+    def inline(self) -> bool:
+        return self._inline is not None
+
+    @property
+    def driven(self) -> bool:
+        """Whether a thread that waits for a reply has to call run_once() for it."""
+        return self._inline is not None and (self._wake is None or self._owner == threading.get_ident())
+
+    def run_once(self, hurry: bool = False) -> None:
+        """Inline: computes the next batch in this thread and answers it. hurry: without waiting for the window."""
+        session, queue = self._inline, self._queues[0]
+        if session is None:
+            raise RuntimeError("the sessions of this group have threads of their own")
+        with self._turn:
+            with self._lock:
+                self._asked = False
+                taken = queue.take(session, self._clock.now_s(), hurry)
+            self._expire(taken.expired)
+            if taken.batch:
+                session.run(taken.batch)
+            with self._lock:
+                now_s = self._clock.now_s()
+                queue.finish(session, now_s)
+                if queue.batcher:
+                    self._ask(0.0 if taken.until_s is None else max(0.0, taken.until_s - now_s))
+
+    def serve(self, thread: SessionThread) -> None:
+        """The life of a session's thread."""
+        session, queue = thread.session, thread.queue
+        taken: Taken[Work] = Taken([], [])
+        while True:
+            with self._lock:
+                now_s = self._clock.now_s()
+                queue.finish(session, now_s)
+                if thread.retired:
+                    # It may have been woken for work that another one has to do now.
+                    queue.wake()
+                    break
+                taken = queue.take(session, now_s, self._closing)
+                if taken.batch:
+                    queue.wake()
+                elif not taken.expired:
+                    if self._closing and not queue.batcher:
+                        break
+                    queue.idle.append(thread)
+                    session.started_s = 0.0
+            if taken.batch or taken.expired:
+                self._expire(taken.expired)
+                if taken.batch:
+                    session.run(taken.batch)
+                # A session that waits must not hold the version of its last batch: it may be served no more.
+                taken = Taken([], [])
+                continue
+            in_time = thread.gate.acquire(timeout=-1 if taken.until_s is None else max(0.0, taken.until_s - now_s))
+            with self._lock:
+                if not in_time and thread in queue.idle:
+                    queue.idle.remove(thread)
+                    continue
+                queue.waking -= 1
+            if not in_time:
+                thread.gate.acquire()
+        self._end(thread)
+
+    def resize(self, sessions: int) -> None:
+        """So many sessions from now on. Those that are too many finish their batch; what waits for them goes to the
+        others. Raises BadInput."""
+        if not 1 <= sessions <= HOLDS:
+            raise BadInput(f"sessions: 1 to {HOLDS} wanted, got {sessions}")
+        if self._inline is not None:
+            raise BadInput("sessions: with inline compute there is one a process")
+        with self._lock:
+            if self._closing:
+                raise NotReady("the processor is closed")
+            self.options = replace(self.options, sessions=sessions)
+            shared = self.options.policy == "shared"
+            while len(self) < sessions:
+                if not shared or not self._queues:
+                    self._queues.append(Queue(self.options))
+                self._start(self._queues[-1])
+            while len(self) > sessions:
+                self._retire(self._queues[-1])
+
+    def statistics(self) -> list[SessionStats]:
+        """Of every session and device stage, and of the group for what no session has met."""
+        staged = self._device.stats if self._device else []
+        return [self._past, *(s.stats for s in self._sessions()), *staged]
+
+    def counts(self, version: Replica) -> NDArray[np.int64]:
+        """int64 [T, 2]: lookups and misses of a version's tables over all sessions."""
+        total = np.zeros((max(1, len(version.manifest.tables)), 2), np.int64)
+        past = self._past_counts.get(version)
+        if past is not None:
+            total += past
+        for session in self._sessions():
+            buffers = session.buffers.get(version)
+            if buffers is not None:
+                total += buffers.counts
+        return total
+
+    def sketch(self, version: Replica) -> Sketch:
+        """What a version's batches were like, over all sessions."""
+        found = [s.buffers.get(version) for s in self._sessions()]
+        blocks = [buffers.block for buffers in found if buffers is not None]
+        if self._device is not None:
+            blocks += self._device.blocks(version)
+        whole = Sketch.total(len(version.outputs), blocks)
+        past = self._past_sketches.get(version)
+        return whole if past is None else whole + past
+
+    def close(self) -> None:
+        """Answers what is queued, then ends the sessions; submit() raises NotReady from now on."""
+        with self._lock:
+            self._closing = True
+            self._wake = None
+            for queue in self._queues:
+                queue.waking += len(queue.idle)
+                for thread in queue.idle:
+                    thread.gate.release()
+                queue.idle.clear()
+            threads = list(self._threads)
+        while self._inline is not None and self._queues[0].batcher:
+            self.run_once(hurry=True)
+        for thread in threads:
+            thread.join()
+        if self._device is not None:
+            self._device.close()
+
+    def _sessions(self) -> list[Session]:
+        return [self._inline] if self._inline else [thread.session for thread in self._threads]
+
+    def _start(self, queue: Queue) -> None:
+        taken = {thread.session.number for thread in self._threads}
+        number = next(n for n in count() if n not in taken)
+        cpus = self.options.cpus
+        staged, clock = self._device, self._clock
+        session = Session(number, clock) if staged is None else StagedSession(number, clock, staged)
+        thread = SessionThread(session, self, queue, cpus[number % len(cpus)] if cpus else frozenset())
+        queue.sessions += 1
+        self._count += 1
+        self._threads.append(thread)
+        thread.start()
+
+    def _retire(self, queue: Queue) -> None:
+        thread = next(t for t in reversed(self._threads) if t.queue is queue and not t.retired)
+        thread.retired = True
+        queue.sessions -= 1
+        self._count -= 1
+        if thread in queue.idle:
+            queue.idle.remove(thread)
+            queue.waking += 1
+            thread.gate.release()
+        if not queue.sessions:
+            self._queues.remove(queue)
+            for work in queue.batcher.drain():
+                other = self._route(work)
+                other.batcher.put(work, work.arrived_s)
+                other.wake()
+
+    def _end(self, thread: SessionThread) -> None:
+        """Keeps what an ended session has counted."""
+        with self._lock:
+            self._threads.remove(thread)
+            self._past = total([self._past, thread.session.stats])
+            for version, buffers in thread.session.buffers.items():
+                past = self._past_counts.get(version)
+                self._past_counts[version] = buffers.counts if past is None else past + buffers.counts
+                ended = Sketch.total(len(version.outputs), [buffers.block])
+                before = self._past_sketches.get(version)
+                self._past_sketches[version] = ended if before is None else before + ended
+
+    def _check(self, queue: Queue, rows: int, own_s: float, patience_s: float | None) -> None:
+        try:
+            queue.batcher.admit(rows, own_s, patience_s, queue.sessions, queue.running_s)
+        except Overloaded as error:
+            if error.late:
+                self._past.refused_late += 1
+            else:
+                self._past.refused_full += 1
+            raise
+
+    def _parts(self, work: Work) -> int:
+        """In how many parts to run a request: as many as there are sessions, if that costs no more than being done
+        sooner is worth, or nothing when no session idles. With device stages as many as it takes for each to fit into a
+        slot; raises Overloaded when too many such are under way."""
+        sessions = self._count
+        if self._device is not None:
+            parts = -(-work.rows // work.version.costs.max_rows)
+            if parts > 1 and not self._holds:
+                raise Overloaded("queue: too many requests are larger than the largest batch")
+            return parts
+        if sessions == 1 or work.rows == 1 or not self._holds:
+            return 1
+        idle = sum([len(queue.idle) for queue in self._queues])
+        return work.version.costs.parts(work.rows, sessions, WORTH if idle > 1 else FREE)
+
+    def _route(self, work: Work) -> Queue:
+        """The queue that a request joins."""
+        queues, policy = self._queues, self.options.policy
+        if len(queues) == 1:
+            return queues[0]
+        if policy == "least-loaded":
+            return min(queues, key=_load_s)
+        if policy == "mod" and work.caller is not None and not isinstance(work, Part):
+            return queues[work.caller % len(queues)]
+        return queues[next(self._turns) % len(queues)]
+
+    def _ask(self, delay_s: float) -> None:
+        """Has the owner call run_once(), once for as many requests as come before it does."""
+        if self._wake is not None and not self._asked:
+            self._asked = delay_s == 0
+            try:
+                self._wake(delay_s)
+            except RuntimeError:
+                # The owner's loop has closed: whoever waits for a reply drives from now on.
+                self._wake = None
+
+    def _expire(self, expired: Sequence[Work]) -> None:
+        if not expired:
+            return
+        with self._lock:
+            self._past.expired += len(expired)
+        for work in expired:
+            error = Expired("the request's deadline passed, or came too close, while it was queued")
+            if isinstance(work, Part):
+                work.split.fail(error)
+                work.split.leave()
+            else:
+                answer(work.done, error)
+
+
+def _load_s(queue: Queue) -> float:
+    return queue.load_s

@@ -1,0 +1,209 @@
+"""Requests in, replies out: what every process that answers has, whether it loads models or is told of them.
+
+A request is validated in the caller's thread and computed by the SessionGroup. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from processor.clock import Clock
+from processor.columns import Column, first_value
+from processor.errors import FreshetError
+from processor.features.plan import Bound
+from processor.generation import Generation
+from processor.package.manifest import Manifest
+from processor.sessions.group import Wake
+from processor.sessions.placement import Groups, GroupStats
+from processor.sessions.work import Done, PredictReply, Work
+from processor.versions.replica import Replica
+from processor.versions.traffic import Traffic
+
+if TYPE_CHECKING:
+    from processor.sessions.shadow import Compared, Shadow
+
+# How often a thread that waits for an inline reply looks whether the owner is still there to compute it.
+OWNER_GONE_S = 0.05
+
+
+@dataclass(slots=True)
+class PredictRequest:
+    """inputs: by the manifest's names; rows of 1 are broadcast. version or label: which version, else as traffic is
+    routed. timeout_s: an answer later than that is worth nothing. caller: who asks, for the policy "mod". key: requests
+    of one are answered by one version of a split. request_id: the client's, or ""."""
+
+    model: str
+    inputs: Mapping[str, Column]
+    version: int | None = None
+    label: str | None = None
+    timeout_s: float | None = None
+    caller: int | None = None
+    key: bytes | None = None
+    request_id: str = ""
+
+
+Tap = Callable[[PredictRequest, Replica, Bound, Done], Done]
+"""Sees every request on its way in; what it returns is called in the place of done. It must neither block nor raise."""
+
+
+class Predictor(ABC):
+    """Answers requests by the replicas that replica() picks."""
+
+    def __init__(self, groups: Groups, clock: Clock) -> None:
+        self._groups, self._clock = groups, clock
+        # Models whose requests are split by the value of an input; nearly always none.
+        self._by_input: dict[str, Callable[[PredictRequest], Replica | None]] = {}
+        self._taps: tuple[Tap, ...] = ()
+        self._shadow: Shadow | None = None
+
+    def tap(self, tap: Tap) -> None:
+        """From now on requests pass the tap."""
+        self._taps = (*self._taps, tap)
+
+    def follow(self, traffic: Mapping[str, Traffic], shadows: Mapping[str, Replica]) -> None:
+        """The traffic of every model, and the shadows of those that have one, whenever they have changed: what submit()
+        has to look at beyond route()."""
+        self._by_input = {
+            model: partial(self._route_by_input, t.sticky_input)
+            for model, t in traffic.items()
+            if t.split is not None and t.sticky_input
+        }
+        if self._shadow is None:
+            if not shadows:
+                return
+            from processor.sessions.shadow import Shadow
+
+            self._shadow = Shadow(self._groups, self._clock)
+            self.tap(self._shadow)
+        self._shadow.follow({model: (replica, traffic[model].shadow_share) for model, replica in shadows.items()})
+
+    def compared(self) -> dict[tuple[str, int], Compared]:
+        """What shadows have done, by model and version."""
+        return self._shadow.compared() if self._shadow is not None else {}
+
+    def end(self) -> None:
+        """Answers what is queued, then ends shadow and sessions."""
+        if self._shadow is not None:
+            self._shadow.close()
+        self._groups.close()
+
+    @abstractmethod
+    def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
+        """What stands for a model where traffic is not split; raises NotFound or NotReady."""
+
+    @abstractmethod
+    def route(
+        self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
+    ) -> Replica:
+        """What answers a request; raises NotFound or NotReady. key: requests of one are answered by one version, as
+        long as the split stays."""
+
+    def admit(
+        self,
+        model: str,
+        version: int | None,
+        label: str | None,
+        timeout_s: float | None,
+        key: bytes | None = None,
+    ) -> Replica:
+        """What a request is to be read for and submitted with; raises NotFound or NotReady, and Overloaded where
+        submit() would refuse it whatever it holds. Costs a fraction of reading it. timeout_s: as in the request.
+        key: see route()."""
+        replica = self.route(model, version, label, key)
+        self._groups.of(model).admit(timeout_s)
+        return replica
+
+    def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None:
+        """Validates and queues; done() is called once, on a session's thread or the owner's, and must not block.
+        replica: what admit() gave for the request, if it was asked."""
+        if replica is None:
+            replica = self.route(request.model, request.version, request.label, request.key)
+        if self._by_input and request.model in self._by_input:
+            replica = self._by_input[request.model](request) or replica
+        bound = replica.plan.bind(request.inputs)
+        for tap in self._taps:
+            done = tap(request, replica, bound, done)
+        deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
+        self._groups.of(request.model).submit(
+            Work(
+                replica,
+                bound.rows,
+                bound.ids,
+                deadline_s,
+                version=replica,
+                bound=bound,
+                done=done,
+                caller=request.caller,
+            )
+        )
+
+    def _route_by_input(self, name: str, request: PredictRequest) -> Replica | None:
+        """What answers a request by the first value of an input; None where another thing says so, or it is not there.
+        Versions of a split have the same inputs, so what was read for one can be bound to another."""
+        if request.version is not None or request.label is not None or request.key is not None:
+            return None
+        key = first_value(request.inputs.get(name))
+        return None if key is None else self.route(request.model, key=key)
+
+    def attach(self, wake: Wake) -> bool:
+        """Inline compute: makes the calling thread, an event loop's, the one that computes; see SessionGroup.attach.
+        False where sessions have threads: done() is called on those."""
+        inline = self._groups.inline
+        return inline is not None and inline.attach(wake)
+
+    def run_once(self) -> None:
+        """Inline compute: the next batch, in this thread."""
+        inline = self._groups.inline
+        if inline is not None:
+            inline.run_once()
+
+    def resize(self, sessions: int, group: str | None = None) -> None:
+        """So many sessions from now on, in one group or in every one; no request fails for it."""
+        self._groups.resize(sessions, group)
+
+    def group_stats(self) -> dict[str, GroupStats]:
+        """What each group has done, and what waits for it."""
+        return self._groups.statistics()
+
+    def process(self, request: PredictRequest) -> PredictReply:
+        """Scores one request, waiting for it; raises FreshetError."""
+        (reply,) = self.batch_process([request])
+        if isinstance(reply, FreshetError):
+            raise reply
+        return reply
+
+    def batch_process(self, requests: Sequence[PredictRequest]) -> list[PredictReply | FreshetError]:
+        """Scores requests together; each gets its own reply or its own error, in order."""
+        inline = self._groups.inline
+        replies: list[PredictReply | FreshetError | None] = [None] * len(requests)
+        # Counts by its length: append() is atomic, and done() comes from several threads.
+        answered: list[None] = []
+        finished = threading.Event()
+
+        def done(i: int, reply: PredictReply | FreshetError) -> None:
+            replies[i] = reply
+            answered.append(None)
+            if len(answered) == len(requests):
+                finished.set()
+
+        for i, request in enumerate(requests):
+            try:
+                self.submit(request, partial(done, i))
+            except FreshetError as error:
+                done(i, error)
+        while requests and not finished.is_set():
+            if inline is not None and inline.driven:
+                inline.run_once(hurry=True)
+            else:
+                finished.wait(OWNER_GONE_S if inline is not None else None)
+        return [r for r in replies if r is not None]
+
+    def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:
+        """What a request would be answered by; raises NotFound or NotReady."""
+        replica = self.replica(model, version, label)
+        return replica.manifest, replica.generation

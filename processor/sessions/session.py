@@ -1,0 +1,332 @@
+"""A session: one executor with its own buffers, over variables that all sessions share.
+
+Who owns what: a session is used by one thread at a time; nobody else touches its buffers, its bindings or its pin. A
+batch runs wholly on one session, under one pinned state, so every reply it gives carries one generation. A split
+request is several works on several sessions: their Split holds one pin for all of them, so it carries one generation
+too. done() of a request is called exactly once, with a reply or an error; an error in one batch never reaches another.
+What a batch allocates is the arrays that its replies are made of; everything else is kept from batch to batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.backends.buffers import Buffers
+from processor.clock import Clock
+from processor.errors import FreshetError, NotReady
+from processor.features.plan import Bound, address
+from processor.package.roles import CANDIDATE, LENT, USER
+from processor.sessions.scatter import Part
+from processor.sessions.work import Outputs, PredictReply, Timing, Work, answer
+from processor.versions.once import UserOnce
+from processor.versions.replica import Replica, State
+from processor.watching.sketch import Block, note_batch, note_scores
+
+log = logging.getLogger("freshet.sessions")
+
+# Of a session's batches, how often one tries the way that the cost table thinks dearer.
+EXPLORE_EVERY = 64
+
+
+@dataclass(slots=True)
+class SessionStats:
+    """What one session has done, written by its thread only; and what its group has refused, under the group's lock.
+
+    batches to failed: computed. expired: dropped from the queue, their deadline passed or out of reach. refused_full,
+    refused_late: not admitted. wait_s, predicted_wait_s: in the queue, summed over requests. busy_s: in batches.
+    user_once: requests whose user's part was computed once. buckets: runs by bucket, named as JSON would.
+    """
+
+    batches: int = 0
+    requests: int = 0
+    rows: int = 0
+    padded_rows: int = 0
+    failed: int = 0
+    expired: int = 0
+    refused_full: int = 0
+    refused_late: int = 0
+    wait_s: float = 0.0
+    predicted_wait_s: float = 0.0
+    busy_s: float = 0.0
+    user_once: int = 0
+    buckets: dict[str, int] = field(default_factory=dict)
+
+    def ran(self, bucket: int, rows: int) -> None:
+        """Notes a run of so many rows in a bucket."""
+        label = str(bucket)
+        self.padded_rows += bucket - rows
+        self.buckets[label] = self.buckets.get(label, 0) + 1
+
+
+def total(parts: Sequence[SessionStats]) -> SessionStats:
+    """The sum of what several sessions have done."""
+    whole = SessionStats()
+    for part in parts:
+        for f in fields(SessionStats):
+            if f.name != "buckets":
+                setattr(whole, f.name, getattr(whole, f.name) + getattr(part, f.name))
+        for bucket, runs in part.buckets.copy().items():
+            whole.buckets[bucket] = whole.buckets.get(bucket, 0) + runs
+    return whole
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A batch while it is computed. tables: int64 [T, TABLE_FIELDS], remote rows stood in for. sparse_s to padded: of
+    all its runs so far."""
+
+    version: Replica
+    state: State
+    tables: NDArray[np.int64]
+    buffers: Buffers
+    results: Outputs
+    sparse_s: float = 0.0
+    dense_s: float = 0.0
+    padded: int = 0
+
+
+def note(
+    block: Block,
+    requests: int,
+    rows: int,
+    padded: int,
+    results: Outputs,
+    wait_s: float,
+    sparse_s: float,
+    dense_s: float,
+) -> None:
+    """Notes what a batch was like, and its scores. wait_s: the mean of its requests."""
+    for n, scores in enumerate(results.values()):
+        if n == 0:
+            note_batch(
+                block.counts_address, block.sums_address, requests, rows, padded, address(scores), scores.size,
+                wait_s, sparse_s, dense_s,
+            )  # fmt: skip
+        else:
+            note_scores(block.counts_address, block.sums_address, n, address(scores), scores.size)
+
+
+class Session:
+    """One executor. number: of the reader's word that it pins with, for any version."""
+
+    def __init__(self, number: int, clock: Clock) -> None:
+        self.number = number
+        self._clock = clock
+        # Weak: a version that is served no more is freed with its last batch, and its buffers with it.
+        self.buffers: weakref.WeakKeyDictionary[Replica, Buffers] = weakref.WeakKeyDictionary()
+        self.stats = SessionStats()
+        # The batch that it is in, written by its group: 0 where there is none. wait_s: the mean wait of its requests.
+        self.predicted_s = self.started_s = self.wait_s = 0.0
+        self._spans = np.zeros((16, 2), np.int64)
+
+    def run(self, batch: Sequence[Work]) -> None:
+        """Computes a batch of one target and answers every request of it."""
+        if isinstance(batch[0], Part):
+            self._run_part(batch[0])
+            return
+        version = batch[0].version
+        rows = sum([work.rows for work in batch])
+        try:
+            results = {n: np.empty((rows, c), np.float32) for n, c in version.outputs.items()}
+            state = version.pin(self.number)
+            try:
+                timing = self._compute(version, state, batch, rows, results, len(batch))
+                generation = state.generation
+            finally:
+                version.unpin(self.number)
+        except Exception as error:
+            if isinstance(error, NotReady) and len(batch) > 1:
+                # Rows that one request reads could not be had: the others are not to fail with it.
+                for work in batch:
+                    self.run([work])
+                return
+            self.stats.failed += len(batch)
+            self._buffers(version).block.fail(len(batch))
+            reason = told(error)
+            for work in batch:
+                answer(work.done, reason)
+            return
+        stats = self.stats
+        stats.batches += 1
+        stats.requests += len(batch)
+        stats.rows += rows
+        model = version.manifest.model
+        if len(batch) == 1:
+            answer(batch[0].done, PredictReply(results, generation, model, timing))
+            return
+        at = 0
+        for work in batch:
+            stop = at + work.rows
+            outputs = {n: result[at:stop] for n, result in results.items()}
+            answer(work.done, PredictReply(outputs, generation, model, timing))
+            at = stop
+
+    def _run_part(self, part: Part) -> None:
+        split, stats = part.split, self.stats
+        try:
+            if split.enter():
+                self._compute(part.version, split.state, [part], part.rows, split.results_of(part), 0)
+                stats.rows += part.rows
+                stats.batches += 1
+        except Exception as error:
+            split.fail(told(error))
+            stats.failed += 1
+            self._buffers(part.version).block.fail(1)
+        if split.leave():
+            stats.requests += 1
+            self._buffers(part.version).block.done(1)
+
+    def _buffers(self, version: Replica) -> Buffers:
+        buffers = self.buffers.get(version)
+        if buffers is None:
+            buffers = self.buffers[version] = version.lend()
+        return buffers
+
+    def _compute(
+        self, version: Replica, state: State, works: Sequence[Work], rows: int, results: Outputs, requests: int
+    ) -> Timing:
+        """Scores of all rows of the works, one after another; notes what the batch was like. requests: those that this
+        answers."""
+        began_s = self._clock.now_s()
+        buffers = self._buffers(version)
+        # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
+        stand_in = None
+        if version.remote is not None:
+            stand_in = version.remote.stand_in(state.tables, state.epoch, *self._cut(works, 0, rows))
+        tables = state.tables if stand_in is None else stand_in.tables
+        batch = Running(version, state, tables, buffers, results)
+        if version.once is None:
+            self._whole(batch, works, rows, 0)
+        else:
+            self._by_way(batch, version.once, works, rows)
+        sparse_s, dense_s = batch.sparse_s, batch.dense_s
+        note(buffers.block, requests, rows, batch.padded, results, self.wait_s, sparse_s, dense_s)
+        return Timing(began_s, self._clock.now_s(), sparse_s, dense_s, len(works), rows)
+
+    def _by_way(self, batch: Running, once: UserOnce, works: Sequence[Work], rows: int) -> None:
+        """Each of the works whole or in parts, whichever takes less."""
+        alone: list[tuple[Work, int]] = []
+        together: list[Work] = []
+        at = 0
+        for work in works:
+            if work.bound.once and once.pays(work.rows):
+                if together:
+                    self._whole(batch, together, sum([w.rows for w in together]), at)
+                    at += sum([w.rows for w in together])
+                    together = []
+                alone.append((work, at))
+                at += work.rows
+            else:
+                together.append(work)
+        if together:
+            self._whole(batch, together, rows - at, at)
+        if alone:
+            self._once(batch, once, alone)
+
+    def _whole(self, batch: Running, works: Sequence[Work], rows: int, first: int) -> None:
+        """All rows of the works, bucket by bucket, to the results from row `first` on; measures what they cost."""
+        version, state, tables, buffers = batch.version, batch.state, batch.tables, batch.buffers
+        costs, fill, now_s, stats = version.costs, version.plan.fill, self._clock.now_s, self.stats
+        cover = costs.cover(rows)
+        if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
+            cover = costs.explore(rows)
+        at, sparse_s, dense_s = 0, 0.0, 0.0
+        for bucket in cover:
+            stop = min(at + bucket, rows)
+            started_s = now_s()
+            x, outputs, run = buffers.get(state.executables[bucket])
+            bound, spans = self._cut(works, at, stop)
+            fill(tables, state.epoch, bound, spans, x, buffers.counts)
+            filled_s = now_s()
+            run()
+            ended_s = now_s()
+            costs.ran(bucket, ended_s - filled_s)
+            sparse_s += filled_s - started_s
+            dense_s += ended_s - filled_s
+            for name, result in batch.results.items():
+                result[first + at : first + stop] = outputs[name][: stop - at]
+            self._ran(batch, bucket, stop - at)
+            at = stop
+        costs.filled(len(cover), rows, sum([work.ids for work in works]), sparse_s)
+        batch.sparse_s += sparse_s
+        batch.dense_s += dense_s
+
+    def _once(self, batch: Running, once: UserOnce, works: Sequence[tuple[Work, int]]) -> None:
+        """Requests whose user's part is computed once, several users at a time; then each one's candidates. works: with
+        the row of the results where each begins."""
+        state, tables, buffers = batch.state, batch.tables, batch.buffers
+        costs, now_s, stats = once.costs, self._clock.now_s, self.stats
+        done = 0
+        for users in costs[USER].cover(len(works)):
+            group = works[done : done + users]
+            done += users
+            began_s = now_s()
+            x, lent, run = buffers.get(state.parts[USER][users], USER)
+            spans = np.zeros((len(group), 2), np.int64)
+            spans[:, 1] = 1
+            once.fill[USER](tables, state.epoch, [work.bound for work, _ in group], spans, x, buffers.counts)
+            started_s = now_s()
+            run()
+            ended_s = now_s()
+            costs[USER].ran(users, ended_s - started_s)
+            batch.sparse_s += started_s - began_s
+            batch.dense_s += ended_s - started_s
+            for u, (work, first) in zip(lent[LENT], group):
+                at = 0
+                for bucket in costs[CANDIDATE].cover(work.rows):
+                    stop = min(at + bucket, work.rows)
+                    began_s = now_s()
+                    x, outputs, run = buffers.get(state.parts[CANDIDATE][bucket], CANDIDATE)
+                    once.lend(u, x)
+                    bound, spans = self._cut([work], at, stop)
+                    once.fill[CANDIDATE](tables, state.epoch, bound, spans, x, buffers.counts)
+                    started_s = now_s()
+                    run()
+                    ended_s = now_s()
+                    costs[CANDIDATE].ran(bucket, ended_s - started_s)
+                    batch.sparse_s += started_s - began_s
+                    batch.dense_s += ended_s - started_s
+                    for name, result in batch.results.items():
+                        result[first + at : first + stop] = outputs[name][: stop - at]
+                    self._ran(batch, bucket, stop - at)
+                    at = stop
+                stats.user_once += 1
+
+    def _ran(self, batch: Running, bucket: int, rows: int) -> None:
+        """Notes a run of so many rows in a bucket."""
+        batch.padded += bucket - rows
+        self.stats.ran(bucket, rows)
+
+    def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[Bound], NDArray[np.int64]]:
+        """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""
+        if len(works) == 1:
+            work, spans = works[0], self._spans[:1]
+            spans[0, 0], spans[0, 1] = work.first + start, stop - start
+            return [work.bound], spans
+        if len(works) > len(self._spans):
+            self._spans = np.zeros((2 * len(works), 2), np.int64)
+        part, firsts, counts, at = [], [], [], 0
+        for work in works:
+            first, last = max(start, at), min(stop, at + work.rows)
+            if first < last:
+                part.append(work.bound)
+                firsts.append(work.first + first - at)
+                counts.append(last - first)
+            at += work.rows
+        spans = self._spans[: len(part)]
+        spans[:, 0], spans[:, 1] = firsts, counts
+        return part, spans
+
+
+def told(error: Exception) -> FreshetError:
+    """What the client is told; a failure that is not its own is logged."""
+    if isinstance(error, FreshetError):
+        return error
+    log.error("a batch failed", exc_info=error)
+    return FreshetError("the model could not be run on this request")

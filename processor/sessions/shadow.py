@@ -1,0 +1,239 @@
+"""Shadow traffic: a share of the requests is scored by another version too, after they were answered, and compared.
+
+Invariants
+- A copy is made when the reply has been handed over, and is looked at SETTLE_S later, when it has been sent.
+- Copies run on one thread of their own, with its own session and its own word of every version
+  (processor.versions.control); they never stand in a queue that a request waits in, and never hold a session.
+- Whoever is short of anything drops copies first: no more than MAX_QUEUED wait, for no longer than PATIENCE_S, and none
+  is run while a request waits, while no session of the group idles, or while the thread that requests come from has
+  been busy, or kept waiting for a core, for more than BUSY of its time. Dropped copies are counted.
+
+Refused: a lower priority for the thread (it would hold the GIL when the scheduler takes its core away).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from processor.clock import Clock
+from processor.columns import Column
+from processor.errors import FreshetError
+from processor.features.plan import Bound
+from processor.sessions.placement import Groups
+from processor.sessions.predictor import PredictRequest
+from processor.sessions.session import Session
+from processor.sessions.work import Done, Outputs, PredictReply, Work
+from processor.versions.control import SHADOW_READER
+from processor.versions.replica import Replica
+from processor.watching.sketch import Block, Sketch, note_scores
+
+log = logging.getLogger("freshet.shadow")
+
+MAX_QUEUED = 256
+MAX_ROWS = 256
+SETTLE_S, PATIENCE_S, POLL_S = 0.005, 0.1, 0.002
+BUSY = 0.75
+BUSY_INTERVAL_S = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class Target:
+    """What scores copies. share: of the requests of its model. block: differences of scores, as if they were scores."""
+
+    replica: Replica
+    share: float
+    block: Block
+    credit: float = 0.0
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copy:
+    """A request that was answered. outputs: by whom it was."""
+
+    target: Target
+    inputs: Mapping[str, Column]
+    outputs: Outputs
+    rows: int
+    due_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """What a version has done as a shadow. differences: its scores less those that were answered."""
+
+    differences: Sketch
+    dropped: int
+
+
+class Shadow:
+    """A tap of Predictor, and the thread behind it."""
+
+    def __init__(self, groups: Groups, clock: Clock) -> None:
+        self._groups, self._clock = groups, clock
+        self._targets: dict[str, Target] = {}
+        self._kept: dict[tuple[str, int], Target] = {}
+        self._queue: deque[Copy] = deque()
+        self._waiting = threading.Semaphore(0)
+        self._closing = threading.Event()
+        self._session = Session(SHADOW_READER, clock)
+        self._busy = Busy(clock)
+        self._thread = threading.Thread(target=self._run, name="freshet-shadow", daemon=True)
+        self._thread.start()
+
+    def follow(self, shadows: Mapping[str, tuple[Replica, float]]) -> None:
+        """The shadow of each model that has one, and its share; whenever that has changed."""
+        kept = {}
+        targets = {}
+        for model, (replica, share) in shadows.items():
+            key = (model, replica.manifest.version)
+            old = self._kept.get(key)
+            block = old.block if old is not None else Block(len(replica.outputs))
+            target = Target(replica, share, block, dropped=old.dropped if old is not None else 0)
+            targets[model] = kept[key] = target
+        self._kept, self._targets = kept, targets
+
+    def __call__(self, request: PredictRequest, replica: Replica, bound: Bound, done: Done) -> Done:
+        """See Predictor.tap: requests that name no version are copied."""
+        target = self._targets.get(request.model)
+        if target is None or request.version is not None or request.label is not None or replica is target.replica:
+            return done
+        target.credit += target.share
+        if target.credit < 1.0:
+            return done
+        target.credit -= 1.0
+        self._busy.thread = threading.get_native_id()
+        inputs, rows = request.inputs, bound.rows
+
+        def copied(result: PredictReply | FreshetError) -> None:
+            done(result)
+            if isinstance(result, FreshetError):
+                return
+            if len(self._queue) >= MAX_QUEUED:
+                target.dropped += 1
+                return
+            self._queue.append(Copy(target, inputs, result.outputs, rows, self._clock.now_s() + SETTLE_S))
+            self._waiting.release()
+
+        return copied
+
+    def compared(self) -> dict[tuple[str, int], Compared]:
+        """By model and version, of the shadows that there are."""
+        return {
+            key: Compared(Sketch.total(len(t.replica.outputs), [t.block]), t.dropped) for key, t in self._kept.items()
+        }
+
+    def close(self) -> None:
+        """Copies that wait are dropped."""
+        self._closing.set()
+        self._waiting.release()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._waiting.acquire()
+            if self._closing.is_set():
+                return
+            copy = self._queue.popleft()
+            self._closing.wait(max(0.0, copy.due_s - self._clock.now_s()))
+            if not self._may_run(copy):
+                copy.target.dropped += 1
+                continue
+            try:
+                self._score([copy, *self._alike(copy)])
+            except Exception:
+                log.exception("copies of requests could not be scored")
+
+    def _may_run(self, copy: Copy) -> bool:
+        """Whether there is time to spare, now or soon."""
+        group = self._groups.of(copy.target.replica.manifest.model)
+        while not group.spare or self._busy.share() > BUSY:
+            if self._clock.now_s() > copy.due_s + PATIENCE_S or self._closing.wait(POLL_S):
+                return False
+        return True
+
+    def _alike(self, first: Copy) -> list[Copy]:
+        """What waits behind a copy and may share its batch."""
+        found, rows, now_s = [], first.rows, self._clock.now_s()
+        while self._queue and self._queue[0].target is first.target and self._queue[0].due_s <= now_s:
+            rows += self._queue[0].rows
+            if rows > MAX_ROWS or not self._waiting.acquire(blocking=False):
+                break
+            found.append(self._queue.popleft())
+        return found
+
+    def _score(self, copies: list[Copy]) -> None:
+        target = copies[0].target
+        works = []
+        for copy in copies:
+            try:
+                bound = target.replica.plan.bind(copy.inputs)
+            except FreshetError:
+                target.block.fail(1)
+                continue
+            done = _comparing(copy)
+            works.append(
+                Work(target.replica, bound.rows, bound.ids, None, version=target.replica, bound=bound, done=done)
+            )
+        if works:
+            self._session.run(works)
+
+
+def _comparing(copy: Copy) -> Done:
+    """What takes a shadow's reply."""
+    block, names = copy.target.block, list(copy.target.replica.outputs)
+
+    def compare(result: PredictReply | FreshetError) -> None:
+        if isinstance(result, FreshetError):
+            block.fail(1)
+            return
+        for n, name in enumerate(names):
+            answered = copy.outputs.get(name)
+            if answered is not None and answered.shape == result.outputs[name].shape:
+                with np.errstate(invalid="ignore", over="ignore"):
+                    apart = np.ascontiguousarray(result.outputs[name] - answered)
+                note_scores(block.counts_address, block.sums_address, n, apart.ctypes.data, apart.size)
+        block.done(1)
+
+    return compare
+
+
+class Busy:
+    """Which share of the time a thread of this process has been on a core, or has waited for one, by the kernel's own
+    account. thread: native id. Where the kernel keeps none, nobody is ever busy."""
+
+    def __init__(self, clock: Clock, read: Callable[[int], float | None] | None = None) -> None:
+        """read: seconds of a thread so far."""
+        self.thread = 0
+        self._clock, self._read = clock, read or _scheduled_s
+        self._last: tuple[int, float, float] | None = None
+        self._share = 0.0
+
+    def share(self) -> float:
+        """Over at least BUSY_INTERVAL_S, up to about now."""
+        now_s = self._clock.now_s()
+        last = self._last
+        if last is not None and last[0] == self.thread and now_s - last[2] < BUSY_INTERVAL_S:
+            return self._share
+        seconds = self._read(self.thread)
+        self._last = None if seconds is None else (self.thread, seconds, now_s)
+        if seconds is None or last is None or last[0] != self.thread:
+            self._share = 0.0
+        else:
+            self._share = (seconds - last[1]) / (now_s - last[2])
+        return self._share
+
+
+def _scheduled_s(thread: int) -> float | None:
+    try:
+        ran_ns, waited_ns, _ = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return (int(ran_ns) + int(waited_ns)) / 1e9

@@ -1,0 +1,48 @@
+"""Memory budgets: how many bytes of memory the rows of a table may take; colder rows stay on disk
+(processor.tables.tier)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from processor.errors import BadInput
+from processor.package.manifest import NAME
+
+SIZE = re.compile(r"([0-9]{1,15})([kMGT]?)B?")
+UNITS = {"": 1, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+MIN_NBYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """nbytes: by "model/table", or "model/*" for each table of a model that is not named itself. scratch: a folder for
+    the log of changed rows; its files have no name and go with the process."""
+
+    nbytes: Mapping[str, int]
+    scratch: Path
+
+    @classmethod
+    def parse(cls, texts: Iterable[str], scratch: str | Path) -> Self:
+        """From texts such as "ctr/user=512M" or "ctr/*=64M"; raises BadInput."""
+        found: dict[str, int] = {}
+        for text in texts:
+            name, _, size = text.partition("=")
+            model, _, table = name.strip().partition("/")
+            match = SIZE.fullmatch(size.strip())
+            if not NAME.fullmatch(model) or not (table == "*" or NAME.fullmatch(table)) or match is None:
+                raise BadInput(f"table_memory: model/table=SIZE such as ctr/user=512M wanted, got {text[:64]!r}")
+            nbytes = int(match[1]) * UNITS[match[2]]
+            if nbytes < MIN_NBYTES:
+                raise BadInput(f"table_memory: {name[:64]}: at least 1M wanted, got {size.strip()[:20]}")
+            found[f"{model}/{table}"] = nbytes
+        if found and not Path(scratch).is_dir():
+            raise BadInput(f"scratch: a folder wanted, got {str(scratch)[:64]!r}")
+        return cls(found, Path(scratch))
+
+    def of(self, model: str, table: str) -> int:
+        """Bytes for one table; 0: all that it takes."""
+        return self.nbytes.get(f"{model}/{table}", self.nbytes.get(f"{model}/*", 0))

@@ -1,0 +1,74 @@
+"""Rows of float32 to the type that a table stores, and back: the one way for export, deltas and serving.
+
+An export quantises whole tables here, a server quantises each delta's rows on arrival, both by the same kernel
+(kernels.rowtypes): a version and its deltas hold the same bits as the version that is published whole.
+
+|stored - x| is at most, for a row of largest magnitude m: float16 2**-11 |x| (2**-25 below 2**-14), bfloat16 2**-8 |x|,
+int8 m / 254, each but for the last bit of a float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.errors import BadInput
+from processor.kernels import conversion as rowtypes
+from processor.package.rowtypes import ROW_TYPES, all_below
+
+CODES = {
+    "float32": rowtypes.FLOAT32,
+    "float16": rowtypes.FLOAT16,
+    "bfloat16": rowtypes.BFLOAT16,
+    "int8": rowtypes.INT8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Rows as a table stores them: [n, dim] of the type's dtype, and float32 scales [n], [0] where it has none."""
+
+    rows: NDArray[Any]
+    scales: NDArray[np.float32]
+
+
+def quantise(rows: NDArray[np.float32], dtype: str) -> Stored:
+    """float32 [n, dim] as the named type; raises BadInput for a number that it cannot hold."""
+    kind = ROW_TYPES[dtype]
+    if not all_below(rows, kind.below):
+        raise BadInput(f"rows: finite numbers below {kind.below:g} wanted for {dtype}")
+    source = np.ascontiguousarray(rows, np.float32)
+    stored = np.empty(source.shape, kind.dtype)
+    scales = np.empty(len(source) if kind.scaled else 0, np.float32)
+    row_nbytes = source.shape[1] * kind.dtype.itemsize
+    rowtypes.store_rows(
+        CODES[dtype],
+        stored.ctypes.data,
+        row_nbytes,
+        scales.ctypes.data,
+        source.ctypes.data,
+        len(source),
+        source.shape[1],
+    )
+    return Stored(stored, scales)
+
+
+def dequantise(stored: Stored, dtype: str) -> NDArray[np.float32]:
+    """float32 [n, dim], as the kernels read the stored rows."""
+    source = np.ascontiguousarray(stored.rows)
+    scales = np.ascontiguousarray(stored.scales)
+    rows = np.empty(source.shape, np.float32)
+    row_nbytes = source.shape[1] * source.itemsize
+    rowtypes.load_rows(
+        CODES[dtype],
+        rows.ctypes.data,
+        source.ctypes.data,
+        row_nbytes,
+        scales.ctypes.data,
+        len(source),
+        source.shape[1],
+    )
+    return rows

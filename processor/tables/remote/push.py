@@ -1,0 +1,89 @@
+"""Copies a version's tables into a row store, and removes them from it.
+
+push() writes a marker "pushing", every bucket, then the marker "complete"; a server takes a table only from a complete
+marker that agrees with its manifest in everything, checksum included. So a push may be killed at any point and
+repeated; one that is complete already is not written again. drop() turns the marker to "pushing" first: no server
+loads what is being removed, and a drop that was killed can be repeated. A server that still serves the version sees
+its buckets vanish, which counts as failures, not as unseen ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from processor.errors import Conflict, Corrupt
+from processor.package.rowtypes import ROW_TYPES
+from processor.package.version import VersionReader, table_file
+from processor.tables.remote.layout import COMPLETE, PUSHING, StoredTable, marker_key, parse_marker
+from processor.tables.remote.store import RowStore
+
+Progress = Callable[[str, int, int], None]
+"""Table, buckets done, buckets in all."""
+
+
+def push(
+    reader: VersionReader, tables: Sequence[str], store: RowStore, progress: Progress = lambda *_: None
+) -> list[StoredTable]:
+    """Copies tables into the store, all of the version's when `tables` is empty; returns those that were written.
+
+    Raises Corrupt when a file does not match its checksum, Conflict when the store holds another upload of the same
+    version, NotReady when it does not answer.
+    """
+    names = list(tables) or [t.name for t in reader.manifest.tables]
+    wanted = [StoredTable.of(reader.manifest, name) for name in names]
+    return [table for table in wanted if _push(reader, table, store, progress)]
+
+
+def _push(reader: VersionReader, table: StoredTable, store: RowStore, progress: Progress) -> bool:
+    data = store.read(table.marker_key)
+    if data is not None:
+        found, state = parse_marker(data)
+        if (found, state) == (table, COMPLETE):
+            return False
+        if state == COMPLETE:
+            raise Conflict(f"{table.name}: the row store holds other rows under this version; drop them first")
+        if found != table:
+            _delete(found, store)
+    file = table_file(table.table)
+    reader.verify([file])
+    arrays = reader.tensors(file)
+    keys, rows = arrays.get("keys"), arrays.get("rows")
+    scales, kind = arrays.get("scales", np.empty(0, np.float32)), ROW_TYPES[table.dtype]
+    if keys is None or rows is None or keys.dtype != np.int64 or keys.shape != (table.rows,):
+        raise Corrupt(f"table {table.table!r}: {table.rows} int64 keys and their rows wanted")
+    if rows.dtype != kind.dtype or rows.shape != (table.rows, table.dim):
+        raise Corrupt(f"table {table.table!r}: rows {[table.rows, table.dim]} of {table.dtype} wanted")
+    if scales.dtype != np.float32 or scales.shape != (table.rows if kind.scaled else 0,):
+        raise Corrupt(f"table {table.table!r}: a float32 scale for each row of {table.dtype} wanted")
+    store.write({table.marker_key: table.marker(PUSHING)})
+    done = 0
+    for chunk in table.pack(keys, rows, scales):
+        store.write(chunk)
+        done += len(chunk)
+        progress(table.table, done, table.buckets)
+    store.write({table.marker_key: table.marker(COMPLETE)})
+    return True
+
+
+def drop(model: str, version: int, tables: Sequence[str], store: RowStore) -> list[StoredTable]:
+    """Removes tables of a version from the store; returns those that were there. Raises Corrupt, NotReady."""
+    dropped = []
+    for name in tables:
+        data = store.read(marker_key(model, version, name))
+        if data is None:
+            continue
+        table, _ = parse_marker(data)
+        if (table.model, table.version, table.table) != (model, version, name):
+            raise Corrupt("the row store's marker names another table")
+        store.write({table.marker_key: table.marker(PUSHING)})
+        _delete(table, store)
+        store.delete([table.marker_key])
+        dropped.append(table)
+    return dropped
+
+
+def _delete(table: StoredTable, store: RowStore) -> None:
+    for keys in table.all_keys():
+        store.delete(keys)

@@ -1,0 +1,238 @@
+"""The rows that one batch reads of remote tables: from deltas, from the cache, and the rest from the store.
+
+What a batch sees. An id's newest local version as of the batch's epoch wins: a row is that row, a tombstone is the
+default row. An id without one has the row of the version's upload in the store, which never changes, or none. Both
+parts are fixed by the batch's generation, so a reply still has one generation, and equals to the bit what the same
+version serves from memory, unless rows could not be had.
+
+Rows that could not be had (a store that is down, slow, or lost buckets) are counted, logged at most once a second, and
+then, by RemoteConfig.on_error, either take the table's default row or fail the batch with NotReady. They are never
+cached, so scores are right again with the first batch after the store is.
+
+Who owns what: a batch's stand-in belongs to the session that runs the batch. Counters are guarded by a lock. The
+session holds its pin while it waits for the store: a delta's answer may take `timeout_s` longer, readers do not wait.
+
+What it costs: one pass over the batch's ids to gather the distinct ones into an index of their own (the fused kernel
+then runs on that index, unchanged), one copy of each row, and at most one round trip a batch, for all its tables.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.clock import Clock
+from processor.errors import Corrupt, NotReady
+from processor.features.plan import Bound, SparsePlan, inputs_of
+from processor.kernels import remote as kernels
+from processor.kernels import rows as row_kernels
+from processor.package.manifest import Manifest
+from processor.tables.remote.cache import Bytes, Int64s, RowCache
+from processor.tables.remote.layout import COMPLETE, StoredTable, parse_marker
+from processor.tables.remote.settings import RemoteConfig, open_store
+from processor.tables.remote.store import RowStore
+
+log = logging.getLogger("freshet.remote")
+
+LOG_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStats:
+    """Since the version was loaded. asked: distinct ids of batches without a local version; cached: of those, served
+    from the cache; fetched: from the store (rows, or that there is none); lost: could not be had. fetches: batches that
+    asked the store, at most one round trip each; fetch_s: the time spent in them."""
+
+    asked: int = 0
+    cached: int = 0
+    fetched: int = 0
+    lost: int = 0
+    fetches: int = 0
+    fetch_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StandIn:
+    """tables: the state's descriptors, those of remote tables pointing at the batch's rows. It must outlive its use."""
+
+    tables: NDArray[np.int64]
+    keep: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """Ids of a batch that have no local version: ids[starts[k]:][:counts[k]] of remote table k, in parallel arrays.
+
+    entries: addresses of the ids' refs in the stand-ins. rows int64 [K, 3]: address of each table's rows, bytes of one,
+    address of their scales.
+    """
+
+    starts: Int64s
+    counts: Int64s
+    ids: Int64s
+    entries: Int64s
+    rows: Int64s
+    status: Bytes
+
+
+class RemoteTables:
+    """The remote tables of a process: its store, its configuration. One for all models."""
+
+    def __init__(self, config: RemoteConfig, store: RowStore, clock: Clock) -> None:
+        self.config, self._store, self._clock = config, store, clock
+
+    @classmethod
+    def of(cls, config: RemoteConfig, clock: Clock) -> RemoteTables:
+        """Those that a configuration names, in its store; raises BadInput for a URL that cannot be one."""
+        return cls(config, open_store(config.url, config.timeout_s, clock), clock)
+
+    def stored(self, manifest: Manifest) -> list[StoredTable]:
+        """The version's tables that are remote; raises NotReady unless all of them are complete in the store."""
+        names = [t.name for t in manifest.tables if self.config.is_remote(manifest.model, t.name)]
+        return [self._stored(manifest, name) for name in names]
+
+    def open(self, manifest: Manifest, plan: SparsePlan) -> RemoteReader | None:
+        """A reader of the version's remote tables, None if it has none; raises NotReady as stored() does."""
+        tables = self.stored(manifest)
+        return RemoteReader(manifest, plan, tables, self.config, self._store, self._clock) if tables else None
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _stored(self, manifest: Manifest, name: str) -> StoredTable:
+        wanted = StoredTable.of(manifest, name)
+        data = self._store.read(wanted.marker_key)
+        how = f"run: freshet tables push {manifest.model} --version {manifest.version} --table {name}"
+        if data is None:
+            raise NotReady(f"table {wanted.name} is not in the row store; {how}")
+        try:
+            found, state = parse_marker(data)
+        except Corrupt as error:
+            raise NotReady(f"table {wanted.name}: {error}") from None
+        if state != COMPLETE:
+            raise NotReady(f"table {wanted.name} is not complete in the row store; {how}")
+        if found != wanted:
+            raise NotReady(f"table {wanted.name} in the row store is of another upload; drop it, then {how}")
+        return wanted
+
+
+class RemoteReader:
+    """Stands in for the remote tables of one version, batch by batch, for any number of sessions."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        plan: SparsePlan,
+        tables: Sequence[StoredTable],
+        config: RemoteConfig,
+        store: RowStore,
+        clock: Clock,
+    ) -> None:
+        self._plan, self._tables = plan, tables
+        self._store, self._clock = store, clock
+        self._fails = config.on_error == "fail"
+        order = [t.name for t in manifest.tables]
+        self._numbers = np.array([order.index(t.table) for t in tables], np.int64)
+        self._remote = np.full(max(1, len(order)), -1, np.int64)
+        self._remote[self._numbers] = np.arange(len(tables))
+        self._nbytes = np.array([t.row_nbytes for t in tables], np.int64)
+        self._cache = RowCache([t.value_nbytes for t in tables], config.cache_rows)
+        self._lock = threading.Lock()
+        self._asked = self._unknown = self._lost = self._fetches = 0
+        self._fetch_s = 0.0
+        self._log_at_s = -LOG_EVERY_S
+
+    def statistics(self) -> RemoteStats:
+        """A snapshot of the counters."""
+        with self._lock:
+            fetched, cached = self._unknown - self._lost, self._asked - self._unknown
+            return RemoteStats(self._asked, cached, fetched, self._lost, self._fetches, self._fetch_s)
+
+    def stand_in(
+        self, tables: NDArray[np.int64], epoch: int, bound: Sequence[Bound], spans: NDArray[np.int64]
+    ) -> StandIn:
+        """Everything that a batch reads, as of a pinned state's tables and epoch.
+
+        spans int64 [requests, 2]: first row and rows of each request, as SparsePlan.fill takes them.
+        Raises NotReady when rows could not be had and the policy says so.
+        """
+        inputs = inputs_of(bound)
+        stands, starts = np.empty((len(self._tables), 3), np.int64), np.empty(len(self._tables) + 1, np.int64)
+        plan, remote = self._plan.plan, self._remote
+        size = kernels.lay_out(plan, inputs, spans, remote, stands, starts)
+        most = int(starts[-1])
+        index, ids, entries = np.empty((size, 2), np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+        counts = np.empty(len(self._tables), np.int64)
+        kernels.collect(tables, plan, inputs, spans, epoch, remote, index, stands, starts, ids, entries, counts)
+        ends, scale_ends = np.cumsum(counts * self._nbytes), np.cumsum(counts)
+        rows, scales = np.empty(int(ends[-1]), np.uint8), np.empty(int(scale_ends[-1]), np.float32)
+        places = np.empty((len(counts), 3), np.int64)
+        places[:, 0] = rows.ctypes.data + ends - counts * self._nbytes
+        places[:, 1] = self._nbytes
+        places[:, 2] = scales.ctypes.data + 4 * (scale_ends - counts)
+        self._supply(Waiting(starts, counts, ids, entries, places, np.empty(most, np.uint8)))
+        standing = tables.copy()
+        for at, values in (
+            (row_kernels.INDEX, stands[:, 0]),
+            (row_kernels.CAPACITY, stands[:, 1]),
+            (row_kernels.BASE, places[:, 0]),
+            (row_kernels.BASE_ROWS, stands[:, 2]),
+            (row_kernels.SCALES, places[:, 2]),
+        ):
+            standing[self._numbers, at // 8] = values
+        return StandIn(standing, (index, rows, scales))
+
+    def _supply(self, waiting: Waiting) -> None:
+        """Puts a row, or its absence, behind every waiting id."""
+        asked = int(waiting.counts.sum())
+        unknown = self._cache.take(
+            waiting.starts, waiting.counts, waiting.ids, waiting.entries, waiting.rows, waiting.status
+        )
+        lost, problem, taken_s = 0, "", 0.0
+        if unknown:
+            started_s = self._clock.now_s()
+            lost, problem = self._fetch(waiting)
+            taken_s = self._clock.now_s() - started_s
+        self._count(asked, unknown, lost, taken_s, problem)
+        if lost and self._fails:
+            raise NotReady(f"{lost} embedding rows could not be had: the row store {problem}")
+
+    def _fetch(self, waiting: Waiting) -> tuple[int, str]:
+        """One round trip for all ids still LOST; returns how many stay so, and why."""
+        jobs = []
+        keys: list[bytes] = []
+        for k, table in enumerate(self._tables):
+            here = slice(int(waiting.starts[k]), int(waiting.starts[k] + waiting.counts[k]))
+            positions = np.flatnonzero(waiting.status[here] == kernels.LOST)
+            if len(positions):
+                ids = waiting.ids[here][positions]
+                wanted, bucket = table.plan(ids)
+                jobs.append((k, table, here, positions, ids, bucket, slice(len(keys), len(keys) + len(wanted))))
+                keys += wanted
+        reply = self._store.fetch(keys)
+        lost = 0
+        for k, table, here, positions, ids, bucket, part in jobs:
+            rows, status = table.unpack(reply.values[part], bucket, ids)
+            lost += kernels.place(positions, waiting.entries[here], waiting.rows[k], rows, status)
+            self._cache.keep(k, ids, rows, status)
+        return lost, reply.problem or "has lost some of its buckets"
+
+    def _count(self, asked: int, unknown: int, lost: int, taken_s: float, problem: str) -> None:
+        with self._lock:
+            self._asked += asked
+            self._unknown += unknown
+            self._lost += lost
+            self._fetches += unknown > 0
+            self._fetch_s += taken_s
+            total = self._lost
+            now_s = self._clock.now_s()
+            if not lost or now_s < self._log_at_s + LOG_EVERY_S:
+                return
+            self._log_at_s = now_s
+        log.warning("%d embedding rows could not be had, %d since the start: the row store %s", lost, total, problem)

@@ -1,0 +1,75 @@
+"""A served table whose base rows live in a row store: deltas, epochs and rollback as ever, over an empty base.
+
+Differences to ServedTable, all of them
+- An id without a local version may have a row in the store. So a removal leaves a tombstone whether or not the id is
+  known here, and the tombstone is settled where it is: turned into ABSENT, it would ask the store again and find the
+  row that was removed. That costs one slot an id removed, until the id is upserted again.
+- `rows` and export() tell of rows that deltas brought; the store's are not counted here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.kernels import index as hash_index
+from processor.kernels import remote as kernels
+from processor.kernels import rows as row_kernels
+from processor.package.delta import TableDelta
+from processor.package.manifest import Table
+from processor.tables.table import Int64s, ServedTable, Versions, packed
+
+
+class RemoteTable(ServedTable):
+    """What deltas changed of a table; the rest is in a store."""
+
+    def __init__(self, spec: Table) -> None:
+        nothing = packed(np.empty(0, np.int64), np.empty((0, spec.dim), np.float32), spec.dtype)
+        super().__init__(replace(spec, rows=0), nothing)
+
+    @property
+    def rows(self) -> int:
+        """Rows of deltas in the newest epoch."""
+        refs = self._index[:, 1]
+        refs = refs[refs >= 0]
+        return len(refs) - int(np.count_nonzero(self._buried(refs)))
+
+    def apply(self, delta: TableDelta, epoch: int) -> Versions:
+        """Stages and publishes the delta's rows and tombstones; readers of epochs before `epoch` see no change."""
+        if len(delta.removed):
+            # Entries for the tombstones of ids that are unknown here, claimed with room for the upserts as well: the
+            # index cannot grow before they are used, which would leave them behind.
+            self._make_room(np.concatenate([delta.keys, delta.removed]))
+            entries = np.empty(len(delta.removed), np.int64)
+            self._used += hash_index.claim(self._index.ctypes.data, len(self._index), delta.removed, entries)
+        return super().apply(delta, epoch)
+
+    def export(self, epoch: int) -> tuple[Int64s, NDArray[np.float32]]:
+        """Every key that deltas gave a row, ascending, with its row as of an epoch: int64 [n], float32 [n, dim]."""
+        table, capacity = self._row(), len(self._index)
+        keys, refs = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
+        count = kernels.live(table, epoch, keys, refs)
+        order = np.argsort(keys[:count])
+        rows = np.empty((count, self.spec.dim), np.float32)
+        row_kernels.gather(table, refs[:count][order], rows)
+        return keys[:count][order], rows
+
+    def _settle(self, versions: Versions, safe_flip: int) -> None:
+        replaced = np.empty(len(versions.keys), np.int64)
+        kernels.settle(self._row(), versions.keys, versions.slots, replaced)
+        self._slots.free(replaced[replaced >= 0])
+
+    def _present(self, keys: Int64s) -> Int64s:
+        """Those of `keys` that may have a row in the newest epoch: those whose newest version is not a tombstone."""
+        refs = np.empty(len(keys), np.int64)
+        hash_index.find(self._index.ctypes.data, len(self._index), keys, refs)
+        return keys[~self._buried(refs)]
+
+    def _buried(self, refs: Int64s) -> NDArray[np.bool_]:
+        """Which of heads are tombstones."""
+        buried = refs >= 0
+        slots = refs[buried] % row_kernels.SETTLED
+        buried[buried] = self._meta[slots, 0] & 1 == 1
+        return buried

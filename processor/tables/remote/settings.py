@@ -1,0 +1,55 @@
+"""Which tables are remote: a matter of deployment, not of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from processor.clock import Clock
+from processor.errors import BadInput
+from processor.package.manifest import NAME
+from processor.tables.remote.store import RowStore
+
+SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix")
+POLICIES = ("default", "fail")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteConfig:
+    """url: redis[s][+cluster]://[user:password@]host:port[/db], or unix://; it is never shown, it may hold a password.
+    tables: "model/table", or "model/*" for all tables of a model. timeout_s: for a connection and for each wait on it.
+    on_error: what an id gets whose row cannot be had: the "default" row, or its request "fail"s with NotReady.
+    cache_rows: rows kept in memory, per remote table of each served version."""
+
+    url: str = field(repr=False)
+    tables: list[str]
+    timeout_s: float = 0.05
+    on_error: str = "default"
+    cache_rows: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if self.url.partition("://")[0] not in SCHEMES:
+            raise BadInput(f"remote.url: one of {', '.join(s + '://' for s in SCHEMES)} wanted")
+        for name in self.tables:
+            model, _, table = name.partition("/")
+            if not NAME.fullmatch(model) or not (table == "*" or NAME.fullmatch(table)):
+                raise BadInput(f"remote.tables: 'model/table' or 'model/*' wanted, got {name[:64]!r}")
+        if not self.tables:
+            raise BadInput("remote.tables: at least one 'model/table' wanted")
+        if not 0.001 <= self.timeout_s <= 60:
+            raise BadInput(f"remote.timeout_s: 0.001 to 60 wanted, got {self.timeout_s}")
+        if self.on_error not in POLICIES:
+            raise BadInput(f"remote.on_error: one of {', '.join(POLICIES)} wanted, got {self.on_error[:40]!r}")
+        if not 0 <= self.cache_rows < 1 << 31:
+            raise BadInput(f"remote.cache_rows: 0 to {(1 << 31) - 1} wanted, got {self.cache_rows}")
+
+    def is_remote(self, model: str, table: str) -> bool:
+        return f"{model}/{table}" in self.tables or f"{model}/*" in self.tables
+
+
+def open_store(url: str, timeout_s: float, clock: Clock) -> RowStore:
+    """The store at a URL; connects when it is first used. Raises BadInput for a URL that cannot be one."""
+    try:
+        from processor.tables.remote.redis import RedisStore
+    except ImportError:
+        raise BadInput("remote tables want the Redis client: pip install 'freshet[redis]'") from None
+    return RedisStore(url, timeout_s, clock)

@@ -1,0 +1,116 @@
+"""The log of a table with a memory budget: records in segments of a file without a name (see processor.tables.tier).
+
+Belongs to the table's writer. Records are only ever appended to the newest segment; a segment that holds no living
+record is given up, and used again, its room given back to the disk, once every reader has reached a later flip.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.errors import BadInput
+from processor.kernels import rows as row_kernels
+from processor.memory import ScratchFile, advise
+from processor.package.manifest import Table
+from processor.package.rowtypes import ROW_TYPES
+
+# Records are whole multiples of 8 bytes, so segments are whole pages.
+SEGMENT_RECORDS = 1 << 14
+MOST_RECORDS = 1 << 27
+
+Int64s = NDArray[np.int64]
+
+
+def record_nbytes(spec: Table) -> int:
+    """Bytes of one record of the table's log."""
+    row_nbytes = spec.dim * ROW_TYPES[spec.dtype].dtype.itemsize
+    return row_kernels.LOG_ROW + -(-row_nbytes // 8) * 8
+
+
+class Log:
+    """Records in segments: where the next ones go, how many of each segment live, which are free again."""
+
+    def __init__(self, spec: Table, folder: Path) -> None:
+        try:
+            self._file = ScratchFile(folder, MOST_RECORDS * record_nbytes(spec))
+        except OSError as error:
+            raise BadInput(f"table {spec.name!r}: a writable folder for scratch wanted: {error.strerror}") from None
+        self.array = self._file.array
+        advise(self.array, mmap.MADV_RANDOM)
+        self._segment_nbytes = SEGMENT_RECORDS * record_nbytes(spec)
+        self._live = np.zeros(MOST_RECORDS // SEGMENT_RECORDS, np.int64)
+        self._closed = np.zeros(len(self._live), np.bool_)
+        self._free: list[int] = []
+        self._limbo: deque[tuple[int, int]] = deque()
+        self._opened = 0
+        self._tail, self._fill = -1, SEGMENT_RECORDS
+
+    @property
+    def live(self) -> int:
+        return int(self._live.sum())
+
+    @property
+    def nbytes(self) -> int:
+        return (self._opened - len(self._free)) * self._segment_nbytes
+
+    def place(self, count: int) -> tuple[int, int]:
+        """(first record number, how many of `count` fit there); raises OSError when there is no room on disk."""
+        if self._fill == SEGMENT_RECORDS:
+            self._open()
+        return self._tail * SEGMENT_RECORDS + self._fill, min(count, SEGMENT_RECORDS - self._fill)
+
+    def commit(self, count: int) -> None:
+        """`count` records at place() are written and held."""
+        self._fill += count
+        self._live[self._tail] += count
+
+    def bury(self, records: Int64s) -> None:
+        """Nothing holds these any more."""
+        if len(records):
+            self._live -= np.bincount(records // SEGMENT_RECORDS, minlength=len(self._live))
+
+    def emptiest(self) -> int:
+        """The closed segment with the fewest live records, when they are half of it or fewer; -1: none."""
+        if not self._opened:
+            return -1
+        live = np.where(self._closed[: self._opened], self._live[: self._opened], SEGMENT_RECORDS)
+        segment = int(live.argmin())
+        return segment if live[segment] * 2 <= SEGMENT_RECORDS else -1
+
+    def live_in(self, segment: int) -> int:
+        return int(self._live[segment])
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a segment waits for a flip."""
+        return bool(self._limbo)
+
+    def give_up(self, segment: int, safe_flip: int) -> None:
+        """No record of the segment lives; it is used again once every reader has reached the flip."""
+        self._closed[segment] = False
+        self._limbo.append((safe_flip, segment))
+
+    def reclaim(self, oldest_flip: int) -> None:
+        while self._limbo and self._limbo[0][0] <= oldest_flip:
+            segment = self._limbo.popleft()[1]
+            self._file.give_back(segment * self._segment_nbytes, self._segment_nbytes)
+            self._free.append(segment)
+
+    def _open(self) -> None:
+        fresh = not self._free
+        segment = self._opened if fresh else self._free[-1]
+        if segment == len(self._live):
+            raise OSError("the log is full")
+        self._file.take(segment * self._segment_nbytes, self._segment_nbytes)
+        if fresh:
+            self._opened += 1
+        else:
+            self._free.pop()
+        if self._tail >= 0:
+            self._closed[self._tail] = True
+        self._tail, self._fill = segment, 0

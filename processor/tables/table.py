@@ -1,0 +1,350 @@
+"""One served table: the loaded version's rows in their read-only mmap, newer rows in an arena beside them.
+
+Who owns what: one writer (the version's lock holder) calls everything but the kernels; readers only ever see the
+descriptor, a row of plain integers, through a published state, and walk it in kernels without a lock.
+
+Invariants
+- Rows of the file are never written. An arena slot is written only while no head points at it.
+- The index is private memory. Its entries are claimed and their refs replaced, never moved or emptied; growth builds
+  another index beside it, which readers meet with the next state.
+- A slot is reused only after every reader that could have held a ref to it has gone (processor.tables.arena).
+- Deltas that nobody can undo and every reader sees are settled, in their order: what they replaced is given up, and
+  their rows are the only ones of their keys, reached without a look at a version's stamp. So a chain holds versions of
+  deltas that are not settled, newest first, and ends in one settled row or none.
+- Only the writer follows a chain beyond the version that it wants, and nothing in it has been given up.
+
+Costs: a delta of m rows costs m probes and m rows of memory, settling it m probes more; a superseded row is reclaimed
+once the delta that replaced it is settled. Growing the index costs O(keys), amortised, in the writer, outside the GIL.
+
+Refused: an overlay index that is folded in later (a second probe for every unseen id and for every id of the file, on
+each read) and rows updated in place (no atomicity, no rollback).
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.errors import BadInput, Corrupt, TooLarge
+from processor.kernels import index as hash_index
+from processor.kernels import rows as row_kernels
+from processor.memory import advise, private_copy, reserve
+from processor.package.delta import TableDelta
+from processor.package.manifest import Table
+from processor.package.rowtypes import ROW_TYPES, all_below
+from processor.package.tensors import ALIGNMENT
+from processor.tables.arena import Slots
+from processor.tables.quantise import CODES, quantise
+from processor.tables.tier import Tally, Tier, tier_fields
+
+MIN_ARENA_SLOTS = 1 << 26
+MAX_REFS = 2**31 - 1
+GROW_AT = (7, 8)
+SETTLE_ROWS = 256
+"""A delta settles so many retired rows at least: a few microseconds."""
+
+Int64s = NDArray[np.int64]
+
+
+def packed(
+    keys: Int64s, rows: NDArray[np.float32], dtype: str = "float32", frequencies: NDArray[np.uint32] | None = None
+) -> dict[str, NDArray[Any]]:
+    """The tensors of a table file: the index prebuilt, rows as `dtype` and on cache lines.
+
+    keys: int64 [n]; rows: float32 [n, dim]; frequencies: uint32 [n], how often training met each key, for tables whose
+    memory is bounded. Raises BadInput for an id given twice and for rows that the type cannot
+    hold. pad: bytes that bring what follows the rows to a cache line again, so that it can be mapped as it lies.
+    """
+    if frequencies is not None and (frequencies.dtype != np.uint32 or frequencies.shape != keys.shape):
+        raise BadInput(f"table: {len(keys)} uint32 frequencies wanted, got {frequencies.dtype.name}")
+    index = hash_index.empty_index(hash_index.capacity_for(len(keys)))
+    twice = hash_index.build(index.ctypes.data, len(index), keys)
+    if twice >= 0:
+        raise BadInput(f"table: id {keys[twice]} occurs more than once")
+    stored = quantise(rows, dtype)
+    pad = np.zeros(-stored.rows.nbytes % ALIGNMENT, np.uint8)
+    arrays = {"index": index, "rows": stored.rows, "pad": pad, "keys": keys}
+    if ROW_TYPES[dtype].scaled:
+        arrays["scales"] = stored.scales
+    if frequencies is not None:
+        arrays["frequencies"] = frequencies
+    return arrays
+
+
+def descriptor(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
+    """A table as readers' kernels take it: addresses, bounds and sizes (see kernels.pool).
+
+    arrays: those of ServedTable.arrays, or mappings of the same bytes in another process; they must outlive its use.
+    """
+    return [
+        arrays["index"].ctypes.data,
+        len(arrays["index"]),
+        arrays["base"].ctypes.data,
+        len(arrays["base"]),
+        arrays["arena"].ctypes.data,
+        arrays["meta"].ctypes.data,
+        spec.dim * ROW_TYPES[spec.dtype].dtype.itemsize,
+        arrays["default"].ctypes.data,
+        CODES[spec.dtype] + (row_kernels.TIERED if "ring" in arrays else 0),
+        arrays["scales"].ctypes.data,
+        arrays["arena_scales"].ctypes.data,
+        *tier_fields(spec, arrays),
+    ]
+
+
+def _checked(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """The file's rows and scales; raises Corrupt unless all of its tensors fit the manifest and each other."""
+    where, kind = f"table {spec.name!r}", ROW_TYPES[spec.dtype]
+    keys, index, rows = (arrays.get(name) for name in ("keys", "index", "rows"))
+    if keys is None or index is None or rows is None:
+        raise Corrupt(f"{where}: keys, index and rows wanted")
+    if keys.dtype != np.int64 or keys.shape != (spec.rows,):
+        raise Corrupt(f"{where}: {spec.rows} int64 keys wanted, got {keys.dtype.name} {list(keys.shape)}")
+    if rows.dtype != kind.dtype or rows.shape != (spec.rows, spec.dim):
+        got = f"{rows.dtype.name} {list(rows.shape)}"
+        raise Corrupt(f"{where}: rows {[spec.rows, spec.dim]} of {spec.dtype} wanted, got {got}")
+    scales = arrays.get("scales", np.empty(0, np.float32))
+    if scales.dtype != np.float32 or scales.shape != (spec.rows if kind.scaled else 0,):
+        wanted = f"{spec.rows if kind.scaled else 0} float32 scales for {spec.dtype}"
+        raise Corrupt(f"{where}: {wanted} wanted, got {scales.dtype.name} {list(scales.shape)}")
+    if not (all_below(scales, np.inf) and (scales >= 0).all()):
+        raise Corrupt(f"{where}: scales of 0 or more wanted, got a negative one, NaN or infinity")
+    frequencies = arrays.get("frequencies")
+    if frequencies is not None and (frequencies.dtype != np.uint32 or frequencies.shape != (spec.rows,)):
+        got = f"{frequencies.dtype.name} {list(frequencies.shape)}"
+        raise Corrupt(f"{where}: {spec.rows} uint32 frequencies wanted, got {got}")
+    if index.dtype != np.int64 or index.ndim != 2 or index.shape[1] != 2:
+        raise Corrupt(f"{where}: an int64 index of two columns wanted, got {list(index.shape)}")
+    capacity = len(index)
+    if not spec.rows < capacity <= hash_index.MAX_CAPACITY:
+        raise Corrupt(f"{where}: an index of more than {spec.rows} entries wanted, got {capacity}")
+    if hash_index.audit(index.ctypes.data, capacity, spec.rows) != spec.rows:
+        raise Corrupt(f"{where}: the index does not hold one entry a row")
+    return rows, scales
+
+
+@dataclass(slots=True)
+class Versions:
+    """What one delta did to one table: int64 [m] keys, and the slots that hold their new versions or tombstones."""
+
+    keys: Int64s
+    slots: Int64s
+
+
+class ServedTable:
+    """Rows by key, as of any epoch that is still pinned or undoable."""
+
+    def __init__(
+        self, spec: Table, arrays: dict[str, NDArray[Any]], *, budget_nbytes: int = 0, scratch: Path | None = None
+    ) -> None:
+        """arrays: the table file's (views), see packed(); raises Corrupt when they do not fit the manifest.
+
+        budget_nbytes: memory for rows, 0: all that it takes; then scratch is a folder with room for the rows that
+        deltas change (processor.tables.tier); raises BadInput where it cannot be written to.
+        """
+        self.spec = spec
+        self._type = ROW_TYPES[spec.dtype]
+        self._row_nbytes = spec.dim * self._type.dtype.itemsize
+        self._base, self._scales = _checked(spec, arrays)
+        self._index = private_copy(arrays["index"], f"index-{spec.name}")
+        self._described: Int64s | None = None
+        self._used = self._rows = spec.rows
+        slots = min(max(MIN_ARENA_SLOTS, 4 * spec.rows), MAX_REFS - spec.rows)
+        arena = reserve(slots * self._row_nbytes, f"arena-{spec.name}")[: slots * self._row_nbytes]
+        self._arena = arena.view(self._type.dtype).reshape(slots, spec.dim)
+        scaled = slots if self._type.scaled else 0
+        self._arena_scales = reserve(scaled * 4, f"scales-{spec.name}")[: scaled * 4].view(np.float32)
+        self._meta = reserve(slots * 16, f"meta-{spec.name}").view(np.int64)[: slots * 2].reshape(slots, 2)
+        self._default = reserve(spec.dim * 4, f"default-{spec.name}").view(np.float32)[: spec.dim]
+        self._default[:] = spec.default or 0.0
+        self._slots = Slots(slots, f"table {spec.name!r}")
+        self._retired: deque[tuple[int, Versions]] = deque()
+        self._tier: Tier | None = None
+        if budget_nbytes:
+            if scratch is None:
+                raise BadInput(f"table {spec.name!r}: a folder for scratch wanted beside a memory budget")
+            self._tier = Tier(spec, self._slots, self._meta, budget_nbytes, scratch)
+            advise(self._base, mmap.MADV_RANDOM)
+            if "frequencies" in arrays:
+                self._tier.fill(self._row(), arrays["keys"], arrays["frequencies"])
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Every buffer that readers use, by name; a state keeps these referenced.
+
+        Of the file: base [rows, dim], scales float32 [rows], [0] where the type has none. Reserved memory: index int64
+        [capacity, 2], another array once it has grown; arena [slots, dim], arena_scales float32 [slots] or [0], meta
+        int64 [slots, 2], default float32 [dim]. With a memory budget also those of Tier.arrays.
+        """
+        return {
+            "index": self._index,
+            "base": self._base,
+            "arena": self._arena,
+            "meta": self._meta,
+            "default": self._default,
+            "scales": self._scales,
+            "arena_scales": self._arena_scales,
+            **(self._tier.arrays if self._tier else {}),
+        }
+
+    def descriptor(self) -> list[int]:
+        """The table as it is now, for readers of this process."""
+        return descriptor(self.spec, self.arrays)
+
+    @property
+    def rows(self) -> int:
+        """Rows in the newest epoch."""
+        return self._rows
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Memory by part: file rows (mapped), index, arena in use."""
+        slot_nbytes = self._row_nbytes + 16 + (4 if self._type.scaled else 0)
+        rows = self._base.nbytes + self._scales.nbytes
+        parts = {"rows": rows, "index": self._index.nbytes, "arena": self._slots.bump * slot_nbytes}
+        return parts | ({"log": self._tier.tally().log_nbytes, "books": self._tier.nbytes} if self._tier else {})
+
+    @property
+    def tiered(self) -> bool:
+        """Whether there is a memory budget to keep."""
+        return self._tier is not None
+
+    @property
+    def tier(self) -> Tally | None:
+        """What the tiers hold and have done; None without a memory budget."""
+        return self._tier.tally() if self._tier else None
+
+    def apply(self, delta: TableDelta, epoch: int) -> Versions:
+        """Stages and publishes the delta's rows; readers of epochs before `epoch` see no change."""
+        removed = self._present(delta.removed) if len(delta.removed) else delta.removed
+        self._make_room(delta.keys)
+        slots = self._slots.allocate(len(delta.keys) + len(removed))
+        upserts, tombstones = slots[: len(delta.keys)], slots[len(delta.keys) :]
+        address, capacity, base_rows = self._index.ctypes.data, len(self._index), self.spec.rows
+        tally = np.empty(2, np.int64)
+        rows = np.ascontiguousarray(delta.rows)
+        row_kernels.upsert(self._row(), delta.keys, rows.ctypes.data, self.spec.dim, upserts, epoch, tally)
+        if len(removed):
+            row_kernels.bury(address, capacity, removed, tombstones, self._meta, base_rows, epoch)
+        claimed, known = tally.tolist()
+        self._used += claimed
+        self._rows += len(delta.keys) - known - len(removed)
+        return Versions(np.concatenate([delta.keys, removed]), slots)
+
+    def undo(self, versions: Versions, safe_flip: int) -> None:
+        """Takes the newest delta's versions back. No reader may be pinned to an epoch that sees them."""
+        entries = self._entries(versions.keys)
+        before = self._count_rows(versions.keys)
+        row_kernels.unpublish(self._index.ctypes.data, entries, versions.slots, self._meta)
+        self._rows += self._count_rows(versions.keys) - before
+        self._slots.give_back(versions.slots, safe_flip)
+
+    def retire(self, versions: Versions, flip: int) -> None:
+        """The delta can no longer be undone, nor any before it; `flip` is one at which readers see it."""
+        self._retired.append((flip, versions))
+
+    def reclaim(self, oldest_flip: int, safe_flip: int, coming: int = 0) -> None:
+        """Settles retired deltas that every reader sees, and makes what was given up usable again.
+
+        oldest_flip: every reader has reached it. safe_flip: the next one that will be published, as everywhere.
+        coming: rows that the next delta brings. Of the retired ones twice as many are settled, so that a small delta
+        does not pay for a large one; all, where the arena would be full without.
+        """
+        most = max(SETTLE_ROWS, 2 * coming) if coming <= self._slots.room else sys.maxsize
+        while most > 0 and self._retired and self._retired[0][0] <= oldest_flip:
+            flip, versions = self._retired.popleft()
+            if len(versions.keys) > most:
+                self._retired.appendleft((flip, Versions(versions.keys[most:], versions.slots[most:])))
+                versions = Versions(versions.keys[:most], versions.slots[:most])
+            most -= len(versions.keys)
+            self._settle(versions, safe_flip)
+        self._slots.reclaim(oldest_flip)
+        if self._tier:
+            self._tier.reclaim(oldest_flip)
+
+    def tend(self, oldest_flip: int, safe_flip: int, now_s: float) -> bool:
+        """reclaim(), and a slice of keeping the table within its memory budget; about a millisecond.
+
+        Call it again and again under the version's lock. True: something was given up that waits for safe_flip, so
+        that a flip, even to the same content, lets it be used again.
+        """
+        self.reclaim(oldest_flip, safe_flip)
+        return self._tier.tend(self._row(), safe_flip, now_s, self._base) if self._tier else False
+
+    def _settle(self, versions: Versions, safe_flip: int) -> None:
+        count = len(versions.keys)
+        rows, replaced, dead = np.empty(count, np.bool_), np.empty(count, np.int64), np.empty(count, np.int64)
+        row_kernels.settle(self._row(), versions.keys, versions.slots, rows, replaced, dead)
+        if self._tier:
+            self._tier.settled(versions.keys[rows], versions.slots[rows], replaced, rows, dead)
+        # Every reader sees the delta: none walks on to what it replaced. A tombstone itself may be looked at still.
+        self._slots.free(replaced[replaced >= 0])
+        self._slots.give_back(versions.slots[~rows], safe_flip)
+
+    def _row(self) -> Int64s:
+        """descriptor() for the writer's own kernels. Kept until the index grows: of a small delta, making it for each
+        step of each table was a fifth."""
+        if self._described is None:
+            self._described = np.array(self.descriptor())
+        return self._described
+
+    def export(self, epoch: int) -> tuple[Int64s, NDArray[np.float32]]:
+        """Every key, ascending, with its row as of an epoch: int64 [n], float32 [n, dim] (copies)."""
+        table, capacity = self._row(), len(self._index)
+        keys, refs = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
+        count = row_kernels.live(table, epoch, keys, refs)
+        order = np.argsort(keys[:count])
+        rows = np.empty((count, self.spec.dim), np.float32)
+        row_kernels.gather(table, refs[:count][order], rows)
+        return keys[:count][order], rows
+
+    def _present(self, keys: Int64s) -> Int64s:
+        """Those of `keys` that have a row in the newest epoch."""
+        return keys[self._has_row(keys)]
+
+    def _has_row(self, keys: Int64s) -> NDArray[np.bool_]:
+        refs = np.empty(len(keys), np.int64)
+        hash_index.find(self._index.ctypes.data, len(self._index), keys, refs)
+        present = refs >= 0
+        newer = (refs >= self.spec.rows) & (refs < row_kernels.SETTLED)
+        present[newer] = self._meta[refs[newer] - self.spec.rows, 0] & 1 == 0
+        return present
+
+    def _count_rows(self, keys: Int64s) -> int:
+        return int(np.count_nonzero(self._has_row(keys)))
+
+    def _entries(self, keys: Int64s) -> Int64s:
+        entries = np.empty(len(keys), np.int64)
+        hash_index.claim(self._index.ctypes.data, len(self._index), keys, entries)
+        return entries
+
+    def _make_room(self, keys: Int64s) -> None:
+        """Grows the index when the unknown ones of `keys` could fill it beyond 7/8; readers keep the one they have."""
+        if self._fits(len(keys)):
+            return
+        refs = np.empty(len(keys), np.int64)
+        hash_index.find(self._index.ctypes.data, len(self._index), keys, refs)
+        unknown = int(np.count_nonzero(refs == hash_index.ABSENT))
+        if self._fits(unknown):
+            return
+        # Entries that are ABSENT for good are left behind: ids that come and go must not grow the index for ever.
+        most = int(np.count_nonzero(self._index[:, 1] >= 0)) + unknown
+        capacity = hash_index.capacity_for(most + most // 4)
+        if most >= capacity:
+            raise TooLarge(f"table {self.spec.name!r}: more ids than an index can hold; publish a new version")
+        grown = reserve(capacity * 16, f"index-{self.spec.name}").view(np.int64)[: capacity * 2].reshape(capacity, 2)
+        grown[:, 1] = hash_index.EMPTY
+        self._used = hash_index.rehash(self._index.ctypes.data, len(self._index), grown.ctypes.data, capacity)
+        self._index, self._described = grown, None
+
+    def _fits(self, keys: int) -> bool:
+        times, parts = GROW_AT
+        return (self._used + keys) * parts <= len(self._index) * times

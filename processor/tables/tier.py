@@ -1,0 +1,335 @@
+"""A table larger than its memory: hot rows in the arena, cold ones in the version's file or in a log, same scores.
+
+Cold rows are read where they lie, through read-only mappings: of the version's file (rows as published) and of the log
+(rows that deltas have changed). Both are files: the page cache behind them is the kernel's, counts as nobody's memory
+and is given up under pressure. The budget is for what the process must hold: arena, meta and the books kept here, slot
+by slot. The index is not part of it, nor are the versions of deltas that can still be undone, which are in the arena
+whatever the budget; rows that settle are held to what is left.
+
+Invariants
+- Readers never block and never lock, and a row is the same bits in every tier. Moving a row is: write its copy where
+  nothing points, then swing what held its old ref by one release store (kernels.tiers).
+- A settled slot that copies a row of the file or a record of the log says so in meta, and is demoted by one store. One
+  that is a delta's own row (meta says ABSENT) is written to the log first.
+- What a row has left, a slot or a segment of the log, is used again only after every reader has met a later flip.
+- A record lives while a head, a version or a settled slot holds it. Compaction copies the live records of the emptiest
+  segment to the tail, slice by slice, and then gives the segment up.
+- Crash-safe because nothing here has to survive: the log is a file without a name. What is served after a crash is
+  built from the version and its deltas, as ever.
+- A full disk moves nothing: rows stay in memory, beyond the budget, and `full` counts how often.
+
+Which rows are hot: LFU. Training's frequencies choose the first (table file); then one lookup in SAMPLE is counted, of
+hot rows in a byte a slot, of cold rows through a ring that the keeper drains into a count-min sketch. A cold row takes
+the place of the coldest of a few hot ones when it was read more often (TinyLFU; Einziger et al., 2017). All counts are
+halved after AGE samples a slot. Counting is racy on purpose: lost counts cost a little of the ranking, no lookup.
+
+Cost: nothing for a table without a budget but one compare with a field that is read anyway. tend() works in slices of
+at most MOVES rows.
+
+Refused: a cache of its own beside the arena (a third place to look, and invalidation on every delta); reading cold rows
+by system calls (one for each, also for what is in the page cache); fetching an id once a batch (of a batch's cold rows
+under Zipf-1.05, one in 2,400 comes twice).
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.kernels import movement as tiers
+from processor.kernels import rows as row_kernels
+from processor.memory import advise, reserve
+from processor.package.manifest import Table
+from processor.package.rowtypes import ROW_TYPES
+from processor.tables.arena import Slots
+from processor.tables.row_log import SEGMENT_RECORDS, Log, record_nbytes
+
+MOVES = 1024
+NOTES = 4096
+SCAN_A_MOVE = 8
+AGE = 16
+SKETCH_ROWS, LEAST_CELLS, MOST_CELLS = 4, 1 << 12, 1 << 27
+COMPACT_RECORDS = 2048
+DROP_S = 30.0
+
+# Beside its row and scale: meta, key, flag and count, and its share of the sketch.
+SLOT_BOOKS_NBYTES = 16 + 8 + 1 + 1 + SKETCH_ROWS
+
+Int64s = NDArray[np.int64]
+Read = tuple[Int64s, NDArray[np.uint8]]
+_NOBODY: Read = (np.empty(0, np.int64), np.empty(0, np.uint8))
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """A snapshot. hot_rows, hot_rows_limit: settled rows in memory, and how many the budget allows beside the versions
+    that are there. hot_lookups, cold_lookups: since the start, from samples. log_rows: live records; log_nbytes: on
+    disk. full: moves to the log given up because the disk was full."""
+
+    hot_rows: int
+    hot_rows_limit: int
+    hot_lookups: int
+    cold_lookups: int
+    promoted: int
+    demoted: int
+    log_rows: int
+    log_nbytes: int
+    compactions: int
+    full: int
+
+
+def tier_fields(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
+    """The last fields of a table's descriptor: log, record_nbytes, hits, ring; zeros without a budget."""
+    if "ring" not in arrays:
+        return [0, 0, 0, 0]
+    return [
+        arrays["log"].ctypes.data,
+        record_nbytes(spec),
+        arrays["hits"].ctypes.data,
+        arrays["ring"].ctypes.data,
+    ]
+
+
+class Tier:
+    """The writer's books of one table's tiers. Methods take its descriptor as it is now, int64 [TABLE_FIELDS]."""
+
+    def __init__(self, spec: Table, slots: Slots, meta: NDArray[np.int64], budget_nbytes: int, scratch: Path) -> None:
+        """slots, meta: the arena's. budget_nbytes: of rows in memory. Raises BadInput where scratch is not writable."""
+        self._slots, self._meta = slots, meta
+        kind = ROW_TYPES[spec.dtype]
+        slot_nbytes = spec.dim * kind.dtype.itemsize + (4 if kind.scaled else 0) + SLOT_BOOKS_NBYTES
+        self._budget = max(1, budget_nbytes // slot_nbytes)
+        self._log = Log(spec, scratch)
+        self._keys = reserve(slots.capacity * 8, f"keys-{spec.name}").view(np.int64)[: slots.capacity]
+        self._settled = reserve(slots.capacity, f"settled-{spec.name}").view(np.bool_)[: slots.capacity]
+        self._hits = reserve(slots.capacity, f"hits-{spec.name}")[: slots.capacity]
+        words = row_kernels.RING_HEADER + row_kernels.RING_KEYS
+        self._ring = reserve(words * 8, f"ring-{spec.name}").view(np.int64)[:words]
+        cells = max(LEAST_CELLS, 1 << (min(self._budget, MOST_CELLS) - 1).bit_length())
+        self._sketch = np.zeros((SKETCH_ROWS, cells), np.uint8)
+        self._hot = 0
+        self._drained = self._aged = 0
+        self._hand = self._compacting = 0
+        self._segment = -1
+        self._wanted = _NOBODY
+        self._promoted = self._demoted = self._compactions = self._full = 0
+        self._dropped_s = -np.inf
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What readers use: log uint8, hits uint8 [slots], ring int64 (kernels.rows)."""
+        return {"log": self._log.array, "hits": self._hits, "ring": self._ring}
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the books, beside the arena and its meta."""
+        return self._slots.bump * 10 + self._sketch.nbytes + self._ring.nbytes
+
+    @property
+    def limit(self) -> int:
+        """How many settled rows the budget allows now."""
+        return max(0, self._budget - (self._slots.used - self._hot))
+
+    def tally(self) -> Tally:
+        return Tally(
+            hot_rows=self._hot,
+            hot_rows_limit=self.limit,
+            hot_lookups=int(self._ring[2]),
+            cold_lookups=int(self._ring[1]),
+            promoted=self._promoted,
+            demoted=self._demoted,
+            log_rows=self._log.live,
+            log_nbytes=self._log.nbytes,
+            compactions=self._compactions,
+            full=self._full,
+        )
+
+    def fill(self, table: Int64s, keys: Int64s, frequencies: NDArray[np.uint32]) -> None:
+        """Promotes the rows that training met most, as many as the budget allows."""
+        count = min(self.limit, len(keys))
+        if count:
+            most = np.argpartition(frequencies, len(keys) - count)[len(keys) - count :]
+            counts = np.minimum(frequencies[most], tiers.MOST_HITS).astype(np.uint8)
+            self.promote(table, keys[most], counts)
+
+    def settled(self, keys: Int64s, slots: Int64s, replaced: Int64s, rows: NDArray[np.bool_], dead: Int64s) -> None:
+        """Versions have become the only ones of their keys (kernels.rows.settle).
+
+        keys, slots: of those that are rows. replaced, dead: of all of them, where `rows` says which are rows.
+        """
+        counts = np.zeros(len(keys), np.uint8)
+        tiers.estimate(self._sketch, keys, counts)
+        before = replaced[rows]
+        known = before >= 0
+        counts[known] = np.maximum(counts[known], self._hits[before[known]])
+        gone = replaced[replaced >= 0]
+        self._settled[gone] = False
+        self._keys[slots], self._hits[slots], self._settled[slots] = keys, counts, True
+        self._hot += len(slots) - len(gone)
+        self._log.bury(dead[dead >= 0])
+
+    def reclaim(self, oldest_flip: int) -> None:
+        self._log.reclaim(oldest_flip)
+
+    def tend(self, table: Int64s, safe_flip: int, now_s: float, base: NDArray[Any]) -> bool:
+        """One slice: counts what was read, demotes, promotes, compacts; whether anything waits for a flip.
+
+        now_s: a monotonic clock. base: the file's rows, whose pages are let go of now and then.
+        """
+        read = self._drain()
+        self._age()
+        excess = self._slots.used - self._budget
+        if excess > 0:
+            self.demote(table, self._coldest(min(excess, self._hot, MOVES))[0], safe_flip)
+        self._exchange(table, read, safe_flip)
+        self._compact(table, safe_flip)
+        if now_s - self._dropped_s >= DROP_S:
+            self._dropped_s = now_s
+            for cold in (base, self._log.array):
+                advise(cold, mmap.MADV_DONTNEED)
+        return self._slots.waiting > 0 or self._log.waiting
+
+    def promote(self, table: Int64s, keys: Int64s, counts: NDArray[np.uint8]) -> int:
+        """Copies cold rows among `keys` into memory; counts: how often they were read. Returns how many there were."""
+        slots = self._slots.allocate(len(keys))
+        used: int = tiers.promote(table, keys, counts, slots, self._keys, self._settled, self._hits)
+        self._slots.free(slots[used:])
+        self._hot += used
+        self._promoted += used
+        return used
+
+    def demote(self, table: Int64s, slots: Int64s, safe_flip: int) -> int:
+        """Takes settled slots out of memory, writing delta's rows to the log; returns how many it could."""
+        origins = self._meta[slots, 1]
+        clean = origins >= 0
+        own = slots[~clean]
+        written = self._write(table, self._keys[own], own + row_kernels.SETTLED)
+        done = np.concatenate([slots[clean], own[: len(written)]])
+        targets = np.concatenate([origins[clean], written])
+        tiers.swing(table, self._keys[done], done + row_kernels.SETTLED, targets)
+        self._settled[done] = False
+        self._slots.give_back(done, safe_flip)
+        self._hot -= len(done)
+        self._demoted += len(done)
+        return len(done)
+
+    def _exchange(self, table: Int64s, read: Read, safe_flip: int) -> None:
+        """Promotes into what room there is; for the rest, hotter than the coldest rows, makes room at the next flip."""
+        keys, counts = (np.concatenate([w, r]) for w, r in zip(self._wanted, read))
+        self._wanted = _NOBODY
+        room = max(0, min(MOVES, self._budget - self._slots.used - self._slots.waiting))
+        self.promote(table, keys[:room], counts[:room])
+        keys, counts = keys[room:], counts[room:]
+        if not len(keys) or self._slots.waiting >= MOVES:
+            return
+        victims, hits = self._coldest(min(len(keys), self._hot, MOVES))
+        hotter = int(np.count_nonzero(counts[: len(victims)] > hits))
+        self._wanted = keys[:hotter], counts[:hotter]
+        self.demote(table, victims[:hotter], safe_flip)
+
+    def _compact(self, table: Int64s, safe_flip: int) -> None:
+        """Moves the live ones among the next records of the segment that is being emptied."""
+        if self._segment < 0:
+            self._segment, self._compacting = self._log.emptiest(), 0
+        if self._segment < 0:
+            return
+        if self._log.live_in(self._segment):
+            first = self._segment * SEGMENT_RECORDS
+            stop = min(self._compacting + COMPACT_RECORDS, SEGMENT_RECORDS)
+            keys, refs = np.empty(COMPACT_RECORDS, np.int64), np.empty(COMPACT_RECORDS, np.int64)
+            count = tiers.survivors(table, first + self._compacting, first + stop, keys, refs)
+            written = self._write(table, keys[:count], refs[:count])
+            moved = len(written)
+            tiers.swing(table, keys[:moved], refs[:moved], written)
+            self._log.bury(refs[:moved] - row_kernels.LOGGED)
+            if moved < count:
+                return
+            self._compacting = stop
+        if not self._log.live_in(self._segment):
+            self._log.give_up(self._segment, safe_flip)
+            self._compactions += 1
+            self._segment = -1
+
+    def _write(self, table: Int64s, keys: Int64s, refs: Int64s) -> Int64s:
+        """Appends rows to the log; their new refs, fewer than asked for when the disk is full."""
+        written: list[Int64s] = [np.empty(0, np.int64)]
+        at = 0
+        while at < len(keys):
+            try:
+                first, count = self._log.place(len(keys) - at)
+            except OSError:
+                self._full += 1
+                break
+            tiers.record(table, keys[at : at + count], refs[at : at + count], first)
+            self._log.commit(count)
+            written.append(np.arange(first, first + count) + row_kernels.LOGGED)
+            at += count
+        return np.concatenate(written)
+
+    def _coldest(self, count: int) -> tuple[Int64s, NDArray[np.uint8]]:
+        """Slots of the least read among the next few settled rows, and how often each was read, ascending."""
+        slots = np.empty(min(count * SCAN_A_MOVE, self._hot), np.int64)
+        found = tiers.gather_settled(self._settled, self._hand % max(1, self._slots.bump), self._slots.bump, slots)
+        slots = slots[:found]
+        if found:
+            self._hand = int(slots[-1]) + 1
+        hits = self._hits[slots]
+        order = np.argsort(hits, kind="stable")[:count]
+        return slots[order], hits[order]
+
+    def _drain(self) -> Read:
+        """Distinct cold keys that were noted since the last time, the most read first."""
+        position = int(self._ring[0])
+        count = min(position - self._drained, NOTES)
+        self._drained = position
+        if not count:
+            return _NOBODY
+        places = np.arange(position - count, position) % row_kernels.RING_KEYS
+        keys = self._ring[row_kernels.RING_HEADER + places]
+        counts = np.empty(count, np.uint8)
+        tiers.count_up(self._sketch, keys, counts)
+        # Counts only rise: of a key's notes the last one says most.
+        keys, last = np.unique(keys[::-1], return_index=True)
+        counts = counts[::-1][last]
+        order = np.argsort(counts, kind="stable")[::-1]
+        return keys[order], counts[order]
+
+    def _age(self) -> None:
+        samples = (int(self._ring[1]) + int(self._ring[2])) // tiers.SAMPLE
+        if samples - self._aged >= AGE * self._budget:
+            self._aged = samples
+            self._hits[: self._slots.bump] >>= 1
+            self._sketch >>= 1
+
+
+class Keeper(threading.Thread):
+    """Calls tend() until it is closed: again after `busy_interval_s` when that returned True, else `interval_s`."""
+
+    def __init__(
+        self,
+        tend: Callable[[], bool],
+        interval_s: float = 0.1,
+        busy_interval_s: float = 0.02,
+        name: str = "freshet-keeper",
+    ) -> None:
+        """tend: a slice of work; it takes the locks that it needs, and does not raise."""
+        super().__init__(name=name, daemon=True)
+        self._tend = tend
+        self._interval_s, self._busy_interval_s = interval_s, busy_interval_s
+        self._closing = threading.Event()
+
+    def run(self) -> None:
+        while not self._closing.wait(self._busy_interval_s if self._tend() else self._interval_s):
+            pass
+
+    def close(self) -> None:
+        """Returns when the slice that may be running has ended."""
+        self._closing.set()
+        self.join()

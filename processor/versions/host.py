@@ -1,0 +1,416 @@
+"""The models of a repository and their one writer: what is loaded, changed and reported, whoever answers requests.
+
+Changes run in the caller's thread under the model's lock and never block a request. Once a second a thread looks at
+what has been counted, over all processes that answer, and takes out canaries that are bad (look()).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.clock import Clock
+from processor.errors import BadInput, FreshetError, NotReady
+from processor.generation import Generation
+from processor.package.repository import FolderWatch, Repository
+from processor.package.version import VersionReader
+from processor.sessions.placement import GroupStats
+from processor.sessions.session import total
+from processor.sessions.shadow import Compared
+from processor.tables.budgets import Budgets
+from processor.tables.remote.reader import RemoteStats, RemoteTables
+from processor.tables.tier import Keeper, Tally
+from processor.versions.model import Applied, ServedModel
+from processor.versions.policy import ModelPolicy
+from processor.versions.replica import Readers
+from processor.versions.routes import VersionStatus, find
+from processor.versions.served import ServedVersion
+from processor.watching.histogram import Histogram
+from processor.watching.judge import Judge
+from processor.watching.sketch import Scores, Sketch
+from processor.watching.trend import Trend
+
+log = logging.getLogger("freshet.host")
+
+LOOK_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStats:
+    """A snapshot of one model. requests to padded_rows are the sessions', over all models. published_at and
+    event_time (newest event learned): Unix seconds, of the served generation. deltas: seconds that each took to apply
+    ("apply"), from its publication ("publication") and from its newest event ("event") until it was served. remote: of
+    its tables in a row store. tiers: of its tables with a memory budget."""
+
+    model: str
+    generation: Generation
+    requests: int
+    rows: int
+    failed: int
+    batches: int
+    padded_rows: int
+    queue_rows: int
+    delta_count: int
+    delta_rows: int
+    last_apply_ms: float
+    last_freshness_s: float
+    published_at: float
+    event_time: float | None
+    lookups: int
+    misses: int
+    delta_nbytes: int = 0
+    deltas: Mapping[str, Histogram] = field(default_factory=dict)
+    remote: RemoteStats | None = None
+    tiers: dict[str, Tally] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VersionStats:
+    """A snapshot of one loaded version. tables: lookups, and those answered by the default row, by table. outputs:
+    names of the sketch's outputs, in order. scores, drift: see Trend. out: why it has been taken out, or "". shadow:
+    what it has done as one."""
+
+    model: str
+    version: int
+    generation: Generation
+    sketch: Sketch
+    tables: Mapping[str, tuple[int, int]]
+    outputs: tuple[str, ...]
+    scores: tuple[Scores, ...]
+    drift: tuple[float, ...] | None
+    labels: tuple[str, ...]
+    share: float
+    out: str
+    shadow: Compared | None = None
+
+
+class ModelHost(ABC):
+    """Every model of a repository, loaded and kept up to date. connect() says who answers by a version."""
+
+    def __init__(
+        self,
+        repository: str,
+        models: list[str] | None,
+        undo_depth: int,
+        clock: Clock,
+        processes: int = 1,
+        remote: RemoteTables | None = None,
+        budgets: Budgets | None = None,
+        policies: Mapping[str, ModelPolicy] | None = None,
+    ) -> None:
+        """models: the only ones to serve, or None. processes: how many may read a version. remote: where the rows of
+        remote tables are. budgets: memory for the rows of tables. policies: by model, as configured."""
+        self._repository = Repository(repository)
+        self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
+        self._root = FolderWatch(self._repository.root)
+        self._models: dict[str, ServedModel] = {}
+        # Folders without a version yet: the first one to come changes such a folder, not the root.
+        self._empty: dict[str, FolderWatch] = {}
+        self._changing = threading.Lock()
+        self._closed = False
+        self._remote = remote
+        self._budgets = budgets if budgets and budgets.nbytes else None
+        self._policies = policies or {}
+        # Written by look() only, replaced whole: by model and version.
+        self._judges: dict[tuple[str, int], Judge] = {}
+        self._trends: dict[tuple[str, int], Trend] = {}
+        self._keepers: list[Keeper] = []
+        self._expected = frozenset(models or ())
+
+    @abstractmethod
+    def connect(self, version: ServedVersion) -> Readers:
+        """Who is to answer by a version; raises FreshetError when its executables cannot be served."""
+
+    @abstractmethod
+    def group_stats(self) -> dict[str, GroupStats]:
+        """What the sessions have done since the start, and what waits now, by group."""
+
+    @abstractmethod
+    def resize(self, sessions: int, group: str | None = None) -> None:
+        """So many sessions from now on, in one group or in every one; no request fails for it. Raises NotFound,
+        BadInput."""
+
+    @abstractmethod
+    def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
+        """int64 [T, 2]: embedding lookups by a version, by table, and those of them that got the default row."""
+
+    @abstractmethod
+    def sketch(self, version: ServedVersion) -> Sketch:
+        """What a version's batches were like, over all processes."""
+
+    @abstractmethod
+    def shadowed(self, version: ServedVersion) -> Compared | None:
+        """What a version has done as a shadow, over all processes; None where it is none."""
+
+    @abstractmethod
+    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+        """What a version read of remote tables; None if it has none."""
+
+    def close(self) -> None:
+        """Later calls raise NotReady."""
+        self._closed = True
+        for keeper in self._keepers:
+            keeper.close()
+
+    def rerouted(self) -> None:  # noqa: B027
+        """Called when what answers a model's requests has changed, and in whose words."""
+
+    def models(self) -> list[str]:
+        return sorted(self._models)
+
+    def status(self, model: str) -> list[VersionStatus]:
+        """Where each version of a model stands, newest first; raises NotFound."""
+        return self._model(model).status()
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model that is expected answers: those that were named, or that were there at the start. One
+        that is added later and cannot be loaded does not change it."""
+        models = self._models
+        return not self._closed and all(name in models and models[name].ready for name in self._expected)
+
+    def load_all(self) -> None:
+        """The first look at the repository; raises why a model that is there cannot be served."""
+        self.poll()
+        self._expected = frozenset(self._wanted or self._models)
+        for model in self._models.values():
+            broken = [s for s in model.status() if s.error]
+            if broken and not model.ready:
+                raise BadInput(f"model {model.name!r} version {broken[0].version}: {broken[0].error}")
+
+    def poll(self) -> list[str]:
+        """One look at the repository: loads new versions, applies new deltas; cheap when nothing changed."""
+        with self._changing:
+            events: list[str] = []
+            if self._closed:
+                return events
+            if not self._keepers:
+                self._start_keepers()
+            if self._root.changed():
+                wanted = self._wanted
+                for name in self._repository.models():
+                    if name not in self._models and (wanted is None or name in wanted):
+                        self._empty.setdefault(name, FolderWatch(self._repository.root / name))
+            for name, folder in list(self._empty.items()):
+                if folder.changed() and self._repository.versions(name):
+                    self._models = self._models | {name: self._new_model(name)}
+                    self.rerouted()
+                    del self._empty[name]
+            for model in self._models.values():
+                events += model.poll()
+            return events
+
+    def tell(self, model: str, status: VersionStatus) -> None:
+        """Has a version that is not served known by this state: one that is being made here, or could not be."""
+        with self._changing:
+            if not self._closed and model not in self._models:
+                self._models = self._models | {model: self._new_model(model)}
+                self._empty.pop(model, None)
+            if model in self._models:
+                self._models[model].tell(status)
+
+    def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> Applied:
+        """Serves a delta given as bytes, or as a path inside the repository; raises why it was refused."""
+        served = self._model(model)
+        if (data is None) == (path is None):
+            raise BadInput("delta: either the file itself or a path wanted")
+        return served.apply_bytes(data) if data is not None else served.apply_file(self._repository.resolve(str(path)))
+
+    def rollback(self, model: str, generation: Generation) -> Generation:
+        """Serves an earlier generation again; later deltas leave the chain."""
+        return self._model(model).rollback(generation)
+
+    def load(self, model: str, version: int, by_hand: bool = True) -> None:
+        """Loads a version beside those served. by_hand: it stays when a newer one comes."""
+        self._model(model).load(version, by_hand)
+
+    def unload(self, model: str, version: int) -> None:
+        """Stops serving a version."""
+        self._model(model).unload(version)
+
+    def set_label(self, model: str, label: str, version: int) -> None:
+        """Points a label at a version."""
+        self._model(model).set_label(label, version)
+
+    def set_policy(self, model: str, changes: Any) -> ModelPolicy:
+        """See ServedModel.set_policy; returns the policy that counts now."""
+        served = self._model(model)
+        served.set_policy(changes)
+        return served.policy
+
+    def readmit(self, model: str, version: int) -> None:
+        """Gives a version that was taken out its share of traffic again."""
+        self._model(model).readmit(version)
+
+    def look(self) -> None:
+        """Judges every canary by what has been counted, and follows the scores of every version."""
+        now_s = self._clock.now_s()
+        judges: dict[tuple[str, int], Judge] = {}
+        trends: dict[tuple[str, int], Trend] = {}
+        for name, model in self._models.items():
+            routes = model.routes
+            sketches = {number: self.sketch(version) for number, version in routes.served.items()}
+            for number, sketch in sketches.items():
+                trend = trends[name, number] = self._trends.get((name, number)) or Trend()
+                trend.look(now_s, routes.served[number].generation, sketch)
+            baseline, *canaries = dict.fromkeys(routes.active().values()) or [0]
+            for number in canaries:
+                judge = judges[name, number] = self._judges.get((name, number)) or Judge()
+                verdict = judge.look(model.policy.guard, now_s, sketches[baseline], sketches[number])
+                if verdict is not None:
+                    log.error("%s version %d is taken out of the split: %s", name, number, verdict.reason)
+                    model.take_out(number, f"{verdict.kind}: {verdict.reason}")
+        self._judges, self._trends = judges, trends
+
+    def version_stats(self) -> list[VersionStats]:
+        """A snapshot of each loaded version."""
+        snapshots = []
+        for name, model in sorted(self._models.items()):
+            routes = model.routes
+            shares = routes.shares()
+            for number, version in sorted(routes.served.items()):
+                trend = self._trends.get((name, number)) or Trend()
+                counted = self.lookups(version).tolist()
+                out = routes.traffic.out.get(number)
+                snapshots.append(
+                    VersionStats(
+                        model=name,
+                        version=number,
+                        generation=version.generation,
+                        sketch=self.sketch(version),
+                        tables={t.name: (c[0], c[1]) for t, c in zip(version.manifest.tables, counted)},
+                        outputs=tuple(o.name for o in version.manifest.outputs),
+                        scores=trend.scores,
+                        drift=trend.drift,
+                        labels=tuple(sorted(label for label, v in routes.labels.items() if v == number)),
+                        share=shares.get(number, 0.0),
+                        out=out.reason if out else "",
+                        shadow=self.shadowed(version),
+                    )
+                )
+        return snapshots
+
+    def stats(self) -> list[ModelStats]:
+        """A snapshot for each model that serves."""
+        groups = self.group_stats().values()
+        done, queue_rows = total([group.work for group in groups]), sum(group.queue_rows for group in groups)
+        snapshots = []
+        for name, model in sorted(self._models.items()):
+            if not model.ready:
+                continue
+            version = model.pick()
+            lookups, misses = self.lookups(version).sum(axis=0).tolist()
+            snapshots.append(
+                ModelStats(
+                    model=name,
+                    generation=version.generation,
+                    requests=done.requests,
+                    rows=done.rows,
+                    failed=done.failed,
+                    batches=done.batches,
+                    padded_rows=done.padded_rows,
+                    queue_rows=queue_rows,
+                    delta_count=version.delta_count,
+                    delta_rows=version.delta_rows,
+                    last_apply_ms=version.last_apply_ms,
+                    last_freshness_s=version.last_freshness_s,
+                    published_at=version.published_at,
+                    event_time=version.event_time[1] if version.event_time else None,
+                    lookups=lookups,
+                    misses=misses,
+                    delta_nbytes=version.delta_nbytes,
+                    deltas={"apply": version.apply_s, "publication": version.age_s, "event": version.event_age_s},
+                    remote=self.remote_rows(version),
+                    tiers={name: tally for name, t in version.tables.items() if (tally := t.tier) is not None},
+                )
+            )
+        return snapshots
+
+    def info(self) -> dict[str, Any]:
+        """Everything a person would ask, JSON-able: versions, labels, generation, freshness, sessions, memory."""
+        return {
+            "ready": self.ready,
+            "models": {name: self._model_info(model) for name, model in sorted(self._models.items())},
+        }
+
+    def _model(self, name: str) -> ServedModel:
+        if self._closed:
+            raise NotReady("the processor is closed")
+        return find(self._models, name)
+
+    def _new_model(self, name: str) -> ServedModel:
+        policy = self._policies.get(name)
+        return ServedModel(name, self._repository, self._load_version, self.connect, self._clock, self.rerouted, policy)
+
+    def _load_version(self, reader: VersionReader) -> ServedVersion:
+        # Asked before the version's files are: a store that is not ready costs no verification.
+        remote = [t.table for t in self._remote.stored(reader.manifest)] if self._remote else []
+        return ServedVersion(reader, self._undo_depth, self._clock, self._processes, remote, self._budgets)
+
+    def _start_keepers(self) -> None:
+        self._keepers = [Keeper(self._look, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-guard")]
+        if self._budgets:
+            self._keepers.append(Keeper(self._tend))
+        for keeper in self._keepers:
+            keeper.start()
+        if self._closed:
+            # close() may have come too early to see them.
+            for keeper in self._keepers:
+                keeper.close()
+
+    def _look(self) -> bool:
+        try:
+            self.look()
+        except Exception:
+            log.exception("what has been counted could not be looked at")
+        return False
+
+    def _tend(self) -> bool:
+        """One slice for every table that has a memory budget; the keeper's work."""
+        busy = False
+        for model in self._models.values():
+            for version in model.served.values():
+                try:
+                    busy |= version.tend()
+                except FreshetError as error:
+                    log.warning("tables of %s could not be tended: %s", model.name, error)
+        return busy
+
+    def _model_info(self, model: ServedModel) -> dict[str, Any]:
+        now = self._clock.unix_s()
+        served = {}
+        for number, version in sorted(model.served.items()):
+            remote = self.remote_rows(version)
+            served[str(number)] = {
+                "generation": str(version.generation),
+                "published_at": version.published_at,
+                "age_s": max(0.0, now - version.published_at),
+                "event_time": version.event_time[1] if version.event_time else None,
+                "last_freshness_s": version.last_freshness_s,
+                "last_apply_ms": version.last_apply_ms,
+                "delta_count": version.delta_count,
+                "delta_rows": version.delta_rows,
+                "memory": version.memory(),
+                "tables": {name: {"rows": t.rows, "dim": t.spec.dim} for name, t in version.tables.items()},
+                "remote": asdict(remote) if remote else None,
+                "buckets": {str(b): round(s * 1e6, 1) for b, s in version.readers.cost.items()},
+            }
+        generation = str(model.pick().generation) if model.ready else None
+        routes = model.routes
+        return {
+            "generation": generation,
+            "labels": dict(model.labels),
+            "policy": model.policy.to_json(),
+            "shares": {str(version): share for version, share in sorted(routes.shares().items())},
+            "shadow": routes.shadow.manifest.version if routes.shadow else None,
+            "out": {str(version): asdict(out) for version, out in sorted(routes.traffic.out.items())},
+            "versions": [asdict(s) for s in model.status()],
+            "served": served,
+        }

@@ -1,0 +1,432 @@
+"""One model: its loaded versions, its labels, and the single writer that changes them.
+
+Invariants: every change runs under the model's lock; requests only ever read `routes`, which is replaced whole, never
+edited, and whoever else answers by it is told at once. A version is offered to requests only once it is loaded,
+verified, warm and caught up with its chain of deltas; the version it replaces goes only after that, and is closed only
+when nobody is sent to it any more. A file that was refused is not tried again until it changes; one that nobody was
+there to serve is. The policy says which versions are served; those that a label names, or that were loaded by hand,
+stay beside them.
+
+Traffic (the split, the shadow, what has been taken out) belongs to a lock of its own, which is held only while `routes`
+is replaced: a bad canary is taken out at once, though another version may be loading for minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from processor.clock import Clock
+from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
+from processor.generation import Generation
+from processor.package.delta import Delta, parse_delta, read_delta
+from processor.package.repository import FolderWatch, Repository, check_name
+from processor.package.version import MANIFEST, VersionReader
+from processor.versions.policy import ModelPolicy
+from processor.versions.replica import Readers
+from processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
+from processor.versions.served import ServedVersion
+from processor.versions.traffic import Out, Split, Traffic
+
+log = logging.getLogger("freshet.model")
+
+ANY_STEP = -1
+
+Identity = tuple[int, int, int]
+"""Modification time, size and inode: another file, or another content, has another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What applying a delta did; apply_ms: from the verified file until every session serves it."""
+
+    model: str
+    generation: Generation
+    rows: int
+    removed: int
+    apply_ms: float
+
+
+class ServedModel:
+    """The versions of one model in memory; poll(), load() and apply() change them, pick() reads them."""
+
+    def __init__(
+        self,
+        name: str,
+        repository: Repository,
+        load: Callable[[VersionReader], ServedVersion],
+        connect: Callable[[ServedVersion], Readers],
+        clock: Clock,
+        changed: Callable[[], None] = lambda: None,
+        policy: ModelPolicy | None = None,
+    ) -> None:
+        """load: a version as its folder has it, without deltas. connect: who is to answer by it. changed: called after
+        `routes` was replaced. policy: the configuration's; what the repository has kept counts over it."""
+        self.name = name
+        self._repository, self._load, self._connect, self._clock = repository, load, connect, clock
+        self._changed = changed
+        self._lock = threading.RLock()
+        self._routing = threading.Lock()
+        self._configured = policy or ModelPolicy()
+        self._kept_labels = repository.labels(name)
+        self._told, split, out = self._kept_traffic()
+        self.policy = self._told.over(self._configured)
+        self.routes: Routes[ServedVersion] = Routes(
+            name, labels={**self._configured.labels, **self._kept_labels}, traffic=self._traffic(split, out)
+        )
+        self._by_hand: set[int] = set()
+        self._unloaded: set[int] = set()
+        # Path -> what the file was, and the chain's step (or ANY_STEP) at which it was refused.
+        self._refused: dict[Path, tuple[Identity, int]] = {}
+        self._folder = FolderWatch(repository.root / name)
+        self._deltas: dict[int, FolderWatch] = {}
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.routes.served)
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        return self.routes.labels
+
+    @property
+    def served(self) -> Mapping[int, ServedVersion]:
+        """Loaded versions; the largest is the default."""
+        return self.routes.served
+
+    def status(self) -> list[VersionStatus]:
+        """Every version known, newest first."""
+        return self.routes.status()
+
+    def pick(self, version: int | None = None, label: str | None = None) -> ServedVersion:
+        """See Routes.pick."""
+        return self.routes.pick(version, label)
+
+    def tell(self, status: VersionStatus) -> None:
+        """Has a version that is not served known by this state."""
+        with self._lock:
+            if status.version not in self.served:
+                self._publish(states=self._states(status))
+
+    def poll(self) -> list[str]:
+        """One look at the model's folders: loads a newer version, applies new deltas. Returns what happened."""
+        with self._lock:
+            events = []
+            if self._folder.changed():
+                events += self._poll_versions()
+            for number, version in sorted(self.served.items()):
+                watch = self._deltas.setdefault(number, FolderWatch(version.reader.deltas))
+                if watch.changed():
+                    events += self._catch_up(version)
+            return events
+
+    def load(self, number: int, by_hand: bool = True) -> None:
+        """Loads a version beside those served; raises NotFound or why it cannot be served."""
+        with self._lock:
+            if number not in self.served:
+                if number not in self._repository.versions(self.name):
+                    raise NotFound(f"version {number} of model {self.name!r} is not in the repository")
+                self._admit(number)
+                self._unloaded.discard(number)
+            if by_hand:
+                self._by_hand.add(number)
+
+    def unload(self, number: int) -> None:
+        """Stops serving a version; requests already queued for it are still answered."""
+        with self._lock:
+            if number not in self.served:
+                raise NotFound(f"version {number} of model {self.name!r} is not loaded")
+            if number in self.labels.values():
+                held = ", ".join(sorted(n for n, v in self.labels.items() if v == number))
+                raise Conflict(f"version {number} is held by label {held}; move the label first")
+            self._drop(number)
+            self._unloaded.add(number)
+
+    def set_label(self, label: str, number: int) -> None:
+        """Points a label at a version, loading it if need be; kept across restarts."""
+        check_name(label, "label")
+        with self._lock:
+            self.load(number, by_hand=False)
+            kept = {**self._kept_labels, label: number}
+            self._repository.keep_labels(self.name, kept)
+            self._kept_labels = kept
+            self._publish(labels={**self.labels, label: number})
+
+    def set_policy(self, changes: Any) -> None:
+        """Sets keys of the policy, or takes back, where they are None, what was set; kept across restarts. Versions
+        that it asks for are loaded at the next poll(). Raises BadInput, NotReady."""
+        if isinstance(changes, dict) and "labels" in changes:
+            raise BadInput("policy.labels: labels are set one by one")
+        with self._routing:
+            told = self._told.changed(changes, "policy")
+            policy, before = told.over(self._configured), self.policy
+            self.policy = policy
+            try:
+                traffic = self._traffic(self.routes.traffic.split, self.routes.traffic.out)
+                self._keep(told, traffic)
+            except BaseException:
+                self.policy = before
+                raise
+            self._told = told
+            self.routes = replace(self.routes, traffic=traffic)
+        # What was kept has changed the model's folder: the next poll() looks at its versions.
+        self._changed()
+
+    def take_out(self, number: int, reason: str) -> None:
+        """Has a version answer only who asks for it by number or label, until readmit(); kept across restarts where
+        the repository can be written."""
+        with self._routing:
+            out = {**self.routes.traffic.out, number: Out(reason, self._clock.unix_s())}
+            traffic = replace(self.routes.traffic, out=out)
+            self.routes = replace(self.routes, traffic=traffic)
+            try:
+                self._keep(self._told, traffic)
+            except NotReady as error:
+                log.warning("%s version %d is out, but only until a restart: %s", self.name, number, error)
+        self._changed()
+
+    def readmit(self, number: int) -> None:
+        """Gives a version that was taken out its share again; raises NotFound."""
+        with self._routing:
+            if number not in self.routes.traffic.out:
+                raise NotFound(f"version {number} of model {self.name!r} has not been taken out")
+            out = {v: o for v, o in self.routes.traffic.out.items() if v != number}
+            traffic = replace(self.routes.traffic, out=out)
+            self._keep(self._told, traffic)
+            self.routes = replace(self.routes, traffic=traffic)
+        self._changed()
+
+    def apply_bytes(self, data: bytes | bytearray) -> Applied:
+        """Verifies an uploaded delta, commits it to the version's folder, serves it."""
+        delta = parse_delta(data)
+        with self._lock:
+            version = self._target(delta)
+            return self._apply(version, delta, data)
+
+    def apply_file(self, path: Path) -> Applied:
+        """Serves a delta that lies in the repository, copying it into the version's folder if it is not there.
+
+        A delta that is already the served generation, bit for bit, answers as if just applied.
+        """
+        data = path.read_bytes()
+        delta = parse_delta(data)
+        with self._lock:
+            version = self._target(delta)
+            here = version.generation
+            if here == Generation(delta.version, delta.step) and version.checksum == delta.checksum:
+                return Applied(self.name, here, delta.rows, delta.removed, 0.0)
+            in_place = path == self._repository.delta_path(self.name, delta.version, delta.step)
+            return self._apply(version, delta, None if in_place else data)
+
+    def rollback(self, generation: Generation) -> Generation:
+        """Serves an earlier generation of a loaded version; later deltas leave the chain, on disk too."""
+        with self._lock:
+            version = self.served.get(generation.version)
+            if version is None:
+                raise NotFound(f"version {generation.version} of model {self.name!r} is not loaded")
+            here = version.generation
+            if generation.step > here.step:
+                raise Conflict(f"rollback: a generation before {here} wanted, got {generation}")
+            files = self._repository.deltas(self.name, generation.version)
+            reachable = {0, here.step, *(f.step for f in files)}
+            if generation.step not in reachable and not version.can_undo(generation.step):
+                raise NotFound(f"rollback: {generation} is not a generation of model {self.name!r}")
+            rebuilt = None
+            if not version.can_undo(generation.step):
+                rebuilt = self._rebuild(generation.version, generation.step)
+                if rebuilt.generation != generation:
+                    raise Conflict(f"rollback: the deltas on disk lead to {rebuilt.generation}, not to {generation}")
+            for file in reversed(files):
+                if file.step > generation.step:
+                    self._repository.set_aside(self.name, generation.version, file.step)
+            if rebuilt is None:
+                version.rollback(generation.step)
+            else:
+                self._publish(served={**self.served, generation.version: rebuilt})
+                version.close()
+            return self.served[generation.version].generation
+
+    def _poll_versions(self) -> list[str]:
+        known, policy = self._repository.versions(self.name), self.policy.versions
+        wanted = {v for v in self.labels.values() if v in known} | (self._by_hand & set(known))
+        chosen = policy.choose(known)
+        newest = max(chosen, default=0)
+        events = []
+        first = wanted | (chosen - self._unloaded)
+        for number in sorted(first):
+            events += self._try(number)
+        # Nothing to fall back on in memory, as at a start: the newest version that loads is the last good one.
+        others = set() if policy.versions else set(known) - first - self._unloaded
+        for number in sorted(others, reverse=True):
+            if self.served or newest in self._unloaded:
+                break
+            events += self._try(number)
+        if newest in self.served:
+            for number in [v for v in self.served if v not in chosen and v not in wanted]:
+                self._drop(number)
+                events.append(f"{self.name} version {number} unloaded")
+        return events
+
+    def _try(self, number: int) -> list[str]:
+        """Loads a version unless it is served or was refused as it is; returns what happened."""
+        manifest = self._repository.root / self.name / str(number) / MANIFEST
+        if number in self.served or (seen := self._fresh(manifest)) is None:
+            return []
+        before = self.routes.states.get(number)
+        try:
+            self._admit(number)
+        except NotReady as error:
+            # Nobody was there to serve it, or the row store was not ready: that is no fault of the version, which is
+            # tried again at the next look, and told of once.
+            self._folder = FolderWatch(self._repository.root / self.name)
+            told = before is not None and before.error == str(error)
+            return [] if told else [f"{self.name} version {number} waits: {error}"]
+        except FreshetError as error:
+            self._refused[manifest] = (seen, ANY_STEP)
+            return [f"{self.name} version {number} refused: {error}"]
+        return [f"{self.name} {self.served[number].generation} loaded"]
+
+    def _admit(self, number: int) -> None:
+        """Loads a version, replays its deltas, then offers it to requests."""
+        self._publish(states=self._states(VersionStatus(number, LOADING)))
+        try:
+            version = self._rebuild(number)
+        except Exception as error:
+            if not isinstance(error, FreshetError):
+                log.exception("version %d of %s could not be loaded", number, self.name)
+                error = FreshetError("the version could not be loaded; the server's log says why")
+            self._publish(states=self._states(VersionStatus(number, END, str(error))))
+            raise error from None
+        states = self._states(VersionStatus(number, AVAILABLE))
+        self._publish(served={**self.served, number: version}, states=states)
+
+    def _rebuild(self, number: int, until: int | None = None) -> ServedVersion:
+        """A version as its folder has it, the deltas up to step `until` replayed."""
+        version = self._load(VersionReader(self._repository.folder(self.name, number)))
+        self._catch_up(version, until=until)
+        version.open(self._connect(version))
+        return version
+
+    def _drop(self, number: int) -> None:
+        dropped = self.served[number]
+        self._by_hand.discard(number)
+        self._deltas.pop(number, None)
+        served = {v: s for v, s in self.served.items() if v != number}
+        self._publish(served=served, states=self._states(VersionStatus(number, END)))
+        dropped.close()
+
+    def _publish(self, **changes: Any) -> None:
+        """Replaces the routes, and tells whoever answers by them."""
+        with self._routing:
+            self.routes = replace(self.routes, **changes)
+        self._changed()
+
+    def _traffic(self, split: Split | None, out: Mapping[int, Out]) -> Traffic:
+        """What the policy comes to. split: as it was: its segments stay where the weights do."""
+        policy, salt = self.policy, xxhash.xxh3_64_intdigest(self.name.encode(), self.policy.split_salt)
+        if not policy.split:
+            split = None
+        elif split is None or split.salt != salt:
+            split = Split.of(policy.split, salt)
+        else:
+            split = split.reweighted(policy.split)
+        return Traffic(split, policy.sticky_input, policy.shadow, policy.shadow_share, out)
+
+    def _kept_traffic(self) -> tuple[ModelPolicy, Split | None, dict[int, Out]]:
+        """What the repository has kept; nothing where it is not ours."""
+        kept = self._repository.traffic(self.name)
+        try:
+            told = ModelPolicy.parse(kept.get("policy", {}), "policy")
+            split = Split.from_json(kept["split"]) if kept.get("split") else None
+            out = {int(version): Out(str(reason), float(at)) for version, (reason, at) in kept.get("out", {}).items()}
+        except (FreshetError, ValueError, TypeError, AttributeError) as error:
+            log.error("what was kept of the traffic of %s cannot be read: %s", self.name, error)
+            return ModelPolicy(), None, {}
+        return told, split, out
+
+    def _keep(self, told: ModelPolicy, traffic: Traffic) -> None:
+        document = traffic.to_json()
+        kept = {"policy": told.to_json(), "split": document["split"], "out": document["out"]}
+        self._repository.keep_traffic(self.name, kept)
+
+    def _states(self, state: VersionStatus) -> dict[int, VersionStatus]:
+        return {**self.routes.states, state.version: state}
+
+    def _catch_up(self, version: ServedVersion, until: int | None = None) -> list[str]:
+        """Applies whatever in the version's folder continues its chain, in one pass by ascending step.
+
+        A file that does not fit is passed over: a compacted delta may lie behind it.
+        """
+        events = []
+        for file in self._repository.deltas(self.name, version.manifest.version):
+            if file.step <= version.chain.step or (until is not None and file.step > until):
+                continue
+            seen = self._fresh(file.path, version.chain.step)
+            if seen is None:
+                continue
+            try:
+                delta = read_delta(file.path)
+                if delta.step != file.step:
+                    raise BadInput(f"delta: step {file.step} wanted by its file name, got {delta.step}")
+                version.apply(delta)
+                events.append(f"{self.name} {Generation(delta.version, delta.step)} served")
+            except Conflict as error:
+                self._refused[file.path] = (seen, version.chain.step)
+                events.append(f"{self.name} delta {file.step} waits: {error}")
+            except NotReady as error:
+                self._deltas.pop(version.manifest.version, None)
+                events.append(f"{self.name} delta {file.step} waits: {error}")
+                break
+            except FreshetError as error:
+                self._refused[file.path] = (seen, ANY_STEP)
+                events.append(f"{self.name} delta {file.step} refused: {error}")
+        return events
+
+    def _fresh(self, path: Path, step: int = ANY_STEP) -> Identity | None:
+        """What a file is now if that is worth a try: there, and not refused before (at this step of the chain).
+
+        A refusal is noted under what the file was before it was read: it may have been replaced since.
+        """
+        seen = _identity(path)
+        refused = self._refused.get(path)
+        return None if seen is None or refused in ((seen, step), (seen, ANY_STEP)) else seen
+
+    def _target(self, delta: Delta) -> ServedVersion:
+        if delta.version in self.served:
+            return self.served[delta.version]
+        version = self.pick()
+        version.check(delta)
+        return version
+
+    def _apply(self, version: ServedVersion, delta: Delta, data: bytes | bytearray | None) -> Applied:
+        """Applies a delta, committing its bytes to the chain once verified; takes them out again if that fails."""
+        verified = False
+
+        def keep() -> None:
+            nonlocal verified
+            verified = True
+            if data is not None:
+                self._repository.keep_delta(delta, data)
+
+        try:
+            apply_ms = version.apply(delta, keep=keep)
+        except Exception:
+            # Refused before it was verified, it was never put in the chain; after, it must not stay there.
+            if verified and version.chain.step != delta.step:
+                self._repository.set_aside(self.name, delta.version, delta.step)
+            raise
+        return Applied(self.name, version.generation, delta.rows, delta.removed, apply_ms)
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -1,0 +1,53 @@
+"""How one process runs the user's part of a dense graph once a request: what is filled, lent and weighed up.
+
+A request goes this way where its user's inputs have one row and where it pays. What pays is settled when a version is
+loaded, by runs of both ways in turn, and stays settled: what sessions measure later depends on who else uses the
+machine at the time, and only the way that is taken would be measured. A request's way never changes its scores by more
+than rounding does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.backends.cost import CostTable
+from processor.features.plan import SparsePlan
+from processor.package.roles import CANDIDATE, USER, WHOLE, Division, Part
+
+# Less than this is not worth a run more: it is what filling and starting one costs.
+WORTH = 0.97
+
+
+class UserOnce:
+    """One version's division: its parts, how their inputs are filled, what their executables cost."""
+
+    def __init__(self, division: Division, plan: SparsePlan) -> None:
+        self.parts: dict[str, Part] = {USER: division.user, CANDIDATE: division.candidate}
+        self.fill = {role: plan.pooling(part.features).fill for role, part in self.parts.items()}
+        self.costs: dict[str, CostTable] = {}
+        self._division = division
+
+    def price(self, costs: Mapping[str, Mapping[int, float]]) -> None:
+        """Takes measured costs: seconds of one run, by role and bucket."""
+        self.costs = {role: CostTable(costs[role]) for role in self.parts}
+        whole, user, candidate = (CostTable(costs[role]) for role in (WHOLE, USER, CANDIDATE))
+        most = max(whole.max_rows, candidate.max_rows)
+        self._pays = [
+            user.dense_s(1) + candidate.dense_s(rows) < WORTH * whole.shared_s(rows) for rows in range(most + 1)
+        ]
+
+    def pays(self, rows: int) -> bool:
+        """Whether a request of so many candidates takes less in parts than whole, in one batch with others."""
+        return self._pays[min(rows, len(self._pays) - 1)]
+
+    def lend(self, u: NDArray[np.float32], x: NDArray[np.float32]) -> None:
+        """Writes what was computed of a user, float32 [user_width], into the lane of a candidates' input."""
+        division = self._division
+        whole = division.user_width // division.lane
+        own = x.shape[1] - division.lane
+        x[:whole, own:] = u[: whole * division.lane].reshape(whole, division.lane)
+        left = u[whole * division.lane :]
+        x[whole : whole + 1, own : own + len(left)] = left

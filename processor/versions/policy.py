@@ -1,0 +1,157 @@
+"""What an operator wants of a model: which versions to serve, how traffic is split, what a canary may do. Pure values.
+
+The same keys are written in the configuration file ([model.NAME]) and sent to the admin API; what the admin API was
+told counts over the file until it is taken back.
+
+    versions       "latest:N" | "all" | a list of versions
+    labels         label -> version
+    split          label -> weight; the first label is the baseline
+    sticky_input   input whose first value is the key of requests that bring none
+    split_salt     another number deals sticky keys anew
+    shadow         label that gets a copy of requests; shadow_share: of how many
+    guard          see processor.watching.judge.Bounds
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from processor.errors import BadInput
+from processor.package.manifest import NAME
+from processor.versions.traffic import Split
+from processor.watching.judge import Bounds
+
+LATEST = re.compile(r"latest:([1-9][0-9]{0,5})")
+MAX_VERSIONS, MAX_LABELS = 1000, 64
+DEFAULT_SHADOW_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPolicy:
+    """latest: so many of the newest; 0 for all; or exactly `versions`, where there are any."""
+
+    latest: int = 1
+    versions: tuple[int, ...] = ()
+
+    def choose(self, known: Sequence[int]) -> set[int]:
+        """Those to serve of the versions in the repository."""
+        if self.versions:
+            return set(self.versions) & set(known)
+        return set(sorted(known)[-self.latest :]) if self.latest else set(known)
+
+    @property
+    def spelled(self) -> str | list[int]:
+        """As the operator writes it."""
+        return list(self.versions) if self.versions else f"latest:{self.latest}" if self.latest else "all"
+
+    @classmethod
+    def parse(cls, raw: Any, where: str) -> VersionPolicy:
+        if isinstance(raw, list) and 0 < len(raw) <= MAX_VERSIONS and all(type(v) is int and v > 0 for v in raw):
+            return cls(0, tuple(sorted(set(raw))))
+        match = LATEST.fullmatch(raw) if isinstance(raw, str) else None
+        if match is None and raw != "all":
+            raise BadInput(f"{where}: 'latest:N', 'all' or a list of versions wanted, got {str(raw)[:64]!r}")
+        return cls(int(match[1]) if match else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPolicy:
+    """See above. given: the keys that somebody has written."""
+
+    versions: VersionPolicy = field(default_factory=VersionPolicy)
+    labels: Mapping[str, int] = field(default_factory=dict)
+    split: Mapping[str, float] = field(default_factory=dict)
+    sticky_input: str = ""
+    split_salt: int = 0
+    shadow: str = ""
+    shadow_share: float = DEFAULT_SHADOW_SHARE
+    guard: Bounds = field(default_factory=Bounds)
+    given: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, raw: Any, where: str) -> ModelPolicy:
+        """A policy as JSON or TOML holds it; raises BadInput that names the key, the wanted and the got."""
+        if not isinstance(raw, dict):
+            raise BadInput(f"{where}: a section wanted, got {type(raw).__name__}")
+        for key in raw:
+            if key not in KEYS:
+                raise BadInput(f"{where}: unknown key {str(key)[:64]!r}; known: {', '.join(KEYS)}")
+        read = {key: _PARSERS[key](value, f"{where}.{key}") for key, value in raw.items()}
+        return cls(**read, given=frozenset(read))
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys that were given, as parse() takes them."""
+        whole = {**asdict(self), "versions": self.versions.spelled}
+        return {key: whole[key] for key in KEYS if key in self.given}
+
+    def over(self, other: ModelPolicy) -> ModelPolicy:
+        """This policy's keys, and the other's where this one says nothing."""
+        mine = {key: getattr(self, key) for key in self.given}
+        others = {key: getattr(other, key) for key in other.given}
+        return ModelPolicy(**(others | mine), given=self.given | other.given)
+
+    def changed(self, changes: Any, where: str) -> ModelPolicy:
+        """With other keys set, or given up where they are None; raises BadInput."""
+        if not isinstance(changes, dict):
+            raise BadInput(f"{where}: an object wanted, got {type(changes).__name__}")
+        kept = {key: value for key, value in {**self.to_json(), **changes}.items() if value is not None}
+        return ModelPolicy.parse(kept, where)
+
+
+def _table(raw: Any, where: str, kinds: tuple[type, ...], wanted: str) -> dict[str, Any]:
+    if not isinstance(raw, dict) or len(raw) > MAX_LABELS:
+        raise BadInput(f"{where}: at most {MAX_LABELS} labels wanted")
+    for label, value in raw.items():
+        if NAME.fullmatch(label) is None:
+            raise BadInput(f"{where}: a label of letters, digits, '_', '.', '-' wanted, got {label[:64]!r}")
+        if type(value) not in kinds or not value >= 0:
+            raise BadInput(f"{where}.{label}: {wanted} wanted, got {str(value)[:40]!r}")
+    return dict(raw)
+
+
+def _labels(raw: Any, where: str) -> dict[str, int]:
+    labels = _table(raw, where, (int,), "a version")
+    if 0 in labels.values():
+        raise BadInput(f"{where}: versions of 1 or more wanted, got 0")
+    return labels
+
+
+def _split(raw: Any, where: str) -> dict[str, float]:
+    weights = _table(raw, where, (int, float), "a weight of 0 or more")
+    if weights:
+        Split.of(weights, 0)
+    return weights
+
+
+def _name(raw: Any, where: str) -> str:
+    if not isinstance(raw, str) or (raw and NAME.fullmatch(raw) is None):
+        raise BadInput(f"{where}: a name wanted, got {str(raw)[:64]!r}")
+    return raw
+
+
+def _share(raw: Any, where: str) -> float:
+    if type(raw) not in (int, float) or not 0 < raw <= 1:
+        raise BadInput(f"{where}: a share above 0, to 1, wanted, got {str(raw)[:40]!r}")
+    return float(raw)
+
+
+def _salt(raw: Any, where: str) -> int:
+    if type(raw) is not int or not 0 <= raw < 1 << 32:
+        raise BadInput(f"{where}: 0 to {(1 << 32) - 1} wanted, got {str(raw)[:40]!r}")
+    return raw
+
+
+_PARSERS: dict[str, Any] = {
+    "versions": VersionPolicy.parse,
+    "labels": _labels,
+    "split": _split,
+    "sticky_input": _name,
+    "split_salt": _salt,
+    "shadow": _name,
+    "shadow_share": _share,
+    "guard": Bounds.parse,
+}
+KEYS = tuple(f.name for f in fields(ModelPolicy) if f.name != "given")

@@ -1,0 +1,321 @@
+"""The read side of a loaded version in one process: what sessions pin, and the executables that they run.
+
+A version has one writer (processor.versions.served) and one Replica in every process that answers requests: in the
+writer's own process when that is the only one, else in each worker. They share the tables' buffers and the control
+words (processor.versions.control).
+
+What a batch reads has two parts. The frame, tables' buffers and executables, is what a process has to map or pack
+before it can serve it: it is prepared by every replica before a flip names it. The numbers, epoch and step, are read
+from the control words by whoever pins the flip. Most flips bring new numbers over the frame that is there.
+
+Invariants
+- A replica's state of a flip is made by the first reader that has pinned it, from the flip's entry and its frame: both
+  stand as long as the pin does. Two readers may make the same state; they are equal.
+- A frame is forgotten only when no pin of this process names a flip under it, and the state kept for the next reader
+  with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.backends.base import Executable, Program
+from processor.backends.buffers import Buffers, Ends
+from processor.backends.cost import CostTable
+from processor.backends.cuda import allocator
+from processor.backends.opening import Package, open_programs
+from processor.clock import Clock
+from processor.cores import on
+from processor.features.boundary import Boundary
+from processor.features.plan import SparsePlan, blank_inputs
+from processor.features.stage import load_stage
+from processor.generation import Generation
+from processor.kernels.rows import TABLE_FIELDS
+from processor.memory import advise
+from processor.package.manifest import Manifest
+from processor.package.roles import WHOLE, division
+from processor.package.warmup import WARMUP, parse_warmup
+from processor.tables.remote.reader import RemoteTables
+from processor.tables.table import descriptor
+from processor.versions.control import Control, Pins
+from processor.versions.once import UserOnce
+from processor.versions.rehearsal import rehearse
+
+log = logging.getLogger("freshet.replica")
+
+WARM_RUNS = 3
+MADV_POPULATE_READ = 22
+POPULATED = ("index", "base", "scales")
+POPULATE_NBYTES = 256 << 20
+WRITTEN_BY_READERS = frozenset({"hits", "ring"})
+"""Names of table arrays that sessions write too (processor.tables.tier); other processes map the others for reading
+only."""
+
+Dense = Mapping[str, NDArray[np.float32]]
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """What the writer offers its readers; number: never used for another. arrays: per table, the buffers that its
+    kernels walk (table.descriptor). dense: every dense tensor; the same object as long as none has changed."""
+
+    number: int
+    arrays: tuple[Arrays, ...]
+    dense: Dense
+
+
+class Readers(Protocol):
+    """Whoever answers requests by a version, as its writer sees them."""
+
+    def prepare(self, frame: Frame) -> None:
+        """Returns when the frame can be served by all of them; raises why it cannot. Nothing is served by it yet."""
+
+    def forget(self, frame: int) -> None:
+        """Frames before that number are read by nobody."""
+
+    def close(self) -> None:
+        """The version is served no more."""
+
+    @property
+    def cost(self) -> Mapping[int, float]:
+        """Seconds of one run, per bucket."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """Everything a batch reads, as of one generation. tables: int64 [T, TABLE_FIELDS] (kernels.rows). executables: of
+    the whole dense graph, by bucket. parts: those of the parts that it is divided into, by role
+    (processor.versions.once)."""
+
+    flip: int
+    epoch: int
+    generation: Generation
+    tables: NDArray[np.int64]
+    executables: dict[int, Executable]
+    keep: tuple[Any, ...]
+    parts: Mapping[str, dict[int, Executable]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A frame as this process serves it."""
+
+    tables: NDArray[np.int64]
+    executables: dict[str, dict[int, Executable]]
+    keep: tuple[Any, ...]
+
+
+class Replica:
+    """One process's view of a version: prepares states, hands them to sessions, prices its executables."""
+
+    def __init__(
+        self,
+        reader: Package,
+        control: Control,
+        process: int,
+        threads: int,
+        clock: Clock,
+        cpus: frozenset[int] = frozenset(),
+        remote: RemoteTables | None = None,
+        runs: int = 1,
+    ) -> None:
+        """Reads the executables' files; raises FreshetError when they cannot be served.
+
+        control: the version's. process: this one's number. threads: that one run may use.
+        cpus: cores for them, none for any. remote: where this process finds the rows of tables that are not in memory.
+        runs: how many buffers are to be ready, warm before anybody is sent here, and how many runs of an executable may
+        be under way at once.
+        """
+        self.manifest: Manifest = reader.manifest
+        spec = self.manifest.stage
+        self.plan = SparsePlan(self.manifest, load_stage(self.manifest, reader.file(spec.file)) if spec else None)
+        self.remote = remote.open(self.manifest, self.plan) if remote else None
+        self.boundary = Boundary.of(self.manifest)
+        self.outputs = self.boundary.outputs
+        divided = division(self.manifest)
+        self.once = UserOnce(divided, self.plan) if divided else None
+        self.costs = CostTable({1: 1.0})
+        self._clock, self._cpus, self._runs = clock, cpus, runs
+        self._lending = threading.Lock()
+        self._stock: list[Buffers] = []
+        self._lent: weakref.WeakSet[Buffers] = weakref.WeakSet()
+        self._control, self._pins = control, Pins(control, process)
+        self._asking = threading.Lock()
+        self._frames: dict[int, Prepared] = {}
+        self._newest: State | None = None
+        self._dense: Dense | None = None
+        self._executables: dict[str, dict[int, Executable]] = {}
+        widths: dict[str, tuple[int, Mapping[str, int]]] = {WHOLE: (self.boundary.width, self.outputs)}
+        if self.once is not None:
+            widths |= {role: (part.width, part.outputs) for role, part in self.once.parts.items()}
+        # A backend's own threads inherit the cores of the thread that starts them.
+        with on(cpus):
+            opened = {
+                role: open_programs(reader, width, outputs, threads, runs, role=role)
+                for role, (width, outputs) in widths.items()
+            }
+        self._ends = {role: Ends(*widths[role], max(part.chosen)) for role, part in opened.items()}
+        self._allocate = allocator(e.target for part in opened.values() for e in part.chosen.values())
+        self.chosen = opened[WHOLE].chosen
+        self._programs: dict[str, list[Program]] = {role: part.programs for role, part in opened.items()}
+        self._known_cost = opened[WHOLE].cost(threads)
+        recorded = WARMUP in self.manifest.files
+        self._recorded = parse_warmup(reader.file(WARMUP), self.manifest.inputs) if recorded else []
+
+    @property
+    def cost(self) -> Mapping[int, float]:
+        return self.costs.cost
+
+    @property
+    def flip(self) -> int:
+        """The one that is served now; without a pin, good for no more than telling whether another one is."""
+        return self._control.flip
+
+    @property
+    def generation(self) -> Generation:
+        """The one that is served now."""
+        with self._asking, self.pinned(Pins.ASKING) as state:
+            return state.generation
+
+    def prepare(self, frame: Frame) -> None:
+        """Makes the frame ready for the flip. New dense weights are packed into new executables beside the live ones,
+        off the GIL, and run a few times, so that no request meets a cold one. The first are priced by that, unless the
+        manifest has the costs of this very machine; and the version's recorded requests are run by them."""
+        if frame.dense is not self._dense:
+            executables = self._build(frame.dense)
+            first = self._dense is None
+            if first:
+                self._stock = [self._buffers() for _ in range(self._runs)]
+            for buffers in self._all_buffers():
+                buffers.bind_ahead(executables, run=first)
+            costs = self._measure(executables)
+            if first:
+                self.costs = CostTable(self._known_cost or costs[WHOLE])
+                if self.once is not None:
+                    self.once.price(costs)
+            self._dense, self._executables = frame.dense, executables
+        tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, frame.arrays)]
+        keep = tuple(array for arrays in frame.arrays for array in arrays.values())
+        matrix = np.array(tables, np.int64) if tables else np.zeros((1, TABLE_FIELDS), np.int64)
+        if not self._frames:
+            _populate(frame.arrays)
+            self._rehearse(matrix)
+        self._frames = self._frames | {frame.number: Prepared(matrix, self._executables, keep)}
+
+    def forget(self, frame: int) -> None:
+        """See Readers.forget."""
+        self._frames = {number: prepared for number, prepared in self._frames.items() if number >= frame}
+        # It may be of a frame that is gone, and of a process that nobody asks it would be kept for good.
+        self._newest = None
+        newest = self._frames[max(self._frames)].executables
+        if all(prepared.executables is newest for prepared in self._frames.values()):
+            for buffers in self._all_buffers():
+                buffers.settle(newest)
+
+    def close(self) -> None:
+        """Requests that hold the replica are still answered; it goes with the last of them."""
+
+    def pin(self, reader: int) -> State:
+        """The newest state, guaranteed whole until this reader's unpin(). reader: below READERS."""
+        flip = self._pins.pin(reader)
+        state = self._newest
+        if state is None or state.flip != flip:
+            state = self._newest = self._state(flip)
+        return state
+
+    def unpin(self, reader: int) -> None:
+        self._pins.unpin(reader)
+
+    @contextmanager
+    def pinned(self, reader: int) -> Iterator[State]:
+        try:
+            yield self.pin(reader)
+        finally:
+            self.unpin(reader)
+
+    def _state(self, flip: int) -> State:
+        """What a pinned flip stands for."""
+        epoch, step, number = self._control.entry(flip)
+        frame = self._frames[number]
+        generation = Generation(self.manifest.version, step)
+        parts = frame.executables
+        return State(flip, epoch, generation, frame.tables, parts[WHOLE], frame.keep, parts)
+
+    def lend(self) -> Buffers:
+        """Buffers for one session, for as long as it keeps them; out of the stock while there are any."""
+        with self._lending:
+            buffers = self._stock.pop() if self._stock else self._buffers()
+            self._lent.add(buffers)
+            return buffers
+
+    def _all_buffers(self) -> list[Buffers]:
+        with self._lending:
+            return [*self._stock, *self._lent]
+
+    def _buffers(self) -> Buffers:
+        return Buffers(self._ends, len(self.manifest.tables), len(self.outputs), self._allocate)
+
+    def _rehearse(self, tables: NDArray[np.int64]) -> None:
+        """Runs the version's recorded requests, or one row of nothing in particular, before anybody is sent here. What
+        nobody has recorded is asked of no row store and of no stage."""
+        requests = self._recorded
+        if not requests and self.remote is None and self.plan.stage is None:
+            requests = [blank_inputs(self.manifest)]
+        if requests:
+            started_s = self._clock.now_s()
+            bound = [self.plan.bind(request) for request in requests]
+            epoch = self._control.entry(self._control.flip).epoch
+            rehearse(self.plan, self.remote, tables, epoch, self._executables[WHOLE], self._stock, bound)
+            log.info(
+                "%s version %d is warm: %d requests, %d buckets, %d sessions, %.0f ms",
+                self.manifest.model, self.manifest.version, len(bound), len(self._executables[WHOLE]),
+                len(self._stock), (self._clock.now_s() - started_s) * 1e3,
+            )  # fmt: skip
+        self._recorded = []
+
+    def _build(self, dense: Dense) -> dict[str, dict[int, Executable]]:
+        executables: dict[str, dict[int, Executable]] = {}
+        with on(self._cpus):
+            for role, programs in self._programs.items():
+                part: dict[int, Executable] = {}
+                for program in programs:
+                    part |= program.with_weights(dense)
+                executables[role] = dict(sorted(part.items()))
+        return executables
+
+    def _measure(self, executables: Mapping[str, Mapping[int, Executable]]) -> dict[str, dict[int, float]]:
+        """Seconds of one run by role and bucket, the best of a few, all in turn so that a neighbour on the machine
+        disturbs no single one: warms the executables and prices their buckets.
+
+        A first run has its weights from memory, and only after some do caches hold what they can of them. The smallest
+        buckets come last, because a run of them is little else than reading weights."""
+        buffers = self._buffers()
+        ordered = sorted(((b, role) for role, part in executables.items() for b in part), reverse=True)
+        runs = {(role, b): buffers.get(executables[role][b], role)[2] for b, role in ordered}
+        costs: dict[str, dict[int, float]] = {role: {} for role in executables}
+        now_s = self._clock.now_s
+        for _ in range(WARM_RUNS):
+            for (role, bucket), run in runs.items():
+                started_s = now_s()
+                run()
+                costs[role][bucket] = max(1e-7, min(costs[role].get(bucket, np.inf), now_s() - started_s))
+        return costs
+
+
+def _populate(tables: Sequence[Arrays]) -> None:
+    """Maps the pages of small tables now, which the checksums have just read: a page that is first met costs a request
+    half a microsecond. Tables with a memory budget look after their pages themselves."""
+    for arrays in tables:
+        for name in () if "ring" in arrays else POPULATED:
+            if arrays[name].nbytes <= POPULATE_NBYTES:
+                advise(arrays[name], MADV_POPULATE_READ)

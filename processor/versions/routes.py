@@ -1,0 +1,134 @@
+"""Which version of a model answers a request: by number, by label, by the split of traffic, else the newest. Values,
+replaced whole.
+
+The process that loads versions and the processes that are told of them pick by the same rules, in the same words. What
+a request needs is worked out when routes are made, so that a request without a split pays for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from processor.errors import NotFound, NotReady
+from processor.package.manifest import Manifest
+from processor.versions.traffic import Table, Traffic, new_turns
+
+LOADING, AVAILABLE, END = "LOADING", "AVAILABLE", "END"
+
+_turns = new_turns()
+
+
+class Served(Protocol):
+    """What routes lead to."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+
+S = TypeVar("S", bound=Served)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStatus:
+    """Where one version stands. state: LOADING, AVAILABLE or END; error: why it ended, or ""."""
+
+    version: int
+    state: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Routes(Generic[S]):
+    """One model's. served: what answers, by version. labels: version by label. states: every version known.
+    default, table, shadow: what the traffic comes to with what is served; None where there is none."""
+
+    model: str
+    served: Mapping[int, S] = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
+    states: Mapping[int, VersionStatus] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+    default: S | None = field(init=False, default=None)
+    table: Table[S] | None = field(init=False, default=None)
+    shadow: S | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        split, out = self.traffic.split, self.traffic.out
+        if not self.served:
+            return
+        default = self.served[max([v for v in self.served if v not in out] or self.served)]
+        if split is not None:
+            if (baseline := self._labelled(split.labels[0])) is not None:
+                default = baseline
+            targets = [self._beside(default, owner) or default for owner in split.owners]
+            if any(target is not default for target in targets):
+                object.__setattr__(self, "table", Table(split, targets, _turns))
+        object.__setattr__(self, "default", default)
+        if self.traffic.shadow:
+            object.__setattr__(self, "shadow", self._beside(default, self.traffic.shadow))
+
+    def route(self, version: int | None = None, label: str | None = None, key: bytes | None = None) -> S:
+        """What answers a request; raises NotFound or NotReady. key: see Split; of a request that names no version."""
+        if version is None and label is None and self.table is not None:
+            return self.table.pick(key)
+        return self.pick(version, label)
+
+    def pick(self, version: int | None = None, label: str | None = None) -> S:
+        """The same where no traffic is split: without number and label, what stands for the model."""
+        if version is None and label is None:
+            if self.default is None:
+                raise NotReady(f"no version of model {self.model!r} is loaded")
+            return self.default
+        if label is not None:
+            if label not in self.labels:
+                raise NotFound(f"label {label[:64]!r} of model {self.model!r} is not set")
+            version = self.labels[label]
+        if version is None or version not in self.served:
+            raise NotFound(f"version {version} of model {self.model!r} is not loaded")
+        return self.served[version]
+
+    def status(self) -> list[VersionStatus]:
+        """Every version known, newest first."""
+        return [self.states[v] for v in sorted(self.states, reverse=True)]
+
+    def shares(self) -> dict[int, float]:
+        """Share of the requests that name no version, by the version that answers them."""
+        split, default = self.traffic.split, self.default
+        if default is None:
+            return {}
+        if split is None:
+            return {default.manifest.version: 1.0}
+        shares: dict[int, float] = {}
+        for label, share in split.shares().items():
+            version = (self._beside(default, label) or default).manifest.version
+            shares[version] = shares.get(version, 0.0) + share
+        return shares
+
+    def active(self) -> dict[str, int]:
+        """The version by label of every label of the split that answers its own share; the baseline first. Nothing
+        where the baseline cannot answer: then nobody can be judged."""
+        if self.traffic.split is None or self.default is None:
+            return {}
+        labels = self.traffic.split.labels
+        found = {label: served.manifest.version for label in labels if (served := self._beside(self.default, label))}
+        return found if labels[0] in found else {}
+
+    def _labelled(self, label: str) -> S | None:
+        """What a label points at, if that is loaded and has not been taken out."""
+        version = self.labels.get(label)
+        return None if version is None or version in self.traffic.out else self.served.get(version)
+
+    def _beside(self, baseline: S, label: str) -> S | None:
+        """What a label points at, if it can take the baseline's requests: inputs are the same, name by name."""
+        served = self._labelled(label)
+        return served if served is not None and served.manifest.inputs == baseline.manifest.inputs else None
+
+
+def find(models: Mapping[str, T], name: str) -> T:
+    """The model of that name; raises NotFound."""
+    model = models.get(name)
+    if model is None:
+        raise NotFound(f"model {name[:64]!r} is not in the repository")
+    return model

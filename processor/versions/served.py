@@ -1,0 +1,367 @@
+"""A loaded version and the life of its deltas: stage, flip, reclaim, undo. The writer's side of
+processor.versions.replica.
+
+Who owns what. One writer at a time (the lock) moves a version from state to state. Its readers are sessions of this
+process or of workers: each owns one word of `control` and may only pin before a batch and unpin after it.
+
+What may never be seen
+- Half a delta. A state is immutable and names everything a batch reads: the epoch, the tables' buffers, the
+  executables with their weights. Its frame (buffers and executables) is prepared by every process that reads, if they
+  do not have it yet, and the state is published by one store to the control words; a reader takes one state for a whole
+  batch, for every part of a split request, and so for every reply.
+- A row that is being reused. A pin is announced before anything is read and confirmed against the flip; the writer
+  reuses a slot only when every pin has reached the flip the slot waits for.
+- A flip without its numbers. Before anything of a change is made, the control words have room for its flips: a reader
+  that stands still for ENTRIES of them holds up the next change, and after a minute refuses it; its own state stays.
+- A state that a crash would lose. An upload is committed to its folder while its rows are staged; the flip waits for
+  both, and what cannot be committed is taken back.
+- An unverified byte: chain, checksums, shapes and finiteness are checked before any change. What can still fail after
+  that (a full arena, executables that cannot be built from the new weights) leaves the state as it was: rows staged
+  for an epoch that nobody reads are taken back.
+
+What it costs. A flip is O(delta) for rows, and no other process has a part in it: readers are asked only about a new
+frame, which is an index that has grown or new dense weights. Those cost one re-pack in each process that reads, off the
+GIL, before the flip. The disk is waited for meanwhile, twice, for a file and its folder: on busy cores a quarter of the
+time until a small delta is served. Then the writer waits for the batches that run under the state before, looking an
+eighth later each time: it waits at most an eighth too long, and looks seldom. Rollback costs O(rows of the deltas
+undone), plus a re-pack where dense tensors change back. The undo log keeps keys and slots of the last `undo_depth`
+deltas, and the dense tensors that they replaced.
+
+Refused: locks or reference counts on the read path; one copy of the model per version of it; undoing by re-reading
+old delta files (they may be gone).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.backends.opening import executable_files
+from processor.clock import Clock
+from processor.errors import NotReady
+from processor.generation import Chain, Generation
+from processor.package.delta import Delta
+from processor.package.manifest import Manifest, Table
+from processor.package.version import VersionReader, table_file
+from processor.tables.budgets import Budgets
+from processor.tables.remote.remote_table import RemoteTable
+from processor.tables.table import ServedTable, Versions
+from processor.versions.control import Control, Entry
+from processor.versions.replica import Arrays, Dense, Frame, Readers
+from processor.watching.histogram import LONG_S, SHORT_S, Histogram
+
+FIRST_LOOK_S, LAST_LOOK_S, LOOK_PART = 0.0001, 0.002, 1 / 8
+GRACE_TIMEOUT_S = 60.0
+FLIPS = 2
+"""Of one change, at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """What one flip publishes."""
+
+    flip: int
+    epoch: int
+    generation: Generation
+    frame: Frame
+
+
+@dataclass(slots=True)
+class Undo:
+    """What it takes to go back over one delta."""
+
+    epoch: int
+    versions: dict[str, Versions]
+    dense: dict[str, NDArray[np.float32]]
+    published_at: float
+    event_time: tuple[float, float] | None
+    checksum: str
+
+
+class ServedVersion:
+    """One version in memory, moved along its chain of deltas by one writer; read through `readers` once open."""
+
+    def __init__(
+        self,
+        reader: VersionReader,
+        undo_depth: int,
+        clock: Clock,
+        processes: int = 1,
+        remote: Collection[str] = (),
+        budgets: Budgets | None = None,
+    ) -> None:
+        """Loads and verifies the version; raises FreshetError when it cannot be served. Deltas may be applied before
+        open(). processes: how many may read it. remote: tables whose rows are in a row store, which vouches for their
+        checksum; their files are not opened. budgets: memory for the rows of tables, which tend() keeps."""
+        self.manifest: Manifest = reader.manifest
+        self.reader = reader
+        self.lock = threading.RLock()
+        self.control = Control.reserve(processes)
+        self._clock = clock
+        self._readers: Readers | None = None
+        self._closed = False
+        # Executables are verified by who loads them: one that is damaged may have another to replace it.
+        elsewhere = {table_file(name) for name in remote} | executable_files(self.manifest)
+        reader.verify(self.manifest.files.keys() - elsewhere)
+        self.tables: dict[str, ServedTable] = {
+            t.name: RemoteTable(t) if t.name in remote else self._open(t, budgets) for t in self.manifest.tables
+        }
+        self.dense: Dense = reader.dense()
+        self.chain = Chain(self.manifest.model, self.manifest.version, undo_depth)
+        self._undo: list[Undo] = []
+        self._epoch = 0
+        self.published_at = self.manifest.created_at
+        times = self.manifest.event_time
+        self.event_time = (times[0], times[1]) if times else None
+        self.checksum = ""
+        self.delta_count = self.delta_rows = self.delta_nbytes = 0
+        # Of deltas: how long each took to apply, and how old it and its newest event were when it was served.
+        self.apply_s, self.age_s, self.event_age_s = Histogram(SHORT_S), Histogram(LONG_S), Histogram(LONG_S)
+        self.last_apply_ms = self.last_freshness_s = 0.0
+        self.change = Change(0, 0, Generation(self.manifest.version, 0), Frame(0, self._arrays(), self.dense))
+        self._frames = self._forgotten = 0
+
+    def _open(self, spec: Table, budgets: Budgets | None) -> ServedTable:
+        arrays = self.reader.tensors(table_file(spec.name))
+        if budgets is None or not (nbytes := budgets.of(self.manifest.model, spec.name)):
+            return ServedTable(spec, arrays)
+        return ServedTable(spec, arrays, budget_nbytes=nbytes, scratch=budgets.scratch)
+
+    @property
+    def generation(self) -> Generation:
+        return self.change.generation
+
+    @property
+    def readers(self) -> Readers:
+        """Who answers requests by this version; raises NotReady before open()."""
+        if self._readers is None:
+            raise NotReady(f"version {self.manifest.version} of model {self.manifest.model!r} is not open")
+        return self._readers
+
+    def open(self, readers: Readers) -> None:
+        """Lets these read the version from now on, at the step that it stands at."""
+        with self.lock:
+            readers.prepare(self.change.frame)
+            self._readers = readers
+
+    def close(self) -> None:
+        """The version is served no more; requests that hold it are still answered."""
+        with self.lock:
+            self._closed = True
+            if self._readers is not None:
+                self._readers.close()
+
+    def check(self, delta: Delta) -> None:
+        """Raises BadInput or Conflict unless the delta continues this version's chain and fits its shapes."""
+        self.chain.check(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
+        delta.check(self.manifest)
+
+    def apply(self, delta: Delta, *, keep: Callable[[], None] = lambda: None) -> float:
+        """Takes the version to the delta's step; returns milliseconds from the call until every reader serves it.
+
+        keep: called once the delta is verified, on a thread of its own, to make it durable while its rows are staged;
+        what it raises refuses the delta.
+        """
+        started_s = self._clock.now_s()
+        with self.lock:
+            self.check(delta)
+            self._wait_room()
+            versions: dict[str, Versions] = {}
+            try:
+                with _meanwhile(keep):
+                    self._reclaim(delta)
+                    self._stage(delta, versions)
+                    dense = {**self.dense, **delta.dense} if delta.dense else self.dense
+                    change = self._next(Generation(self.manifest.version, delta.step), self._epoch + 1, dense)
+                    self._prepare(change)
+            except BaseException:
+                self._take_back(versions)
+                raise
+            replaced = {name: self.dense[name] for name in delta.dense}
+            self._undo.append(Undo(self._epoch, versions, replaced, self.published_at, self.event_time, self.checksum))
+            self._epoch, self.dense = change.epoch, dense
+            self.published_at, self.checksum = delta.published_at, delta.checksum
+            self.event_time = delta.event_time or self.event_time
+            excess = self.chain.advance(delta.step)
+            self._flip(change)
+            for old in self._undo[:excess]:
+                for name, table_versions in old.versions.items():
+                    self.tables[name].retire(table_versions, change.flip)
+            del self._undo[:excess]
+            self._wait_readers()
+            self.delta_count += 1
+            self.delta_rows += delta.rows
+            self.delta_nbytes += delta.nbytes
+            now_s = self._clock.unix_s()
+            self.last_freshness_s = max(0.0, now_s - delta.published_at)
+            self.age_s.observe(self.last_freshness_s)
+            if delta.event_time:
+                self.event_age_s.observe(max(0.0, now_s - delta.event_time[1]))
+            self.last_apply_ms = (self._clock.now_s() - started_s) * 1e3
+            self.apply_s.observe(self.last_apply_ms / 1e3)
+            return self.last_apply_ms
+
+    def can_undo(self, step: int) -> bool:
+        return self.chain.undo_count(step) is not None
+
+    def rollback(self, step: int) -> None:
+        """Serves an earlier step again; returns when every session does. The caller has asked can_undo()."""
+        with self.lock:
+            count = self.chain.undo_count(step)
+            if count is None:
+                raise NotReady(f"generation {self.manifest.version}.{step} is beyond the undo log")
+            if count == 0:
+                return
+            self._wait_room()
+            undone = self._undo[-count:]
+            dense = self.dense
+            for entry in reversed(undone):
+                dense = {**dense, **entry.dense} if entry.dense else dense
+            oldest = undone[0]
+            change = self._next(Generation(self.manifest.version, step), oldest.epoch, dense)
+            self._prepare(change)
+            self.dense = dense
+            self.published_at, self.event_time, self.checksum = (
+                oldest.published_at,
+                oldest.event_time,
+                oldest.checksum,
+            )
+            self.chain.rewind(count)
+            self._flip(change)
+            self._wait_readers()
+            for entry in reversed(undone):
+                for name, versions in entry.versions.items():
+                    self.tables[name].undo(versions, change.flip + 1)
+            del self._undo[-count:]
+            # Slots that a late reader still names carry old epochs: none may ever be given out again, so the epoch
+            # that is served moves on to the newest one, at the same content.
+            again = self._next(change.generation, self._epoch, dense)
+            self._prepare(again)
+            self._flip(again)
+
+    def tend(self) -> bool:
+        """A slice of keeping tables within their memory budgets; True when more waits to be done.
+
+        What was given up can be used again after a flip; where no delta brings one, the same content is published anew.
+        The lock is free between two tables, so that a delta never waits for more than a slice.
+        """
+        given_up = False
+        for table in self.tables.values():
+            if table.tiered:
+                with self.lock:
+                    if self._closed:
+                        return False
+                    oldest = min(self.control.oldest_pin(), self.change.flip)
+                    given_up |= table.tend(oldest, self.change.flip + 1, self._clock.now_s())
+        with self.lock:
+            if given_up and not self._closed:
+                self._wait_room()
+                again = self._next(self.change.generation, self.change.epoch, self.dense)
+                self._prepare(again)
+                self._flip(again)
+                self._wait_readers()
+        return given_up
+
+    def export(self) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]], Dense]:
+        """The whole model as of the served generation: per table ascending keys and rows, and the dense tensors."""
+        with self.lock:
+            return {name: t.export(self.change.epoch) for name, t in self.tables.items()}, dict(self.dense)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by part: mapped rows, index, arena, dense."""
+        parts = {"dense": sum(a.nbytes for a in self.dense.values())}
+        for table in self.tables.values():
+            for part, nbytes in table.nbytes.items():
+                parts[part] = parts.get(part, 0) + nbytes
+        return parts
+
+    def _stage(self, delta: Delta, into: dict[str, Versions]) -> None:
+        for name, changes in delta.tables.items():
+            into[name] = self.tables[name].apply(changes, self._epoch + 1)
+
+    def _take_back(self, staged: dict[str, Versions]) -> None:
+        """Undoes _stage() at once: nothing was flipped, so no reader sees the epoch after this one."""
+        for name, versions in staged.items():
+            self.tables[name].undo(versions, self.change.flip + 1)
+        self._epoch += 1
+
+    def _arrays(self) -> tuple[Arrays, ...]:
+        return tuple(t.arrays for t in self.tables.values())
+
+    def _next(self, generation: Generation, epoch: int, dense: Dense) -> Change:
+        """The next change; over the frame that is served, unless a buffer or a dense tensor is another one."""
+        frame, arrays = self.change.frame, self._arrays()
+        if not (_same(dense, frame.dense) and all(map(_same, arrays, frame.arrays))):
+            self._frames += 1
+            frame = Frame(self._frames, arrays, dense)
+        return Change(self.change.flip + 1, epoch, generation, frame)
+
+    def _prepare(self, change: Change) -> None:
+        if self._readers is not None and change.frame is not self.change.frame:
+            self._readers.prepare(change.frame)
+
+    def _wait_room(self) -> None:
+        """Returns when the control words have room for all flips of one change. A reader that was descheduled between
+        reading a flip and announcing it may announce a very old one; it lets go as soon as it runs again."""
+        self._wait(lambda: self.control.has_room(FLIPS))
+
+    def _flip(self, change: Change) -> None:
+        """Publishes a change whose frame is prepared."""
+        self.change = change
+        self.control.publish(change.flip, Entry(change.epoch, change.generation.step, change.frame.number))
+
+    def _wait_readers(self) -> None:
+        """Returns when no session is pinned to a state older than the one that is served."""
+        flip, frame = self.change.flip, self.change.frame.number
+        self._wait(lambda: self.control.oldest_pin() >= flip)
+        if self._readers is not None and self._forgotten < frame:
+            self._readers.forget(frame)
+            self._forgotten = frame
+
+    def _wait(self, reached: Callable[[], bool]) -> None:
+        began_s = self._clock.now_s()
+        while not reached():
+            waited_s = self._clock.now_s() - began_s
+            if waited_s > GRACE_TIMEOUT_S:
+                raise NotReady("a session has not finished its batch within a minute")
+            time.sleep(min(max(FIRST_LOOK_S, waited_s * LOOK_PART), LAST_LOOK_S))
+
+    def _reclaim(self, delta: Delta) -> None:
+        oldest = min(self.control.oldest_pin(), self.change.flip)
+        for name, table in self.tables.items():
+            changes = delta.tables.get(name)
+            coming = 0 if changes is None else len(changes.keys) + len(changes.removed)
+            table.reclaim(oldest, self.change.flip + 1, coming)
+
+
+@contextmanager
+def _meanwhile(act: Callable[[], None]) -> Iterator[None]:
+    """Runs `act` on a thread of its own, as patient as this one, while the block runs; then raises what it raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="freshet-keep")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+    if raised:
+        raise raised[0]
+
+
+def _same(some: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether these are the very same arrays."""
+    return some is others or (some.keys() == others.keys() and all(a is others[name] for name, a in some.items()))

@@ -1,0 +1,120 @@
+"""Whether a canary may stay: its errors, its scores that are no numbers, and how far they lie from the baseline's.
+
+Pure: what was counted comes in, with the time. A window begins with what has been counted so far and is closed once it
+is old enough and full enough, so with little traffic it is as long as it has to be; verdicts are looked for all along.
+A share that is above its bound whatever the rest of the window brings is above it now: ten failures out of ten need no
+two hundred requests to be told apart from two in a hundred.
+
+Refused: a test of significance for errors (what an operator can state is a share); comparing means alone (a canary that
+has turned its scores around may have the same mean).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from processor.errors import BadInput
+from processor.watching.sketch import Sketch
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a canary may do. window_s: how long it is watched before counting begins anew. min_requests: of each side,
+    for errors and shift; min_scores: of each side, for shift. max_error_share, max_nonfinite_share: more than the
+    baseline's; 1 for any. max_score_shift: Scores.shift() of any output."""
+
+    window_s: float = 60.0
+    min_requests: int = 200
+    min_scores: int = 1000
+    max_error_share: float = 0.02
+    max_nonfinite_share: float = 0.0
+    max_score_shift: float = 0.25
+
+    @classmethod
+    def parse(cls, raw: Any, where: str) -> Bounds:
+        """From JSON or TOML; raises BadInput."""
+        if not isinstance(raw, dict):
+            raise BadInput(f"{where}: a section wanted, got {type(raw).__name__}")
+        known = {f.name: int if f.type == "int" else float for f in fields(cls)}
+        read: dict[str, Any] = {}
+        for key, value in raw.items():
+            if key not in known:
+                raise BadInput(f"{where}: unknown key {str(key)[:64]!r}; known: {', '.join(known)}")
+            kinds = (int,) if known[key] is int else (int, float)
+            least = 1 if known[key] is int or key == "window_s" else 0
+            most = 1.0 if key.endswith("_share") else 1e9
+            if type(value) not in kinds or not least <= value <= most:
+                raise BadInput(f"{where}.{key}: {least} to {most:g} wanted, got {str(value)[:40]!r}")
+            read[key] = known[key](value)
+        return cls(**read)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a canary is to go. kind: errors | nonfinite | shift."""
+
+    kind: str
+    reason: str
+
+
+class Judge:
+    """One canary against one baseline."""
+
+    def __init__(self) -> None:
+        self._began: tuple[float, Sketch, Sketch] | None = None
+
+    def look(self, bounds: Bounds, now_s: float, baseline: Sketch, canary: Sketch) -> Verdict | None:
+        """baseline, canary: all that has been counted of each, since whenever."""
+        if self._began is None:
+            self._began = (now_s, baseline, canary)
+            return None
+        began_s, baseline_then, canary_then = self._began
+        b, c = baseline - baseline_then, canary - canary_then
+        if min(b.requests, c.requests) < 0:
+            # Counted anew, as after a version was rebuilt.
+            self._began = (now_s, baseline, canary)
+            return None
+        verdict = _errors(bounds, b, c) or _nonfinite(bounds, b, c) or _shift(bounds, b, c)
+        if now_s - began_s >= bounds.window_s and min(b.requests, c.requests) >= bounds.min_requests:
+            self._began = (now_s, baseline, canary)
+        return verdict
+
+
+def _errors(bounds: Bounds, b: Sketch, c: Sketch) -> Verdict | None:
+    made = c.requests + c.failed
+    theirs = b.failed / max(1, b.requests + b.failed)
+    if c.failed <= (theirs + bounds.max_error_share) * max(made, bounds.min_requests):
+        return None
+    return Verdict(
+        "errors",
+        f"{c.failed} of {made} requests failed; at most {bounds.max_error_share:.1%} more than the baseline's "
+        f"{theirs:.1%} wanted",
+    )
+
+
+def _nonfinite(bounds: Bounds, b: Sketch, c: Sketch) -> Verdict | None:
+    for mine, theirs in zip(c.every(), b.every()):
+        made = mine.count + mine.lost
+        share = theirs.lost / max(1, theirs.count + theirs.lost)
+        if mine.lost > (share + bounds.max_nonfinite_share) * max(made, bounds.min_scores):
+            return Verdict(
+                "nonfinite", f"{mine.lost} of {made} scores are NaN or infinite; {share:.1%} of the baseline's"
+            )
+    return None
+
+
+def _shift(bounds: Bounds, b: Sketch, c: Sketch) -> Verdict | None:
+    if min(b.requests, c.requests) < bounds.min_requests:
+        return None
+    for mine, theirs in zip(c.every(), b.every()):
+        if min(mine.count, theirs.count) < bounds.min_scores:
+            continue
+        shift = mine.shift(theirs)
+        if shift > bounds.max_score_shift:
+            return Verdict(
+                "shift",
+                f"scores have shifted by {shift:.2f}, at most {bounds.max_score_shift:g} wanted: mean {mine.mean:.4g} "
+                f"over {mine.count} scores, the baseline's {theirs.mean:.4g} over {theirs.count}",
+            )
+    return None

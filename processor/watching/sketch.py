@@ -1,0 +1,196 @@
+"""What a version's batches were like, as counts and sums that add up over sessions and processes. Values.
+
+A Sketch is the sum of the blocks that sessions write (kernels.sketch); of two of one version, taken one after the
+other, the difference is what happened between them. Scores is one output of it: a histogram fine enough for means,
+quantiles (within a sixteenth of an octave) and comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.kernels import counting as k
+from processor.kernels.counting import note_batch, note_scores
+
+__all__ = ["Block", "Scores", "Sketch", "note_batch", "note_scores"]
+
+STAGES = {"queue": (k.QUEUE, k.QUEUE_S), "sparse": (k.SPARSE, k.SPARSE_S), "dense": (k.DENSE, k.DENSE_S)}
+# Upper bounds of every bin but the last, which has none.
+TIME_BOUNDS_S = tuple(2.0**k.TIME_LOW * 2 ** (n // 2) * (1.5 if n % 2 else 1) for n in range(k.TIME_BINS - 1))
+ROW_BOUNDS = tuple(1 << n for n in range(k.ROW_BINS - 1))
+# How many parts of about equal mass two distributions are compared in.
+PARTS = 10
+
+
+class Block:
+    """The arrays that one session writes for one version, and their addresses."""
+
+    __slots__ = ("counts", "counts_address", "sums", "sums_address")
+
+    def __init__(self, outputs: int) -> None:
+        self.counts = np.zeros(k.OUTPUTS + outputs * k.OUTPUT_COUNTS, np.int64)
+        self.sums = np.zeros(k.SCORES + outputs)
+        self.counts_address, self.sums_address = self.counts.ctypes.data, self.sums.ctypes.data
+
+    def fail(self, requests: int) -> None:
+        """So many requests were answered with an error."""
+        self.counts[k.FAILED] += requests
+
+    def done(self, requests: int) -> None:
+        """So many requests more were answered, whose batches have been noted without them."""
+        self.counts[k.REQUESTS] += requests
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of one output. lost: NaN or infinite ones. bins: int64 [SCORE_BINS] of the others; total: their sum."""
+
+    lost: int
+    bins: NDArray[np.int64]
+    total: float
+
+    @classmethod
+    def of(cls, scores: NDArray[np.float32]) -> Scores:
+        """Of an array, whatever its shape."""
+        block = Block(1)
+        flat = np.ascontiguousarray(scores, np.float32).reshape(-1)
+        note_scores(block.counts_address, block.sums_address, 0, flat.ctypes.data, flat.size)
+        return Sketch(block.counts, block.sums).scores(0)
+
+    @cached_property
+    def count(self) -> int:
+        """Finite scores."""
+        return int(self.bins.sum())
+
+    @property
+    def mean(self) -> float:
+        """NaN where there are none."""
+        return self.total / self.count if self.count else float("nan")
+
+    def quantile(self, share: float) -> float:
+        """The score below which that share lies; NaN where there are none."""
+        if not self.count:
+            return float("nan")
+        ascending = self.bins[_ORDER]
+        ends = np.cumsum(ascending)
+        at = int(np.searchsorted(ends, min(share * self.count, self.count - 0.5), side="right"))
+        inside = (share * self.count - (ends[at] - ascending[at])) / ascending[at]
+        low, high = _EDGES[at]
+        return float(low + (high - low) * min(max(inside, 0.0), 1.0))
+
+    def shift(self, other: Scores) -> float:
+        """How far the two distributions are apart: the population stability index over parts of about equal mass of
+        both together. 0 for equal ones; above 0.25 is called a significant shift. 0 where either is empty."""
+        if not (self.count and other.count):
+            return 0.0
+        mine, theirs = self.bins[_ORDER] / self.count, other.bins[_ORDER] / other.count
+        both = (mine + theirs) / 2
+        # By the middle of each bin's mass, so that one large bin is a part of its own.
+        part = np.minimum(((np.cumsum(both) - both / 2) * PARTS).astype(np.int64), PARTS - 1)
+        p, q = (np.bincount(part, d * n, PARTS) for d, n in ((mine, self.count), (theirs, other.count)))
+        there = p + q > 0
+        p, q = ((d[there] + 0.5) / (d.sum() + 0.5 * there.sum()) for d in (p, q))
+        return float(((p - q) * np.log(p / q)).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """counts, sums: as kernels.sketch lays them out, summed over blocks."""
+
+    counts: NDArray[np.int64]
+    sums: NDArray[np.float64]
+
+    @classmethod
+    def empty(cls, outputs: int) -> Sketch:
+        return cls.total(outputs, ())
+
+    @classmethod
+    def total(cls, outputs: int, blocks: Sequence[Block]) -> Sketch:
+        """The sum of blocks that their sessions may still be writing."""
+        whole = Block(outputs)
+        for block in blocks:
+            whole.counts += block.counts
+            whole.sums += block.sums
+        return cls(whole.counts, whole.sums)
+
+    def __sub__(self, earlier: Sketch) -> Sketch:
+        return Sketch(self.counts - earlier.counts, self.sums - earlier.sums)
+
+    def __add__(self, other: Sketch) -> Sketch:
+        return Sketch(self.counts + other.counts, self.sums + other.sums)
+
+    @property
+    def outputs(self) -> int:
+        return len(self.sums) - k.SCORES
+
+    @property
+    def requests(self) -> int:
+        return int(self.counts[k.REQUESTS])
+
+    @property
+    def failed(self) -> int:
+        return int(self.counts[k.FAILED])
+
+    @property
+    def rows(self) -> int:
+        return int(self.counts[k.ROWS])
+
+    @property
+    def padded(self) -> int:
+        """Rows computed only to fill a bucket."""
+        return int(self.counts[k.PADDED])
+
+    def stage(self, name: str) -> tuple[NDArray[np.int64], float]:
+        """Batches (of "queue": requests) by time bin, and the seconds of all; name: one of STAGES."""
+        first, total = STAGES[name]
+        return self.counts[first : first + k.TIME_BINS], float(self.sums[total])
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Batches by the bin of their rows."""
+        return self.counts[k.SIZES : k.SIZES + k.ROW_BINS]
+
+    def scores(self, output: int) -> Scores:
+        first = k.OUTPUTS + output * k.OUTPUT_COUNTS
+        bins = self.counts[first + 1 : first + k.OUTPUT_COUNTS]
+        return Scores(int(self.counts[first]), bins, float(self.sums[k.SCORES + output]))
+
+    def every(self) -> Iterator[Scores]:
+        """Scores of each output."""
+        return (self.scores(n) for n in range(self.outputs))
+
+    def to_json(self) -> dict[str, Any]:
+        """What adds up key by key with those of other processes."""
+        places = np.flatnonzero(self.counts)
+        return {
+            "counts": dict(zip(map(str, places.tolist()), self.counts[places].tolist())),
+            "sums": self.sums.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, outputs: int, raw: Mapping[str, Any] | None) -> Sketch:
+        """What to_json() of this version said, or a sum of such; None for nothing."""
+        whole = cls.empty(outputs)
+        if raw:
+            for place, count in raw["counts"].items():
+                whole.counts[int(place)] = count
+            whole.sums[:] = raw["sums"]
+        return whole
+
+
+def _edges() -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Bins by ascending score, and float64 [SCORE_BINS, 2]: where each begins and ends, in that order."""
+    sizes = 2.0 ** (k.SCORE_LOW + np.arange(k.SIGN_BINS + 1) // 8) * (1 + np.arange(k.SIGN_BINS + 1) % 8 / 8)
+    positive = np.stack([sizes[:-1], sizes[1:]], axis=1)
+    order = [*range(k.SCORE_BINS - 1, k.SIGN_BINS, -1), 0, *range(1, k.SIGN_BINS + 1)]
+    zero = np.array([[-sizes[0], sizes[0]]])
+    return np.array(order), np.concatenate([-positive[::-1, ::-1], zero, positive])
+
+
+_ORDER, _EDGES = _edges()

@@ -1,0 +1,61 @@
+"""How a version's scores lie now, and how far they have moved since the generation before. Pure: counts come in.
+
+A window of a minute shows mean and quantiles; a window is closed only when it is full enough to say something. The
+reference is what the generation before scored: generations that come too fast to fill a window are taken together.
+"""
+
+from __future__ import annotations
+
+from processor.generation import Generation
+from processor.watching.sketch import Scores, Sketch
+
+WINDOW_S = 60.0
+MIN_SCORES = 1000
+
+
+class Trend:
+    """One version's. scores: by output, of the last full window, or what there is of the first. drift: Scores.shift()
+    of each output, this generation against the one before; None until both have been seen."""
+
+    def __init__(self) -> None:
+        self.scores: tuple[Scores, ...] = ()
+        self.drift: tuple[float, ...] | None = None
+        self._full = False
+        self._window: tuple[float, Sketch] | None = None
+        self._began: tuple[Generation, Sketch] | None = None
+        self._before: tuple[Scores, ...] | None = None
+
+    def look(self, now_s: float, generation: Generation, sketch: Sketch) -> None:
+        """sketch: all that has been counted of the version by now."""
+        if self._window is None or self._began is None or _fewer(sketch, self._window[1]):
+            self._window, self._began = (now_s, sketch), (generation, sketch)
+            return
+        self._show(now_s, sketch)
+        since, began = self._began
+        mine = tuple((sketch - began).every())
+        if self._before is not None and _enough(mine):
+            self.drift = tuple(a.shift(b) for a, b in zip(mine, self._before))
+        if generation != since:
+            if _enough(mine):
+                self._before = mine
+                self._began = (generation, sketch)
+            else:
+                self._began = (generation, began)
+
+    def _show(self, now_s: float, sketch: Sketch) -> None:
+        assert self._window is not None, "look() has set it"
+        began_s, began = self._window
+        scores = tuple((sketch - began).every())
+        if now_s - began_s >= WINDOW_S and _enough(scores):
+            self._window, self.scores, self._full = (now_s, sketch), scores, True
+        elif not self._full:
+            self.scores = scores
+
+
+def _enough(scores: tuple[Scores, ...]) -> bool:
+    return all(output.count >= MIN_SCORES for output in scores)
+
+
+def _fewer(sketch: Sketch, than: Sketch) -> bool:
+    """Whether counting has begun anew, as after a version was rebuilt."""
+    return sketch.requests + sketch.failed < than.requests + than.failed

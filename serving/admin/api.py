@@ -1,0 +1,320 @@
+"""The admin port: deltas, rollback, versions, labels, status and the console page. FastAPI, behind Guard.
+
+Processor calls that load or apply run in worker threads: the admin port's event loop stays free, and the data
+port's loop is never involved. What takes long may have threads of its own, which give way (serving.loading.priority).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from importlib import resources
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from fastapi import FastAPI, Path, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from processor.errors import BadInput, FreshetError, TooLarge
+from processor.generation import Generation
+from serving.admin.authorization import Guard
+from serving.codecs.wire import dump_json, header_int, show
+from serving.http.asgi import MAX_LENGTH_HEADER, error_body, error_reply
+from serving.lifecycle import Lifecycle
+from serving.loading.priority import BULK_NBYTES
+from serving.telemetry.metrics import Metrics
+
+log = logging.getLogger("freshet.admin")
+
+MAX_DELTA_NBYTES = 4 << 30
+MAX_JSON_NBYTES = 64 << 10
+BINARY = {"type": "string", "format": "binary"}
+REFUSED = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"schema": REFUSED}}}
+    for status, text in {
+        400: "The request, or the file that it names, is wrong; the message says what was wanted.",
+        404: "No such model, version or label.",
+        409: "It does not fit what is served: a delta out of turn, or a version that a label holds.",
+        413: "The body is too large.",
+        503: "Loading or draining.",
+    }.items()
+}
+PAGE_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+Name = Annotated[str, Path(max_length=128)]
+Version = Annotated[int, Path(gt=0, lt=2**63)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class DeltaPath(Strict):
+    path: str = Field(min_length=1, max_length=4096, description="A delta file inside the repository.")
+
+
+class RollbackTo(Strict):
+    generation: str = Field(max_length=40, description="An earlier generation of the served version, such as 3.16.")
+
+
+class SessionCount(Strict):
+    sessions: int = Field(gt=0, le=1024)
+
+
+class LabelOf(Strict):
+    version: int = Field(gt=0, lt=2**63)
+
+
+class Policy(Strict):
+    """See docs/models.md."""
+
+    versions: str | list[int] | None = None
+    split: dict[str, int | float] | None = None
+    sticky_input: str | None = Field(None, max_length=128)
+    split_salt: int | None = None
+    shadow: str | None = Field(None, max_length=128)
+    shadow_share: float | None = None
+    guard: dict[str, int | float] | None = None
+
+
+def create_admin(
+    lifecycle: Lifecycle,
+    metrics: Metrics,
+    *,
+    token: str = "",
+    host: str = "127.0.0.1",
+    max_delta_nbytes: int = MAX_DELTA_NBYTES,
+    bulk: Executor | None = None,
+) -> Guard:
+    """The admin port's ASGI application. metrics: the data port's, for each model's count of requests. bulk: where
+    large deltas are applied and versions loaded; where everything else is, if None."""
+    # The interactive documentation pages would load scripts from elsewhere; the schema itself is served.
+    app = FastAPI(
+        title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None, responses=REFUSALS
+    )
+    _handle_errors(app)
+    page = resources.files("serving.admin").joinpath("console.html").read_text("utf-8")
+
+    @app.get("/", include_in_schema=False)
+    async def console() -> HTMLResponse:
+        return HTMLResponse(page, headers=PAGE_HEADERS)
+
+    @app.get("/admin/health")
+    async def health() -> Response:
+        """Whether the server is up, and whether it is ready for predictions."""
+        return _json({"live": True, "ready": lifecycle.ready})
+
+    @app.get("/admin/models")
+    async def models() -> Response:
+        """Versions, labels, generation, freshness, sessions and memory of every model."""
+        processor = lifecycle.processor()
+        info = await asyncio.to_thread(processor.info)
+        requests = await asyncio.to_thread(metrics.requests)
+        answered = {name: {**model, "requests": requests.get(name, 0)} for name, model in info["models"].items()}
+        return _json({**info, "ready": lifecycle.ready, "models": answered})
+
+    @app.post(
+        "/admin/models/{name}/deltas",
+        openapi_extra=_documented(DeltaPath, **{"application/octet-stream": {"schema": BINARY}}),
+    )
+    async def apply_delta(name: Name, request: Request) -> Response:
+        """Applies one delta, uploaded or named by its path; answers when every session serves it."""
+        processor = lifecycle.processor()
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type == "application/json":
+            path = (await _body(request, DeltaPath)).path
+            applied = await _audited(
+                request,
+                f"apply delta to {name!r}: path {show(path)}",
+                lambda: processor.apply_delta(name, path=path),
+            )
+        else:
+            # Whatever else curl and client libraries call it: the file itself, and its checksums say whether it is one.
+            data = await _read(request, max_delta_nbytes)
+            applied = await _audited(
+                request,
+                f"apply delta to {name!r}: upload of {len(data)} bytes",
+                lambda: processor.apply_delta(name, data=data),
+                bulk if len(data) > BULK_NBYTES else None,
+            )
+        return _json(
+            {
+                "model": applied.model,
+                "generation": str(applied.generation),
+                "rows": applied.rows,
+                "removed": applied.removed,
+                "apply_ms": applied.apply_ms,
+            }
+        )
+
+    @app.post("/admin/models/{name}/rollback", openapi_extra=_documented(RollbackTo))
+    async def rollback(name: Name, request: Request) -> Response:
+        """Goes back to an earlier generation of the served version."""
+        processor = lifecycle.processor()
+        target = Generation.parse((await _body(request, RollbackTo)).generation)
+        reached = await _audited(request, f"roll {name!r} back to {target}", lambda: processor.rollback(name, target))
+        return _json({"model": name, "generation": str(reached)})
+
+    @app.post("/admin/models/{name}/versions/{version}/load")
+    async def load(name: Name, version: Version, request: Request) -> Response:
+        """Loads a version of the repository; answers when it serves."""
+        processor = lifecycle.processor()
+        await _audited(request, f"load {name!r} version {version}", lambda: processor.load(name, version), bulk)
+        return _json({"model": name, "version": version, "state": "AVAILABLE"})
+
+    @app.post("/admin/models/{name}/versions/{version}/unload")
+    async def unload(name: Name, version: Version, request: Request) -> Response:
+        """Takes a version out of service."""
+        processor = lifecycle.processor()
+        await _audited(request, f"unload {name!r} version {version}", lambda: processor.unload(name, version))
+        return _json({"model": name, "version": version, "state": "END"})
+
+    @app.put("/admin/models/{name}/labels/{label}", openapi_extra=_documented(LabelOf))
+    async def set_label(name: Name, label: Name, request: Request) -> Response:
+        """Points a label at a loaded version."""
+        processor = lifecycle.processor()
+        version = (await _body(request, LabelOf)).version
+        what = f"label {name!r} version {version} as {label!r}"
+        await _audited(request, what, lambda: processor.set_label(name, label, version))
+        return _json({"model": name, "label": label, "version": version})
+
+    @app.put("/admin/models/{name}/policy", openapi_extra=_documented(Policy))
+    async def set_policy(name: Name, request: Request) -> Response:
+        """Sets keys of a model's policy (versions, split, shadow, guard); null takes back what was set here."""
+        processor = lifecycle.processor()
+        body = await _body(request, Policy)
+        changes = {key: getattr(body, key) for key in body.model_fields_set}
+        what = f"set the policy of {name!r}: {show(dump_json(changes).decode())}"
+        policy = await _audited(request, what, lambda: processor.set_policy(name, changes))
+        return _json({"model": name, "policy": policy.to_json()})
+
+    @app.post("/admin/models/{name}/versions/{version}/readmit")
+    async def readmit(name: Name, version: Version, request: Request) -> Response:
+        """Gives a version that was taken out its share of traffic again."""
+        processor = lifecycle.processor()
+        await _audited(request, f"readmit {name!r} version {version}", lambda: processor.readmit(name, version))
+        return _json({"model": name, "version": version})
+
+    @app.put("/admin/sessions", openapi_extra=_documented(SessionCount))
+    async def resize(request: Request) -> Response:
+        """Changes the number of sessions of every group, while requests are answered."""
+        return await resize_group(None, request)
+
+    @app.put("/admin/groups/{group}", openapi_extra=_documented(SessionCount))
+    async def resize_one(group: Name, request: Request) -> Response:
+        """Changes the number of sessions of one group, while requests are answered."""
+        return await resize_group(group, request)
+
+    async def resize_group(group: str | None, request: Request) -> Response:
+        processor = lifecycle.processor()
+        sessions = (await _body(request, SessionCount)).sessions
+        what = f"resize {'every group' if group is None else repr(group)} to {sessions} sessions"
+        await _audited(request, what, lambda: processor.resize(sessions, group))
+        return _json({"groups": {name: s.sessions for name, s in processor.group_stats().items()}})
+
+    return Guard(app, token, host)
+
+
+def _json(document: Any) -> Response:
+    return Response(dump_json(document), media_type="application/json", headers={"cache-control": "no-store"})
+
+
+async def _audited(request: Request, what: str, act: Callable[[], Any], executor: Executor | None = None) -> Any:
+    """Runs a change in a worker thread and writes one line about it, whatever comes of it."""
+    client = request.client.host if request.client else "?"
+    try:
+        result = await asyncio.get_running_loop().run_in_executor(executor, act)
+    except FreshetError as error:
+        log.warning("%s: %s: refused: %s", client, what, show(str(error)))
+        raise
+    except Exception:
+        log.warning("%s: %s: failed", client, what)
+        raise
+    log.info("%s: %s: done", client, what)
+    return result
+
+
+async def _read(request: Request, max_nbytes: int) -> bytearray:
+    """The body; raises TooLarge as soon as it is known to be, and keeps nothing of it.
+
+    Grown chunk by chunk: joining the chunks of a large delta would hold the GIL, and with it the data port, for long.
+    """
+    declared = header_int(dict(request.headers.raw), b"content-length", MAX_LENGTH_HEADER)
+    if declared is not None and declared > max_nbytes:
+        raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got {declared}")
+    body = bytearray()
+    async for chunk in request.stream():
+        if len(body) + len(chunk) > max_nbytes:
+            raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got more")
+        body += chunk
+    return body
+
+
+async def _body(request: Request, model: type[Body]) -> Body:
+    """A JSON body of at most MAX_JSON_NBYTES as `model`; raises BadInput, TooLarge."""
+    try:
+        document = orjson.loads(await _read(request, MAX_JSON_NBYTES))
+    except orjson.JSONDecodeError:
+        raise BadInput("body: a JSON object wanted") from None
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise BadInput(_first_problem(error.errors(), "body")) from None
+
+
+def _documented(model: type[BaseModel], **others: Any) -> dict[str, Any]:
+    """The OpenAPI entry of a body that the route reads itself, within its own limit."""
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": model.model_json_schema()}, **others},
+        }
+    }
+
+
+def _first_problem(errors: Any, root: str = "") -> str:
+    """One line out of pydantic's list: the field and what was wanted of it."""
+    first = errors[0]
+    where = ".".join(str(part) for part in (root, *first["loc"]) if part != "")
+    return f"{where[:80]}: {first['msg']}"
+
+
+def _handle_errors(app: FastAPI) -> None:
+    @app.exception_handler(FreshetError)
+    async def refused(request: Request, error: FreshetError) -> Response:
+        status, body, headers = error_reply(error)
+        return Response(body, status, {k.decode(): v.decode() for k, v in headers})
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return Response(error_body(_first_problem(error.errors())), 400, media_type="application/json")
+
+    @app.exception_handler(HTTPException)
+    async def unroutable(request: Request, error: HTTPException) -> Response:
+        body = error_body(f"{request.method} {request.url.path[:200]}: {error.detail}")
+        return Response(body, error.status_code, error.headers, media_type="application/json")
+
+    @app.exception_handler(ClientDisconnect)
+    async def left(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=499)
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> Response:
+        return Response(error_body("internal error"), 500, media_type="application/json")

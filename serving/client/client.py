@@ -1,0 +1,199 @@
+"""The clients. A client may be used from many threads, an AsyncClient from the coroutines of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.errors import BadInput, FreshetError
+from serving.client.arrays import Values, of_user, tensors
+from serving.client.prediction import AsyncTransport, Call, Prediction, Transport
+from serving.client.retry import Attempts, Retry
+
+SCHEMES = ("http", "https", "grpc", "grpcs")
+
+
+class Client:
+    """Predictions of one server.
+
+    address: http://host:port, https://..., grpc://host:port or grpcs://... . timeout_s: of a prediction with all its
+    attempts, where it does not say so itself; None for any time. connections: kept open at most, over HTTP.
+    """
+
+    def __init__(
+        self, address: str, *, timeout_s: float | None = 1.0, retry: Retry | None = None, connections: int = 64
+    ) -> None:
+        scheme, target = _target(address)
+        self._timeout_s, self._retry = timeout_s, retry or Retry()
+        self._transport: Transport
+        if scheme.startswith("http"):
+            from serving.client.http_transport import HttpTransport
+
+            self._transport = HttpTransport(address, connections)
+        else:
+            from serving.client.grpc_transport import RpcTransport
+
+            self._transport = RpcTransport(target, _credentials(scheme))
+
+    def predict(
+        self,
+        model: str,
+        inputs: Mapping[str, Values],
+        *,
+        version: int | None = None,
+        outputs: Sequence[str] = (),
+        timeout_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Prediction:
+        """Scores n rows: arrays [n] or [n, columns]; one row in an input counts for all.
+
+        version: which; as traffic goes if None. outputs: those wanted, all if none are named. headers: such as
+        x-sticky-key, x-request-id or traceparent; over gRPC the metadata. Raises FreshetError: BadInput, NotFound,
+        Overloaded, NotReady, Expired and Lost, the last attempt's.
+        """
+        call = _call(model, inputs, version, outputs, headers)
+        attempts = Attempts(self._retry, self._timeout_s if timeout_s is None else timeout_s)
+        while True:
+            left_s = attempts.begin()
+            try:
+                return self._transport.send(call, left_s)
+            except FreshetError as error:
+                wait_s = attempts.wait_s(error)
+            time.sleep(wait_s)
+
+    def rank(
+        self,
+        model: str,
+        user: Mapping[str, Values],
+        candidates: Mapping[str, Values],
+        *,
+        output: str | None = None,
+        **options: Any,
+    ) -> NDArray[np.float32]:
+        """Scores of N candidates for one user, float32 [N]: what the user's inputs say is sent, and looked up, once.
+
+        user: one value, or the columns of one row, an input. candidates: [N] or [N, columns] an input. output: whose
+        scores; may be left out where there is one. options: see predict().
+        """
+        return self.predict(model, _ranking(user, candidates), **options).scores(output)
+
+    def ready(self, timeout_s: float | None = 1.0) -> bool:
+        """Whether the server is there and its models are ready."""
+        return self._transport.ready(timeout_s)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncClient:
+    """Predictions of one server, with asyncio. See Client."""
+
+    def __init__(
+        self, address: str, *, timeout_s: float | None = 1.0, retry: Retry | None = None, connections: int = 64
+    ) -> None:
+        scheme, target = _target(address)
+        self._timeout_s, self._retry = timeout_s, retry or Retry()
+        self._transport: AsyncTransport
+        if scheme.startswith("http"):
+            from serving.client.http_transport import AsyncHttpTransport
+
+            self._transport = AsyncHttpTransport(address, connections)
+        else:
+            from serving.client.grpc_transport import AsyncRpcTransport
+
+            self._transport = AsyncRpcTransport(target, _credentials(scheme))
+
+    async def predict(
+        self,
+        model: str,
+        inputs: Mapping[str, Values],
+        *,
+        version: int | None = None,
+        outputs: Sequence[str] = (),
+        timeout_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Prediction:
+        """See Client.predict."""
+        call = _call(model, inputs, version, outputs, headers)
+        attempts = Attempts(self._retry, self._timeout_s if timeout_s is None else timeout_s)
+        while True:
+            left_s = attempts.begin()
+            try:
+                return await self._transport.send(call, left_s)
+            except FreshetError as error:
+                wait_s = attempts.wait_s(error)
+            await asyncio.sleep(wait_s)
+
+    async def rank(
+        self,
+        model: str,
+        user: Mapping[str, Values],
+        candidates: Mapping[str, Values],
+        *,
+        output: str | None = None,
+        **options: Any,
+    ) -> NDArray[np.float32]:
+        """See Client.rank."""
+        return (await self.predict(model, _ranking(user, candidates), **options)).scores(output)
+
+    async def ready(self, timeout_s: float | None = 1.0) -> bool:
+        """See Client.ready."""
+        return await self._transport.ready(timeout_s)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _target(address: str) -> tuple[str, str]:
+    """Scheme, and host with port; raises BadInput."""
+    parts = urlsplit(address)
+    if parts.scheme not in SCHEMES or not parts.netloc or parts.path not in ("", "/"):
+        raise BadInput(f"address: {', '.join(f'{s}://host:port' for s in SCHEMES)} wanted, got {address[:64]!r}")
+    return parts.scheme, parts.netloc
+
+
+def _credentials(scheme: str) -> Any:
+    if scheme == "grpc":
+        return None
+    import grpc
+
+    return grpc.ssl_channel_credentials()
+
+
+def _call(
+    model: str,
+    inputs: Mapping[str, Values],
+    version: int | None,
+    outputs: Sequence[str],
+    headers: Mapping[str, str] | None,
+) -> Call:
+    return Call(model, version, tensors(inputs), tuple(outputs), tuple((headers or {}).items()))
+
+
+def _ranking(user: Mapping[str, Values], candidates: Mapping[str, Values]) -> dict[str, Values]:
+    if both := set(user) & set(candidates):
+        raise BadInput(f"inputs[{sorted(both)[0]}]: the user's or the candidates' wanted, got both")
+    return {**of_user(user), **candidates}

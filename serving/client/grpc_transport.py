@@ -1,0 +1,123 @@
+"""KServe v2 over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from processor.errors import FreshetError, Overloaded, TooLarge
+from serving.client.prediction import ERRORS, Call, Prediction, error_of, output
+from serving.client.retry import Lost
+from serving.codecs.messages import message
+
+SERVICE = "/inference.GRPCInferenceService/"
+OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+STATUSES = {error.grpc_code: status for status, error in ERRORS.items()}
+Request, Response = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
+
+
+class RpcTransport:
+    """See Transport. credentials: of a channel that is encrypted."""
+
+    def __init__(self, target: str, credentials: grpc.ChannelCredentials | None) -> None:
+        if credentials is None:
+            self._channel = grpc.insecure_channel(target, OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(target, credentials, OPTIONS)
+        self._infer = self._channel.unary_unary(SERVICE + "ModelInfer")
+        self._ready = self._channel.unary_unary(SERVICE + "ServerReady")
+
+    def send(self, call: Call, timeout_s: float | None) -> Prediction:
+        try:
+            reply, told = self._infer.with_call(encode(call), timeout_s, call.headers)
+        except grpc.RpcError as error:
+            raise _error(error.code(), error.details(), error.trailing_metadata()) from None
+        return decode(reply, told.trailing_metadata())
+
+    def ready(self, timeout_s: float | None) -> bool:
+        try:
+            return _is_ready(self._ready(b"", timeout_s))
+        except grpc.RpcError:
+            return False
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class AsyncRpcTransport:
+    """See AsyncTransport. credentials: of a channel that is encrypted."""
+
+    def __init__(self, target: str, credentials: grpc.ChannelCredentials | None) -> None:
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(target, OPTIONS)
+        else:
+            self._channel = grpc.aio.secure_channel(target, credentials, OPTIONS)
+        self._infer = self._channel.unary_unary(SERVICE + "ModelInfer")
+        self._ready = self._channel.unary_unary(SERVICE + "ServerReady")
+
+    async def send(self, call: Call, timeout_s: float | None) -> Prediction:
+        running = self._infer(encode(call), timeout=timeout_s, metadata=call.headers)
+        try:
+            return decode(await running, await running.trailing_metadata())
+        except grpc.aio.AioRpcError as error:
+            raise _error(error.code(), error.details(), error.trailing_metadata()) from None
+
+    async def ready(self, timeout_s: float | None) -> bool:
+        try:
+            return _is_ready(await self._ready(b"", timeout=timeout_s))
+        except grpc.aio.AioRpcError:
+            return False
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+def encode(call: Call) -> bytes:
+    """A call as ModelInferRequest."""
+    request = Request(model_name=call.model)
+    if call.version is not None:
+        request.model_version = str(call.version)
+    for tensor in call.tensors:
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    for name in call.outputs:
+        request.outputs.add(name=name)
+    request.raw_input_contents.extend(tensor.data for tensor in call.tensors)
+    return bytes(request.SerializeToString())
+
+
+def decode(data: bytes, metadata: Any) -> Prediction:
+    """ModelInferResponse; raises FreshetError when it is none, or its parts do not fit together."""
+    try:
+        reply = Response.FromString(data)
+    except Exception:
+        raise FreshetError("reply: ModelInferResponse wanted") from None
+    raw = reply.raw_output_contents
+    if len(raw) != len(reply.outputs):
+        raise FreshetError(f"reply: {len(reply.outputs)} raw tensors wanted, got {len(raw)}")
+    outputs = {t.name: output(t.name, t.datatype, t.shape, data) for t, data in zip(reply.outputs, raw)}
+    version = int(reply.model_version) if reply.model_version.isdigit() else 0
+    return Prediction(reply.model_name, version, _text(metadata, "x-model-generation"), outputs)
+
+
+def _error(code: grpc.StatusCode, details: str | None, metadata: Any) -> FreshetError:
+    text = details or ""
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        pushback = _text(metadata, "grpc-retry-pushback-ms")
+        # Without it nothing was shed: the message was too large.
+        if not pushback.isdigit():
+            return TooLarge(text)
+        return error_of(Overloaded.http_status, text, int(pushback) / 1e3)
+    if code is grpc.StatusCode.UNAVAILABLE and not any(True for _ in metadata or ()):
+        return Lost(f"connection: {text[:200]}")
+    return error_of(STATUSES.get(code.name, 500), text)
+
+
+def _text(metadata: Iterable[tuple[str, str | bytes]] | None, name: str) -> str:
+    return next((str(value) for key, value in metadata or () if key == name), "")
+
+
+def _is_ready(data: bytes) -> bool:
+    return bool(message("inference.ServerReadyResponse").FromString(data).ready)

@@ -1,0 +1,131 @@
+"""KServe v2 over binary HTTP, by httpx."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import orjson
+
+from processor.errors import Expired, FreshetError
+from serving.client.prediction import Call, Prediction, error_of, output
+from serving.client.retry import Lost
+
+HEADER_LENGTH = "inference-header-content-length"
+READY_PATH = "/v2/health/ready"
+
+
+class HttpTransport:
+    """See Transport. connections: kept open at most."""
+
+    def __init__(self, address: str, connections: int) -> None:
+        self._client = httpx.Client(base_url=address, limits=_limits(connections), timeout=None, trust_env=False)
+
+    def send(self, call: Call, timeout_s: float | None) -> Prediction:
+        path, headers, body = encode(call, timeout_s)
+        try:
+            reply = self._client.post(path, content=body, headers=headers, timeout=timeout_s)
+        except httpx.HTTPError as error:
+            raise _error(error) from None
+        return decode(reply.status_code, reply.headers, reply.content)
+
+    def ready(self, timeout_s: float | None) -> bool:
+        try:
+            return self._client.get(READY_PATH, timeout=timeout_s).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class AsyncHttpTransport:
+    """See AsyncTransport. connections: kept open at most."""
+
+    def __init__(self, address: str, connections: int) -> None:
+        self._client = httpx.AsyncClient(base_url=address, limits=_limits(connections), timeout=None, trust_env=False)
+
+    async def send(self, call: Call, timeout_s: float | None) -> Prediction:
+        path, headers, body = encode(call, timeout_s)
+        try:
+            reply = await self._client.post(path, content=body, headers=headers, timeout=timeout_s)
+        except httpx.HTTPError as error:
+            raise _error(error) from None
+        return decode(reply.status_code, reply.headers, reply.content)
+
+    async def ready(self, timeout_s: float | None) -> bool:
+        try:
+            return (await self._client.get(READY_PATH, timeout=timeout_s)).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def encode(call: Call, timeout_s: float | None) -> tuple[str, dict[str, str], bytes]:
+    """Path, headers and body of a call."""
+    path = f"/v2/models/{quote(call.model, safe='')}"
+    if call.version is not None:
+        path += f"/versions/{call.version}"
+    inputs = [
+        {"name": t.name, "datatype": t.datatype, "shape": t.shape, "parameters": {"binary_data_size": len(t.data)}}
+        for t in call.tensors
+    ]
+    document: dict[str, Any] = {"inputs": inputs, "parameters": {"binary_data_output": True}}
+    if call.outputs:
+        document["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in call.outputs]
+    header = orjson.dumps(document)
+    headers = {"content-type": "application/octet-stream", HEADER_LENGTH: str(len(header)), **dict(call.headers)}
+    if timeout_s is not None:
+        headers["x-request-timeout-ms"] = f"{timeout_s * 1e3:.3f}"
+    return f"{path}/infer", headers, b"".join([header, *(t.data for t in call.tensors)])
+
+
+def decode(status: int, headers: Mapping[str, str], body: bytes) -> Prediction:
+    """A reply; raises the FreshetError that it stands for, or one that says what is wrong with it."""
+    if status != 200:
+        raise error_of(status, _message(body), _seconds(headers.get("retry-after")))
+    length = headers.get(HEADER_LENGTH, "")
+    if not (length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= len(body)):
+        raise FreshetError("reply: binary tensors wanted, with the length of the header before them")
+    at = int(length)
+    try:
+        document = orjson.loads(memoryview(body)[:at])
+        outputs = {}
+        for tensor in document["outputs"]:
+            nbytes = tensor["parameters"]["binary_data_size"]
+            if type(nbytes) is not int or not 0 <= nbytes <= len(body) - at:
+                raise FreshetError("reply: an output reaches beyond the body")
+            outputs[tensor["name"]] = output(
+                tensor["name"], tensor["datatype"], tensor["shape"], memoryview(body)[at : at + nbytes]
+            )
+            at += nbytes
+        version = int(document.get("model_version", 0))
+        return Prediction(document["model_name"], version, headers.get("x-model-generation", ""), outputs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FreshetError(f"reply: not one of KServe v2 ({type(error).__name__})") from None
+
+
+def _limits(connections: int) -> httpx.Limits:
+    return httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+
+
+def _error(error: httpx.HTTPError) -> FreshetError:
+    if isinstance(error, httpx.TimeoutException):
+        return Expired("deadline: passed before the reply came")
+    return Lost(f"connection: {type(error).__name__}")
+
+
+def _message(body: bytes) -> str:
+    try:
+        message = orjson.loads(body)["error"]
+    except (KeyError, TypeError, ValueError):
+        return ""
+    return message if isinstance(message, str) else ""
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -1,0 +1,81 @@
+"""`freshet compile`: what the command line says, as Options, and the run of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from compiler.progress import bars
+from processor.errors import BadInput
+
+
+def compile_command(
+    target: Annotated[str, typer.Argument(metavar="PACKAGE|MODEL", help="A version's folder, or a model's name.")],
+    version: Annotated[int | None, typer.Argument(help="Of the model; the newest when left out.")] = None,
+    repository: Annotated[
+        str | None, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models, for a model's name.")
+    ] = None,
+    backends: Annotated[
+        str | None,
+        typer.Option(help='Separated by commas, such as "xla,openvino:bfloat16". [all that are installed]'),
+    ] = None,
+    buckets: Annotated[
+        str | None, typer.Option(help='Batch sizes, such as "1,16,64,256". [those that the version has]')
+    ] = None,
+    sample: Annotated[
+        Path | None, typer.Option(help="Derive the buckets from this Parquet file: column `rows`, one row a request.")
+    ] = None,
+    max_buckets: Annotated[int, typer.Option(help="With --sample: so many buckets at most.")] = 6,
+    max_error: Annotated[float, typer.Option(help="How far scores of a lower precision may be off.")] = 2e-3,
+    data: Annotated[
+        Path | None, typer.Option(help="Labelled rows (Parquet): a lower precision must keep their AUC.")
+    ] = None,
+    label: Annotated[str, typer.Option(help="With --data: the column of the label, 0 or 1.")] = "label",
+    max_auc_change: Annotated[float, typer.Option(help="With --data: by how much the AUC may change.")] = 1e-4,
+    report: Annotated[bool, typer.Option("--report", help="Print costs and errors of every backend.")] = False,
+) -> None:
+    """Compiles a version for every backend that is installed, measures each, and keeps the fastest for each batch size.
+
+    A running server takes the result when it next loads the version.
+    """
+    from compiler.building.calibrate import Bound
+    from compiler.recompiling.recompile import Options, compile_version, find_version
+
+    options = Options(
+        backends=tuple(b.strip() for b in (backends or "").split(",") if b.strip()),
+        buckets=_numbers(buckets or ""),
+        sample=sample,
+        most=max_buckets,
+        data=data,
+        label=label,
+        bound=Bound(max_error, max_auc_change),
+    )
+    if options.buckets and sample is not None:
+        raise BadInput("--buckets and --sample: one of them wanted")
+    if Path(target, "model.json").is_file() and version is None:
+        repository = None
+    folder = find_version(target, repository, version)
+    console = Console(highlight=False)
+    with bars(console) as reporter:
+        done = compile_version(folder, options, reporter)
+    if report:
+        from compiler.recompiling.compile_report import print_report
+
+        print_report(done, console)
+    else:
+        from compiler.building.calibrate import variant_name
+
+        for line in (*done.skipped, *done.calibration.refused):
+            console.print(line, markup=False)
+        served = ", ".join(f"{b}: {variant_name(e)} {e.cost_us:.0f} us" for b, e in sorted(done.chosen.items()))
+        console.print(f"{done.manifest.model} {done.manifest.version}: {served}", markup=False)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and len(part) < 8 for part in parts):
+        raise BadInput(f"--buckets: batch sizes separated by commas wanted, got {text[:64]!r}")
+    return tuple(int(part) for part in parts)

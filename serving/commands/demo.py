@@ -1,0 +1,326 @@
+"""`freshet demo`: the whole job in one command. Trains, publishes, serves, keeps the served model fresh, and shows it.
+
+Three processes, as in production: this one trains and publishes deltas into the repository; `freshet serve` serves
+it and finds them; a traffic process sends single requests all the time. Every event of the stream is scored by the
+server before it is learned; the same event is scored by version 1 as first published, frozen. The view compares both.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from models.training.quality import Scored
+from processor.columns import Ragged, Strings
+from processor.errors import BadInput, NotReady
+
+if TYPE_CHECKING:
+    from models.data.source import Batch, Source
+    from models.train_config import TrainConfig
+    from processor.columns import Column
+
+WINDOW_EVENTS = 20_000
+READY_TIMEOUT_S = 120.0
+DELTA_EVERY_S = 1.0
+
+
+def demo(
+    data: Annotated[str, typer.Option(help="Folder or file of real data; the synthetic stream when left out.")] = "",
+    exit_after: Annotated[float, typer.Option(help="Stop after so many seconds of streaming; 0: on Ctrl-C.")] = 0.0,
+    folder: Annotated[Path, typer.Option(help="Where the demo keeps its repository; emptied at the start.")] = Path(
+        ".demo"
+    ),
+    http_port: Annotated[int, typer.Option(help="Data port; the next free one if taken.")] = 8501,
+    admin_port: Annotated[int, typer.Option(help="Admin port; the next free one if taken.")] = 8502,
+) -> None:
+    """Trains, publishes, serves and keeps a model fresh, with a live view. Ctrl-C stops it."""
+    console = Console()
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    config, source = choose(data, folder / "repository")
+    show = Demo(console, config, source, folder, _free_port(http_port), _free_port(admin_port))
+    try:
+        show.run(exit_after)
+    except KeyboardInterrupt:
+        console.print("stopped")
+    finally:
+        show.close()
+
+
+def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
+    """The model and stream to show: MovieLens, Criteo, or the synthetic stream when `data` is empty."""
+    from models.data import default_features, format_of, open_source
+    from models.data.synthetic import SyntheticSource
+    from models.data.synthetic import default_features as synthetic_features
+    from models.train_config import parse_config
+
+    publish: dict[str, Any] = {"repository": str(repository), "full_rows": 200_000, "delta_rows": 2000}
+    model = {"name": "ctr", "hidden": [256, 128]}
+    if not data:
+        raw = {
+            "model": model,
+            "data": {"path": "synthetic", "label": "label", "format": "parquet"},
+            "publish": publish,
+        }
+        return parse_config(raw | {"features": synthetic_features()}), SyntheticSource(drift_rows=600_000)
+    form = format_of(data)
+    if form not in ("movielens", "criteo"):
+        raise BadInput("data: a MovieLens folder or a Criteo file wanted; for your own table use `freshet train`")
+    raw = {"model": model, "data": {"path": data, "format": form}, "features": default_features(form, data)}
+    source = open_source(parse_config(raw | {"publish": publish}).data, parse_config(raw).features)
+    rows = source.count_rows() or 0
+    publish |= {"full_rows": int(rows * 0.8), "delta_rows": max(50, min(2000, rows // 100))}
+    return parse_config(raw | {"publish": publish}), source
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the view shows."""
+
+    requests_per_s: float = 0.0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    failed: int = 0
+    generation: str = ""
+    freshness_ms: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
+    served: Scored = field(default_factory=Scored)
+    frozen: Scored = field(default_factory=Scored)
+    events: int = 0
+
+
+class Demo:
+    """The three processes of a demo; run() shows them, close() ends them."""
+
+    def __init__(
+        self,
+        console: Console,
+        config: TrainConfig,
+        source: Source,
+        folder: Path,
+        http_port: int,
+        admin_port: int,
+    ) -> None:
+        self._console, self._config, self._source, self._folder = console, config, source, folder
+        self._http, self._admin = f"http://127.0.0.1:{http_port}", f"http://127.0.0.1:{admin_port}"
+        self._ports = ("--http-port", str(http_port), "--grpc-port", "0", "--admin-port", str(admin_port))
+        self._children: list[subprocess.Popen[str]] = []
+        self._frozen: Any = None
+        self.figures = Figures()
+
+    def run(self, exit_after_s: float) -> None:
+        from compiler.progress import bars
+        from models.training.loop import Run
+
+        console, publish = self._console, self._config.publish
+        with bars(console) as reporter:
+            run = Run(self._config, self._source, reporter=reporter)
+            generation = run.full()
+        console.print(
+            f"version {generation.version} published after {publish.full_rows} events; "
+            f"held-out AUC {run.held_out.auc():.4f}, log-loss {run.held_out.log_loss():.4f}",
+            highlight=False,
+        )
+        self._freeze()
+        started_s = time.monotonic()
+        self._serve()
+        console.print(
+            f"freshet serve is ready after {time.monotonic() - started_s:.1f} s at {self._http}",
+            highlight=False,
+        )
+        self._print_hints()
+        self._start_traffic()
+        self._stream(run, exit_after_s)
+        self._print_summary()
+
+    def close(self) -> None:
+        """Ends the processes that the demo started, the server by its orderly end."""
+        for child in reversed(self._children):
+            child.terminate()
+        for child in reversed(self._children):
+            try:
+                child.wait(timeout=35)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
+        if self._frozen is not None:
+            self._frozen.close()
+
+    def _stream(self, run: Any, exit_after_s: float) -> None:
+        started_s = time.monotonic()
+        next_s = started_s + DELTA_EVERY_S
+        with Live(self._view(), console=self._console, refresh_per_second=4, transient=True) as live:
+            for generation in run.stream(before=self._score):
+                self.figures.freshness_ms.append(self._wait_served(str(generation), run.state.finished_at))
+                self._read_traffic()
+                live.update(self._view())
+                if exit_after_s and time.monotonic() - started_s >= exit_after_s:
+                    return
+                time.sleep(max(0.0, next_s - time.monotonic()))
+                next_s = max(next_s + DELTA_EVERY_S, time.monotonic())
+
+    def _score(self, batch: Batch) -> None:
+        """Scores a batch by the server and by the frozen version, before the trainer learns it."""
+        from processor.engine import PredictRequest
+
+        body = json.dumps({"inputs": {name: as_json(c) for name, c in batch.columns.items()}}).encode()
+        self.figures.generation, outputs = self._predict(body)
+        served = np.array(outputs, np.float32).reshape(-1)
+        frozen = self._frozen.process(PredictRequest(self._config.model.name, batch.columns)).outputs["score"]
+        self.figures.served.add(batch.label, served)
+        self.figures.frozen.add(batch.label, frozen.reshape(-1).copy())
+        self.figures.events += len(batch)
+
+    def _wait_served(self, generation: str, finished_at: float) -> float:
+        """Milliseconds from the end of the training step to the first reply of its generation."""
+        deadline_s = time.monotonic() + 30
+        while time.monotonic() < deadline_s:
+            if self._predict(self._probe)[0] == generation:
+                return (time.time() - finished_at) * 1e3
+            time.sleep(0.002)
+        raise NotReady(f"generation {generation} is not served after 30 s")
+
+    def _predict(self, body: bytes) -> tuple[str, list[Any]]:
+        """The server's (generation, outputs) for a predict request."""
+        request = urllib.request.Request(f"{self._http}/v1/models/{self._config.model.name}:predict", body)
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return reply.headers["x-model-generation"], json.load(reply)["outputs"]
+
+    def _freeze(self) -> None:
+        """A processor over a copy of the version without deltas: the model that stays as it is."""
+        from processor.engine import Processor, ProcessorConfig
+
+        name = self._config.model.name
+        shutil.copytree(self._folder / "repository" / name / "1", self._folder / "frozen" / name / "1")
+        self._frozen = Processor.initialize(ProcessorConfig(str(self._folder / "frozen"), sessions=1))
+
+    def _serve(self) -> None:
+        command = [sys.executable, "-m", "serving", "serve", "--repository", str(self._folder / "repository")]
+        log = open(self._folder / "serve.log", "w")  # noqa: SIM115
+        child = subprocess.Popen([*command, *self._ports], stdout=log, stderr=log, text=True)
+        log.close()
+        self._children.append(child)
+        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            if child.poll() is not None:
+                raise NotReady(f"freshet serve ended at once; see {self._folder / 'serve.log'}")
+            try:
+                with urllib.request.urlopen(f"{self._http}/v2/health/ready", timeout=5):
+                    return
+            except (urllib.error.URLError, ConnectionError):
+                time.sleep(0.02)
+        raise NotReady(f"freshet serve is not ready after {READY_TIMEOUT_S:.0f} s; see {self._folder / 'serve.log'}")
+
+    def _start_traffic(self) -> None:
+        batch = next(iter(self._source.batches(256)))
+        bodies = []
+        for i in range(0, 256, 4):
+            columns = batch.slice(i, i + 4).columns
+            bodies.append(json.dumps({"inputs": {name: as_json(c) for name, c in columns.items()}}))
+        self._probe = bodies[0].encode()
+        path = self._folder / "traffic.json"
+        path.write_text(json.dumps({"path": f"/v1/models/{self._config.model.name}:predict", "bodies": bodies}))
+        command = [sys.executable, "-m", "serving.commands.demo_traffic", self._http, str(path)]
+        self._traffic = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._children.append(self._traffic)
+
+    def _read_traffic(self) -> None:
+        """Takes the traffic process's newest line, without waiting for one."""
+        import select
+
+        stdout = self._traffic.stdout
+        while stdout is not None and select.select([stdout], [], [], 0)[0]:
+            line = stdout.readline()
+            if not line:
+                return
+            report = json.loads(line)
+            self.figures.requests_per_s = report["requests_per_s"]
+            self.figures.p50_ms, self.figures.p99_ms = report["p50_ms"], report["p99_ms"]
+            self.figures.failed += report["failed"]
+
+    def _view(self) -> Table:
+        figures = self.figures
+        fresh = np.array(figures.freshness_ms or [np.nan])
+        table = Table(title=f"freshet demo: model {self._config.model.name}", min_width=64)
+        for heading in ("what", "now"):
+            table.add_column(heading)
+        rows = {
+            "generation served": figures.generation or "-",
+            "requests a second (4 candidates each)": f"{figures.requests_per_s:.0f}",
+            "latency p50 / p99": f"{figures.p50_ms:.2f} / {figures.p99_ms:.2f} ms",
+            "failed requests": str(figures.failed),
+            "freshness: step finished to served, last / p99": f"{fresh[-1]:.0f} / {np.percentile(fresh, 99):.0f} ms",
+            "events scored, then learned": str(figures.events),
+            "AUC served / frozen version 1, newest 20,000": self._aucs(WINDOW_EVENTS),
+            "AUC served / frozen version 1, all": self._aucs(),
+        }
+        for what, now in rows.items():
+            table.add_row(what, now)
+        return table
+
+    def _aucs(self, newest: int = 0) -> str:
+        return f"{self.figures.served.auc(newest):.4f} / {self.figures.frozen.auc(newest):.4f}"
+
+    def _print_hints(self) -> None:
+        name = self._config.model.name
+        batch = next(iter(self._source.batches(2)))
+        example = json.dumps({"inputs": {n: as_json(c) for n, c in batch.columns.items()}})
+        self._console.print("try:", highlight=False)
+        for line in (
+            f"curl -si {self._http}/v1/models/{name}:predict -d '{example}'",
+            f"curl -s {self._http}/v1/models/{name}",
+            f"curl -s {self._admin}/admin/models",
+            f"curl -s {self._http}/metrics",
+        ):
+            self._console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+        self._console.print(f"console: {self._admin}/", highlight=False)
+
+    def _print_summary(self) -> None:
+        self._console.print(self._view())
+        served, frozen = self.figures.served.auc(), self.figures.frozen.auc()
+        verdict = "beats" if served > frozen else "does not beat"
+        self._console.print(
+            f"over {self.figures.events} events the served, delta-refreshed model (AUC {served:.4f}) "
+            f"{verdict} the frozen version 1 (AUC {frozen:.4f})",
+            highlight=False,
+        )
+
+
+def as_json(column: Column) -> list[Any]:
+    """A column as TensorFlow Serving's columnar JSON takes it."""
+    if isinstance(column, Strings):
+        return [s.decode() for s in column.tolist()]
+    if isinstance(column, Ragged):
+        flat, splits = as_json(column.values), column.row_splits.tolist()
+        return [flat[a:b] for a, b in zip(splits, splits[1:])]
+    return list(column.tolist())
+
+
+def _free_port(wanted: int) -> int:
+    for port in range(wanted, wanted + 50):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise BadInput(f"ports: a free one from {wanted} to {wanted + 49} wanted")

@@ -1,0 +1,90 @@
+"""`freshet import` and `freshet inspect --graph`: commands of the floor above, imported only when they run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from processor.errors import BadInput
+
+RepositoryOption = Annotated[Path, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
+
+
+def import_command(
+    source: Annotated[Path, typer.Argument(help="A SavedModel's folder or a .keras file.")],
+    repository: RepositoryOption,
+    name: Annotated[str, typer.Option(help="The model's name in the repository.")],
+    version: Annotated[int | None, typer.Option(min=1, help="The version to write. [the next one]")] = None,
+    signature: Annotated[str, typer.Option(help="Of a SavedModel, which signature to serve.")] = "serving_default",
+    ragged: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUES,ROW_SPLITS: these tensors of the signature are one ragged input."),
+    ] = None,
+    sparse: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=INDICES,VALUES,SHAPE: these tensors of the signature are one sparse input."),
+    ] = None,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(help="An input that is the user's: one row for all candidates, computed once a request."),
+    ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help='JSON file {"inputs": {NAME: [rows]}} to try the model on. [made up]')
+    ] = None,
+) -> None:
+    """Imports a TensorFlow SavedModel or a Keras file: splits, compiles and proves it, then commits it as a version."""
+    from compiler.imports.importer import Options, import_model
+    from compiler.imports.printing import lines
+
+    together = groups(ragged, "--ragged"), groups(sparse, "--sparse")
+    options = Options(signature, *together, _samples(samples), user=user or ())
+    console = Console()
+    with console.status("importing"):
+        imported = import_model(source, repository, name, version, options)
+    for line in (*lines(imported.report), *(f"  pass {line}" for line in imported.passes)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{name} version {imported.folder.name} is in {repository}", highlight=False, soft_wrap=True)
+
+
+def draw(source: Path, out: Path | None, signature: str) -> None:
+    """Prints how a package, or a model before it is imported, is split; draws it into `out` (SVG) if given."""
+    from compiler.imports.drawing import svg
+    from compiler.imports.printing import lines, report_of
+
+    report = report_of(source, signature)
+    console = Console()
+    for line in lines(report):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if out is not None:
+        if out.suffix != ".svg":
+            raise BadInput(f"out: a file ending in .svg wanted, got {out.name[:64]!r}")
+        out.write_text(svg(report), encoding="utf-8")
+
+
+def _samples(path: Path | None) -> dict[str, Any] | None:
+    """The inputs of a predict request's body in TensorFlow Serving's column form."""
+    if path is None:
+        return None
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        raise BadInput("samples: a JSON file wanted") from None
+    inputs = document.get("inputs") if isinstance(document, dict) else None
+    if not isinstance(inputs, dict):
+        raise BadInput('samples: {"inputs": {NAME: [rows]}} wanted')
+    return inputs
+
+
+def groups(values: list[str] | None, option: str) -> dict[str, tuple[str, ...]]:
+    """NAME=A,B,... as name -> (A, B, ...)."""
+    found = {}
+    for value in values or ():
+        name, equals, members = value.partition("=")
+        if not name or not equals or not members:
+            raise BadInput(f"{option}: NAME=TENSOR,TENSOR wanted, got {value[:80]!r}")
+        found[name] = tuple(part.strip() for part in members.split(","))
+    return found

@@ -1,0 +1,105 @@
+"""What both ports ask a processor on behalf of a client, in the words that clients of each protocol know.
+
+TensorFlow Serving's say Servable where KServe's say model; a label that is not set is a wrong request to them, and one
+that is a number stands for that version, for there are load generators that send a version as a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from processor.errors import BadInput, NotFound
+from processor.generation import Generation
+from processor.package.manifest import Manifest
+from processor.versions.replica import Replica
+from processor.versions.routes import AVAILABLE, VersionStatus
+from serving.codecs.wire import show
+from serving.front import catalog
+from serving.front.model_control import Gate
+from serving.front.shared_memory import Regions
+
+if TYPE_CHECKING:
+    from processor.engine import Processor
+
+T = TypeVar("T")
+
+
+class Who(Protocol):
+    """Whom a request asks for."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def version(self) -> int | None: ...
+
+    @property
+    def label(self) -> str | None: ...
+
+
+def servable(who: Who, find: Callable[[str, int | None, str | None], T]) -> T:
+    """What `find` finds for TensorFlow Serving's clients; raises NotFound or BadInput in their words."""
+    try:
+        return find(who.model, who.version, who.label)
+    except NotFound:
+        if who.label is None:
+            raise _no_servable(who.model, who.version) from None
+    if not (who.label.isascii() and who.label.isdigit() and len(who.label) <= 18):
+        raise BadInput(f"Unrecognized servable version label: {who.label[:64]}")
+    try:
+        return find(who.model, int(who.label), None)
+    except NotFound:
+        raise _no_servable(who.model, int(who.label)) from None
+
+
+def _no_servable(model: str, version: int | None) -> NotFound:
+    which = f"Latest({model[:64]})" if version is None else f"Specific({model[:64]}, {version})"
+    return NotFound(f"Servable not found for request: {which}")
+
+
+def admit_servable(processor: Processor, who: Who, timeout_s: float | None, key: bytes | None = None) -> Replica:
+    """See Predictor.admit, for TensorFlow Serving's clients."""
+    return servable(who, lambda *asked: processor.admit(*asked, timeout_s, key))
+
+
+def servable_manifest(processor: Processor, who: Who) -> tuple[Manifest, Generation]:
+    """See Predictor.manifest, for TensorFlow Serving's clients."""
+    return servable(who, processor.manifest)
+
+
+def servable_status(processor: Processor, who: Who) -> list[VersionStatus]:
+    """Where the versions asked for stand; raises NotFound, BadInput."""
+    try:
+        known = processor.status(who.model)
+    except NotFound:
+        raise NotFound(f"Could not find any versions of model {who.model[:64]}") from None
+    wanted = who.version if who.label is None else servable_manifest(processor, who)[0].version
+    versions = [s for s in known if wanted in (None, s.version)]
+    if not versions:
+        raise NotFound(f"Could not find version {wanted} of model {who.model[:64]}")
+    return versions
+
+
+def model_metadata(processor: Processor, model: str, version: int | None) -> tuple[dict[str, Any], Generation]:
+    """KServe's metadata, and what would answer; raises NotFound, NotReady."""
+    manifest, generation = processor.manifest(model, version)
+    versions = [s.version for s in processor.status(model) if s.state == AVAILABLE]
+    return catalog.model_metadata(manifest, model, versions), generation
+
+
+def extensions(gate: Gate, regions: Regions | None) -> list[str]:
+    """KServe's extensions that this server serves as it was started."""
+    named = [*catalog.EXTENSIONS]
+    if gate.open:
+        named.append(catalog.MODEL_CONTROL)
+    if regions is not None:
+        named.append(catalog.SHARED_MEMORY)
+    return named
+
+
+def check_load(parameters: Any) -> None:
+    """Raises BadInput unless the parameters of a load or unload are ones that mean something here: none."""
+    for name in parameters or {}:
+        if name != "unload_dependents":
+            raise BadInput(f"parameters: {show(str(name))} is not served")

@@ -1,0 +1,117 @@
+"""What clients ask about the server and its models, as documents that JSON holds: the same over HTTP and gRPC.
+
+Names of keys are those of KServe v2, of Triton's extensions and of TensorFlow Serving, whose clients read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from processor.package.manifest import Input, Manifest
+from processor.versions.routes import AVAILABLE, LOADING, VersionStatus
+from serving.codecs.json_columns import DT_NAMES
+from serving.codecs.kserve_header import DATATYPES, ROW_SPLITS
+
+SERVER_NAME = "freshet"
+PLATFORM = "freshet"
+SIGNATURE = "serving_default"
+MAX_BATCH_ROWS = 4096
+PREDICT_METHOD = "tensorflow/serving/predict"
+# Of a configuration's data_type: strings have another name there than in metadata.
+CONFIG_TYPES = {"int64": "TYPE_INT64", "float32": "TYPE_FP32", "string": "TYPE_STRING"}
+# Clients branch on this list: nothing is named here that is not served.
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")
+MODEL_CONTROL, SHARED_MEMORY = "model_repository", "system_shared_memory"
+
+
+def server_metadata(version: str, extensions: Iterable[str]) -> dict[str, Any]:
+    return {"name": SERVER_NAME, "version": version, "extensions": list(extensions)}
+
+
+def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> dict[str, Any]:
+    """A ragged input is listed as its two tensors."""
+    inputs: list[dict[str, Any]] = []
+    for i in manifest.inputs:
+        inputs.append({"name": i.name, "datatype": DATATYPES[i.dtype], "shape": [-1, i.columns] if i.columns else [-1]})
+        if i.ragged:
+            inputs.append({"name": i.name + ROW_SPLITS, "datatype": "INT64", "shape": [-1]})
+    outputs = [{"name": o.name, "datatype": "FP32", "shape": [-1, o.columns]} for o in manifest.outputs]
+    return {
+        "name": model,
+        "versions": [str(v) for v in versions],
+        "platform": PLATFORM,
+        "inputs": inputs,
+        "outputs": outputs,
+    }
+
+
+def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
+    """Triton's configuration of a model, as far as it means something here.
+
+    Where every input has its rows first, they are the batch, which dims then leave out; max_batch_size is what load
+    generators stay below, and no limit of ours. Else it is 0, and dims are whole.
+    """
+    batched = all(i.columns and not i.ragged for i in manifest.inputs)
+    first = [] if batched else [-1]
+    inputs: list[dict[str, Any]] = []
+    for i in manifest.inputs:
+        dims = [*first, i.columns] if i.columns else [-1]
+        inputs.append({"name": i.name, "data_type": CONFIG_TYPES[i.dtype], "dims": dims})
+        if i.ragged:
+            inputs.append({"name": i.name + ROW_SPLITS, "data_type": "TYPE_INT64", "dims": [-1]})
+    outputs = [{"name": o.name, "data_type": "TYPE_FP32", "dims": [*first, o.columns]} for o in manifest.outputs]
+    return {
+        "name": model,
+        "platform": PLATFORM,
+        "backend": PLATFORM,
+        "max_batch_size": MAX_BATCH_ROWS if batched else 0,
+        "input": inputs,
+        "output": outputs,
+        "dynamic_batching": {},
+        "model_transaction_policy": {"decoupled": False},
+        "response_cache": {"enable": False},
+    }
+
+
+def repository_index(models: Iterable[tuple[str, Iterable[VersionStatus]]], ready: bool) -> list[dict[str, str]]:
+    """Every version known of every model; with `ready` those that answer."""
+    index = []
+    for model, versions in models:
+        for status in versions:
+            state = {AVAILABLE: "READY", LOADING: "LOADING"}.get(status.state, "UNAVAILABLE")
+            if state == "READY" or not ready:
+                reason = "" if state == "READY" else status.error or ("" if state == "LOADING" else "unloaded")
+                index.append({"name": model, "version": str(status.version), "state": state, "reason": reason})
+    return index
+
+
+def signatures(manifest: Manifest) -> dict[str, Any]:
+    """TensorFlow's SignatureDefMap of a model: one signature, whose tensors are named as its inputs and outputs."""
+    inputs = {i.name: _tensor_info(i.name, DT_NAMES[i.dtype], _dims(i)) for i in manifest.inputs}
+    outputs = {o.name: _tensor_info(o.name, "DT_FLOAT", [-1, o.columns]) for o in manifest.outputs}
+    return {"signature_def": {SIGNATURE: {"inputs": inputs, "outputs": outputs, "method_name": PREDICT_METHOD}}}
+
+
+def version_status(versions: Iterable[VersionStatus]) -> dict[str, Any]:
+    """TensorFlow Serving's GetModelStatusResponse."""
+    statuses = [
+        {
+            "version": str(v.version),
+            "state": v.state,
+            "status": {"error_code": "UNKNOWN" if v.error else "OK", "error_message": v.error},
+        }
+        for v in versions
+    ]
+    return {"model_version_status": statuses}
+
+
+def _dims(spec: Input) -> list[int]:
+    if spec.ragged:
+        return [-1, -1]
+    return [-1, spec.columns] if spec.columns else [-1]
+
+
+def _tensor_info(name: str, dtype: str, dims: list[int]) -> dict[str, Any]:
+    shape = {"dim": [{"size": str(d), "name": ""} for d in dims], "unknown_rank": False}
+    return {"dtype": dtype, "tensor_shape": shape, "name": name}

@@ -1,0 +1,66 @@
+"""Where the ports of one event loop submit predict requests, and get their replies back on that loop.
+
+With inline compute a loop's thread computes what its turns have read, and there is one owner; so the protocols of one
+loop share one Desk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from processor.engine import PredictReply, PredictRequest
+from processor.errors import FreshetError
+from processor.versions.replica import Replica
+from serving.front.offloading import Stages
+from serving.front.wakeups import Wakeups
+from serving.telemetry.triton_statistics import Served
+
+if TYPE_CHECKING:
+    from processor.engine import Processor
+
+Finish = Callable[[PredictReply | FreshetError], None]
+
+
+class Desk:
+    """Used from one event loop at a time. served: what the protocols of the loop have answered."""
+
+    def __init__(self) -> None:
+        self.served = Served()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._hand_over: Callable[[Finish], Finish]
+        self._stages: Stages
+
+    def submit(self, processor: Processor, request: PredictRequest, replica: Replica, finish: Finish) -> None:
+        """Submits a request that admit() has let in; `finish` is called once, later, on the running loop. Raises
+        FreshetError when it cannot be submitted."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._connect(loop, processor)
+        if replica.manifest.stage is None:
+            processor.submit(request, self._hand_over(finish), replica)
+        else:
+            # Binding such a request runs the stage, which is long for an event loop.
+            self._stages.submit(processor, request, replica, self._hand_over(finish), finish)
+
+    def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:
+        """Has replies come on this loop: computed there, or handed over by session threads."""
+        thread = threading.get_ident()
+
+        def wake(delay_s: float) -> None:
+            if threading.get_ident() != thread:
+                loop.call_soon_threadsafe(processor.run_once)
+            elif delay_s:
+                loop.call_later(delay_s, processor.run_once)
+            else:
+                loop.call_soon(processor.run_once)
+
+        post = Wakeups(loop).post
+        if processor.attach(wake):
+            self._hand_over = lambda finish: finish
+        else:
+            self._hand_over = lambda finish: lambda result: post(finish, result)
+        self._stages = Stages(post)
+        self._loop = loop

@@ -1,0 +1,203 @@
+"""What clients of the data ports ask of the whole server rather than of the process that they reach: statistics, and
+with --model-control explicit loading, unloading and a new configuration of models.
+
+Requests of the data ports come from anywhere; so changes are refused unless they are turned on, and, where the admin
+port wants a token, they have to bring the same one. A version is named, never a path: a configuration's base_path has
+to be the folder that the model has anyway.
+
+Order of a new configuration: it is checked whole before anything changes; then versions are loaded, labels set, and
+only then versions unloaded, so that no model is without an answer in between. Its policy of versions becomes the
+model's (processor.versions.policy): it goes on to say what is loaded when versions come.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from processor.errors import BadInput, FreshetError, NotFound
+from processor.package.repository import Repository
+from processor.sessions.placement import GroupStats
+from processor.sessions.session import SessionStats
+from processor.versions.host import ModelHost
+from processor.versions.policy import VersionPolicy
+from processor.versions.routes import AVAILABLE
+from serving.codecs.wire import show
+from serving.telemetry.triton_statistics import Snapshot, document
+
+log = logging.getLogger("freshet.control")
+
+EXPLICIT = "explicit"
+MODES = ("none", EXPLICIT)
+MAX_MODELS = 1024
+MAX_LATEST = 999_999
+
+Document = dict[str, Any]
+Act = Callable[[str, Document], Document]
+"""(operation, its arguments) -> what came of it, all as JSON holds it; blocks. Raises FreshetError."""
+
+
+class Forbidden(FreshetError):
+    """A change that this server does not take on this port."""
+
+    http_status = 403
+    grpc_code = "PERMISSION_DENIED"
+
+
+class Unauthenticated(FreshetError):
+    """A change without the token that it needs."""
+
+    http_status = 401
+    grpc_code = "UNAUTHENTICATED"
+
+
+class Gate:
+    """Whether a client of a data port may change what is served."""
+
+    def __init__(self, mode: str = "none", token: str = "") -> None:
+        self.open = mode == EXPLICIT
+        self._token = token.encode()
+
+    def check(self, authorization: bytes | None) -> None:
+        """authorization: of the request's headers. Raises Forbidden, Unauthenticated."""
+        if not self.open:
+            raise Forbidden("model control: turned off on this port; --model-control explicit turns it on")
+        scheme, _, token = (authorization or b"").partition(b" ")
+        if self._token and not (scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)):
+            raise Unauthenticated("authorization: a valid bearer token wanted")
+
+
+def nothing_to_control(operation: str, arguments: Document) -> Document:
+    """The Act of a process without models to load."""
+    raise Forbidden(f"{operation}: not served here")
+
+
+class Control:
+    """An Act, in the process that owns the models."""
+
+    def __init__(
+        self,
+        host: Callable[[], ModelHost],
+        served: Callable[[], Snapshot],
+        repository: str,
+        groups: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        """host: raises NotReady while there is none. served: what all processes have answered. groups: sections of the
+        configuration."""
+        self._host, self._served, self._repository = host, served, repository
+        self._group_of = {m: name for name, group in groups.items() for m in group.get("models") or [name]}
+        self._acts: dict[str, Callable[[Document], Document]] = {
+            "load": self._load,
+            "unload": self._unload,
+            "reload": self._reload,
+            "statistics": self._statistics,
+        }
+
+    def __call__(self, operation: str, arguments: Document) -> Document:
+        """See Act."""
+        if operation == "statistics":
+            return self._statistics(arguments)
+        try:
+            done = self._acts[operation](arguments)
+        except FreshetError as error:
+            log.warning("%s: refused: %s", operation, show(str(error)))
+            raise
+        log.info("%s %s: done", operation, show(str(arguments.get("model", ""))))
+        return done
+
+    def _load(self, arguments: Document) -> Document:
+        """The newest version of a model."""
+        model = arguments["model"]
+        self._host().status(model)
+        versions = self._versions(model)
+        if not versions:
+            raise NotFound(f"model {model[:64]!r} has no version in the repository")
+        self._host().load(model, max(versions), by_hand=False)
+        return {}
+
+    def _unload(self, arguments: Document) -> Document:
+        """All versions of a model."""
+        host, model = self._host(), arguments["model"]
+        for version in _available(host, model):
+            host.unload(model, version)
+        return {}
+
+    def _reload(self, arguments: Document) -> Document:
+        """arguments: {"models": [{name, base_path, policy, count, versions, labels}]}."""
+        host, wanted = self._host(), {}
+        policies = {}
+        for config in arguments["models"]:
+            name = config["name"]
+            if name in wanted:
+                raise BadInput(f"model_config_list: {show(name)} occurs more than once")
+            host.status(name)
+            self._check_path(name, config["base_path"])
+            wanted[name] = _chosen(config, self._versions(name))
+            policies[name] = _policy(config)
+        for config in arguments["models"]:
+            name = config["name"]
+            served = _available(host, name)
+            for version in wanted[name]:
+                if version not in served:
+                    host.load(name, version, by_hand=False)
+            for label, version in config["labels"].items():
+                host.set_label(name, label, version)
+            host.set_policy(name, {"versions": policies[name]})
+        for name in host.models():
+            for version in _available(host, name):
+                if version not in wanted.get(name, ()):
+                    host.unload(name, version)
+        return {}
+
+    def _statistics(self, arguments: Document) -> Document:
+        """arguments: {"model": name or "", "version": number or None}."""
+        host, served = self._host(), self._served()
+        groups = host.group_stats()
+        any_group = groups.get("default") or next(iter(groups.values()), GroupStats(0, 0, SessionStats()))
+        entries = []
+        for model in [arguments["model"]] if arguments["model"] else host.models():
+            group = groups.get(self._group_of.get(model, ""), any_group)
+            versions = [v for v in _available(host, model) if arguments["version"] in (None, v)]
+            if arguments["version"] is not None and not versions:
+                raise NotFound(f"version {arguments['version']} of model {model[:64]!r} is not loaded")
+            entries += [document(model, version, served, group) for version in versions]
+        return {"model_stats": entries}
+
+    def _versions(self, model: str) -> list[int]:
+        return list(Repository(self._repository).versions(model))
+
+    def _check_path(self, name: str, base_path: str) -> None:
+        root = Repository(self._repository).root
+        if "\0" in base_path or (root / base_path).resolve() != (root / name).resolve():
+            raise BadInput(f"model_config_list: base_path of {show(name)}: the model's own folder wanted")
+
+
+def _available(host: ModelHost, model: str) -> list[int]:
+    return sorted(s.version for s in host.status(model) if s.state == AVAILABLE)
+
+
+def _policy(config: Document) -> str | list[int]:
+    """A configuration's policy as processor.versions.policy spells it; raises BadInput."""
+    latest = f"latest:{min(config['count'], MAX_LATEST)}"
+    policy: str | list[int] = {"latest": latest, "all": "all"}.get(config["policy"]) or config["versions"]
+    return VersionPolicy.parse(policy, "model_version_policy").spelled
+
+
+def _chosen(config: Document, known: list[int]) -> list[int]:
+    """The versions that a policy names, newest last; raises NotFound."""
+    name, policy = config["name"], config["policy"]
+    if policy == "specific":
+        missing = sorted(set(config["versions"]) - set(known))
+        if missing:
+            raise NotFound(f"version {missing[0]} of model {name[:64]!r} is not in the repository")
+        chosen = sorted(set(config["versions"]))
+    else:
+        chosen = sorted(known) if policy == "all" else sorted(known)[-config["count"] :]
+    if not chosen:
+        raise NotFound(f"model {name[:64]!r} has no version to serve")
+    for label, version in config["labels"].items():
+        if version not in chosen:
+            raise BadInput(f"version_labels: {show(label)}: one of the model's versions wanted, got {version}")
+    return chosen

@@ -1,0 +1,368 @@
+"""The HTTP port: TensorFlow Serving REST, KServe v2, DeepRec's messages, health and metrics, as one ASGI application.
+
+Life of a predict request: path -> manifest -> codec -> Processor.submit -> codec -> reply. Everything but the
+prediction runs on the event loop; requests of a version with a stage are submitted elsewhere
+(serving.front.offloading), because binding them runs it. With inline compute the prediction does too: what a turn of
+the loop has read is computed at its end, batch by batch, the sockets getting their turn between two batches. Otherwise
+it runs on a session's thread, which hands the reply back through Wakeups. A client that leaves costs its own prediction
+and nothing else: sends to it are dropped below ASGI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from processor.engine import PredictReply, PredictRequest
+from processor.errors import BadInput, FreshetError, NotFound, NotReady
+from processor.generation import Generation
+from serving.codecs.wire import MAX_BODY_NBYTES, Headers, deflate, dump_json, header_timeout_s, inflate, kind, load_json
+from serving.front import asking, catalog
+from serving.front.desk import Desk
+from serving.front.model_control import Act, Gate, nothing_to_control
+from serving.front.shared_memory import Regions
+from serving.http import openapi
+from serving.http.asgi import (
+    JSON_TYPE,
+    Disconnected,
+    MethodNotAllowed,
+    RawHeaders,
+    Receive,
+    Scope,
+    Send,
+    error_body,
+    error_reply,
+    read_body,
+    reply,
+)
+from serving.http.dialects import DIALECTS
+from serving.http.head_cache import Heads
+from serving.http.paths import PREDICTS, Route, parse
+from serving.lifecycle import Lifecycle
+from serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
+from serving.telemetry.metrics import CONTENT_TYPE, Metrics
+
+if TYPE_CHECKING:
+    from serving.telemetry.logs import AccessLog
+    from serving.telemetry.trail import Trace, Trail
+
+log = logging.getLogger("freshet.http")
+
+CLIENT_CLOSED = 499
+MAX_CONTROL_NBYTES = 64 << 10
+
+Answer = tuple[int, bytes, RawHeaders]
+
+
+@lru_cache(maxsize=1024)
+def generation_headers(generation: Generation) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+    """x-model-version and x-model-generation."""
+    return (
+        (b"x-model-version", b"%d" % generation.version),
+        (b"x-model-generation", str(generation).encode()),
+    )
+
+
+def internal_error(headers: Headers) -> Answer:
+    """The reply to a request that failed for a reason that is not its own; logs the exception being handled."""
+    fields = {"request_id": request_id_of(headers)}
+    log.exception("a request failed for a reason that is not its own", extra={"fields": fields})
+    return 500, error_body("internal error"), [JSON_TYPE]
+
+
+class DataApp:
+    """ASGI 3 application. One event loop at a time runs it."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        metrics: Metrics,
+        *,
+        version: str = "",
+        max_body_nbytes: int = MAX_BODY_NBYTES,
+        default_timeout_s: float | None = None,
+        desk: Desk | None = None,
+        control: Act = nothing_to_control,
+        gate: Gate | None = None,
+        regions: Regions | None = None,
+        access: AccessLog | None = None,
+        trail: Trail | None = None,
+    ):
+        """default_timeout_s: how long a request may take that does not say so itself; None for any time. desk: the
+        event loop's, if another port has it too. control, gate: what clients may change. regions: shared memory, if it
+        is served. access, trail: where requests are logged and traced; None for nowhere."""
+        self._lifecycle = lifecycle
+        self.metrics = metrics
+        self._version = version
+        self.max_body_nbytes = max_body_nbytes
+        self.heads = Heads()
+        self.desk = desk or Desk()
+        self._default_timeout_s = default_timeout_s
+        self._control, self._gate, self._regions = control, gate or Gate(), regions
+        self.access, self._trail = access, trail
+        self._turn = 0
+        self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
+            "live": self._live,
+            "ready": self._ready,
+            "server": self._server,
+            "metrics": self._scrape,
+            "openapi": self._openapi,
+            "status": self._status,
+            "metadata": self._metadata,
+            "model": self._model,
+            "model_ready": self._model_ready,
+            "config": self._config,
+            "stats": self._stats,
+            "shm_status": self._shm_status,
+        }
+        self._posts: dict[str, Callable[[Route, dict[str, Any]], Awaitable[Answer]]] = {
+            "index": self._index,
+            "load": self._load,
+            "unload": self._load,
+            "shm_register": self._shm_register,
+            "shm_unregister": self._shm_unregister,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"http wanted, got {scope['type']}")
+        start_s = time.perf_counter()
+        protocol, sent = "http", dict(scope["headers"])
+        try:
+            route = parse(scope.get("raw_path") or scope["path"].encode(), scope["method"])
+            protocol = DIALECTS[route.action].protocol if route.action in PREDICTS else "http"
+            _check_method(scope["method"], route)
+            if route.action in PREDICTS:
+                status, body, headers = await self._predict(route, sent, receive)
+            elif route.method == "POST":
+                status, body, headers = await self._post(route, sent, receive)
+            else:
+                status, body, headers = await self._gets[route.action](route)
+        except FreshetError as error:
+            status, body, headers = error_reply(error)
+        except Disconnected:
+            self.metrics.observe(protocol, CLIENT_CLOSED, time.perf_counter() - start_s)
+            return
+        except asyncio.CancelledError:
+            # The drain has run out of time; while the connection is there, its client may as well know.
+            if not self._lifecycle.draining:
+                raise
+            status, body, headers = error_reply(NotReady("server: draining"))
+        except Exception:
+            status, body, headers = internal_error(sent)
+        seconds = time.perf_counter() - start_s
+        self.metrics.observe(protocol, status, seconds)
+        if self.access is not None:
+            self.access(protocol, scope["path"][:200], status, seconds, request_id_of(sent), len(body))
+        if REQUEST_ID in sent:
+            headers = [*headers, (REQUEST_ID, sent[REQUEST_ID][:MAX_REQUEST_ID_NBYTES])]
+        await reply(send, status, body, headers)
+
+    def start(
+        self,
+        route: Route,
+        headers: Headers,
+        body: bytes,
+        answered: Callable[[Answer], None],
+        trace: Trace | None = None,
+    ) -> None:
+        """Decodes and submits one predict request; `answered` is called once, later, on the running event loop.
+
+        body: whole, as sent. Raises FreshetError when the request cannot be submitted. Both the ASGI route and the
+        protocol below ASGI (serving.http.protocol) go through here. trace: of a request that is traced already.
+        """
+        trail = self._trail
+        if trail is not None and trace is None:
+            begun = trail.begin(headers, DIALECTS[route.action].protocol)
+            if begun is not None:
+                self._start_traced(trail, begun, route, headers, body, answered)
+                return
+        started_s = time.perf_counter()
+        # How long it takes to read and to print is noted of one request in some: noting all costs more than it tells.
+        self._turn = (self._turn + 1) % TIMED_EVERY
+        timed = not self._turn
+        processor = self._lifecycle.processor()
+        # Most of an overload is refused here, before a byte of the body is read.
+        timeout_s = header_timeout_s(headers) or self._default_timeout_s
+        key = headers.get(STICKY_KEY)
+        if route.action == "infer":
+            replica = processor.admit(route.model, route.version, route.label, timeout_s, key)
+        else:
+            replica = asking.admit_servable(processor, route, timeout_s, key)
+        manifest, served, dialect = replica.manifest, self.desk.served, DIALECTS[route.action]
+        body = inflate(body, headers, self.max_body_nbytes)
+        regions = self._regions
+
+        def finish(result: PredictReply | FreshetError) -> None:
+            taken_s = time.perf_counter() - started_s
+            if isinstance(result, FreshetError):
+                served.failed(route.model, manifest.version, taken_s)
+                answered(error_reply(result))
+                return
+            if trace is not None:
+                trace.computed(result.generation, result.timing)
+            rows = len(next(iter(result.outputs.values())))
+            self.metrics.predicted(result.model, rows)
+            served.succeeded(result.model, result.generation.version, rows, taken_s)
+            encoding_s = time.perf_counter() if timed else 0.0
+            try:
+                content, kinds = dialect.encode(result, options, regions)
+                if b"accept-encoding" in headers:
+                    content, coding = deflate(content, headers)
+                    kinds = (*kinds, *coding)
+            except FreshetError as error:
+                answered(error_reply(error))
+            except Exception:
+                answered(internal_error(headers))
+            else:
+                if timed:
+                    self.metrics.stage(dialect.protocol, "encode", time.perf_counter() - encoding_s)
+                answered((200, content, (*kinds, *generation_headers(result.generation))))
+
+        try:
+            inputs, options = dialect.decode(body, headers, manifest, regions)
+            timeout_s = options.timeout_s or self._default_timeout_s
+            request = PredictRequest(
+                route.model, inputs, route.version, route.label, timeout_s, caller_of(headers), key,
+                request_id_of(headers),
+            )  # fmt: skip
+            self.desk.submit(processor, request, replica, finish)
+        except FreshetError:
+            served.failed(route.model, manifest.version, time.perf_counter() - started_s)
+            raise
+        if timed:
+            self.metrics.stage(dialect.protocol, "parse", time.perf_counter() - started_s)
+
+    def _start_traced(
+        self,
+        trail: Trail,
+        trace: Trace,
+        route: Route,
+        headers: Headers,
+        body: bytes,
+        answered: Callable[[Answer], None],
+    ) -> None:
+        """start() of a request that is traced."""
+        trace.model = route.model
+
+        def traced(answer: Answer) -> None:
+            trail.end(trace, answer[0])
+            answered(answer)
+
+        try:
+            self.start(route, headers, body, traced, trace)
+        except FreshetError as error:
+            trail.end(trace, error.http_status)
+            raise
+        trace.parsed_s = time.monotonic()
+
+    async def _predict(self, route: Route, headers: Headers, receive: Receive) -> Answer:
+        """The predict routes where the protocol below ASGI does not take them."""
+        self._lifecycle.processor()
+        body = await read_body(receive, headers, self.max_body_nbytes)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.start(route, headers, body, lambda answer: future.done() or future.set_result(answer))
+        return await future
+
+    async def _post(self, route: Route, headers: Headers, receive: Receive) -> Answer:
+        """Routes that change something, or that KServe's clients post for."""
+        if route.action in ("load", "unload"):
+            self._gate.check(headers.get(b"authorization"))
+        body = inflate(await read_body(receive, headers, MAX_CONTROL_NBYTES), headers, MAX_CONTROL_NBYTES)
+        return await self._posts[route.action](route, load_json(body) if body.strip() else {})
+
+    async def _live(self, route: Route) -> Answer:
+        return _json({"live": True, "ready": self._lifecycle.ready})
+
+    async def _ready(self, route: Route) -> Answer:
+        if not self._lifecycle.ready:
+            raise NotReady("server: draining" if self._lifecycle.draining else "server: not every model is ready")
+        return _json({"ready": True})
+
+    async def _server(self, route: Route) -> Answer:
+        return _json(catalog.server_metadata(self._version, asking.extensions(self._gate, self._regions)))
+
+    async def _scrape(self, route: Route) -> Answer:
+        # In a thread of its own: formatting a few hundred series must not stand between two predictions.
+        text = await asyncio.to_thread(self.metrics.scrape)
+        return 200, text, [(b"content-type", CONTENT_TYPE.encode())]
+
+    async def _openapi(self, route: Route) -> Answer:
+        return 200, openapi.document(self._version), (JSON_TYPE,)
+
+    async def _status(self, route: Route) -> Answer:
+        statuses = asking.servable_status(self._lifecycle.processor(), route)
+        return _json(catalog.version_status(statuses))
+
+    async def _metadata(self, route: Route) -> Answer:
+        manifest, generation = asking.servable_manifest(self._lifecycle.processor(), route)
+        spec = {"name": route.model, "signature_name": "", "version": str(generation.version)}
+        document = {"model_spec": spec, "metadata": {"signature_def": catalog.signatures(manifest)}}
+        return _json(document, generation)
+
+    async def _model(self, route: Route) -> Answer:
+        document, generation = asking.model_metadata(self._lifecycle.processor(), route.model, route.version)
+        return _json(document, generation)
+
+    async def _model_ready(self, route: Route) -> Answer:
+        self._lifecycle.processor().manifest(route.model, route.version)
+        if self._lifecycle.draining:
+            raise NotReady("server: draining")
+        return _json({"name": route.model, "ready": True})
+
+    async def _config(self, route: Route) -> Answer:
+        manifest, generation = self._lifecycle.processor().manifest(route.model, route.version)
+        return _json(catalog.model_config(manifest, route.model), generation)
+
+    async def _stats(self, route: Route) -> Answer:
+        return _json(await self._act("statistics", {"model": route.model, "version": route.version}))
+
+    async def _index(self, route: Route, body: dict[str, Any]) -> Answer:
+        processor, ready = self._lifecycle.processor(), body.get("ready", False)
+        if type(ready) is not bool:
+            raise BadInput(f"ready: a boolean wanted, got {kind(ready)}")
+        models = [(name, processor.status(name)) for name in processor.models()]
+        return _json(catalog.repository_index(models, ready))
+
+    async def _load(self, route: Route, body: dict[str, Any]) -> Answer:
+        asking.check_load(body.get("parameters"))
+        return _json(await self._act(route.action, {"model": route.model}))
+
+    async def _shm_status(self, route: Route) -> Answer:
+        return _json(self._shared_memory().status(route.region))
+
+    async def _shm_register(self, route: Route, body: dict[str, Any]) -> Answer:
+        key, offset, nbytes = body.get("key"), body.get("offset", 0), body.get("byte_size")
+        if type(key) is not str or type(offset) is not int or type(nbytes) is not int:
+            raise BadInput("body: a key, a byte_size and perhaps an offset wanted")
+        self._shared_memory().register(route.region, key, offset, nbytes)
+        return _json({})
+
+    async def _shm_unregister(self, route: Route, body: dict[str, Any]) -> Answer:
+        self._shared_memory().unregister(route.region)
+        return _json({})
+
+    def _shared_memory(self) -> Regions:
+        if self._regions is None:
+            raise NotFound("shared memory is not served; --shared-memory on turns it on")
+        return self._regions
+
+    async def _act(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Asks the process that owns the models, off the loop."""
+        self._lifecycle.processor()
+        return await asyncio.to_thread(self._control, operation, arguments)
+
+
+def _json(document: Any, generation: Generation | None = None) -> Answer:
+    headers: RawHeaders = () if generation is None else generation_headers(generation)
+    return 200, dump_json(document), (JSON_TYPE, *headers)
+
+
+def _check_method(method: str, route: Route) -> None:
+    allowed = ("GET", "HEAD") if route.method == "GET" else ("POST",)
+    if method not in allowed:
+        raise MethodNotAllowed(f"method: {' or '.join(allowed)} wanted, got {method[:16]}", ", ".join(allowed))

@@ -1,0 +1,46 @@
+"""Writers that give way to requests: threads of the supervisor that the scheduler favours less than its workers.
+
+A large delta is tens of milliseconds of a core, and every worker that shares that core is late by as much. Linux
+schedules threads, not processes, so the thread that applies it can have a lower priority than everything else here.
+
+Why this is safe, and only with worker processes
+- Workers and the supervisor share no lock: a writer that is not scheduled holds up nobody's request. Workers read its
+  memory through pins that they alone move (processor.versions.control).
+- Inside the supervisor a thread that holds the GIL, or a model's lock, and is not scheduled holds up the others: new
+  connections, /metrics, and the next delta of the same model, which had to wait for this one anyway. NICE bounds by how
+  much: on a core that is full it leaves such a thread a quarter of its time. At 19 it would be a sixtieth.
+- In a process that answers requests itself sessions and the event loop want the same GIL, and every request would wait
+  behind a thread that is waiting for a core. So there nobody gives way.
+- A thread cannot take a higher priority again without privileges. So giving way is for threads that do nothing else.
+- A small delta is over before it could be in anybody's way, and is wanted soon: it does not give way.
+
+Refused: pauses between tables (twice the time until a delta is served, for no better tail), SCHED_IDLE (a saturated
+machine would never take a delta).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+NICE = 5
+BULK_NBYTES = 1 << 20
+"""Uploads of more than this give way: about 10,000 rows of 16 floats."""
+THREADS = 4
+
+
+def give_way() -> None:
+    """Lowers the priority of the calling thread, and of threads that it starts, for good; Linux only, else nothing."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        # A sandbox may forbid it: then the thread does the same work with the priority that it has.
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + NICE))
+
+
+def bulk_threads() -> ThreadPoolExecutor:
+    """Threads that give way; the caller shuts them down."""
+    return ThreadPoolExecutor(THREADS, "freshet-bulk", initializer=give_way)

@@ -1,0 +1,30 @@
+"""What a request says of itself beside its body: in headers over HTTP, in metadata over gRPC, and it means the same.
+
+x-caller-id     who asks, for the policy "mod" of a session group
+x-sticky-key    requests of one key are answered by one version of a split (processor.versions.traffic)
+x-request-id    comes back with the reply, and stands in logs, traces and recordings
+traceparent     W3C trace context (serving.telemetry.trail)
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from serving.codecs.wire import Headers
+
+CALLER_ID, STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-caller-id", b"x-sticky-key", b"x-request-id", b"traceparent"
+MAX_REQUEST_ID_NBYTES = 128
+TIMED_EVERY = 16
+"""Of how many requests one has the time noted that it takes to read and to print."""
+
+
+def caller_of(headers: Headers) -> int | None:
+    """x-caller-id as a number, the same in every process, or None."""
+    text = headers.get(CALLER_ID)
+    return None if text is None else crc32(text)
+
+
+def request_id_of(headers: Headers) -> str:
+    """x-request-id, cut, or ""."""
+    text = headers.get(REQUEST_ID)
+    return "" if text is None else text[:MAX_REQUEST_ID_NBYTES].decode("latin-1")

@@ -1,0 +1,99 @@
+"""The gRPC port: a grpc.aio server on the event loop that the HTTP port has, so that one Desk submits for both.
+
+HTTP/2 and its sockets are gRPC's own, on threads of its own without the GIL; what reaches the loop are whole messages.
+
+Several processes may have the port: each listens by SO_REUSEPORT, and the kernel spreads connections over them. Whoever
+starts them reserves the port, by a socket that is bound and never listens: it makes sure that nobody else has it, and
+keeps it while processes come and go. A process that dies takes its own connections with it and nothing else.
+
+Refused: handing over accepted connections as the HTTP port does (gRPC takes no descriptors from Python); an event loop
+and thread of its own (see docs/grpc.md for what it measured).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import grpc
+
+from processor.errors import BadInput
+from serving.front.desk import Desk
+from serving.front.model_control import Act, Gate
+from serving.front.shared_memory import Regions
+from serving.lifecycle import Lifecycle
+from serving.rpc.handlers import Calls
+from serving.rpc.health import Health
+from serving.rpc.inference import Inference
+from serving.rpc.predictions import Predictions
+from serving.rpc.reflection import Reflection
+from serving.rpc.tfs import TensorFlowServing
+from serving.telemetry.logs import AccessLog
+from serving.telemetry.metrics import Metrics
+from serving.telemetry.trail import Trail
+
+# What a message may have besides its tensors, which the limit of bodies is about.
+MARGIN_NBYTES = 64 << 10
+KEEPALIVE_MIN_MS = 10_000
+
+
+class RpcPort:
+    """The port of one process."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        metrics: Metrics,
+        *,
+        address: str,
+        desk: Desk,
+        control: Act,
+        gate: Gate,
+        regions: Regions | None = None,
+        access: AccessLog | None = None,
+        trail: Trail | None = None,
+        version: str = "",
+        max_body_nbytes: int,
+        default_timeout_s: float | None = None,
+        shutdown_timeout_s: float = 30.0,
+    ) -> None:
+        """address: host:port, reserved. The rest: see DataApp."""
+        self._address, self._shutdown_timeout_s = address, shutdown_timeout_s
+        self._options = [
+            ("grpc.so_reuseport", 1),
+            ("grpc.max_receive_message_length", max_body_nbytes + MARGIN_NBYTES),
+            ("grpc.max_send_message_length", -1),
+            # Clients may ask now and then whether the connection is alive, also while nothing is in flight.
+            ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
+            ("grpc.keepalive_permit_without_calls", 1),
+        ]
+        calls_of = partial(Calls, lifecycle, metrics, access=access, trail=trail)
+        predictions = Predictions(lifecycle, metrics, desk, default_timeout_s)
+        services = {
+            **TensorFlowServing(lifecycle, calls_of, predictions, control, gate).services,
+            **Inference(lifecycle, calls_of, predictions, control, gate, regions, version).services,
+        }
+        services |= Health(lifecycle, calls_of, services).services
+        services |= Reflection(calls_of, services).services
+        self._services = services
+        self._server: Any = None
+
+    async def start(self) -> None:
+        """Listens from now on; raises BadInput when the address cannot be had."""
+        server = grpc.aio.server(options=self._options)
+        handlers = [grpc.method_handlers_generic_handler(name, methods) for name, methods in self._services.items()]
+        server.add_generic_rpc_handlers(tuple(handlers))
+        try:
+            bound = server.add_insecure_port(self._address)
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise BadInput(f"{self._address}: cannot listen there")
+        await server.start()
+        self._server = server
+
+    async def stop(self, hurry: bool = False) -> None:
+        """Accepts nothing more; returns when what was in flight is answered, or too late. hurry: now; also after a call
+        that waits."""
+        if self._server is not None:
+            await self._server.stop(0.0 if hurry else self._shutdown_timeout_s)

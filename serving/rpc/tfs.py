@@ -1,0 +1,187 @@
+"""tensorflow.serving.PredictionService and ModelService."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.json_format import ParseDict
+
+from processor.engine import PredictReply
+from processor.errors import BadInput
+from processor.package.manifest import Manifest
+from serving.codecs import examples, tfs_rpc
+from serving.codecs.messages import POOL, message
+from serving.codecs.templates import Templates
+from serving.codecs.wire import show
+from serving.front import asking, catalog
+from serving.front.model_control import MAX_MODELS, Act, Document, Gate
+from serving.lifecycle import Lifecycle
+from serving.rpc.handlers import Answer, Call, Calls, Handlers, generation_metadata, headers_of, parse
+from serving.rpc.predictions import Decoded, Predictions
+
+PACKAGE = "tensorflow.serving."
+METHODS = {"tensorflow/serving/classify": "classify", "tensorflow/serving/regress": "regress"}
+
+
+class TensorFlowServing:
+    """Both services."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        calls_of: Callable[[str], Calls],
+        predictions: Predictions,
+        control: Act,
+        gate: Gate,
+    ) -> None:
+        self._lifecycle, self._predictions, self._control, self._gate = lifecycle, predictions, control, gate
+        self._templates: Templates[tfs_rpc.Asked] = Templates()
+        calls = calls_of("tfs_grpc")
+        self.services: dict[str, Handlers] = {
+            f"{PACKAGE}PredictionService": {
+                "Predict": calls.raw("Predict", self._predict),
+                "Classify": calls.raw("Classify", self._classify),
+                "Regress": calls.raw("Regress", self._regress),
+                "MultiInference": calls.raw("MultiInference", self._multi_inference),
+                "GetModelMetadata": calls.unary(
+                    "GetModelMetadata", f"{PACKAGE}GetModelMetadataRequest", self._metadata
+                ),
+            },
+            f"{PACKAGE}ModelService": {
+                "GetModelStatus": calls.unary("GetModelStatus", f"{PACKAGE}GetModelStatusRequest", self._status),
+                "HandleReloadConfigRequest": calls.unary(
+                    "HandleReloadConfigRequest", f"{PACKAGE}ReloadConfigRequest", self._reload
+                ),
+            },
+        }
+
+    async def _predict(self, data: bytes, call: Call) -> Answer:
+        predict = tfs_rpc.Predict(data, self._templates)
+        result = await self._predictions.predict(
+            predict.asked, call, lambda manifest: Decoded(predict.columns(manifest)), servable=True
+        )
+        reply = tfs_rpc.encode(result.outputs, predict.asked, result.generation.version)
+        return reply, generation_metadata(result.generation)
+
+    async def _classify(self, data: bytes, call: Call) -> Answer:
+        request = parse(f"{PACKAGE}ClassificationRequest", data)
+        reply = message(f"{PACKAGE}ClassificationResponse")()
+        result = await self._infer(request.model_spec, request.input, call)
+        _classify(result, reply.result)
+        return self._answer(request.model_spec, result, reply)
+
+    async def _regress(self, data: bytes, call: Call) -> Answer:
+        request = parse(f"{PACKAGE}RegressionRequest", data)
+        reply = message(f"{PACKAGE}RegressionResponse")()
+        result = await self._infer(request.model_spec, request.input, call)
+        _regress(result, reply.result)
+        return self._answer(request.model_spec, result, reply)
+
+    async def _multi_inference(self, data: bytes, call: Call) -> Answer:
+        """One prediction, of which every task gets its own view: tasks ask for one model, and it has one signature."""
+        request = parse(f"{PACKAGE}MultiInferenceRequest", data)
+        if not request.tasks:
+            raise BadInput("Inference tasks must be non-empty")
+        first = tfs_rpc.asked_of(request.tasks[0].model_spec)
+        for task in request.tasks:
+            if task.method_name not in METHODS:
+                raise BadInput(f"Unsupported signature method_name: {show(task.method_name)}")
+            asked = tfs_rpc.asked_of(task.model_spec)
+            if asked._replace(signature="") != first._replace(signature=""):
+                raise BadInput("All ModelSpecs in a MultiInferenceRequest must access the same model name and version.")
+        result = await self._infer(request.tasks[0].model_spec, request.input, call)
+        reply = message(f"{PACKAGE}MultiInferenceResponse")()
+        for task in request.tasks:
+            answered = reply.results.add()
+            self._set_spec(answered.model_spec, task.model_spec, result)
+            if METHODS[task.method_name] == "classify":
+                _classify(result, answered.classification_result)
+            else:
+                _regress(result, answered.regression_result)
+        return reply.SerializeToString(), generation_metadata(result.generation)
+
+    async def _infer(self, spec: Any, given: Any, call: Call) -> PredictReply:
+        _check_name(spec)
+
+        def decode(manifest: Manifest) -> Decoded:
+            return Decoded(examples.columns(*examples.of_message(given), manifest))
+
+        return await self._predictions.predict(tfs_rpc.asked_of(spec), call, decode, servable=True)
+
+    def _answer(self, asked: Any, result: PredictReply, reply: Any) -> Answer:
+        self._set_spec(reply.model_spec, asked, result)
+        return reply.SerializeToString(), generation_metadata(result.generation)
+
+    def _set_spec(self, spec: Any, asked: Any, result: PredictReply) -> None:
+        tfs_rpc.set_spec(spec, result.model, result.generation.version, asked.signature_name or catalog.SIGNATURE)
+
+    async def _metadata(self, request: Any, context: Any) -> Any:
+        _check_name(request.model_spec)
+        if not request.metadata_field:
+            raise BadInput("GetModelMetadataRequest must specify at least one metadata_field")
+        for field in request.metadata_field:
+            if field != "signature_def":
+                raise BadInput(f"Metadata field {show(field)} is not supported")
+        asked = tfs_rpc.asked_of(request.model_spec)
+        manifest, generation = asking.servable_manifest(self._lifecycle.processor(), asked)
+        reply = message(f"{PACKAGE}GetModelMetadataResponse")()
+        reply.model_spec.name, reply.model_spec.version.value = asked.model, generation.version
+        signatures = ParseDict(catalog.signatures(manifest), message(f"{PACKAGE}SignatureDefMap")())
+        reply.metadata["signature_def"].Pack(signatures)
+        context.set_trailing_metadata(generation_metadata(generation))
+        return reply
+
+    async def _status(self, request: Any, context: Any) -> Any:
+        if not request.HasField("model_spec"):
+            raise BadInput("Missing ModelSpec")
+        statuses = asking.servable_status(self._lifecycle.processor(), tfs_rpc.asked_of(request.model_spec))
+        document = catalog.version_status(statuses)
+        return ParseDict(document, message(f"{PACKAGE}GetModelStatusResponse")(), descriptor_pool=POOL)
+
+    async def _reload(self, request: Any, context: Any) -> Any:
+        """The error of a configuration that was read is in the call's status, as TensorFlow Serving puts it there."""
+        self._gate.check(headers_of(context).get(b"authorization"))
+        which = request.config.WhichOneof("config")
+        if which != "model_config_list":
+            raise BadInput("ServerCore: a model_config_list wanted, as the config of a ModelServerConfig")
+        configs = request.config.model_config_list.config
+        if len(configs) > MAX_MODELS:
+            raise BadInput(f"model_config_list: at most {MAX_MODELS} models wanted, got {len(configs)}")
+        self._lifecycle.processor()
+        await asyncio.to_thread(self._control, "reload", {"models": [_config(c) for c in configs]})
+        reply = message(f"{PACKAGE}ReloadConfigResponse")()
+        reply.status.error_code = 0
+        return reply
+
+
+def _check_name(spec: Any) -> None:
+    if not spec.name:
+        raise BadInput("Missing ModelSpec")
+
+
+def _config(config: Any) -> Document:
+    """One ModelConfig as Control takes it."""
+    policy = config.model_version_policy
+    which = policy.WhichOneof("policy_choice") or "latest"
+    return {
+        "name": config.name,
+        "base_path": config.base_path,
+        "policy": which,
+        "count": max(1, policy.latest.num_versions) if which == "latest" else 0,
+        "versions": list(policy.specific.versions) if which == "specific" else [],
+        "labels": dict(config.version_labels),
+    }
+
+
+def _classify(result: PredictReply, into: Any) -> None:
+    for row in examples.classes(result.outputs):
+        classes = into.classifications.add().classes
+        for score in row:
+            classes.add(score=score)
+
+
+def _regress(result: PredictReply, into: Any) -> None:
+    for value in examples.regressions(result.outputs):
+        into.regressions.add(value=value)

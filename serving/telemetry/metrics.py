@@ -1,0 +1,402 @@
+"""Prometheus text: the processor's own counts, and request counts and latencies by protocol and status code.
+
+Thread ownership: observe(), predicted() and stage() are called on the data port's event loop only, and note; scrape()
+runs in any thread, and sorts what has been noted (_Series).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from processor.errors import FreshetError
+from serving.lifecycle import Lifecycle
+from serving.telemetry.version_metrics import buckets, version_families
+
+if TYPE_CHECKING:
+    from processor.engine import ModelStats
+    from processor.sessions.placement import GroupStats
+    from processor.sessions.session import SessionStats
+    from processor.tables.tier import Tally
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+# Seconds; two or three buckets an octave where a CTR request lives, wider above.
+BOUNDS_S = (
+    0.00025, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.008, 0.012, 0.016, 0.024, 0.032,
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+
+# The same for what takes a fraction of that: half octaves from 2 us.
+STAGE_BOUNDS_S = tuple(round(2e-6 * 2 ** (n / 2), 8) for n in range(30))
+
+SORT_EVERY = 512
+
+Value = Callable[["ModelStats"], float | None]
+
+# name, help, value of one model
+COUNTERS: tuple[tuple[str, str, Value], ...] = (
+    ("freshet_model_deltas", "Deltas applied to the served version.", lambda s: s.delta_count),
+    ("freshet_model_delta_rows", "Table rows that those deltas changed.", lambda s: s.delta_rows),
+    ("freshet_model_delta_bytes", "Bytes of their tensors.", lambda s: s.delta_nbytes),
+    ("freshet_model_lookups", "Embedding lookups.", lambda s: s.lookups),
+    ("freshet_model_lookup_misses", "Embedding lookups answered by the default row.", lambda s: s.misses),
+    (
+        "freshet_model_remote_ids",
+        "Distinct ids of batches that had to come from the row store or its cache.",
+        lambda s: s.remote.asked if s.remote else None,
+    ),
+    (
+        "freshet_model_remote_cached_ids",
+        "Of those, ids served from the cache.",
+        lambda s: s.remote.cached if s.remote else None,
+    ),
+    (
+        "freshet_model_remote_lost_ids",
+        "Of those, ids whose row could not be had.",
+        lambda s: s.remote.lost if s.remote else None,
+    ),
+    (
+        "freshet_model_remote_fetches",
+        "Batches that asked the row store.",
+        lambda s: s.remote.fetches if s.remote else None,
+    ),
+    (
+        "freshet_model_remote_fetch_seconds",
+        "Time spent in those.",
+        lambda s: s.remote.fetch_s if s.remote else None,
+    ),
+)
+GAUGES: tuple[tuple[str, str, Value], ...] = (
+    ("freshet_model_version", "Version that answers.", lambda s: s.generation.version),
+    ("freshet_model_step", "Step of the newest delta that answers.", lambda s: s.generation.step),
+    (
+        "freshet_model_delta_apply_seconds",
+        "How long the newest delta took to apply.",
+        lambda s: s.last_apply_ms / 1000.0 if s.delta_count else None,
+    ),
+    (
+        "freshet_model_delta_freshness_seconds",
+        "From the newest delta's publication until it answered requests.",
+        lambda s: s.last_freshness_s if s.delta_count else None,
+    ),
+    (
+        "freshet_model_event_timestamp_seconds",
+        "Newest training event that the served generation has learnt from, Unix time.",
+        lambda s: s.event_time,
+    ),
+    (
+        "freshet_model_published_timestamp_seconds",
+        "When the served generation was published, Unix time.",
+        lambda s: s.published_at,
+    ),
+)
+# name, help, value of one group of sessions
+# Of tables with a memory budget.
+TIER_COUNTERS: tuple[tuple[str, str, Callable[[Tally], int]], ...] = (
+    ("freshet_table_hot_lookups", "Lookups answered from memory.", lambda t: t.hot_lookups),
+    ("freshet_table_cold_lookups", "Lookups answered from disk.", lambda t: t.cold_lookups),
+    ("freshet_table_compactions", "Segments of the log that were rewritten.", lambda t: t.compactions),
+)
+TIER_GAUGES: tuple[tuple[str, str, Callable[[Tally], int]], ...] = (
+    ("freshet_table_hot_rows", "Rows in memory.", lambda t: t.hot_rows),
+    ("freshet_table_log_bytes", "Disk taken by cold rows that deltas changed.", lambda t: t.log_nbytes),
+)
+SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] = (
+    ("freshet_session_requests", "Requests computed by the sessions.", lambda s: s.requests),
+    ("freshet_session_rows", "Candidate rows computed.", lambda s: s.rows),
+    ("freshet_session_failures", "Requests that failed in a session.", lambda s: s.failed),
+    ("freshet_session_batches", "Batches run.", lambda s: s.batches),
+    ("freshet_session_padded_rows", "Rows computed only to fill a bucket.", lambda s: s.padded_rows),
+    (
+        "freshet_session_user_once_requests",
+        "Requests whose user's part of the dense graph was computed once for all candidates.",
+        lambda s: s.user_once,
+    ),
+    ("freshet_session_busy_seconds", "Seconds that sessions spent in batches.", lambda s: s.busy_s),
+    ("freshet_queue_wait_seconds", "Seconds that requests waited for a session, summed.", lambda s: s.wait_s),
+    (
+        "freshet_queue_predicted_wait_seconds",
+        "Seconds that requests were predicted to wait when they came, summed.",
+        lambda s: s.predicted_wait_s,
+    ),
+    ("freshet_queue_expired", "Requests dropped from the queue, too late to be answered.", lambda s: s.expired),
+)
+
+
+# What a process counts only where it has been asked to.
+OTHERS = {
+    "recorded_requests": "Requests that were recorded.",
+    "recorded_rows": "Candidate rows of those.",
+    "recording_dropped": "Requests that were to be recorded, but found the queue full.",
+    "traced_requests": "Requests whose traces were sent.",
+    "traces_dropped": "Traces that found the queue full, or could not be sent.",
+}
+
+
+class _Series:
+    """A histogram. seconds: those that have been noted, but not sorted into it yet: one at a time costs three times as
+    much. They are noted by one thread, at the end of the list; whoever sorts them takes them from its beginning."""
+
+    __slots__ = ("_bounds_s", "_counts", "_lock", "_sum_s", "seconds")
+
+    def __init__(self, bounds_s: Sequence[float], counts: Sequence[int] = (), sum_s: float = 0.0) -> None:
+        """counts: one a bound, and one above them."""
+        self.seconds: list[float] = []
+        self._bounds_s = np.array(bounds_s)
+        self._counts = np.array(counts or [0] * (len(bounds_s) + 1), np.int64)
+        self._sum_s = sum_s
+        self._lock = threading.Lock()
+
+    def sorted(self) -> tuple[list[int], float]:
+        """Counts and sum of all that has been noted."""
+        with self._lock:
+            seconds = self.seconds.copy()
+            if seconds:
+                del self.seconds[: len(seconds)]
+                self._counts += np.bincount(np.searchsorted(self._bounds_s, seconds), minlength=len(self._counts))
+                self._sum_s += sum(seconds)
+            return self._counts.tolist(), self._sum_s
+
+
+class Counts:
+    """Requests by protocol and status code, predictions by model, time of parsing and encoding by protocol: what one
+    process has answered."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, int], _Series] = {}
+        self._predicted: dict[str, list[int]] = {}
+        self._stages: dict[tuple[str, str], _Series] = {}
+        self._sources: list[Callable[[], Mapping[str, int]]] = []
+
+    def observe(self, protocol: str, code: int, seconds: float) -> None:
+        """Counts one answered request."""
+        series = self._series.get((protocol, code))
+        if series is None:
+            series = self._series[protocol, code] = _Series(BOUNDS_S)
+        noted = series.seconds
+        noted.append(seconds)
+        if len(noted) >= SORT_EVERY:
+            series.sorted()
+
+    def predicted(self, model: str, rows: int) -> None:
+        """Counts one prediction that was answered. model: one that exists, so that labels stay few."""
+        counts = self._predicted.get(model)
+        if counts is None:
+            counts = self._predicted[model] = [0, 0]
+        counts[0] += 1
+        counts[1] += rows
+
+    def stage(self, protocol: str, name: str, seconds: float) -> None:
+        """Counts one request's parsing ("parse") or encoding ("encode"): of one in some, not of every one."""
+        series = self._stages.get((protocol, name))
+        if series is None:
+            series = self._stages[protocol, name] = _Series(STAGE_BOUNDS_S)
+        series.seconds.append(seconds)
+        if len(series.seconds) >= SORT_EVERY:
+            series.sorted()
+
+    def stages(self) -> Iterator[tuple[str, str, list[int], float]]:
+        """(protocol, stage, requests by bound and beyond, sum of seconds), in order."""
+        for (protocol, name), series in sorted(self._stages.copy().items()):
+            yield protocol, name, *series.sorted()
+
+    def source(self, counters: Callable[[], Mapping[str, int]]) -> None:
+        """From now on these are counted too: names of OTHERS."""
+        self._sources.append(counters)
+
+    def others(self) -> dict[str, int]:
+        """What the sources count."""
+        return {name: count for counters in self._sources for name, count in counters().items()}
+
+    def series(self) -> Iterator[tuple[str, int, list[int], float]]:
+        """(protocol, code, requests by bound and beyond, sum of seconds), in order."""
+        for (protocol, code), series in sorted(self._series.copy().items()):
+            yield protocol, code, *series.sorted()
+
+    def predictions(self) -> Iterator[tuple[str, int, int]]:
+        """(model, predictions, rows), in order."""
+        for model, (requests, rows) in sorted(self._predicted.copy().items()):
+            yield model, requests, rows
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything as JSON holds it; snapshots of several processes add up number by number."""
+        return {
+            "series": {f"{protocol} {code}": [*counts, sum_s] for protocol, code, counts, sum_s in self.series()},
+            "predicted": {model: [requests, rows] for model, requests, rows in self.predictions()},
+            "others": self.others(),
+            "stages": {f"{protocol} {name}": [*counts, sum_s] for protocol, name, counts, sum_s in self.stages()},
+        }
+
+    @classmethod
+    def of(cls, snapshot: Mapping[str, Any]) -> Counts:
+        """Counts as a snapshot, or a sum of them, has them."""
+        counts = cls()
+        for key, (*numbers, sum_s) in snapshot.get("series", {}).items():
+            protocol, code = key.split()
+            counts._series[protocol, int(code)] = _Series(BOUNDS_S, numbers, sum_s)
+        counts.source(lambda: snapshot.get("others", {}))
+        for key, (*numbers, sum_s) in snapshot.get("stages", {}).items():
+            protocol, name = key.split()
+            counts._stages[protocol, name] = _Series(STAGE_BOUNDS_S, numbers, sum_s)
+        counts._predicted = dict(snapshot.get("predicted", {}))
+        return counts
+
+
+class Metrics(Collector):
+    """Turns Counts and ModelHost.stats() into metric families when scraped."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._counts = Counts()
+        self.observe, self.predicted, self.stage = self._counts.observe, self._counts.predicted, self._counts.stage
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    @property
+    def own(self) -> Counts:
+        """Those of this process."""
+        return self._counts
+
+    def counts(self) -> Counts:
+        """Those of every process that answers for this server."""
+        return self._counts
+
+    def requests(self) -> dict[str, int]:
+        """Predictions answered so far, by model."""
+        return {model: requests for model, requests, _ in self.counts().predictions()}
+
+    def scrape(self) -> bytes:
+        """The text exposition."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "freshet_ready",
+            "1 when every model answers and the server is not draining.",
+            int(self._lifecycle.ready),
+        )
+        counts = self.counts()
+        yield from _request_families(counts)
+        yield from _prediction_families(counts)
+        for name, count in counts.others().items():
+            yield CounterMetricFamily(f"freshet_{name}", OTHERS[name], count)
+        yield from self._model_families()
+
+    def _model_families(self) -> Iterator[Metric]:
+        try:
+            processor = self._lifecycle.processor()
+            stats, groups, versions = processor.stats(), processor.group_stats(), processor.version_stats()
+        except FreshetError:
+            # Loading or closed: the server's own counts are still worth reading.
+            return
+        yield from _group_families(groups)
+        for kind, table in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
+            for name, text, value in table:
+                family = kind(name, text, labels=("model",))
+                for snapshot in stats:
+                    number = value(snapshot)
+                    if number is not None:
+                        family.add_metric((snapshot.model,), number)
+                yield family
+        yield from _delta_families(stats)
+        yield from _tier_families(stats)
+        yield from version_families(versions)
+
+
+def _request_families(counts: Counts) -> Iterator[Metric]:
+    histogram = HistogramMetricFamily(
+        "freshet_http_request_duration_seconds",
+        "From the request's headers to its reply, by protocol and status code.",
+        labels=("protocol", "code"),
+    )
+    counter = CounterMetricFamily(
+        "freshet_http_requests",
+        "Requests answered, by protocol and status code.",
+        labels=("protocol", "code"),
+    )
+    for protocol, code, numbers, sum_s in counts.series():
+        histogram.add_metric((protocol, str(code)), buckets(BOUNDS_S, numbers), sum_s)
+        counter.add_metric((protocol, str(code)), sum(numbers))
+    stages = HistogramMetricFamily(
+        "freshet_http_stage_duration_seconds",
+        "Reading a request (parse) and writing its reply (encode); one request in 16 is timed.",
+        labels=("protocol", "stage"),
+    )
+    for protocol, name, numbers, sum_s in counts.stages():
+        stages.add_metric((protocol, name), buckets(STAGE_BOUNDS_S, numbers), sum_s)
+    yield from (counter, histogram, stages)
+
+
+def _delta_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
+    apply = HistogramMetricFamily(
+        "freshet_model_delta_apply_duration_seconds", "From a verified delta until it is served.", labels=("model",)
+    )
+    age = HistogramMetricFamily(
+        "freshet_model_delta_age_seconds",
+        "How long ago a delta was published, and its newest event happened, when it was first served.",
+        labels=("model", "since"),
+    )
+    for model in stats:
+        for name, histogram in model.deltas.items():
+            cumulated = buckets(histogram.bounds, histogram.counts)
+            if name == "apply":
+                apply.add_metric((model.model,), cumulated, histogram.total)
+            else:
+                age.add_metric((model.model, name), cumulated, histogram.total)
+    yield from (apply, age)
+
+
+def _tier_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
+    tiers = [(s.model, table, tally) for s in stats for table, tally in s.tiers.items()]
+    if not tiers:
+        return
+    for kind, values in ((CounterMetricFamily, TIER_COUNTERS), (GaugeMetricFamily, TIER_GAUGES)):
+        for name, text, value in values:
+            family = kind(name, text, labels=("model", "table"))
+            for model, table, tally in tiers:
+                family.add_metric((model, table), value(tally))
+            yield family
+
+
+def _group_families(groups: Mapping[str, GroupStats]) -> Iterator[Metric]:
+    for name, text, value in SESSION_COUNTERS:
+        family = CounterMetricFamily(name, text, labels=("group",))
+        for group, stats in groups.items():
+            family.add_metric((group,), value(stats.work))
+        yield family
+    sessions = GaugeMetricFamily("freshet_sessions", "Sessions that compute.", labels=("group",))
+    queue = GaugeMetricFamily("freshet_queue_rows", "Candidate rows waiting for a session.", labels=("group",))
+    runs = CounterMetricFamily("freshet_session_runs", "Runs of an executable, by bucket.", labels=("group", "bucket"))
+    refused = CounterMetricFamily(
+        "freshet_queue_refused",
+        "Requests refused at once: the queue had no room (full), or no answer in time was to be expected (late).",
+        labels=("group", "reason"),
+    )
+    for group, stats in groups.items():
+        sessions.add_metric((group,), stats.sessions)
+        queue.add_metric((group,), stats.queue_rows)
+        for bucket, count in sorted(stats.work.buckets.items(), key=lambda item: int(item[0])):
+            runs.add_metric((group, bucket), count)
+        refused.add_metric((group, "full"), stats.work.refused_full)
+        refused.add_metric((group, "late"), stats.work.refused_late)
+    yield from (sessions, queue, runs, refused)
+
+
+def _prediction_families(counts: Counts) -> Iterator[Metric]:
+    requests = CounterMetricFamily("freshet_model_requests", "Predictions answered.", labels=("model",))
+    rows = CounterMetricFamily("freshet_model_rows", "Candidate rows in those predictions.", labels=("model",))
+    for model, request_count, row_count in counts.predictions():
+        requests.add_metric((model,), request_count)
+        rows.add_metric((model,), row_count)
+    yield from (requests, rows)

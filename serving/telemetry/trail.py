@@ -1,0 +1,223 @@
+"""Traces of a sample of the requests: what is noted on the request path, and the thread that makes spans of it.
+
+A request that is traced has a span of its own (its parent is what its traceparent names) with the children `parse`,
+`queue` and `encode`. The batch that it was computed in is a trace of its own, `batch` with `sparse` and `dense`, which
+several traced requests may share. Both link to each other.
+
+Invariants
+- The request path notes instants, and appends to a bounded queue when the request has been answered; what finds it full
+  is dropped and counted. Ids are drawn there, spans are made on the thread.
+- A client that sends a traceparent decides whether its request is traced; of the others a share is.
+- A batch's span is made once: traces are made into spans SETTLE_S after their end, when all of a batch have ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import re
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+from processor.generation import Generation
+from processor.sessions.work import Timing
+from serving.codecs.wire import Headers
+from serving.request_headers import TRACEPARENT, request_id_of
+
+log = logging.getLogger("freshet.trace")
+
+MAX_QUEUED = 4096
+EXPORT_INTERVAL_S = 1.0
+SETTLE_S = 0.25
+CLOSE_S = 3.0
+CONTEXT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+SAMPLED = 1
+
+Value = str | int
+NOTHING: Mapping[str, Value] = MappingProxyType({})
+
+
+class Span(NamedTuple):
+    """One finished span. trace_id: 128 bits; span_id, parent_id: 64 bits, parent_id 0 for none. links: (trace_id,
+    span_id). began_s, ended_s: monotonic."""
+
+    name: str
+    trace_id: int
+    span_id: int
+    parent_id: int
+    began_s: float
+    ended_s: float
+    attributes: Mapping[str, Value] = NOTHING
+    links: tuple[tuple[int, int], ...] = ()
+    server: bool = False
+    failed: bool = False
+
+
+class Exporter(Protocol):
+    """Where spans go."""
+
+    def export(self, spans: Sequence[Span], unix_offset_s: float) -> None:
+        """Sends them; may block, may raise. unix_offset_s: what makes Unix time of monotonic time."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Trace:
+    """A request that is traced. Instants are monotonic; 0 where it did not get so far."""
+
+    trace_id: int
+    span_id: int
+    parent_id: int
+    began_s: float
+    protocol: str = ""
+    model: str = ""
+    request_id: str = ""
+    parsed_s: float = 0.0
+    encoding_s: float = 0.0
+    ended_s: float = 0.0
+    status: int = 0
+    generation: Generation | None = None
+    timing: Timing | None = None
+
+    def computed(self, generation: Generation, timing: Timing | None) -> None:
+        """The reply is there, and about to be encoded."""
+        self.generation, self.timing, self.encoding_s = generation, timing, time.monotonic()
+
+
+class Trail:
+    """Traces of one process."""
+
+    def __init__(self, share: float, exporter: Exporter) -> None:
+        """share: of the requests without a traceparent."""
+        self._share, self._exporter = share, exporter
+        # Requests until one is traced that does not ask for it.
+        self._left = self._skip()
+        self._queue: deque[Trace] = deque()
+        self._closing = threading.Event()
+        self.made = self.dropped = 0
+        self._thread = threading.Thread(target=self._run, name="freshet-trace", daemon=True)
+        self._thread.start()
+
+    def begin(self, headers: Headers, protocol: str) -> Trace | None:
+        """The trace of the next request, whose headers are these; None where it is not traced."""
+        self._left -= 1
+        parent = headers.get(TRACEPARENT)
+        if parent is None and self._left > 0:
+            return None
+        match = CONTEXT.fullmatch(parent) if parent is not None else None
+        if match is not None:
+            trace_id, parent_id = int(match[1], 16), int(match[2], 16)
+            if trace_id and parent_id:
+                if not int(match[3], 16) & SAMPLED:
+                    return None
+                return Trace(trace_id, _id(), parent_id, time.monotonic(), protocol, "", request_id_of(headers))
+        if self._left > 0:
+            return None
+        self._left = self._skip()
+        return Trace(random.getrandbits(128) or 1, _id(), 0, time.monotonic(), protocol, "", request_id_of(headers))
+
+    def _skip(self) -> int:
+        """How many requests it takes until one is traced, drawn so that each is with the probability of the share."""
+        if self._share <= 0:
+            return sys.maxsize
+        return 1 if self._share >= 1 else 1 + int(math.log(1.0 - random.random()) / math.log1p(-self._share))
+
+    def end(self, trace: Trace, status: int) -> None:
+        """The request has been answered."""
+        trace.status, trace.ended_s = status, time.monotonic()
+        if len(self._queue) >= MAX_QUEUED:
+            self.dropped += 1
+        else:
+            self._queue.append(trace)
+
+    def send(self, until_s: float) -> None:
+        """Makes spans of what ended by then and exports them; the thread's work."""
+        traces = []
+        while self._queue and self._queue[0].ended_s <= until_s:
+            traces.append(self._queue.popleft())
+        if not traces:
+            return
+        try:
+            self._exporter.export(spans_of(traces), time.time() - time.monotonic())
+            self.made += len(traces)
+        except Exception as error:
+            self.dropped += len(traces)
+            log.warning("%d traces could not be sent: %s", len(traces), type(error).__name__)
+
+    def counters(self) -> dict[str, int]:
+        """For /metrics."""
+        return {"traced_requests": self.made, "traces_dropped": self.dropped}
+
+    def close(self) -> None:
+        """Sends what is there, within CLOSE_S."""
+        self._closing.set()
+        self._thread.join(CLOSE_S)
+        self._exporter.close()
+
+    def _run(self) -> None:
+        while not self._closing.wait(EXPORT_INTERVAL_S):
+            self.send(time.monotonic() - SETTLE_S)
+        self.send(time.monotonic())
+
+
+def spans_of(traces: Sequence[Trace], new_id: Callable[[], int] | None = None) -> list[Span]:
+    """The spans of finished traces, and of the batches that they were computed in."""
+    new_id = new_id or _id
+    spans: list[Span] = []
+    batches: dict[int, tuple[int, int, list[Trace]]] = {}
+    for trace in traces:
+        if trace.timing is not None:
+            _, _, mine = batches.setdefault(id(trace.timing), (new_id() << 64 | new_id(), new_id(), []))
+            mine.append(trace)
+    for trace in traces:
+        batch = batches.get(id(trace.timing))
+        spans += _request_spans(trace, batch[:2] if batch else None, new_id)
+    for trace_id, span_id, mine in batches.values():
+        timing = mine[0].timing
+        assert timing is not None, "a batch is one that has a timing"
+        facts: dict[str, Value] = {
+            "freshet.model": mine[0].model, "freshet.requests": timing.requests, "freshet.rows": timing.rows,
+        }  # fmt: skip
+        links = tuple((trace.trace_id, trace.span_id) for trace in mine)
+        dense_s = timing.began_s + timing.sparse_s
+        spans.append(Span("batch", trace_id, span_id, 0, timing.began_s, timing.ended_s, facts, links))
+        spans.append(Span("sparse", trace_id, new_id(), span_id, timing.began_s, dense_s))
+        spans.append(Span("dense", trace_id, new_id(), span_id, dense_s, dense_s + timing.dense_s))
+    return spans
+
+
+def _request_spans(trace: Trace, batch: tuple[int, int] | None, new_id: Callable[[], int]) -> list[Span]:
+    facts: dict[str, Value] = {
+        "http.response.status_code": trace.status, "freshet.protocol": trace.protocol, "freshet.model": trace.model,
+    }  # fmt: skip
+    if trace.request_id:
+        facts["freshet.request_id"] = trace.request_id
+    if trace.generation is not None:
+        facts["freshet.generation"] = str(trace.generation)
+    parts = [("parse", trace.began_s, trace.parsed_s)]
+    if trace.timing is not None:
+        parts.append(("queue", trace.parsed_s, max(trace.parsed_s, trace.timing.began_s)))
+    parts.append(("encode", trace.encoding_s, trace.ended_s))
+    spans = [
+        Span(
+            f"predict {trace.model}", trace.trace_id, trace.span_id, trace.parent_id, trace.began_s, trace.ended_s,
+            facts, (batch,) if batch else (), server=True, failed=trace.status >= 500,
+        )
+    ]  # fmt: skip
+    return spans + [
+        Span(name, trace.trace_id, new_id(), trace.span_id, began_s, ended_s)
+        for name, began_s, ended_s in parts
+        if began_s and ended_s
+    ]
+
+
+def _id() -> int:
+    return random.getrandbits(64) or 1

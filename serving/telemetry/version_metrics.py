@@ -1,0 +1,143 @@
+"""Metric families of loaded versions: where their time goes, what their tables hit, how their scores lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from processor.watching.sketch import ROW_BOUNDS, STAGES, TIME_BOUNDS_S
+
+if TYPE_CHECKING:
+    from processor.versions.host import VersionStats
+
+LABELS = ("model", "version")
+QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+
+COUNTERS: tuple[tuple[str, str, Callable[[VersionStats], float]], ...] = (
+    ("freshet_version_requests", "Requests that the version has answered.", lambda s: s.sketch.requests),
+    ("freshet_version_failures", "Requests that failed in a session.", lambda s: s.sketch.failed),
+    ("freshet_version_rows", "Candidate rows computed.", lambda s: s.sketch.rows),
+    ("freshet_version_padded_rows", "Rows computed only to fill a bucket.", lambda s: s.sketch.padded),
+)
+GAUGES: tuple[tuple[str, str, Callable[[VersionStats], float]], ...] = (
+    ("freshet_version_step", "Step of the newest delta that the version serves.", lambda s: s.generation.step),
+    ("freshet_version_share", "Share of the requests that name no version.", lambda s: s.share),
+    ("freshet_version_out", "1 when the version has been taken out of the split.", lambda s: bool(s.out)),
+)
+
+
+def buckets(bounds: Sequence[float], counts: Iterable[int]) -> list[tuple[str, float]]:
+    """A histogram as Prometheus has it: counts up to each bound. counts: one more than there are bounds."""
+    total, cumulated = 0, []
+    for bound, count in zip((*bounds, math.inf), counts):
+        total += count
+        cumulated.append(("+Inf" if bound == math.inf else repr(float(bound)), total))
+    return cumulated
+
+
+def version_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
+    """All of them."""
+    yield from _work_families(stats)
+    yield from _table_families(stats)
+    yield from _score_families(stats)
+    yield from _shadow_families(stats)
+
+
+def _of(stats: VersionStats) -> tuple[str, str]:
+    return stats.model, str(stats.version)
+
+
+def _work_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
+    for kind, values in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
+        for name, text, value in values:
+            family = kind(name, text, labels=LABELS)
+            for version in stats:
+                family.add_metric(_of(version), value(version))
+            yield family
+    labels = GaugeMetricFamily("freshet_version_label", "1 for each label of the version.", labels=(*LABELS, "label"))
+    stages = HistogramMetricFamily(
+        "freshet_stage_duration_seconds",
+        "Waiting for a session (requests, by the mean of their batch), and the sparse and dense graphs of a batch.",
+        labels=(*LABELS, "stage"),
+    )
+    sizes = HistogramMetricFamily("freshet_batch_rows", "Rows of a batch.", labels=LABELS)
+    for version in stats:
+        for label in version.labels:
+            labels.add_metric((*_of(version), label), 1)
+        for stage in STAGES:
+            counts, total_s = version.sketch.stage(stage)
+            stages.add_metric((*_of(version), stage), buckets(TIME_BOUNDS_S, counts.tolist()), total_s)
+        sizes.add_metric(_of(version), buckets(ROW_BOUNDS, version.sketch.sizes.tolist()), version.sketch.rows)
+    yield from (labels, stages, sizes)
+
+
+def _table_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
+    lookups = CounterMetricFamily("freshet_table_lookups", "Rows looked up.", labels=(*LABELS, "table"))
+    missed = CounterMetricFamily(
+        "freshet_table_default_rows", "Of those, answered by the default row.", labels=(*LABELS, "table")
+    )
+    for version in stats:
+        for table, (asked, defaults) in version.tables.items():
+            lookups.add_metric((*_of(version), table), asked)
+            missed.add_metric((*_of(version), table), defaults)
+    yield from (lookups, missed)
+
+
+def _score_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
+    labels = (*LABELS, "output")
+    scores = GaugeMetricFamily(
+        "freshet_score", "Quantiles of the scores of the last full minute.", labels=(*labels, "quantile")
+    )
+    mean = GaugeMetricFamily("freshet_score_mean", "Mean of the scores of the last full minute.", labels=labels)
+    drift = GaugeMetricFamily(
+        "freshet_score_drift",
+        "Population stability index of the generation's scores against those of the generation before.",
+        labels=labels,
+    )
+    finite = CounterMetricFamily("freshet_scores", "Scores computed, finite ones.", labels=labels)
+    lost = CounterMetricFamily("freshet_scores_nonfinite", "Scores that are NaN or infinite.", labels=labels)
+    for version in stats:
+        for n, output in enumerate(version.outputs):
+            where = (*_of(version), output)
+            whole = version.sketch.scores(n)
+            finite.add_metric(where, whole.count)
+            lost.add_metric(where, whole.lost)
+            if version.scores and version.scores[n].count:
+                mean.add_metric(where, version.scores[n].mean)
+                for quantile in QUANTILES:
+                    scores.add_metric((*where, str(quantile)), version.scores[n].quantile(quantile))
+            if version.drift is not None:
+                drift.add_metric(where, version.drift[n])
+    yield from (scores, mean, drift, finite, lost)
+
+
+def _shadow_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
+    shadows = [(s, s.shadow) for s in stats if s.shadow is not None]
+    if not shadows:
+        return
+    requests = CounterMetricFamily("freshet_shadow_requests", "Copies of requests that were scored.", labels=LABELS)
+    failed = CounterMetricFamily("freshet_shadow_failures", "Copies that failed.", labels=LABELS)
+    dropped = CounterMetricFamily("freshet_shadow_dropped", "Copies dropped for want of time.", labels=LABELS)
+    labels = (*LABELS, "output")
+    mean = GaugeMetricFamily(
+        "freshet_shadow_difference_mean", "Mean of the shadow's score less the one that was answered.", labels=labels
+    )
+    difference = GaugeMetricFamily("freshet_shadow_difference", "Quantiles of the same.", labels=(*labels, "quantile"))
+    lost = CounterMetricFamily(
+        "freshet_shadow_nonfinite", "Scores of which either side is NaN or infinite.", labels=labels
+    )
+    for version, done in shadows:
+        requests.add_metric(_of(version), done.differences.requests)
+        failed.add_metric(_of(version), done.differences.failed)
+        dropped.add_metric(_of(version), done.dropped)
+        for output, scores in zip(version.outputs, done.differences.every()):
+            where = (*_of(version), output)
+            lost.add_metric(where, scores.lost)
+            if scores.count:
+                mean.add_metric(where, scores.mean)
+                for quantile in QUANTILES:
+                    difference.add_metric((*where, str(quantile)), scores.quantile(quantile))
+    yield from (requests, failed, dropped, mean, difference, lost)

@@ -1,0 +1,410 @@
+"""The supervisor's models: one writer, and worker processes that read.
+
+A FleetHost is a ModelHost that answers nothing itself: connect() gives a version to every worker. What is never seen:
+
+- A frame that some worker cannot serve. prepare() asks all of them at once and returns when each has acknowledged; the
+  version's one store to its control words, which all map, comes after that. One that refuses refuses for all; one that
+  is gone counts as gone: it is buried, so certainly dead, before the store is made. A flip over the frame that is there
+  asks nobody: all of it is in the control words.
+- A worker that misses a frame. A new process joins first, then gets every version that was there, each under that
+  version's lock at the frame that it stands on; versions that come later count it among their readers from the start.
+  Routes come last, connections after them. Flips that are made meanwhile it reads like any other.
+- A worker that is sent to a version it does not have. Routes name a version after it was prepared everywhere, and a
+  version is closed in the workers after no routes name it: both on one channel, in that order.
+
+Order of locks: a model's, a version's, `_publishing`, `_registry`. The dead are buried under any of them: burying takes
+`_registry` alone.
+
+With all workers dead at once nothing can be prepared: loads, and deltas that bring a frame, are NotReady until one is
+back. Deltas of rows are taken: whoever comes serves them from its first request on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.clock import Clock, SystemClock
+from processor.errors import BadInput, FreshetError, NotReady
+from processor.sessions.placement import GroupStats
+from processor.sessions.session import SessionStats
+from processor.sessions.shadow import Compared
+from processor.tables.remote.reader import RemoteStats, RemoteTables
+from processor.versions.host import ModelHost
+from processor.versions.replica import Frame
+from processor.versions.served import ServedVersion
+from processor.watching.sketch import Sketch
+from serving.front.model_control import Act, nothing_to_control
+from serving.serve_config import ServeConfig
+from serving.workers.changes import Outgoing, Sender
+from serving.workers.channel import Gone, Message
+from serving.workers.fleet import Fleet, WorkerProcess
+from serving.workers.worker_counts import Totals, add
+
+log = logging.getLogger("freshet.fleet")
+
+ANSWER_TIMEOUT_S = 300.0
+REPORT_TIMEOUT_S = 1.0
+ABSENCE_TIMEOUT_S = 2.0
+ABSENCE_POLL_S = 0.02
+# Clients' changes and questions at once; those of one model wait for each other anyway.
+CONTROLS = 4
+
+
+class FleetHost(ModelHost):
+    """Every model of a repository, answered by a fleet."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        fleet: Fleet,
+        scrape: Callable[[], bytes],
+        control: Act = nothing_to_control,
+        clock: Clock | None = None,
+    ) -> None:
+        """Starts the fleet; load_all() loads the models. scrape: renders the metrics that workers are asked for.
+        control: does what their clients ask of the whole server."""
+        clock, remote = clock or SystemClock(), config.remote()
+        tables = RemoteTables.of(remote, clock) if remote else None
+        super().__init__(
+            config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables, config.budgets(),
+            config.policies(),
+        )  # fmt: skip
+        self._fleet = fleet
+        self._registry = threading.Lock()
+        self._joined: tuple[WorkerProcess, ...] = ()
+        self._readers: dict[int, FleetReaders] = {}
+        self._keys = itertools.count(1)
+        self._publishing = threading.RLock()
+        self._loaded = self._draining = False
+        self.totals = Totals()
+        self._scrapes = ThreadPoolExecutor(1, "freshet-scrapes")
+        self._controls = ThreadPoolExecutor(CONTROLS, "freshet-controls")
+        self._scrape, self._control = scrape, control
+        fleet.start(self)
+
+    # What a ModelHost leaves open.
+
+    def connect(self, version: ServedVersion) -> FleetReaders:
+        """See ModelHost.connect: every worker there is, and every one to come."""
+        self._fleet.wait_complete()
+        return FleetReaders(self, next(self._keys), version)
+
+    def group_stats(self) -> dict[str, GroupStats]:
+        """See ModelHost.group_stats: as last reported."""
+        now: Any = {}
+        for gauges in self.totals.gauges().values():
+            now = add(now, gauges["groups"])
+        work = self.totals.counters().get("groups", {})
+        # Groups of the dead are still counted while nobody lives to report them.
+        return {
+            name: GroupStats(*now.get(name, (0, 0)), SessionStats(**work.get(name, {}))) for name in {**work, **now}
+        }
+
+    def resize(self, sessions: int, group: str | None = None) -> None:
+        """See ModelHost.resize: not at run time; a fleet's unit is the worker."""
+        raise BadInput("sessions: fixed while several worker processes answer; set sessions and workers at the start")
+
+    def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
+        """See ModelHost.lookups: as last reported."""
+        counted = self._reported("lookups", version)
+        return np.array(counted or np.zeros((max(1, len(version.manifest.tables)), 2)), np.int64)
+
+    def sketch(self, version: ServedVersion) -> Sketch:
+        """See ModelHost.sketch: as last reported."""
+        return Sketch.from_json(len(version.manifest.outputs), self._reported("sketches", version))
+
+    def shadowed(self, version: ServedVersion) -> Compared | None:
+        """See ModelHost.shadowed: as last reported."""
+        counted = self._reported("shadows", version)
+        if counted is None:
+            return None
+        differences = Sketch.from_json(len(version.manifest.outputs), counted["differences"])
+        return Compared(differences, counted["dropped"])
+
+    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+        """See ModelHost.remote_rows: as last reported."""
+        counted = self._reported("remote", version)
+        return RemoteStats(**counted) if counted else None
+
+    def _reported(self, what: str, version: ServedVersion) -> Any:
+        """What all processes have counted of a version; None for nothing."""
+        readers = version.readers
+        assert isinstance(readers, FleetReaders), "connect() made them"
+        return self.totals.counted(what, str(readers.key))
+
+    def rerouted(self) -> None:
+        """See ModelHost.rerouted: every worker has the new routes when this returns."""
+        with self._publishing:
+            for worker, answer in self._ask_all("routes", self._routes()):
+                try:
+                    answer.result(ANSWER_TIMEOUT_S)
+                except (Gone, TimeoutError):
+                    self._fleet.bury(worker)
+
+    @property
+    def ready(self) -> bool:
+        """See ModelHost.ready; and every slot has been up, and a worker is."""
+        return super().ready and self._fleet.complete and bool(self._fleet.offered())
+
+    def load_all(self) -> None:
+        """See ModelHost.load_all; every worker is up when it returns."""
+        super().load_all()
+        self._fleet.wait_complete()
+
+    def opened(self) -> None:
+        """Has the workers answer predictions."""
+        self._loaded = True
+        self.rerouted()
+
+    def info(self) -> dict[str, Any]:
+        """See ModelHost.info; with the workers and the sessions of them all, as they report now."""
+        self.refresh()
+        groups = {
+            name: {"sessions": group.sessions, "queue_rows": group.queue_rows}
+            for name, group in self.group_stats().items()
+        }
+        sessions = sum(group["sessions"] for group in groups.values())
+        return {"workers": self.workers(), "sessions": sessions, "groups": groups, **super().info()}
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Each worker's process, connections and restarts."""
+        return self._fleet.info()
+
+    def drain(self) -> None:
+        """Has every worker say that it is unready, and serve on."""
+        self._draining = True
+        self.rerouted()
+
+    def close(self) -> None:
+        """The fleet has ended; later calls raise NotReady."""
+        super().close()
+        self._scrapes.shutdown()
+        self._controls.shutdown()
+
+    # What a Fleet asks of its owner.
+
+    def introduce(self, worker: WorkerProcess) -> None:
+        """See fleet.Owner."""
+        with self._registry:
+            self._joined = (*self._joined, worker)
+            there = list(self._readers.values())
+        for readers in there:
+            readers.bring(worker)
+        with self._publishing:
+            worker.ask("routes", self._routes()).result(ANSWER_TIMEOUT_S)
+            self._fleet.offer(worker)
+            # The others may have become ready by this one.
+            self.rerouted()
+
+    def buried(self, worker: WorkerProcess) -> None:
+        """See fleet.Owner."""
+        with self._registry:
+            self._joined = tuple(w for w in self._joined if w is not worker)
+            readers = list(self._readers.values())
+        for each in readers:
+            each.buried(worker)
+        self.totals.buried(worker.slot)
+
+    def heard(self, worker: WorkerProcess, message: Message) -> None:
+        """See fleet.Owner."""
+        if message["op"] == "report":
+            self.totals.reported(worker.slot, message["report"])
+        elif message["op"] == "scrape":
+            self._scrapes.submit(self._answer_scrape, worker, message["id"])
+        elif message["op"] == "control":
+            self._controls.submit(self._answer_control, worker, message)
+
+    # Reports.
+
+    def refresh(self) -> None:
+        """Has every worker report anew; those that do not answer at once stand as they last reported."""
+        asked = self._ask_all("report", {})
+        give_up_s = time.monotonic() + REPORT_TIMEOUT_S
+        for _, answer in asked:
+            try:
+                answer.result(max(0.0, give_up_s - time.monotonic()))
+            except (Gone, TimeoutError):
+                continue
+
+    def _answer_scrape(self, worker: WorkerProcess, number: int) -> None:
+        try:
+            text = self._scrape().decode()
+        except Exception:
+            log.exception("the metrics could not be rendered")
+            text = None
+        with contextlib.suppress(Gone):
+            worker.tell("reply", {"id": number, "text": text})
+
+    def _answer_control(self, worker: WorkerProcess, message: Message) -> None:
+        answer: Message = {"id": message["id"]}
+        try:
+            answer["result"] = self._control(message["operation"], message["arguments"])
+        except FreshetError as error:
+            answer["error"] = [type(error).__name__, str(error)]
+        except Exception:
+            log.exception("%s failed", message["operation"])
+            answer["error"] = ["FreshetError", "internal error"]
+        with contextlib.suppress(Gone):
+            worker.tell("reply", answer)
+
+    # What readers need.
+
+    def register(self, readers: FleetReaders) -> tuple[WorkerProcess, ...]:
+        """Notes a version that is about to be opened; returns the workers that are to open it now. Raises NotReady."""
+        give_up_s = time.monotonic() + ABSENCE_TIMEOUT_S
+        while True:
+            with self._registry:
+                if self._joined:
+                    self._readers[readers.key] = readers
+                    return self._joined
+            if time.monotonic() > give_up_s:
+                raise NotReady("workers: no process is up; try again")
+            time.sleep(ABSENCE_POLL_S)
+
+    def unregister(self, readers: FleetReaders) -> None:
+        with self._registry:
+            self._readers.pop(readers.key, None)
+
+    def bury(self, worker: WorkerProcess) -> None:
+        self._fleet.bury(worker)
+
+    def _ask_all(self, op: str, message: Message) -> list[tuple[WorkerProcess, Future[Message]]]:
+        """Asks every worker that answers requests."""
+        asked = []
+        for worker in self._fleet.offered():
+            try:
+                asked.append((worker, worker.ask(op, message)))
+            except Gone:
+                continue
+        return asked
+
+    def _routes(self) -> Message:
+        """Everything that workers route by, as it is now."""
+        models = {}
+        for name, model in self._models.items():
+            routes = model.routes
+            served = {str(n): v.readers.key for n, v in routes.served.items() if isinstance(v.readers, FleetReaders)}
+            states = [[s.version, s.state, s.error] for s in routes.states.values()]
+            traffic = routes.traffic.to_json()
+            models[name] = {"served": served, "labels": dict(routes.labels), "states": states, "traffic": traffic}
+        flags = {"loaded": self._loaded, "ready": self.ready, "draining": self._draining}
+        return {"models": models, **flags}
+
+
+class FleetReaders:
+    """processor.versions.replica.Readers: a version's replicas in all workers. Methods run under the version's lock,
+    but for buried() and cost."""
+
+    def __init__(self, host: FleetHost, key: int, version: ServedVersion) -> None:
+        """key: what workers know the version by."""
+        self.key, self.version = key, version
+        self._host = host
+        self._sender = Sender(version.reader, version.control)
+        self._held: dict[WorkerProcess, frozenset[int]] = {}
+        self._settled: Outgoing | None = None
+
+    @property
+    def cost(self) -> Mapping[int, float]:
+        """See Readers.cost: as last reported, the mean over the workers."""
+        found: dict[int, list[float]] = {}
+        for gauges in self._host.totals.gauges().values():
+            for bucket, cost in gauges["costs"].get(str(self.key), []):
+                found.setdefault(bucket, []).append(cost)
+        return {bucket: sum(costs) / len(costs) for bucket, costs in sorted(found.items())}
+
+    def prepare(self, frame: Frame) -> None:
+        """See Readers.prepare; raises NotReady when there is no worker at all."""
+        if self._settled is None:
+            self._open(frame)
+            return
+        self._offer(self._sender.number(frame), list(self._held))
+
+    def forget(self, frame: int) -> None:
+        """See Readers.forget."""
+        self._tell("forget", {"frame": frame})
+
+    def close(self) -> None:
+        """See Readers.close."""
+        self._host.unregister(self)
+        self._tell("close", {})
+        self._held, self._settled = {}, None
+
+    def bring(self, worker: WorkerProcess) -> None:
+        """Gives a new worker the version as it stands; raises Gone or FreshetError when that cannot be."""
+        with self.version.lock:
+            if self._settled is not None:
+                for answer in self._ask(worker, self._settled):
+                    answer.result(ANSWER_TIMEOUT_S)
+                self._held[worker] = self._settled.numbers
+
+    def buried(self, worker: WorkerProcess) -> None:
+        """The process is dead; called without the lock."""
+        self.version.control.clear(worker.slot)
+        self._held.pop(worker, None)
+
+    def _open(self, frame: Frame) -> None:
+        """The first frame, for every worker that has joined."""
+        workers = self._host.register(self)
+        try:
+            self._offer(self._sender.number(frame), workers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _offer(self, outgoing: Outgoing, workers: Iterable[WorkerProcess]) -> None:
+        """Asks all workers at once whether they can serve the frame."""
+        asked = []
+        for worker in workers:
+            try:
+                asked.append((worker, self._ask(worker, outgoing)))
+            except Gone:
+                self._lose(worker)
+        refused: FreshetError | None = None
+        for worker, answers in asked:
+            try:
+                for answer in answers:
+                    answer.result(ANSWER_TIMEOUT_S)
+            except (Gone, TimeoutError):
+                self._lose(worker)
+            except FreshetError as error:
+                refused = error
+            else:
+                self._held[worker] = outgoing.numbers
+        if refused is not None:
+            raise refused
+        if not self._held:
+            raise NotReady("workers: no process is up; try again")
+        self._settled = outgoing
+        self._sender.settle(outgoing)
+
+    def _ask(self, worker: WorkerProcess, outgoing: Outgoing) -> list[Future[Message]]:
+        """Has a worker prepare the frame, opening the version first where it has never heard of it."""
+        asked, held = [], self._held.get(worker)
+        if held is None:
+            message, fds = self._sender.opening(worker.slot)
+            asked.append(worker.ask("open", {**message, "version": self.key}, fds))
+        message, fds = self._sender.message(outgoing, held or frozenset())
+        asked.append(worker.ask("frame", {**message, "version": self.key}, fds))
+        return asked
+
+    def _tell(self, op: str, message: Message) -> None:
+        for worker in list(self._held):
+            try:
+                worker.tell(op, {**message, "version": self.key})
+            except Gone:
+                self._lose(worker)
+
+    def _lose(self, worker: WorkerProcess) -> None:
+        """A worker that is gone, or may as well be, reads nothing any more."""
+        self._host.bury(worker)
+        self._held.pop(worker, None)

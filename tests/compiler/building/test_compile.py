@@ -1,0 +1,169 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+import compiler.building.compile as compiling
+from compiler.backends.base import Variant
+from compiler.building.compile import BUCKETS, compile_graph, source_hash
+from compiler.dense.dense_graph import DenseGraph
+from compiler.frameworks import keras
+from models.zoo import deepfm, dlrm
+from processor.errors import BadInput
+from tests.models.zoo.layouts import LAYOUTS, make_layout
+
+pytestmark = pytest.mark.tensorflow
+
+
+def make_graph(build=deepfm.build, layout=None, hidden=(64, 32), seed=1):
+    return DenseGraph.from_keras(build(layout or make_layout(*[8] * 6, 0, 0), hidden, seed=seed).scores)
+
+
+def load(folder, graph, entries, weights=None):
+    (program,) = compiling.load(graph, folder, entries).programs
+    return list(program.with_weights(weights or graph.weights).values())
+
+
+def lower(graph, backend="onnxruntime"):
+    return compiling.lower(graph, Variant(backend))
+
+
+def score(executable, x):
+    """Scores of x [n, width], the rest of the bucket filled up with zeros."""
+    padded = np.zeros((executable.bucket, x.shape[1]), np.float32)
+    padded[: len(x)] = x
+    y = np.full((executable.bucket, 1), np.nan, np.float32)
+    executable.bind(padded, {"score": y})()
+    return y[: len(x)]
+
+
+def rows(n, width, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, width), np.float32)
+
+
+@pytest.mark.parametrize("build", [deepfm.build, dlrm.build], ids=["deepfm", "dlrm"])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_every_bucket_scores_as_tensorflow_does_padded_or_full(build, layout, tmp_path):
+    graph = make_graph(build, layout, (16, 8))
+
+    entries = compile_graph(graph, tmp_path)
+
+    assert [e.bucket for e in entries] == list(BUCKETS)
+    for executable in load(tmp_path, graph, entries):
+        for n in {1, max(1, executable.bucket * 3 // 4), executable.bucket}:
+            x = rows(n, layout.width, seed=n)
+            np.testing.assert_allclose(score(executable, x), graph.run(x)["score"], atol=1e-5)
+
+
+def test_new_weights_need_no_new_compile(tmp_path):
+    graph = make_graph()
+    entries = compile_graph(graph, tmp_path, buckets=(4,))
+    weights = {name: array * 1.5 + 0.01 for name, array in graph.weights.items()}
+    x = rows(4, graph.width)
+
+    got = score(load(tmp_path, graph, entries, weights)[0], x)
+
+    np.testing.assert_allclose(got, graph.run(x, weights)["score"], atol=1e-5)
+    assert not np.allclose(got, graph.run(x)["score"], atol=1e-3)
+
+
+def test_an_artefact_holds_no_weights(tmp_path):
+    graph = make_graph(hidden=(512, 256))
+    entries = compile_graph(graph, tmp_path)
+
+    for entry in entries:
+        data = (tmp_path / entry.file).read_bytes()
+        assert len(data) < 10_000 < sum(w.nbytes for w in graph.weights.values())
+        assert set(entry.weights) == set(graph.weights)
+        assert re.fullmatch(rf"compiled/onnxruntime-cpu/b{entry.bucket}\.[0-9a-f]{{12}}\.onnx", entry.file)
+
+
+def test_the_same_graph_gives_the_same_bytes_whatever_its_weights_and_wherever_it_comes_from(tmp_path):
+    graph, trained = make_graph(seed=1), make_graph(seed=2)
+    graph.save(tmp_path / "graph")
+    loaded = DenseGraph.load(tmp_path / "graph", trained.weights)
+
+    definitions = [lower(g, "onnxruntime").definition for g in (graph, trained, loaded)]
+
+    assert definitions[0] == definitions[1] == definitions[2]
+
+
+def test_another_process_gives_the_same_source(tmp_path):
+    code = (
+        "from tests.compiler.building.test_compile import *; import sys;"
+        "sys.stdout.write(source_hash(lower(make_graph(dlrm.build), 'onnxruntime'), 4))"
+    )
+    root = Path(__file__).parents[3]
+    other = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    make_graph()  # moves the counters that names could follow from
+
+    assert other.stdout == source_hash(lower(make_graph(dlrm.build), "onnxruntime"), 4)
+
+
+def test_source_tells_graphs_and_buckets_apart():
+    graphs = [make_graph(), make_graph(hidden=(64, 33)), make_graph(dlrm.build)]
+    lowered = [lower(graph, "onnxruntime") for graph in graphs]
+
+    assert len({source_hash(one, bucket) for one in lowered for bucket in (1, 4)}) == 6
+
+
+def test_progress_is_told_after_every_bucket(tmp_path):
+    told = []
+    compile_graph(make_graph(), tmp_path, (8, 2, 2), progress=lambda *counts: told.append(counts))
+
+    assert told == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("buckets", [(), (0,), (-1, 4)])
+def test_buckets_that_are_no_batch_sizes_are_refused(buckets, tmp_path):
+    with pytest.raises(BadInput, match="buckets: positive batch sizes wanted"):
+        compile_graph(make_graph(), tmp_path, buckets)
+
+
+def test_an_unknown_backend_is_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"backend: one of onnxruntime, .* wanted, got 'abacus'"):
+        compile_graph(make_graph(), tmp_path, backend="abacus")
+
+
+def test_an_artefact_that_computes_something_else_is_refused(tmp_path, monkeypatch):
+    graph = make_graph()
+    wrong = {name: array + 0.5 for name, array in graph.weights.items()}
+    honest = DenseGraph.run
+    monkeypatch.setattr(DenseGraph, "run", lambda self, x: honest(self, x, wrong))
+
+    with pytest.raises(BadInput, match=r"executable b4: output 'score' is off by [\d.]+ from TensorFlow's"):
+        compile_graph(graph, tmp_path, buckets=(4,))
+
+
+def test_an_operator_that_the_backend_lacks_is_named(tmp_path):
+    x = keras.Input((4,))
+
+    class Odd(keras.layers.Layer):
+        def call(self, inputs):
+            from compiler.frameworks import tf
+
+            return tf.math.igamma(tf.abs(inputs) + 1.0, tf.abs(inputs))
+
+    graph = DenseGraph.from_keras(keras.Model(x, Odd()(x)))
+    with pytest.raises(BadInput, match="dense graph: operator Igamma has no counterpart in backend onnxruntime"):
+        compile_graph(graph, tmp_path)
+
+
+def test_several_outputs_and_normalisation_compile(tmp_path):
+    x = keras.Input((4,))
+    h = keras.layers.LayerNormalization(name="ln")(keras.layers.BatchNormalization(name="bn")(x))
+    b, a = keras.layers.Dense(3, name="b")(h), keras.layers.Dense(1, name="a")(h)
+    model = keras.Model(x, {"b": b, "a": a})
+    graph = DenseGraph.from_keras(model)
+    (entry,) = compile_graph(graph, tmp_path, buckets=(8,))
+    got = {"a": np.zeros((8, 1), np.float32), "b": np.zeros((8, 3), np.float32)}
+
+    load(tmp_path, graph, [entry])[0].bind(rows(8, 4), got)()
+
+    for name, wanted in graph.run(rows(8, 4)).items():
+        np.testing.assert_allclose(got[name], wanted, atol=1e-5)

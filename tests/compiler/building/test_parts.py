@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+from compiler.building import parts as compiling
+from compiler.building.compile import compile_graph, load
+from compiler.building.parts import USER_BUCKETS, parts
+from compiler.dense.dense_graph import DenseGraph
+from models.zoo.deepfm import build
+from processor.package.manifest import Feature
+from tests.compiler.passes.graphs import assert_same, rows
+from tests.models.zoo.layouts import make_layout
+
+pytestmark = pytest.mark.tensorflow
+
+LADDER = (1, 16, 64, 256)
+USER = [Feature(f"u{i}", "id", f"u{i}", side="user", table="t", offset=8 * i, width=8) for i in range(3)]
+ITEM = [Feature(f"i{i}", "id", f"i{i}", side="item", table="t", offset=24 + 8 * i, width=8) for i in range(3)]
+FLOATS = [Feature("f", "float", "f", offset=48)]
+
+
+def network(seed=1):
+    return DenseGraph.from_keras(build(make_layout(*[8] * 6, 0), (64, 16), seed=seed).scores)
+
+
+def test_a_graph_with_users_features_is_compiled_whole_and_in_two_parts():
+    found = parts(network(), USER + ITEM + FLOATS, LADDER)
+
+    assert {role: part.buckets for role, part in found.by_role.items()} == {
+        "whole": list(LADDER),
+        "user": list(USER_BUCKETS),
+        "candidate": [64, 256],
+    }
+    assert found.user_width == found.once.user_width > 64
+    assert [part.graph.width for part in found.by_role.values()] == [49, 24, 25 + -(-found.user_width // 64)]
+    assert found.notes == []
+    assert "user-once" in str(found.once)
+    assert_same(network(), found.by_role["whole"].graph, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("features", "buckets", "noted"),
+    [
+        (ITEM + FLOATS, LADDER, False),
+        (USER + ITEM + FLOATS, (1, 16), True),
+        ([*USER[:1], Feature("both", "id", "u0", table="t", offset=8, width=8), *ITEM, *FLOATS], LADDER, False),
+    ],
+    ids=["no user", "no large bucket", "inputs of both sides"],
+)
+def test_a_graph_that_gains_nothing_is_compiled_whole(features, buckets, noted):
+    found = parts(network(), features, buckets)
+
+    assert list(found.by_role) == ["whole"]
+    assert (found.user_width, found.once, bool(found.notes)) == (0, None, noted)
+
+
+def test_every_part_compiles_and_computes_what_tensorflow_does(tmp_path):
+    found = parts(network(), USER + ITEM + FLOATS, LADDER)
+    files = set()
+
+    for role, part in found.by_role.items():
+        entries = compile_graph(part.graph, tmp_path, part.buckets, role=role)
+        files |= {entry.file for entry in entries}
+        assert {entry.role for entry in entries} == {role}
+        largest = entries[-1]
+        columns = {o.name: o.columns for o in part.graph.outputs}
+        (program,) = load(part.graph, tmp_path, [largest]).programs
+        loaded = program.with_weights(part.graph.weights)[largest.bucket]
+        x = rows(part.graph, largest.bucket)
+        got = {name: np.empty((largest.bucket, n), np.float32) for name, n in columns.items()}
+        loaded.bind(x, got)()
+        for name, values in part.graph.run(x).items():
+            np.testing.assert_allclose(got[name], values, atol=1e-4)
+
+    assert len(files) == len(LADDER) + len(USER_BUCKETS) + 2
+    assert all((tmp_path / file).is_file() for file in files)
+
+
+def test_a_graph_that_the_passes_get_wrong_is_compiled_as_it_came(monkeypatch):
+    class Wrong:
+        graph, effects = network(seed=2), ["done"]
+
+    Wrong.graph = DenseGraph(Wrong.graph.function, 49, Wrong.graph.outputs, network(seed=5).weights)
+    monkeypatch.setattr(compiling, "optimise", lambda dense: Wrong)
+    graph = network()
+
+    found = parts(graph, ITEM + FLOATS, LADDER)
+
+    assert found.by_role["whole"].graph is graph
+    assert found.effects == []
+    assert "computes something else" in found.notes[0]

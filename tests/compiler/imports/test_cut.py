@@ -1,0 +1,190 @@
+"""What each kind of input becomes: the rows of a table, ids or columns of a stage, or a float as it is."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="importing needs the train extra")
+
+from compiler.frameworks import tf
+from compiler.imports.dense_side import build_dense
+from compiler.imports.foreign import open_source
+from compiler.imports.importer import Importer, Options, import_model
+from compiler.imports.keys import Lookup
+from compiler.imports.pooling import Pool
+from processor.errors import BadInput
+from tests.compiler.imports.foreign import saved, variable
+
+pytestmark = pytest.mark.tensorflow
+
+IDS = tf.TensorSpec([None], tf.int64, name="ids")
+PAIR = tf.TensorSpec([None, 2], tf.int64, name="ids")
+WORDS = tf.TensorSpec([None], tf.string, name="words")
+LIST = tf.RaggedTensorSpec([None, None], tf.int64)
+
+
+@pytest.fixture
+def split(tmp_path):
+    """(importer, split, draft) of a function of (variables, input), rows float32 [10, 4] among the variables."""
+
+    def of(spec, function, **tables):
+        class Model(tf.Module):
+            def __init__(self):
+                self.rows = variable(1, 10, 4, name="rows")
+                self.head = variable(2, 4, 1, name="head")
+                self.tables = tables
+
+            @tf.function(input_signature=[spec])
+            def score(self, value):
+                return {"score": function(self, value)}
+
+        module = Model()
+        with open_source(saved(module, tmp_path / "model", module.score)) as source:
+            importer = Importer(source)
+            found = importer.splitter.split()
+            draft = importer.draft(found)
+            importer.graph = build_dense(found, importer.shapes, importer.outputs)
+        return importer, found, draft
+
+    return of
+
+
+def vocabulary(**words):
+    keys = tf.lookup.KeyValueTensorInitializer(list(words), tf.constant(list(words.values()), tf.int64))
+    return tf.lookup.StaticHashTable(keys, 0)
+
+
+def only(draft):
+    (name,) = draft.tables
+    spec, (keys, rows) = draft.tables[name]
+    return spec, dict(zip(keys.tolist(), rows.tolist()))
+
+
+def test_a_gather_by_the_clients_ids_is_a_table_of_the_variables_rows(split):
+    _, found, draft = split(IDS, lambda m, ids: tf.gather(m.rows, ids) @ m.head)
+    spec, rows = only(draft)
+
+    assert (spec.name, spec.dim, spec.default) == ("rows", 4, [])
+    assert rows == dict(enumerate(variable(1, 10, 4, name="r").numpy().tolist()))
+    assert draft.stage is None
+    assert [n.op for n in found.dense] == ["MatMul"]
+
+
+def test_a_matrix_of_ids_is_one_feature_a_column_over_one_table(split):
+    _, _, draft = split(PAIR, lambda m, ids: tf.reduce_sum(tf.gather(m.rows, ids), 1) @ m.head)
+
+    assert [(f.name, f.column, f.offset, f.width) for f in draft.features] == [("ids.0", 0, 0, 4), ("ids.1", 1, 4, 4)]
+    assert {f.table for f in draft.features} == {"rows"} == draft.tables.keys()
+
+
+def test_looked_up_words_are_keys_themselves_and_all_others_get_the_row_of_the_default(split):
+    table = vocabulary(a=3, b=7)
+    _, _, draft = split(WORDS, lambda m, w: tf.gather(m.rows, m.tables["t"].lookup(w)) @ m.head, t=table)
+    spec, rows = only(draft)
+    values = variable(1, 10, 4, name="r").numpy()
+
+    assert sorted(rows.values()) == sorted(values[[3, 7]].tolist())
+    np.testing.assert_array_equal(np.float32(spec.default), values[0])
+    assert [f.kind for f in draft.features] == ["string"]
+
+
+def test_what_follows_from_the_key_alone_is_part_of_the_row(split):
+    def scaled(m, words):
+        rows = tf.gather(m.rows, tf.maximum(m.tables["t"].lookup(words) - 1, 0))
+        return tf.strings.length(words)[:, None] * 0 + tf.cast(rows > 0, tf.int32)
+
+    table = vocabulary(a=3, b=7)
+    importer, _, draft = split(WORDS, scaled, t=table)
+    assert importer.outputs.keys() == {"score"}
+    assert draft.stage is not None
+
+
+def test_a_comparison_of_ids_is_a_mask_table_of_the_few_that_differ(split):
+    _, found, draft = split(PAIR, lambda m, ids: tf.cast(ids != 7, tf.float32))
+    spec, rows = only(draft)
+
+    assert rows == {7: [0.0]}
+    assert spec.default == [1.0]
+    assert [p.truth for p in found.ports] == [True]
+
+
+def test_ids_that_are_computed_with_are_the_stages_and_key_the_variables_own_rows(split):
+    _, found, draft = split(IDS, lambda m, ids: tf.gather(m.rows, (ids * 7 + 3) % 10) @ m.head)
+    _, rows = only(draft)
+
+    assert sorted(rows) == list(range(10))
+    assert draft.features[0].input.startswith("stage.")
+    assert isinstance(found.ports[0].how, Lookup)
+    assert {n.op for n in draft.stage.nodes if n.op not in ("Const", "@input")} == {"Mul", "AddV2", "FloorMod"}
+
+
+def test_offsets_of_columns_make_keys_of_the_stages_sums(split):
+    offsets = tf.constant([[0, 5]], tf.int64)
+    _, _, draft = split(PAIR, lambda m, ids: tf.reduce_sum(tf.gather(m.rows, ids % 5 + offsets), 1) @ m.head)
+
+    assert all(f.input.startswith("stage.") for f in draft.features)
+    assert [f.kind for f in draft.features] == ["id", "id"]
+
+
+def test_two_lookups_of_one_variable_share_one_table(split):
+    def both(m, ids):
+        first, second = tf.split(ids, 2, axis=1)
+        rows = [tf.squeeze(tf.gather(m.rows, part), 1) for part in (first, second)]
+        return tf.add_n(rows) @ m.head
+
+    _, _, draft = split(PAIR, both)
+    assert list(draft.tables) == ["rows"]
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_a_sparse_lookup_is_pooled_from_the_clients_ids(split, combiner):
+    def pooled(m, ids):
+        return tf.nn.embedding_lookup_sparse(m.rows, ids.to_sparse(), None, combiner=combiner) @ m.head
+
+    _, found, draft = split(LIST, pooled)
+    assert [(f.kind, f.combiner, f.input) for f in draft.features] == [("ids", combiner, "value")]
+    assert isinstance(found.ports[0].how, Pool)
+    assert draft.stage is None
+
+
+def test_a_lookup_of_the_first_few_ids_only_is_pooled_from_the_stages(split):
+    def first_two(m, ids):
+        return tf.nn.safe_embedding_lookup_sparse(m.rows, ids[:, :2].to_sparse(), combiner="sum") @ m.head
+
+    _, _, draft = split(LIST, first_two)
+    pools = [f for f in draft.features if f.kind == "ids"]
+    assert [f.input.startswith("stage.") for f in pools] == [True]
+
+
+def test_a_float_is_a_block_as_it_is_and_its_arithmetic_is_dense(split):
+    spec = tf.TensorSpec([None, 4], name="values")
+    importer, _, draft = split(spec, lambda m, x: tf.nn.relu(tf.math.log1p(tf.abs(x)) @ m.head))
+
+    assert [(f.kind, f.width, f.input) for f in draft.features] == [("floats", 4, "values")]
+    assert importer.graph.weights.keys() == {"head"}
+    assert not draft.tables
+    assert draft.stage is None
+
+
+def test_the_dense_graph_computes_gelu_without_erfc(split):
+    spec = tf.TensorSpec([None, 4], name="values")
+    importer, _, _ = split(spec, lambda m, x: tf.math.erfc(x) @ m.head)
+    x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+
+    wanted = tf.math.erfc(x) @ variable(2, 4, 1, name="h")
+    np.testing.assert_allclose(importer.graph.run(x)["score"], wanted, atol=1e-6)
+
+
+def test_a_model_that_takes_no_made_up_input_takes_given_ones(tmp_path):
+    class Model(tf.Module):
+        @tf.function(input_signature=[WORDS])
+        def score(self, words):
+            return {"score": tf.strings.to_number(tf.strings.regex_replace(words, "EUR", ""))}
+
+    module = Model()
+    source, repository = saved(module, tmp_path / "model", module.score), tmp_path / "repository"
+    with pytest.raises(BadInput, match="no inputs could be made up that the model takes: give some with --samples"):
+        import_model(source, repository, "prices")
+    with pytest.raises(BadInput, match="a list of rows wanted for input 'words'"):
+        import_model(source, repository, "prices", options=Options(samples={"word": ["1"]}))
+
+    import_model(source, repository, "prices", options=Options(samples={"words": ["1EUR", "2.5EUR"]}))

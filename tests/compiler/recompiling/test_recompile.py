@@ -1,0 +1,530 @@
+"""`freshet compile` on versions in a repository: what is committed, when, and what a server makes of it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+import compiler.recompiling.recompile as packaging
+from compiler.dense.dense_graph import DenseGraph
+from compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample
+from compiler.recompiling.recompile import Options, compile_version, find_version
+from models.training.publish import publish_version
+from models.zoo import deepfm
+from models.zoo.dense_input import Layout
+from processor import PredictRequest, Processor, ProcessorConfig
+from processor.columns import Ragged
+from processor.errors import BadInput, Conflict, Corrupt, NotFound
+from processor.package.delta import Delta
+from processor.package.manifest import Feature, Input, Manifest, Output, Table
+from processor.package.version import MANIFEST, VersionReader
+from tests.packages import open_version
+
+pytestmark = pytest.mark.tensorflow
+
+DIM, USERS = 4, 30
+BOTH = ("onnxruntime", "xla")
+
+
+class Silent:
+    """compiler.recompiling.recompile.Reporter that remembers."""
+
+    def __init__(self):
+        self.told = []
+
+    def begin(self, what, total):
+        self.told.append([what, total, 0])
+
+    def advance(self, done):
+        self.told[-1][2] += done
+
+
+def draft():
+    features = [
+        Feature("user", "id", "user", table="user", side="user", width=DIM),
+        Feature("tags", "ids", "tags", table="tag", combiner="mean", offset=DIM, width=DIM),
+        Feature("a", "float", "floats", 0, offset=2 * DIM),
+        Feature("b", "float", "floats", 1, offset=2 * DIM + 1),
+    ]
+    return Manifest(
+        "ctr",
+        1,
+        "deepfm",
+        1.7e9,
+        [Input("user", "int64"), Input("tags", "int64", ragged=True), Input("floats", "float32", 2)],
+        features,
+        [Table("user", DIM, USERS), Table("tag", DIM, 5, "int8")],
+        [Output("score")],
+        2 * DIM + 2,
+        {},
+        {},
+    )
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A repository with version 1 of a small DeepFM, compiled as publishing does."""
+    root = tmp_path_factory.mktemp("published")
+    random, manifest = np.random.default_rng(3), draft()
+    tables = {
+        t.name: (np.arange(t.rows, dtype=np.int64), random.standard_normal((t.rows, DIM), np.float32) * np.float32(0.2))
+        for t in manifest.tables
+    }
+    model = deepfm.build(Layout.from_features(manifest.features), (8, 4), seed=1)
+    publish_version(root, manifest, 1, tables, DenseGraph.from_keras(model.scores), 1.7e9, buckets=(1, 8))
+    return root
+
+
+@pytest.fixture
+def folder(published, tmp_path):
+    shutil.copytree(published, tmp_path / "repository")
+    return tmp_path / "repository" / "ctr" / "1"
+
+
+def compiled(folder, backends=("onnxruntime",), **options):
+    return compile_version(folder, Options(backends=backends, **options), Silent())
+
+
+def files(folder):
+    return {p.relative_to(folder).as_posix() for p in (folder / "compiled").rglob("*") if p.is_file()}
+
+
+def scores(version, n=5):
+    inputs = {
+        "user": np.arange(n, dtype=np.int64),
+        "tags": Ragged.of([[i % 5, 77] for i in range(n)]),
+        "floats": np.linspace(-1, 1, 2 * n, dtype=np.float32).reshape(n, 2),
+    }
+    replica = version.readers
+    with replica.pinned(0) as state:
+        bound = replica.plan.bind(inputs)
+        bucket = next(b for b in sorted(state.executables) if b >= n)
+        x, out = np.zeros((bucket, replica.plan.width), np.float32), np.empty((bucket, 1), np.float32)
+        counts = np.zeros((2, 2), np.int64)
+        replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, n]]), x, counts)
+        state.executables[bucket].bind(x, {"score": out})()
+    return out[:n, 0]
+
+
+def test_the_manifest_has_the_fastest_of_each_bucket_with_its_cost_and_serves_it(folder):
+    before = scores(open_version(folder))
+    report = compiled(folder, BOTH)
+    reader = VersionReader(folder)
+    reader.verify()
+    manifest = reader.manifest
+    assert {e.bucket for e in manifest.executables} == {1, 8}
+    notes = manifest.notes["compile"]
+    by_bucket = {b: [m for m in notes["measured"] if m["bucket"] == b] for b in (1, 8)}
+    version = open_version(folder)
+    for bucket, measured in by_bucket.items():
+        assert len(measured) == len({"onnxruntime", "xla"} & {m["variant"] for m in measured})
+        best = min(measured, key=lambda m: m["cost_us"])
+        assert version.readers.chosen[bucket].backend == best["variant"]
+        assert version.readers.costs.cost[bucket] == pytest.approx(best["cost_us"] * 1e-6)
+    assert set(notes["flip_ms"]) == {m["variant"] for m in notes["measured"]}
+    assert report.manifest == manifest
+    np.testing.assert_allclose(scores(version), before, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["openvino", "xla"])
+def test_machine_code_serves_deltas_with_dense_weights_without_a_compile(backend, folder):
+    pytest.importorskip({"openvino": "openvino", "xla": "jaxlib"}[backend], reason="the library is not installed")
+    plain = open_version(folder)
+    wanted = [scores(plain)]
+    dense = {name: array * np.float32(1.3) for name, array in VersionReader(folder).dense().items()}
+    delta = Delta("ctr", 1, 1, 0, {}, dense, published_at=1.7e9)
+    plain.apply(delta)
+    wanted.append(scores(plain))
+
+    compiled(folder, (backend,))
+    version = open_version(folder)
+    assert {e.backend for e in version.readers.chosen.values()} == {backend}
+    for step, reference in enumerate(wanted):
+        if step:
+            version.apply(delta)
+        np.testing.assert_allclose(scores(version), reference, atol=1e-5)
+    version.rollback(0)
+    np.testing.assert_allclose(scores(version), wanted[0], atol=1e-5)
+
+
+def test_a_reader_of_the_old_manifest_still_finds_all_of_its_files(folder):
+    before = VersionReader(folder)
+    compiled(folder, BOTH, buckets=(2, 16))
+    for entry in before.manifest.executables:
+        assert before.file(entry.file)
+    scores(open_version(folder))
+    middle = VersionReader(folder)
+    compiled(folder, buckets=(4,))
+    for entry in middle.manifest.executables:
+        assert middle.file(entry.file)
+    assert not any(e.file in files(folder) for e in before.manifest.executables if "b1." in e.file)
+    assert [e.bucket for e in VersionReader(folder).manifest.executables] == [4]
+
+
+def test_the_manifest_is_replaced_by_one_rename_while_others_read_it(folder):
+    stop, seen, broken = threading.Event(), set(), []
+
+    def read():
+        while not stop.is_set():
+            try:
+                reader = VersionReader(folder)
+                for entry in reader.manifest.executables:
+                    reader.file(entry.file)
+                seen.add(tuple(e.bucket for e in reader.manifest.executables))
+            except Exception as error:
+                broken.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        for buckets in ((2, 8), (1, 4)):
+            compiled(folder, buckets=buckets)
+    finally:
+        stop.set()
+        thread.join()
+    assert broken == []
+    assert (1, 8) in seen
+
+
+LADDER = (1, 16, 64, 128)
+
+
+@pytest.fixture(scope="module")
+def divided(tmp_path_factory):
+    """A repository with version 1 of a model half of whose features are the user's."""
+    root = tmp_path_factory.mktemp("divided")
+    random = np.random.default_rng(5)
+    features = [
+        Feature("item", "id", "item", side="item", table="user", width=8),
+        Feature("user", "id", "user", side="user", table="user", offset=8, width=8),
+        Feature("age", "float", "age", side="user", offset=16),
+        Feature("price", "float", "price", side="item", offset=17),
+    ]
+    inputs = [Input("item", "int64"), Input("user", "int64"), Input("age", "float32"), Input("price", "float32")]
+    table = Table("user", 8, USERS)
+    manifest = Manifest("m", 1, "deepfm", 1.7e9, inputs, features, [table], [Output("score")], 18, {}, {})
+    rows = {"user": (np.arange(USERS, dtype=np.int64), random.standard_normal((USERS, 8), np.float32))}
+    model = deepfm.build(Layout.from_features(features), (64, 16), seed=2)
+    publish_version(root, manifest, 1, rows, DenseGraph.from_keras(model.scores), 1.7e9, buckets=LADDER)
+    return root
+
+
+def asked(n, users=1):
+    random = np.random.default_rng(n)
+    return {
+        "item": random.integers(0, USERS + 3, n),
+        "user": random.integers(0, USERS + 3, users),
+        "age": random.standard_normal(users).astype(np.float32),
+        "price": random.standard_normal(n).astype(np.float32),
+    }
+
+
+def served(repository, *requests):
+    """Scores of the requests, divided wherever they can be; and how many were."""
+    with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
+        once = processor.replica("m").once
+        if once is not None:
+            once.pays = lambda rows: True
+        scores = [processor.process(PredictRequest("m", r)).outputs["score"] for r in requests]
+        return scores, processor.group_stats()["default"].work.user_once
+
+
+def roles(repository):
+    found = {}
+    for entry in VersionReader(repository / "m" / "1").manifest.executables:
+        found.setdefault(entry.role, set()).add(entry.bucket)
+    return found
+
+
+def test_the_users_part_is_compiled_too_with_the_same_scores(divided, tmp_path):
+    repository = tmp_path / "repository"
+    shutil.copytree(divided, repository)
+    requests = [asked(1), asked(7), asked(64), asked(150), asked(70, users=70)]
+    wanted, by_parts = served(repository, *requests)
+    assert by_parts == 4
+    before = VersionReader(repository / "m" / "1").manifest
+
+    report = compile_version(repository / "m" / "1", Options(backends=BOTH), Silent())
+
+    got, again = served(repository, *requests)
+    assert again == by_parts
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert roles(repository) == {"whole": set(LADDER), "user": {1, 4, 16}, "candidate": {64, 128}}
+    assert report.manifest.user_width == before.user_width > 0
+    notes = report.manifest.notes["compile"]
+    assert {m["bucket"] for m in notes["parts"]["candidate"]} == {64, 128}
+    assert any(line.startswith("user-once: ") for line in notes["passes"])
+    assert set(report.others) == {"user", "candidate"}
+
+
+def test_a_compile_replaces_only_the_roles_that_change(divided, tmp_path):
+    repository = tmp_path / "repository"
+    shutil.copytree(divided, repository)
+    folder = repository / "m" / "1"
+    named = {e.role: {} for e in VersionReader(folder).manifest.executables}
+    for entry in VersionReader(folder).manifest.executables:
+        named[entry.role][entry.bucket] = (entry.file, (folder / entry.file).stat().st_mtime_ns)
+
+    compile_version(folder, Options(backends=("onnxruntime",), buckets=(1, 64, 128)), Silent())
+
+    for entry in VersionReader(folder).manifest.executables:
+        # What was compiled from the same graph is the same file, untouched.
+        assert named[entry.role][entry.bucket] == (entry.file, (folder / entry.file).stat().st_mtime_ns)
+    assert roles(repository) == {"whole": {1, 64, 128}, "user": {1, 4, 16}, "candidate": {64, 128}}
+
+    compile_version(folder, Options(backends=("onnxruntime",), buckets=(1, 8)), Silent())
+
+    assert roles(repository) == {"whole": {1, 8}}
+    assert VersionReader(folder).manifest.user_width == 0
+    wanted, by_parts = served(divided, asked(20), asked(70))
+    got, none = served(repository, asked(20), asked(70))
+    assert (by_parts, none) == (2, 0)
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_a_split_that_no_backend_has_words_for_is_left_out_and_said(divided, tmp_path, monkeypatch):
+    repository = tmp_path / "repository"
+    shutil.copytree(divided, repository)
+    build = packaging.build
+
+    def refuse(lowered, bucket, folder, role="whole"):
+        if role == "candidate":
+            raise BadInput("no words")
+        return build(lowered, bucket, folder, role)
+
+    monkeypatch.setattr(packaging, "build", refuse)
+    report = compile_version(repository / "m" / "1", Options(backends=("onnxruntime",)), Silent())
+
+    assert roles(repository) == {"whole": set(LADDER)}
+    assert report.manifest.user_width == 0
+    assert any("user-once: left out: no backend could compile the candidate's part" in p for p in report.passes)
+    assert served(repository, asked(70))[1] == 0
+
+
+def test_one_compile_at_a_time(folder):
+    with packaging._alone(folder), pytest.raises(Conflict, match="another compile of this version is at work"):
+        compiled(folder)
+    compiled(folder, buckets=(4,))
+
+
+def test_a_compile_that_fails_leaves_the_version_as_it_was(folder, monkeypatch):
+    manifest, before = (folder / MANIFEST).read_bytes(), files(folder)
+    monkeypatch.setattr(packaging, "calibrate", lambda *a, **k: (_ for _ in ()).throw(BadInput("no")))
+    with pytest.raises(BadInput, match="no"):
+        compiled(folder, BOTH, buckets=(3, 9))
+    assert (folder / MANIFEST).read_bytes() == manifest
+    assert files(folder) == before
+    scores(open_version(folder))
+
+
+def test_backends_that_are_missing_are_named_and_the_others_compiled(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    report = compiled(folder, ("openvino", "onnxruntime"))
+    assert report.skipped == ["backend openvino: the library openvino is not installed: pip install freshet[openvino]"]
+    assert {e.backend for e in report.manifest.executables} == {"onnxruntime"}
+    with pytest.raises(BadInput, match="backends: none can be compiled here: backend openvino: the library"):
+        compiled(folder, ("openvino",))
+
+
+def test_a_precision_that_the_processor_lacks_is_skipped_with_the_reason(folder, monkeypatch):
+    pytest.importorskip("openvino", reason="the openvino extra is not installed")
+    from compiler.backends import openvino
+    from processor.machine import Machine
+
+    monkeypatch.setattr(openvino, "this_machine", lambda: Machine(frozenset({"x86_64"}), "old"))
+    report = compiled(folder, ("openvino:bfloat16", "onnxruntime"), buckets=(4,))
+    assert report.skipped == ["backend openvino: this machine does not compute in bfloat16"]
+
+
+def test_progress_is_told_part_by_part(folder):
+    reporter = Silent()
+    compile_version(folder, Options(backends=("onnxruntime",), buckets=(1, 2, 4)), reporter)
+    assert reporter.told == [["compiling for onnxruntime", 3, 3], ["measuring", 3, 3]]
+
+
+def parquet(path, **columns):
+    pa = pytest.importorskip("pyarrow", reason="Parquet needs the train extra")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_buckets_come_from_a_sample_of_traffic(folder, tmp_path):
+    sample = parquet(tmp_path / "s.parquet", rows=[5] * 20 + [40] * 70)
+    report = compiled(folder, sample=sample, most=2)
+    assert sorted(report.chosen) == [5, 40]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"n": [1]}, "column 'rows' wanted, got n"),
+        ({"rows": [1.5]}, "whole numbers in column 'rows' wanted, got float64"),
+    ],
+)
+def test_what_is_no_sample_is_refused(columns, message, tmp_path):
+    with pytest.raises(BadInput, match=message):
+        read_sample(parquet(tmp_path / "s.parquet", **columns))
+
+
+def test_a_file_that_is_no_parquet_is_refused(tmp_path):
+    (tmp_path / "s.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(BadInput, match=r"s\.parquet: a Parquet file wanted"):
+        read_sample(tmp_path / "s.parquet")
+
+
+def test_labelled_rows_become_what_a_request_of_them_would(folder, tmp_path):
+    n = 6
+    floats = np.linspace(-1, 1, 2 * n, dtype=np.float32).reshape(n, 2)
+    path = parquet(
+        tmp_path / "d.parquet",
+        user=list(range(n)),
+        tags=[[i % 5, 77] for i in range(n)],
+        a=floats[:, 0],
+        b=floats[:, 1],
+        clicked=[0, 1] * 3,
+    )
+    reader = VersionReader(folder)
+    labelled = read_labelled(reader, path, "clicked")
+    assert labelled.labels.tolist() == [0, 1] * 3
+    graph = DenseGraph.load(folder / "graph", reader.dense())
+    np.testing.assert_allclose(graph.run(labelled.x)["score"][:, 0], scores(open_version(folder), n), atol=1e-5)
+    report = compiled(folder, data=path, label="clicked")
+    assert report.manifest.notes["compile"]["auc_change"] == {"onnxruntime": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clicked": [0, 2]}, "column 'clicked': 0 or 1 wanted"),
+        ({"label": [0, 1]}, "column 'clicked' wanted"),
+        ({"a": None}, "column 'a' wanted"),
+        ({"tags": [1, 2]}, "column 'tags': a list a row wanted"),
+        ({"user": [[1], [2]]}, "column 'user': one value a row wanted"),
+    ],
+)
+def test_labelled_rows_that_do_not_fit_are_refused(change, message, folder, tmp_path):
+    columns = {"user": [1, 2], "tags": [[1], [2]], "a": [0.1, 0.2], "b": [0.1, 0.2], "clicked": [0, 1]} | change
+    if "label" in change:
+        del columns["clicked"]
+    path = parquet(tmp_path / "d.parquet", **{k: v for k, v in columns.items() if v is not None})
+    with pytest.raises(BadInput, match=message):
+        read_labelled(VersionReader(folder), path, "clicked")
+
+
+def test_drawn_rows_are_of_the_tables(folder):
+    reader = VersionReader(folder)
+    x = drawn_rows(reader, 200)
+    users = reader.tensors("tables/user.safetensors")["rows"]
+    assert x.shape == (200, reader.manifest.width)
+    assert all((users == row).all(1).any() for row in x[:, :DIM])
+    np.testing.assert_array_equal(x, drawn_rows(reader, 200))
+    assert abs(x[:, 2 * DIM :].std() - 1) < 0.2
+
+
+def test_rows_without_pooling_are_drawn_with_their_mask(folder):
+    manifest = VersionReader(folder).manifest
+    feature = Feature("t", "ids", "tags", table="tag", combiner="none", max_length=3, width=3 * (DIM + 1))
+
+    class Reader:
+        tensors = VersionReader(folder).tensors
+
+    Reader.manifest = replace(manifest, features=[feature], width=feature.width)
+    x = drawn_rows(Reader(), 100)
+    mask = x[:, 3 * DIM :]
+    assert set(np.unique(mask)) == {0.0, 1.0}
+    present = (x[:, : 3 * DIM].reshape(100, 3, DIM) != 0).any(2)
+    np.testing.assert_array_equal(present, mask.astype(bool))
+
+
+def test_a_tampered_or_truncated_executable_is_replaced_at_load(folder, monkeypatch):
+    pytest.importorskip("jaxlib", reason="the xla extra is not installed")
+    honest = packaging.calibrate
+
+    def favouring(*arguments, **options):
+        found = honest(*arguments, **options)
+        found.measured = [replace(e, cost_us=0.1) if e.sha256 else e for e in found.measured]
+        return found
+
+    monkeypatch.setattr(packaging, "calibrate", favouring)
+    compiled(folder, BOTH, buckets=(8,))
+    reader = VersionReader(folder)
+    assert [e.backend for e in reader.manifest.executables] == ["xla", "onnxruntime"]
+    wanted = scores(open_version(folder))
+    path = folder / reader.manifest.executables[0].file
+    whole = path.read_bytes()
+    for damage in (lambda: os.truncate(path, 100), lambda: path.write_bytes(whole[:-1] + b"\0"), path.unlink):
+        path.write_bytes(whole)
+        damage()
+        version = open_version(folder)
+        assert version.readers.chosen[8].backend == "onnxruntime"
+        np.testing.assert_allclose(scores(version), wanted, atol=1e-5)
+
+
+def test_a_foreign_executable_is_compiled_anew_without_tensorflow(folder):
+    pytest.importorskip("jaxlib", reason="the xla extra is not installed")
+    compiled(folder, ("xla",), buckets=(8,))
+    wanted = scores(open_version(folder))
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    manifest["executables"][0]["features"].append("avx9000")
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    np.save(folder.parent / "wanted.npy", wanted)
+    code = (
+        "import sys; sys.modules['tensorflow'] = sys.modules['jax'] = None\n"
+        "from pathlib import Path; import numpy as np\n"
+        "from processor.columns import Ragged\n"
+        "from processor.engine import PredictRequest, Processor, ProcessorConfig\n"
+        f"root = Path({str(folder.parent)!r})\n"
+        "with Processor.initialize(ProcessorConfig(str(root.parent), sessions=1)) as p:\n"
+        "    floats = np.linspace(-1, 1, 10, dtype=np.float32).reshape(5, 2)\n"
+        "    tags = Ragged.of([[i % 5, 77] for i in range(5)])\n"
+        "    inputs = {'user': np.arange(5), 'tags': tags, 'floats': floats}\n"
+        "    got = p.process(PredictRequest('ctr', inputs)).outputs['score'][:, 0]\n"
+        "np.testing.assert_allclose(got, np.load(root / 'wanted.npy'), atol=1e-5)\n"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "foreign: compiled for a processor with avx9000" in done.stderr
+
+
+def test_versions_are_found_by_folder_or_by_name(folder):
+    root = folder.parents[1]
+    assert find_version(str(folder), None, None) == folder
+    assert find_version("ctr", str(root), None) == folder
+    assert find_version("ctr", str(root), 1) == folder
+    for target, repository, version, message in (
+        ("ctr", str(root), 2, "model 'ctr' version 2 is not in the repository"),
+        ("other", str(root), None, "model 'other' is not in the repository"),
+        (str(root), None, None, "no version of a model"),
+    ):
+        with pytest.raises(NotFound, match=message):
+            find_version(target, repository, version)
+    with pytest.raises(BadInput, match="version: wanted only together with --repository"):
+        find_version(str(folder), None, 1)
+
+
+def test_a_version_without_a_graph_or_with_a_damaged_table_is_refused(folder):
+    table = folder / "tables/user.safetensors"
+    whole = table.read_bytes()
+    table.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(Corrupt, match="does not match its checksum"):
+        compiled(folder)
+    table.write_bytes(whole)
+    manifest = VersionReader(folder).manifest
+    bare = replace(manifest, files={n: f for n, f in manifest.files.items() if not n.startswith("graph/")})
+    (folder / MANIFEST).write_bytes(bare.to_json())
+    with pytest.raises(BadInput, match="version 1 of 'ctr' has no graph to compile"):
+        compiled(folder)

@@ -1,0 +1,46 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+pytestmark = pytest.mark.tensorflow
+
+
+def run(code):
+    root = Path(__file__).parents[2]
+    return subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+
+
+def test_importing_and_using_tensorflow_prints_nothing():
+    done = run("from compiler.frameworks import tf; tf.constant(1.0) + 1")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_is_no_chatter_still_reaches_standard_error():
+    done = run(
+        "import os\n"
+        "from compiler import frameworks\n"
+        "with frameworks._without_chatter():\n"
+        "    os.write(2, b'oneDNN custom operations are on\\nkept\\n')\n"
+    )
+
+    assert done.stderr == "kept\n"
+
+
+def test_a_process_without_standard_error_can_import_it_too():
+    assert run("import os; os.close(2); from compiler.frameworks import tf").returncode == 0
+
+
+def test_missing_tensorflow_is_one_clear_line():
+    done = run(
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "try:\n    import compiler.frameworks\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+
+    wanted = "BadInput training and compiling need TensorFlow and Keras: install freshet[train]\n"
+    assert done.stdout == wanted

@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+
+from loadtest.live.delta_files import generation_of, pending, publish
+from loadtest.live.score_plan import CLEAR, TOLERANCE, Mixed, Plan, WrongReply, build, moved
+from tests.loadtest.packages import IDS, table_rows, write_delta, write_package
+
+STEPS = 6
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return build(write_package(tmp_path), write_deltas(tmp_path), requests=3, rows=4)
+
+
+def write_deltas(folder):
+    """Each moves every row of one table."""
+    random = np.random.default_rng(1)
+    return [
+        write_delta(folder / f"{step}.safetensors", step, IDS, random.standard_normal((4, 2)), table="ab"[step % 2])
+        for step in range(1, STEPS + 1)
+    ]
+
+
+def test_every_request_has_scores_for_every_generation(plan):
+    assert plan.expected.shape == (STEPS + 1, 3, 4)
+    assert plan.inputs["ids"].shape == (3, 4, 2)
+    assert (plan.model, plan.version, plan.first_step, plan.requests) == ("tiny", 3, 0, 3)
+    assert moved(plan).min() > 0
+
+
+def test_scores_of_the_named_generation_pass_and_those_of_any_other_are_mixed(plan):
+    for step in range(STEPS + 1):
+        plan.check(1, f"3.{step}", plan.expected[step, 1] + TOLERANCE / 2)
+    for step in range(STEPS):
+        with pytest.raises(Mixed):
+            plan.check(1, f"3.{step}", plan.expected[step + 1, 1])
+
+
+def test_one_row_of_another_generation_is_enough_to_be_mixed(plan):
+    row = np.abs(plan.expected[2, 0] - plan.expected[1, 0]).argmax()
+    scores = plan.expected[1, 0].copy()
+    scores[row] = plan.expected[2, 0, row]
+    with pytest.raises(Mixed):
+        plan.check(0, "3.1", scores)
+
+
+def test_scores_that_are_no_numbers_are_mixed(plan):
+    with pytest.raises(Mixed):
+        plan.check(0, "3.0", np.full(4, np.nan, np.float32))
+
+
+@pytest.mark.parametrize("generation", [None, "", "3", "3.", "3.99", "3.-1", "2.1", "x.y"])
+def test_a_generation_that_no_delta_made_is_a_wrong_reply(plan, generation):
+    with pytest.raises(WrongReply, match="generation") as caught:
+        plan.check(0, generation, plan.expected[0, 0])
+    assert not isinstance(caught.value, Mixed)
+
+
+def test_a_reply_of_too_few_scores_is_a_wrong_reply(plan):
+    with pytest.raises(WrongReply, match="4 scores wanted, got 3"):
+        plan.check(0, "3.0", plan.expected[0, 0, :3])
+
+
+def test_deltas_that_move_no_score_are_refused(tmp_path):
+    folder = write_package(tmp_path)
+    still = [write_delta(tmp_path / "1.safetensors", 1, IDS, table_rows(0))]
+    with pytest.raises(ValueError, match="must move"):
+        build(folder, still, requests=2, rows=2)
+
+
+def test_a_plan_comes_back_from_its_file_as_it_was(plan, tmp_path):
+    plan.save(tmp_path / "plan.safetensors")
+    read = Plan.load(tmp_path / "plan.safetensors")
+    assert (read.model, read.version, read.first_step) == (plan.model, plan.version, plan.first_step)
+    assert (read.expected == plan.expected).all()
+    assert all((read.inputs[name] == values).all() for name, values in plan.inputs.items())
+
+
+def test_the_one_row_of_the_prober_is_one_of_the_plans_that_deltas_move(plan):
+    one = plan.one_row()
+    assert one.expected.shape == (STEPS + 1, 1, 1)
+    assert one.columns(0)["ids"].shape == (1, 2)
+    assert (np.abs(np.diff(one.expected[:, 0, 0])) > CLEAR).any()
+    one.check(0, "3.2", one.expected[2, 0])
+
+
+def test_pending_deltas_come_by_ascending_step(tmp_path):
+    deltas = write_deltas(tmp_path)
+    for name in ("notes.txt", ".7.safetensors", "x.safetensors"):
+        (tmp_path / name).write_bytes(b"")
+    assert [d.step for d in pending(tmp_path, 2)] == [3, 4, 5, 6]
+    assert generation_of(deltas[4]) == "3.5"
+
+
+def test_a_published_delta_appears_whole_and_alone(tmp_path):
+    publish(b"delta", tmp_path, 4)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"4.safetensors": b"delta"}

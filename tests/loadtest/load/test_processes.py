@@ -1,0 +1,29 @@
+import os
+import subprocess
+import sys
+
+from loadtest.load.processes import pss_nbytes, tree
+
+
+def test_a_tree_is_a_process_and_its_descendants(tmp_path):
+    for pid, parent, name in ((1, 0, "init"), (10, 1, "a (b) c"), (11, 10, "x"), (12, 11, "y"), (20, 1, "z")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 1 1")
+    (tmp_path / "13").mkdir()
+    (tmp_path / "self").mkdir()
+    assert tree(10, tmp_path) == [10, 11, 12]
+
+
+def test_memory_is_summed_and_a_process_that_has_gone_counts_nothing(tmp_path):
+    (tmp_path / "10").mkdir()
+    (tmp_path / "10" / "smaps_rollup").write_text("0-f rollup\nRss: 900 kB\nPss: 300 kB\nPss_Anon: 200 kB\n")
+    assert pss_nbytes([10, 11], tmp_path) == 300 * 1024
+
+
+def test_it_sees_a_real_child():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert child.pid in tree(os.getpid())
+        assert pss_nbytes([child.pid]) > 1 << 20
+    finally:
+        child.communicate(b"\n")

@@ -1,0 +1,377 @@
+import gzip
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models.data.source import Field
+from models.data.tabular import open_table
+from processor.errors import BadInput
+from tests.models.data.sources import check_batches, joined, plain
+
+FIELDS = [
+    Field("user", "id"),
+    Field("city", "string"),
+    Field("price", "float"),
+    Field("seen", "ids"),
+    Field("tags", "strings"),
+]
+quick = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def clicks(rows: int) -> pa.Table:
+    at = range(rows)
+    return pa.table({
+        "click": pa.array([i % 3 == 0 for i in at]),
+        "user": pa.array([i * 7 for i in at], pa.int32()),
+        "unused": pa.array(["x" * 50] * rows),
+        "tags": pa.array([[f"t{j}" for j in range(i % 4)] for i in at], pa.list_(pa.string())),
+        "city": pa.array([f"city {i % 5}" if i % 5 else None for i in at]),
+        "price": pa.array([i / 2 if i % 7 else None for i in at]),
+        "seen": pa.array([[i, -i] if i % 2 else None for i in at], pa.list_(pa.int64())),
+        "ts": pa.array([1_700_000_000_000 + 250 * i for i in at], pa.timestamp("ms")),
+    })  # fmt: skip
+
+
+def write_csv(path: Path, table: pa.Table, header: bool = True) -> None:
+    """The table as CSV text: lists joined by '|', nulls empty."""
+    cells = []
+    for name in table.column_names:
+        values = table[name].to_pylist()
+        if pa.types.is_list(table[name].type):
+            values = ["|".join(str(v) for v in row or []) for row in values]
+        cells.append(["" if v is None else str(v) for v in values])
+    lines = [table.column_names] * header + list(zip(*cells))
+    text = "".join(",".join(f'"{c}"' if " " in c else c for c in line) + "\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+
+
+def save(path: Path, table: pa.Table) -> str:
+    if ".csv" in path.name:
+        write_csv(path, table)
+        return "csv"
+    pq.write_table(table, path, row_group_size=37)
+    return "parquet"
+
+
+def expected(rows: int) -> dict[str, list]:
+    table = clicks(rows).to_pydict()
+    return {
+        "user": table["user"],
+        "city": [(c or "").encode() for c in table["city"]],
+        "price": table["price"],
+        "seen": [s or [] for s in table["seen"]],
+        "tags": [[t.encode() for t in tags] for tags in table["tags"]],
+        "label": [float(c) for c in table["click"]],
+        "time": [1_700_000_000 + i / 4 for i in range(rows)],
+    }
+
+
+@pytest.mark.parametrize("name", ["clicks.parquet", "clicks.csv", "clicks.csv.gz"])
+def test_every_column_arrives_whole_and_in_order(tmp_path, name):
+    form = save(tmp_path / name, clicks(100))
+    source = open_table(str(tmp_path / name), form, "click", "ts", FIELDS)
+
+    assert joined(list(source.batches(33))) == expected(100)
+    assert source.count_rows() == 100
+
+
+@pytest.mark.parametrize("name", ["clicks.parquet", "clicks.csv"])
+@pytest.mark.parametrize("rows", [1, 10, 37, 64, 1000])
+def test_a_resumed_reader_yields_the_batches_that_are_left(tmp_path, name, rows):
+    form = save(tmp_path / name, clicks(110 if rows > 1 else 12))
+    source = open_table(str(tmp_path / name), form, "click", "ts", FIELDS)
+
+    check_batches(source, rows, source.count_rows())
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_the_files_of_a_folder_or_glob_are_one_stream_in_the_order_of_their_names(tmp_path, suffix):
+    table = clicks(90)
+    for i, part in enumerate([table.slice(0, 25), table.slice(25, 0), table.slice(25, 40), table.slice(65)]):
+        form = save(tmp_path / f"part-{i}.{suffix}", part)
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / f".part-0.{suffix}").write_text("not data")
+    for path in (tmp_path, tmp_path / f"part-*.{suffix}"):
+        source = open_table(str(path), form, "click", "ts", FIELDS)
+
+        assert joined(list(source.batches(16))) == expected(90)
+        check_batches(source, 16, 90)
+
+
+def test_files_may_differ_in_the_width_of_their_types(tmp_path):
+    for i, t in enumerate([pa.int32(), pa.uint8(), pa.int64()]):
+        pq.write_table(pa.table({"user": pa.array([i], t), "click": [i % 2]}), tmp_path / f"{i}.parquet")
+    source = open_table(str(tmp_path), "parquet", "click", "", FIELDS[:1])
+
+    (batch,) = source.batches(10)
+    assert batch.columns["user"].tolist() == [0, 1, 2]
+    assert batch.time is None
+
+
+def test_parquet_columns_that_no_feature_needs_are_not_read(tmp_path):
+    path = tmp_path / "clicks.parquet"
+    pq.write_table(clicks(100), path, compression="none", use_dictionary=False)
+    meta = pq.read_metadata(path).row_group(0)
+    (unused,) = (c for c in map(meta.column, range(meta.num_columns)) if c.path_in_schema == "unused")
+    with open(path, "r+b") as file:
+        file.seek(unused.data_page_offset)
+        file.write(b"\xff" * unused.total_compressed_size)
+
+    source = open_table(str(path), "parquet", "click", "ts", FIELDS)
+    assert joined(list(source.batches(33))) == expected(100)
+    damaged = open_table(str(path), "parquet", "click", "ts", [Field("unused", "string")])
+    with pytest.raises(BadInput, match=r"clicks\.parquet: a Parquet file wanted, could not read it"):
+        list(damaged.batches(33))
+
+
+def test_csv_columns_that_no_feature_needs_are_not_decoded(tmp_path):
+    path = tmp_path / "clicks.csv"
+    path.write_bytes(b"user,unused,click\n1,5,0\n2,\xff\xfe,1\n")
+    source = open_table(str(path), "csv", "click", "", FIELDS[:1])
+
+    assert joined(list(source.batches(10))) == {"user": [1, 2], "label": [0.0, 1.0]}
+
+
+def test_parquet_is_streamed_and_not_read_whole(tmp_path):
+    path, rows = tmp_path / "large.parquet", 400_000
+    # Random numbers, so that no encoding shrinks them.
+    wide = np.random.default_rng(0).integers(0, 2**62, (8, rows))
+    table = pa.table({f"c{i}": c for i, c in enumerate(wide)} | {"click": np.zeros(rows)})
+    pq.write_table(table, path, row_group_size=20_000, compression="none", use_dictionary=False)
+    del table
+    source = open_table(str(path), "parquet", "click", "", [Field(f"c{i}", "id") for i in range(8)])
+    before = pa.total_allocated_bytes()
+    most = 0
+    for i, batch in enumerate(source.batches(4096)):
+        most = max(most, pa.total_allocated_bytes() - before)
+        assert batch.columns["c3"][0] == wide[3, i * 4096]
+
+    assert most < wide.nbytes / 2
+
+
+def test_dictionary_and_large_columns_of_parquet_arrive(tmp_path):
+    path = tmp_path / "x.parquet"
+    city = pa.array(["a", "bb", None, "a"]).dictionary_encode()
+    tags = pa.array([["x"], None, [], ["y", "zz"]], pa.large_list(pa.large_string()))
+    pq.write_table(pa.table({"city": city, "tags": tags, "click": [0, 1, 0, 1]}), path)
+    source = open_table(str(path), "parquet", "click", "", [Field("city", "string"), Field("tags", "strings")])
+
+    (batch,) = source.batches(10)
+    assert plain(batch.columns["city"]) == [b"a", b"bb", b"", b"a"]
+    assert plain(batch.columns["tags"]) == [[b"x"], [], [], [b"y", b"zz"]]
+
+
+@quick
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.none() | st.text(max_size=6),
+            st.none() | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4),
+            st.none() | st.lists(st.none() | st.text(max_size=4), max_size=4),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    size=st.integers(1, 12),
+    group=st.integers(1, 12),
+    packed=st.booleans(),
+)
+def test_strings_and_ragged_rows_survive_parquet(tmp_path, rows, size, group, packed):
+    name, ids, tags = zip(*rows)
+    columns = {
+        "name": pa.array(name, pa.string()),
+        "ids": pa.array(ids, pa.list_(pa.int64())),
+        "tags": pa.array(tags, pa.list_(pa.string())),
+        "y": np.zeros(len(rows)),
+    }
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table(columns), path, row_group_size=group, use_dictionary=packed)
+    fields = [Field("name", "string"), Field("ids", "ids"), Field("tags", "strings")]
+    read = joined(list(open_table(str(path), "parquet", "y", "", fields).batches(size)))
+
+    assert read["name"] == [(n or "").encode() for n in name]
+    assert read["ids"] == [i or [] for i in ids]
+    assert read["tags"] == [[(t or "").encode() for t in row or []] for row in tags]
+
+
+@quick
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=6),
+            st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3),
+            st.floats(-1e6, 1e6, width=32),
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    size=st.integers(1, 7),
+)
+def test_strings_ids_and_numbers_survive_csv(tmp_path, rows, size):
+    path = tmp_path / "x.csv"
+    lines = ["name,ids,x,y"]
+    for name, ids, x in rows:
+        quoted = name.replace('"', '""')
+        lines.append(f'"{quoted}",{"|".join(map(str, ids))},{x!r},1')
+    path.write_text("\n".join(lines), encoding="utf-8")
+    fields = [Field("name", "string"), Field("ids", "ids"), Field("x", "float")]
+    read = joined(list(open_table(str(path), "csv", "y", "", fields).batches(size)))
+
+    assert read["name"] == [name.encode() for name, _, _ in rows]
+    assert read["ids"] == [ids for _, ids, _ in rows]
+    assert read["x"] == [x for _, _, x in rows]
+
+
+def test_blank_lines_and_tabs_in_csv_do_not_shift_a_resumed_reader(tmp_path):
+    path = tmp_path / "x.tsv"
+    path.write_text("user\tclick\n1\t0\n\n2\t1\n\n\n3\t0\n4\t1\n")
+    source = open_table(str(path), "csv", "click", "", FIELDS[:1])
+
+    assert joined(list(source.batches(2)))["user"] == [1, 2, 3, 4]
+    check_batches(source, 2, 4)
+
+
+def test_csv_times_may_be_dates_or_numbers(tmp_path):
+    for name, cells in {
+        "a.csv": ["2024-01-01 00:00:00", "2024-01-01 00:00:01"],
+        "b.csv": ["1704067200", "1704067201"],
+    }.items():
+        (tmp_path / name).write_text(f"user,click,ts\n1,true,{cells[0]}\n2,false,{cells[1]}\n")
+        (batch,) = open_table(str(tmp_path / name), "csv", "click", "ts", FIELDS[:1]).batches(5)
+
+        assert batch.time.tolist() == [1704067200.0, 1704067201.0]
+        assert batch.label.tolist() == [1.0, 0.0]
+
+
+def refusal(path: Path, form: str, fields: list[Field] = FIELDS[:1], time: str = "") -> str:
+    """The one line by which a table is refused, at opening or while reading."""
+    with pytest.raises(BadInput) as caught:
+        list(open_table(str(path), form, "click", time, fields).batches(10))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_missing_column_is_refused_with_the_nearest_name(tmp_path):
+    form = save(tmp_path / "c.parquet", clicks(3))
+
+    assert refusal(tmp_path / "c.parquet", form, [Field("usr", "id")]) == (
+        "column 'usr': wanted once in c.parquet, got 0 of that name (did you mean 'user'?)"
+    )
+
+
+def test_a_column_that_occurs_twice_is_refused(tmp_path):
+    (tmp_path / "c.csv").write_text("user,user,click\n1,2,0\n")
+
+    assert refusal(tmp_path / "c.csv", "csv") == "column 'user': wanted once in c.csv, got 2 of that name"
+
+
+def test_a_column_of_a_wrong_type_is_refused_before_any_batch(tmp_path):
+    form = save(tmp_path / "c.parquet", clicks(3))
+    with pytest.raises(BadInput, match=r"features\.city: integers wanted for kind 'id', got a column of type string"):
+        open_table(str(tmp_path / "c.parquet"), form, "click", "", [Field("city", "id")])
+
+
+def test_a_null_id_is_refused_by_its_row_in_its_file(tmp_path):
+    for name, users in {"a": [1, 2], "b": [3, None]}.items():
+        pq.write_table(pa.table({"user": users, "click": [0, 1]}), tmp_path / f"{name}.parquet")
+
+    assert refusal(tmp_path, "parquet") == "column 'user': an id wanted, got a null at row 1 of b.parquet"
+
+
+def test_rows_are_counted_from_the_start_of_the_file_after_a_resume_too(tmp_path):
+    pq.write_table(pa.table({"user": [1, 2, 3, 4, None], "click": [0] * 5}), tmp_path / "c.parquet", row_group_size=2)
+    source = open_table(str(tmp_path / "c.parquet"), "parquet", "click", "", FIELDS[:1])
+    with pytest.raises(BadInput, match=r"a null at row 4 of c\.parquet"):
+        list(source.batches(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("user,click\n1,0\nx,1\n", "column 'user': an integer wanted, got 'x' at row 1 of c.csv"),
+        ("user,click\n1,0\n,1\n", "column 'user': an id wanted, got a null at row 1 of c.csv"),
+        ("user,click\n1,0\n2,\n", "column 'click': a label wanted, got a null at row 1 of c.csv"),
+        ("user,click\n1,0\n2,7\n", "column 'click': a label from 0 to 1 wanted, got 7.0 at row 1 of c.csv"),
+        ("user,click\n1,0\n2\n", "c.csv: 2 columns wanted, got 1 at row 1"),
+        ("user,click\n", "c.csv: rows wanted, got an empty table"),
+        ("", "c.csv: rows wanted, got an empty file"),
+    ],
+)
+def test_a_broken_csv_is_refused_in_one_line(tmp_path, text, message):
+    (tmp_path / "c.csv").write_text(text)
+
+    assert refusal(tmp_path / "c.csv", "csv") == message
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path):
+    (tmp_path / "c.csv").write_bytes(b"city,click\nParis,0\nK\xf6ln,1\n")
+
+    assert refusal(tmp_path / "c.csv", "csv", [Field("city", "string")]) == (
+        "column 'city': text wanted, got bytes that are not UTF-8 at row 1 of c.csv"
+    )
+
+
+def test_a_csv_list_with_anything_but_integers_is_refused(tmp_path):
+    (tmp_path / "c.csv").write_text("seen,click\n1|2,0\n3||4,1\n")
+
+    assert refusal(tmp_path / "c.csv", "csv", [Field("seen", "ids")]) == (
+        "column 'seen': integers between '|' wanted, got '3||4' at row 1 of c.csv"
+    )
+
+
+def test_a_truncated_gzip_is_refused(tmp_path):
+    write_csv(tmp_path / "c.csv.gz", clicks(2000))
+    packed = (tmp_path / "c.csv.gz").read_bytes()
+    (tmp_path / "c.csv.gz").write_bytes(packed[: len(packed) // 2])
+
+    assert refusal(tmp_path / "c.csv.gz", "csv").startswith("c.csv.gz: a CSV file wanted, could not read it")
+
+
+def test_a_file_that_is_not_parquet_is_refused(tmp_path):
+    (tmp_path / "c.parquet").write_bytes(b"user,click\n")
+
+    assert refusal(tmp_path / "c.parquet", "parquet").startswith("c.parquet: a Parquet file wanted, could not read it")
+
+
+def test_an_empty_parquet_table_is_refused(tmp_path):
+    form = save(tmp_path / "c.parquet", clicks(0))
+
+    assert refusal(tmp_path / "c.parquet", form) == "c.parquet: rows wanted, got an empty table"
+
+
+def test_a_path_where_nothing_is_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+
+    assert refusal(tmp_path / "gone.csv", "csv").startswith("data.path: a file, folder or glob wanted, got")
+    assert refusal(tmp_path / "*.csv", "csv").startswith("data.path: at least one .csv or")
+    assert refusal(tmp_path / "empty", "csv").startswith("data.path: at least one .csv or")
+
+
+def test_rows_out_of_order_are_refused_with_the_column_to_sort_by(tmp_path):
+    pq.write_table(pa.table({"user": [1, 2, 3], "click": [0] * 3, "ts": [1, 3, 2]}), tmp_path / "c.parquet")
+
+    assert refusal(tmp_path / "c.parquet", "parquet", time="ts") == (
+        "column 'ts': rows in order of time wanted, got an earlier time at row 2 of c.parquet; sort the data by 'ts'"
+    )
+
+
+def test_files_out_of_order_are_refused(tmp_path):
+    for name, ts in {"a": [3, 4], "b": [1, 2]}.items():
+        pq.write_table(pa.table({"user": [1, 2], "click": [0, 1], "ts": ts}), tmp_path / f"{name}.parquet")
+
+    assert "an earlier time at row 0 of b.parquet" in refusal(tmp_path, "parquet", time="ts")
+
+
+def test_rows_of_one_time_are_in_order(tmp_path):
+    pq.write_table(pa.table({"user": [1, 2], "click": [0, 1], "ts": [5, 5]}), tmp_path / "c.parquet")
+    (batch,) = open_table(str(tmp_path / "c.parquet"), "parquet", "click", "ts", FIELDS[:1]).batches(9)
+
+    assert batch.time.tolist() == [5.0, 5.0]
+    assert math.isclose(float(batch.label.sum()), 1.0)

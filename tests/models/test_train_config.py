@@ -1,0 +1,292 @@
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from models.train_config import DataConfig, FeatureConfig, PublishConfig, TrainSettings, load_config, parse_config
+from models.training.spec import draft
+from processor.errors import BadInput
+
+COMPLETE = """
+[model]
+name = "ctr"
+arch = "dlrm"
+hidden = [256, 64]
+[data]
+path = "clicks.parquet"
+label = "clicked"
+time = "ts"
+[features.user_id]
+kind = "id"
+table = "user"
+dim = 32
+side = "user"
+[features.friends]
+kind = "ids"
+table = "user"
+dim = 32
+combiner = "mean"
+max_length = 20
+[features.price]
+kind = "float"
+side = "item"
+transform = "log1p"
+[train]
+batch_rows = 256
+epochs = 2
+optimizer = "adam"
+learning_rate = 1
+dense_learning_rate = 0.01
+holdout = 0.2
+seed = 7
+[publish]
+repository = "models"
+full_rows = 80000
+delta_rows = 2000
+delta_seconds = 1.5
+"""
+
+
+def config(**changes):
+    """A small valid file as tomllib gives it, with keys replaced: section__key=value; None takes one away."""
+    raw = {
+        "model": {"name": "ctr"},
+        "data": {"path": "clicks.csv", "label": "clicked"},
+        "features": {"user": {"kind": "id"}},
+        "train": {},
+        "publish": {},
+    }
+    for where, value in changes.items():
+        *sections, key = where.split("__")
+        at = raw
+        for section in sections:
+            at = at.setdefault(section, {})
+        if value is None:
+            del at[key]
+        else:
+            at[key] = value
+    return raw
+
+
+def test_a_complete_file_is_read(tmp_path):
+    (tmp_path / "train.toml").write_text(COMPLETE)
+    read = load_config(tmp_path / "train.toml")
+
+    assert (read.model.name, read.model.arch, read.model.hidden) == ("ctr", "dlrm", (256, 64))
+    assert read.data == DataConfig("clicks.parquet", "parquet", "clicked", "ts")
+    assert read.features == [
+        FeatureConfig("user_id", "id", "user", 32, "user"),
+        FeatureConfig("friends", "ids", "user", 32, "context", "mean", 20),
+        FeatureConfig("price", "float", side="item", transform="log1p"),
+    ]
+    assert read.train == TrainSettings(256, 2, "adam", 1.0, 0.01, 0.2, 7)
+    assert read.publish == PublishConfig("models", 80000, 2000, 1.5)
+
+
+def test_what_is_left_out_has_defaults():
+    read = parse_config(config(train=None, publish=None))
+
+    assert read.model.arch == "deepfm"
+    assert read.features == [FeatureConfig("user", "id", "user", 16)]
+    assert read.train == TrainSettings()
+    assert read.publish == PublishConfig()
+    assert read.data.format == "csv"
+
+
+def test_tables_are_published_as_the_file_says_and_features_may_say_otherwise():
+    raw = config(publish__table_dtype="int8", features__user__dtype="bfloat16", features__item={"kind": "id"})
+    read = parse_config(raw)
+    assert read.publish.table_dtype == "int8"
+    assert [f.dtype for f in read.features] == ["bfloat16", ""]
+    assert [t.dtype for t in draft(read, {}).tables] == ["bfloat16", "int8"]
+
+
+def test_fusion_is_expressions_by_output_in_their_order():
+    raw = config(fusion={"base": "score ** 0.5", "final": "base * price"})
+    read = parse_config(raw)
+
+    assert list(read.fusion.items()) == [("base", "score ** 0.5"), ("final", "base * price")]
+    assert draft(read, {}).notes == {"fusion": {"base": "score ** 0.5", "final": "base * price"}}
+    assert parse_config(config()).fusion == {}
+
+
+def test_an_architecture_may_be_a_users_own_function():
+    assert parse_config(config(model__arch="my_models.wide:build")).model.arch == "my_models.wide:build"
+
+
+def test_movielens_and_criteo_need_no_features(tmp_path):
+    read = parse_config(config(features=None, data__format="movielens", data__label=None))
+    genres = next(f for f in read.features if f.name == "genres")
+
+    assert (genres.kind, genres.side, genres.combiner, genres.table) == ("strings", "item", "mean", "genres")
+    (tmp_path / "train.txt").write_text("\t".join(["1"] * 40) + "\n")
+    raw = config(features=None, data__format="criteo", data__label=None, data__path=str(tmp_path / "train.txt"))
+    read = parse_config(raw)
+    assert len(read.features) == 39
+    assert read.features[0] == FeatureConfig("I1", "float", transform="log1p")
+    assert read.features[-1] == FeatureConfig("C26", "string", "C26", 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"modle": {}}, r"modle: a section out of model, data, .* wanted \(did you mean 'model'\?\)"),
+        ({"fusion__final": 3}, r"fusion\.final: an expression in quotes wanted, got an integer"),
+        ({"fusion__final": "score *"}, r"fusion\.final: a number, a name or '\(' wanted at the end"),
+        ({"model": 3}, r"model: a section \[model\] wanted, got an integer"),
+        ({"data": None}, r"data: a section \[data\] wanted, got none"),
+        ({"train__batch_row": 1}, r"train\.batch_row: unknown; one of .* \(did you mean 'batch_rows'\?\)"),
+        ({"publish__table_dtype": "int4"}, r"publish\.table_dtype: one of float32, .*, int8 wanted, got 'int4'"),
+        ({"features__user__dtype": ""}, r"features\.user\.dtype: one of float32, .*, int8 wanted, got ''"),
+        (
+            {"features__price": {"kind": "float", "dtype": "int8"}},
+            r"features\.price\.dtype: only for kind id, .*; this one is 'float'",
+        ),
+        (
+            {"features__friends": {"kind": "ids", "table": "user", "dtype": "int8"}},
+            r"features\.friends\.dtype: none wanted, as features\.user has for table 'user', got int8",
+        ),
+        ({"train__zzz": 1}, r"train\.zzz: unknown; one of batch_rows, .*, seed wanted$"),
+        (
+            {"features__user__knd": "id"},
+            r"features\.user\.knd: unknown; one of kind, table, .*\(did you mean 'kind'\?\)",
+        ),
+        (
+            {"features__user__name": "x"},
+            r"features\.user\.name: not a key; the section is named as the column",
+        ),
+        ({"features__user": 1}, r"features\.user: a section \[features\.user\] wanted, got an integer"),
+        ({"features__user__kind": None}, r"features\.user\.kind: a string wanted, got nothing"),
+        ({"model__name": None}, r"model\.name: a string wanted, got nothing"),
+        ({"model__name": "a/b"}, r"model\.name: letters, digits.* wanted, got 'a/b'"),
+        ({"model__name": 5}, r"model\.name: a string wanted, got an integer"),
+        (
+            {"model__arch": "depfm"},
+            r"model\.arch: one of deepfm, dlrm or .* got 'depfm' \(did you mean 'deepfm'\?\)",
+        ),
+        ({"model__arch": "os.system:"}, r"model\.arch: one of"),
+        ({"model__hidden": 64}, r"model\.hidden: a list of integers wanted, got an integer"),
+        ({"model__hidden": [64, "a"]}, r"model\.hidden\[1\]: an integer wanted, got a string"),
+        ({"model__hidden": [0]}, r"model\.hidden\[0\]: 1 to 65536 wanted, got 0"),
+        ({"data__path": ""}, r"data\.path: a file, folder or glob wanted"),
+        ({"data__format": "parket"}, r"data\.format: one of .* got 'parket' \(did you mean 'parquet'\?\)"),
+        (
+            {"data__path": "x.bin"},
+            r"data\.format: one of parquet, csv, criteo, movielens wanted; the path 'x\.bin'",
+        ),
+        ({"data__label": None}, r"data\.label: the name of the column with the labels wanted, got nothing"),
+        (
+            {"data__format": "movielens"},
+            r"data\.label: wanted only for parquet and csv; format movielens has its own",
+        ),
+        ({"data__time": "clicked"}, r"data\.time: a column other than data\.label wanted, got 'clicked'"),
+        ({"features": {}}, r"features: at least one section \[features\.<column>\] wanted, got none"),
+        (
+            {"features__clicked": {"kind": "float"}},
+            r"features\.clicked: a column other than data\.label wanted",
+        ),
+        ({"features__my col": {"kind": "id"}}, r"features\.my col: a column named by letters.* got 'my col'"),
+        (
+            {"features__user__kind": "ID"},
+            r"features\.user\.kind: one of id, string, float, ids, strings wanted, got 'ID'",
+        ),
+        ({"features__user__side": "usr"}, r"features\.user\.side: .*\(did you mean 'user'\?\)"),
+        ({"features__user__dim": 0}, r"features\.user\.dim: 1 to 4096 wanted, got 0"),
+        ({"features__user__dim": 1.5}, r"features\.user\.dim: an integer wanted, got a number"),
+        ({"features__user__dim": True}, r"features\.user\.dim: an integer wanted, got true or false"),
+        ({"features__user__table": ""}, r"features\.user\.table: letters, digits"),
+        (
+            {"features__user__transform": "log1p"},
+            r"features\.user\.transform: only for kind float; this one is 'id'",
+        ),
+        (
+            {"features__user__combiner": "sum"},
+            r"features\.user\.combiner: only for kind ids, strings; this one is 'id'",
+        ),
+        (
+            {"features__x": {"kind": "float", "dim": 4}},
+            r"features\.x\.dim: only for kind id, string, ids, strings",
+        ),
+        (
+            {"features__x": {"kind": "ids", "combiner": "none"}},
+            r"features\.x\.max_length: 1 or more for combiner none wanted, got '0'",
+        ),
+        (
+            {"features__x": {"kind": "ids", "combiner": "avg"}},
+            r"features\.x\.combiner: one of sum, mean, sqrtn, none wanted",
+        ),
+        ({"features__x": {"kind": "ids", "max_length": -1}}, r"features\.x\.max_length: 0 to"),
+        ({"train__batch_rows": 0}, r"train\.batch_rows: 1 to 1048576 wanted, got 0"),
+        ({"train__epochs": 0}, r"train\.epochs: 1 to"),
+        ({"train__optimizer": "sgd"}, r"train\.optimizer: one of adagrad, adam, ftrl wanted, got 'sgd'"),
+        ({"train__learning_rate": 0}, r"train\.learning_rate: a number above 0 wanted, got 0\.0"),
+        (
+            {"train__dense_learning_rate": float("nan")},
+            r"train\.dense_learning_rate: a number above 0 wanted, got nan",
+        ),
+        ({"train__holdout": 1.0}, r"train\.holdout: 0 to 0\.9 wanted, got 1\.0"),
+        ({"train__seed": -1}, r"train\.seed: 0 to"),
+        ({"publish__repository": ""}, r"publish\.repository: a folder wanted"),
+        ({"publish__full_rows": -1}, r"publish\.full_rows: 0 to"),
+        (
+            {"publish__delta_rows": 10},
+            r"publish\.delta_rows: 0 wanted while publish\.full_rows is 0 \(all rows\), got 10",
+        ),
+        ({"publish__delta_seconds": -1.0}, r"publish\.delta_seconds: 0 or more wanted, got -1\.0"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(changes, message):
+    with pytest.raises(BadInput, match=message) as caught:
+        parse_config(config(**changes))
+
+    assert "\n" not in str(caught.value)
+
+
+def test_features_that_share_a_table_agree():
+    with pytest.raises(BadInput, match=r"features\.b\.dim: 16 wanted, as features\.user has in table 'user', got 8"):
+        parse_config(config(features__b={"kind": "ids", "table": "user", "dim": 8}))
+    with pytest.raises(
+        BadInput,
+        match=r"features\.b\.kind: id or ids wanted, as features\.user shares table 'user', got 'strings'",
+    ):
+        parse_config(config(features__b={"kind": "strings", "table": "user"}))
+    shared = parse_config(config(features__b={"kind": "ids", "table": "user"}))
+    assert [f.table for f in shared.features] == ["user", "user"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[model\n", r"bad\.toml: a TOML file wanted: .*line 1"),
+        (b"\xff\xfe", r"bad\.toml: a TOML file wanted, got bytes that are not UTF-8"),
+        (b"#" * (4 << 20) + b"##", r"bad\.toml: at most 4194304 bytes wanted"),
+    ],
+)
+def test_a_file_that_is_not_toml_is_refused(tmp_path, text, message):
+    (tmp_path / "bad.toml").write_bytes(text)
+    with pytest.raises(BadInput, match=message):
+        load_config(tmp_path / "bad.toml")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"gone\.toml: a TOML file wanted, could not read it: No such file"):
+        load_config(str(tmp_path / "gone.toml"))
+
+
+def test_reading_a_configuration_imports_nothing_heavy(tmp_path):
+    code = "import sys, models.train_config; assert not {'pyarrow', 'tensorflow', 'numba'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_files_shown_in_the_documentation_are_read(tmp_path, monkeypatch):
+    (tmp_path / "train.txt").write_text("\t".join(["1"] * 40) + "\n")
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    shown = [parse_config(tomllib.loads(block)) for block in re.findall(r"```toml\n(.*?)```", text, re.S)]
+
+    assert [c.model.name for c in shown] == ["ctr", "movies", "ads"]
+    assert [len(c.features) for c in shown] == [4, 8, 39]
+    assert shown[0].train == TrainSettings()

@@ -1,0 +1,388 @@
+"""Whole runs: what they publish, where they go on, and what a kill between any two commits leaves behind."""
+
+import contextlib
+import itertools
+import os
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from models.data.synthetic import SyntheticSource, default_features
+from models.train_config import FeatureConfig, PublishConfig
+from models.training import loop as running
+from models.training.loop import Run
+from processor.clock import SystemClock
+from processor.errors import BadInput
+from processor.generation import Generation
+from processor.package.delta import read_delta
+from processor.package.repository import Repository
+from processor.package.version import VersionReader, table_file
+from processor.versions.served import ServedVersion
+from tests.models.training.streams import (
+    MixedSource,
+    differing,
+    exported,
+    make_config,
+    served_as_bytes,
+    snapshot,
+)
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
+
+ROWS, FULL_ROWS = 584, 256
+DELTAS = 4  # the other 328 rows: three chunks of 96 and a rest
+
+
+def replayed(repository, model="mixed"):
+    """The newest version with its deltas, as a server would start with them; the chain is asserted to be whole."""
+    store = Repository(repository)
+    number = store.versions(model)[-1]
+    version = ServedVersion(VersionReader(store.folder(model, number)), 16, SystemClock())
+    files = store.deltas(model, number)
+    assert [f.step for f in files] == list(range(1, len(files) + 1))
+    for file in files:
+        version.apply(read_delta(file.path))
+    return version
+
+
+def finish(config, source=None):
+    """Runs to the end from whatever lies in the repository -> the Run."""
+    run = Run(config, source or MixedSource(ROWS))
+    run.run()
+    return run
+
+
+class Notes:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self):
+        self.notes, self.begun, self.done = [], [], 0
+
+    def begin(self, what, total):
+        self.begun.append((what, total))
+
+    def advance(self, done):
+        self.done += done
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_a_run_publishes_a_version_and_a_whole_chain_of_deltas(tmp_path):
+    features = [
+        FeatureConfig(name, table="" if f["kind"] == "float" else name, **f) for name, f in default_features().items()
+    ]
+    config = make_config(tmp_path, features, full_rows=1000, delta_rows=300)
+    notes, seconds = Notes(), iter(range(1_000, 2_000))
+    run = Run(
+        config, SyntheticSource(rows=2000, users=100, items=50), reporter=notes, unix_s=lambda: float(next(seconds))
+    )
+
+    summary = run.run()
+
+    assert summary.generation == Generation(1, 4)
+    assert summary.rows == 2000
+    assert (len(summary.held_out), len(summary.streamed)) == (100, 1000)
+    assert 0.5 < summary.streamed.auc() < 1
+    reader = VersionReader(tmp_path / "mixed" / "1")
+    reader.verify()
+    assert {t.name: t.dim for t in reader.manifest.tables} == dict.fromkeys(
+        ["user_id", "item_id", "category", "tags", "hour"], 16
+    )
+    assert reader.manifest.created_at == 1000.0
+    met = reader.tensors(table_file("hour"))["frequencies"]
+    assert met.dtype == np.uint32
+    assert met.sum() >= 1000 // 64
+    deltas = [read_delta(tmp_path / "mixed" / "1" / "deltas" / f"{n}.safetensors") for n in (1, 2, 3, 4)]
+    assert [(d.step, d.parent_step, d.version, d.events) for d in deltas] == [
+        (1, 0, 1, 300), (2, 1, 1, 300), (3, 2, 1, 300), (4, 3, 1, 100),
+    ]  # fmt: skip
+    assert [d.published_at for d in deltas] == [1001.0, 1002.0, 1003.0, 1004.0]
+    times = [tuple(reader.manifest.event_time), *(d.event_time for d in deltas)]
+    assert all(a[0] <= a[1] <= b[0] for a, b in itertools.pairwise(times))
+    version = replayed(tmp_path)
+    assert version.generation == Generation(1, 4)
+    assert served_as_bytes(version.export()) == served_as_bytes(exported(run.trainer))
+    assert any("published mixed 1.0" in note for note in notes.notes)
+    assert any("AUC" in note for note in notes.notes)
+
+
+def test_a_delta_carries_the_rows_that_were_born_or_trained_and_no_others(tmp_path):
+    run = Run(make_config(tmp_path), MixedSource(ROWS))
+    run.full()
+    before, steps = {name: table.export() for name, table in run.trainer.tables.items()}, run.trainer.steps
+    next(run.stream())
+    delta = read_delta(tmp_path / "mixed" / "1" / "deltas" / "1.safetensors")
+    left_out = {}
+    for name, table in run.trainer.tables.items():
+        after = table.export()
+        changed = ~np.isin(after.keys, before[name].keys) | (after.last_step > steps)
+        carried = delta.tables[name].keys if name in delta.tables else []
+        assert list(carried) == after.keys[changed].tolist()
+        known = np.isin(before[name].keys, after.keys[~changed])
+        assert after.rows[~changed].tobytes() == before[name].rows[known].tobytes()
+        left_out[name] = int(known.sum())
+    assert left_out["user"] > 0
+    assert left_out["tag"] > 0
+
+
+def test_a_resumed_run_goes_on_at_the_exact_row(tmp_path):
+    source = MixedSource(ROWS)
+    first = Run(make_config(tmp_path), source)
+    first.full()
+    assert [str(g) for g in first.stream(stop_row=448)] == ["1.1", "1.2"]
+    assert first.state.position == 448
+
+    source.started.clear()
+    notes, seen = Notes(), []
+    second = Run(make_config(tmp_path), source, reporter=notes)
+    assert second.full() == Generation(1, 2)
+    generations = [str(g) for g in second.stream(before=lambda batch: seen.append((batch.start, batch.end)))]
+
+    assert notes.notes[0] == "resumed at row 448, generation 1.2"
+    assert source.started == [448]
+    assert seen[0][0] == 448
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(seen))
+    assert seen[-1][1] == ROWS
+    assert generations == ["1.3", "1.4"]
+    assert finish(make_config(tmp_path), source).state.position == ROWS
+
+
+def test_a_finished_run_repeated_does_nothing(tmp_path):
+    finish(make_config(tmp_path))
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    again = finish(make_config(tmp_path))
+    assert again.state.position == ROWS
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+
+
+def test_new_rows_at_the_end_of_the_data_are_learned_by_the_next_run(tmp_path):
+    finish(make_config(tmp_path))
+    longer = finish(make_config(tmp_path), MixedSource(ROWS + 96))
+    assert longer.state.position == ROWS + 96
+    assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(longer.trainer))
+
+
+def test_several_epochs_leave_the_held_out_tail_to_the_last_one(tmp_path):
+    config = make_config(tmp_path, epochs=3, holdout=0.25)
+    run = Run(config, MixedSource(ROWS))
+    learned = []
+    learn = run.trainer.learn
+    run.trainer.learn = lambda batch: learned.append((batch.start, batch.end)) or learn(batch)
+    try:
+        run.full()
+    finally:
+        del run.trainer.learn
+    assert learned == [(0, 64), (64, 128), (128, 192)] * 3 + [(192, 256)]
+    assert len(run.held_out) == 64
+
+
+def test_without_deltas_asked_for_there_is_one_version_of_all_rows(tmp_path):
+    run = finish(make_config(tmp_path, full_rows=0, delta_rows=0))
+    assert run.state.position == ROWS
+    assert [f.step for f in Repository(tmp_path).deltas("mixed", 1)] == []
+    assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
+
+
+def test_deltas_by_the_clock_alone_come_after_each_batch_that_is_due(tmp_path):
+    config = make_config(tmp_path)
+    config = replace(config, publish=PublishConfig(str(tmp_path), FULL_ROWS, 0, 1e-9))
+    run = finish(config)
+    assert run.state.step == -(-(ROWS - FULL_ROWS) // 64)
+    assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
+
+
+def test_a_second_model_in_the_repository_is_left_alone(tmp_path):
+    config = make_config(tmp_path)
+    finish(config)
+    before = {path: path.read_bytes() for path in (tmp_path / "mixed").rglob("*") if path.is_file()}
+    finish(replace(config, model=replace(config.model, name="other")))
+    assert {path: path.read_bytes() for path in (tmp_path / "mixed").rglob("*") if path.is_file()} == before
+    assert Repository(tmp_path).models() == ["mixed", "other"]
+
+
+def test_training_anew_without_its_checkpoints_publishes_the_next_version(tmp_path):
+    finish(make_config(tmp_path))
+    shutil.rmtree(tmp_path / ".checkpoints")
+    run = finish(make_config(tmp_path))
+    assert Repository(tmp_path).versions("mixed") == [1, 2]
+    assert run.state.version == 2
+    assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
+
+
+def test_another_model_configuration_is_refused_until_its_checkpoints_are_gone(tmp_path):
+    finish(make_config(tmp_path))
+    changed = make_config(tmp_path, optimizer="ftrl")
+    with pytest.raises(BadInput, match="another configuration"):
+        Run(changed, MixedSource(ROWS))
+
+
+def test_data_without_a_row_or_without_an_end_are_refused_in_one_line(tmp_path):
+    with pytest.raises(BadInput, match="at least one row"):
+        finish(make_config(tmp_path / "a", full_rows=0, delta_rows=0), MixedSource(0))
+    endless = SyntheticSource(users=10, items=10)
+    features = [FeatureConfig("user_id", "id", "user_id", 4)]
+    with pytest.raises(BadInput, match="never ends"):
+        Run(make_config(tmp_path / "b", features, full_rows=0, delta_rows=0), endless).full()
+
+
+def published_files(repository):
+    """Every file that a server may have read by now, with its bytes: none may ever change."""
+    folders = [path for path in (repository / "mixed").glob("*") if path.name[0] != "."]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and path.name[0] != "."]
+    return {path: path.read_bytes() for path in files}
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing that catches Exception may catch it."""
+
+
+class Disk:
+    """Counts the commits of a run: every rename and every removal of a file that a reader may open.
+
+    before(n): called ahead of commit n; it copies the disk, or raises Killed. What a reader can never see (files of a
+    version that is still hidden) is no commit, but for the last of them.
+    """
+
+    def __init__(self, monkeypatch, before):
+        self.count, self._before = 0, before
+        for name in ("replace", "rename", "unlink"):
+            monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
+
+    def _counted(self, real):
+        def call(path, *args, **options):
+            target = str(args[0] if args else path)
+            hidden = "/mixed/." in target and not target.endswith("/model.json")
+            if not target.endswith(".tmp") and not hidden:
+                self.count += 1
+                self._before(self.count - 1)
+            return real(path, *args, **options)
+
+        return call
+
+
+@pytest.fixture
+def every_batch_saved(monkeypatch):
+    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An uninterrupted run: its last snapshot, what each generation held, and the disk ahead of each of its commits."""
+
+    last: dict = field(repr=False)
+    generations: dict = field(repr=False)
+    disks: Path
+    commits: int
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, _stand_ins):
+    folder = tmp_path_factory.mktemp("whole")
+    repository, disks = folder / "repository", folder / "disks"
+    generations = {}
+    with pytest.MonkeyPatch.context() as patch:
+        trainers, compiled = _stand_ins
+        patch.setattr("models.training.loop.Trainer", trainers)
+        patch.setattr("models.training.publish.compile_graph", compiled.compile_graph)
+        patch.setattr("compiler.dense.dense_graph.DenseGraph.save", lambda graph, path: compiled.save(graph, path))
+        patch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
+        disk = Disk(patch, lambda n: shutil.copytree(repository, disks / f"{n:03d}"))
+        run = Run(make_config(repository), MixedSource(ROWS))
+        for generation in itertools.chain([run.full()], run.stream()):
+            generations[generation] = served_as_bytes(exported(run.trainer))
+    kinds = sorted({path.name.split(".", 1)[1] for path in disks.rglob(".checkpoints/mixed/*") if path.name[0] != "."})
+    assert kinds == ["full.safetensors", "inc.safetensors"]
+    assert disk.count > 4 + 3 + 2 * DELTAS
+    return Whole(snapshot(run.trainer), generations, disks, disk.count)
+
+
+def test_in_both_phases_increments_never_outweigh_the_full_checkpoint_by_more_than_one(whole):
+    phases = set()
+    for commit in range(whole.commits):
+        disk = whole.disks / f"{commit:03d}"
+        files = sorted(path for path in (disk / ".checkpoints" / "mixed").iterdir() if path.name[0] != ".")
+        fulls = [i for i, path in enumerate(files) if ".full." in path.name]
+        if not fulls:
+            continue
+        full, *increments = (path.stat().st_size for path in files[fulls[-1] :])
+        assert sum(increments[:-1]) <= full, commit
+        if fulls[-1] > 0:
+            phases.add(bool(Repository(disk).versions("mixed")))
+    assert phases == {False, True}
+
+
+@pytest.mark.usefixtures("every_batch_saved")
+def test_killed_ahead_of_any_commit_a_run_resumes_to_the_same_bits(whole, tmp_path):
+    for commit in range(whole.commits):
+        repository = tmp_path / f"{commit:03d}"
+        shutil.copytree(whole.disks / f"{commit:03d}", repository)
+        if Repository(repository).versions("mixed"):
+            left = replayed(repository)
+            assert served_as_bytes(left.export()) == whole.generations[left.generation], commit
+        published = published_files(repository)
+
+        run = finish(make_config(repository))
+
+        assert published.items() <= published_files(repository).items(), commit
+        assert differing(snapshot(run.trainer), whole.last) == [], commit
+        version = replayed(repository)
+        assert version.generation == Generation(1, DELTAS)
+        assert served_as_bytes(version.export()) == whole.generations[version.generation], commit
+
+
+@pytest.mark.usefixtures("every_batch_saved")
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lives=st.lists(st.integers(0, 9), min_size=2, max_size=6))
+def test_killed_again_and_again_a_run_still_ends_at_the_same_bits(lives, whole, tmp_path_factory):
+    repository = tmp_path_factory.mktemp("lives") / "repository"
+    published = {}
+
+    def die_at(last):
+        def before(commit):
+            if commit == last:
+                raise Killed
+
+        return before
+
+    for commits in lives:
+        with pytest.MonkeyPatch.context() as patch:
+            Disk(patch, die_at(commits))
+            with contextlib.suppress(Killed):
+                finish(make_config(repository))
+        if Repository(repository).versions("mixed"):
+            left = replayed(repository)
+            assert served_as_bytes(left.export()) == whole.generations[left.generation]
+        assert published.items() <= published_files(repository).items()
+        published = published_files(repository)
+
+    run = finish(make_config(repository))
+    assert differing(snapshot(run.trainer), whole.last) == []
+    assert served_as_bytes(replayed(repository).export()) == whole.generations[Generation(1, DELTAS)]
+
+
+def test_fused_outputs_are_published_and_served_with_the_weights_of_their_constants(tmp_path):
+    config = replace(make_config(tmp_path), fusion={"final": "score ** 2.0 * (age + 40)"})
+
+    finish(config)
+
+    version = VersionReader(Repository(tmp_path).folder("mixed", 1))
+    assert [o.name for o in version.manifest.outputs] == ["final", "score"]
+    assert version.manifest.notes["fusion"] == dict(config.fusion)
+    assert version.dense()["fusion/final"].tolist() == [2.0, 40.0]
+    # Constants are not trained: no delta repeats them.
+    assert all("fusion/final" not in read_delta(file.path).dense for file in Repository(tmp_path).deltas("mixed", 1))
+
+
+def test_another_fusion_is_another_model_to_a_checkpoint(tmp_path):
+    finish(make_config(tmp_path))
+
+    with pytest.raises(BadInput):
+        finish(replace(make_config(tmp_path), fusion={"final": "score * 2"}))

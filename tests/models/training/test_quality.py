@@ -1,0 +1,68 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.training.quality import CLIP, Scored, auc, log_loss
+
+labelled = st.lists(
+    st.tuples(st.booleans(), st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.floats(0, 1, width=32))),
+    min_size=1,
+    max_size=40,
+)
+
+
+def arrays(rows):
+    return np.array([a for a, _ in rows], np.float32), np.array([b for _, b in rows], np.float32)
+
+
+@given(labelled)
+def test_auc_is_the_share_of_pairs_in_the_right_order_ties_counting_half(rows):
+    labels, scores = arrays(rows)
+    pairs = [(p > n) + (p == n) / 2 for p in scores[labels > 0.5] for n in scores[labels < 0.5]]
+    if pairs:
+        assert auc(labels, scores) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+    else:
+        assert math.isnan(auc(labels, scores))
+
+
+def test_auc_knows_perfect_inverted_and_useless_scores():
+    labels = np.array([0, 0, 1, 1], np.float32)
+    assert auc(labels, np.array([0.1, 0.2, 0.3, 0.4], np.float32)) == 1
+    assert auc(labels, np.array([0.4, 0.3, 0.2, 0.1], np.float32)) == 0
+    assert auc(labels, np.full(4, 0.7, np.float32)) == 0.5
+
+
+@given(labelled)
+def test_log_loss_is_the_mean_negative_log_likelihood(rows):
+    labels, scores = arrays(rows)
+    clipped = [min(max(float(s), CLIP), 1 - CLIP) for s in scores]
+    wanted = -sum(math.log(p) if y else math.log(1 - p) for (y, _), p in zip(rows, clipped)) / len(rows)
+    assert log_loss(labels, scores) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_a_sure_and_wrong_score_costs_much_but_not_infinity():
+    loss = log_loss(np.array([1], np.float32), np.array([0], np.float32))
+    assert loss == pytest.approx(-math.log(CLIP))
+
+
+def test_no_rows_have_no_metrics():
+    empty = np.empty(0, np.float32)
+    assert math.isnan(log_loss(empty, empty))
+    assert math.isnan(auc(empty, empty))
+    assert math.isnan(Scored().auc())
+    assert math.isnan(Scored().log_loss())
+    assert len(Scored()) == 0
+
+
+def test_rows_collected_in_parts_score_as_all_at_once():
+    random = np.random.default_rng(0)
+    labels, scores = (random.random(50) < 0.3).astype(np.float32), random.random(50).astype(np.float32)
+    scored = Scored()
+    for first in range(0, 50, 7):
+        scored.add(labels[first : first + 7], scores[first : first + 7])
+    assert len(scored) == 50
+    assert scored.auc() == auc(labels, scores)
+    assert scored.log_loss() == log_loss(labels, scores)

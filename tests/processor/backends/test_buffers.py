@@ -1,0 +1,138 @@
+"""Buffers: rows that all buckets share, and runs that are bound before they are needed."""
+
+import threading
+import weakref
+
+import numpy as np
+
+from processor.backends.buffers import Buffers, Ends
+from processor.package.roles import WHOLE
+from tests.packages import make_delta, make_inputs, open_version, write_package
+
+
+class Executable:
+    """Counts how often it is bound and run."""
+
+    def __init__(self, bucket):
+        self.bucket, self.bound, self.ran = bucket, [], 0
+
+    def bind(self, x, outputs):
+        self.bound.append((x, outputs["score"]))
+
+        def run():
+            self.ran += 1
+
+        return run
+
+
+def make():
+    return Buffers({WHOLE: Ends(3, {"score": 1}, 8)}, 2, 1)
+
+
+def test_what_is_bound_ahead_is_taken_and_never_bound_again():
+    buffers, executable = make(), Executable(4)
+    buffers.bind_ahead({WHOLE: {4: executable}}, run=True)
+    assert executable.ran == 1
+    x, outputs, run = buffers.get(executable)
+    run()
+    assert (len(executable.bound), executable.ran) == (1, 2)
+    assert executable.bound[0][0] is x
+    assert executable.bound[0][1] is outputs["score"]
+    assert (x.shape, outputs["score"].shape) == ((4, 3), (4, 1))
+    assert x.ctypes.data % 64 == 0
+
+
+def test_an_older_state_keeps_its_own_runs_until_the_flip_and_the_arrays_stay():
+    buffers, old, new = make(), Executable(4), Executable(4)
+    x, _, run = buffers.get(old)
+    buffers.bind_ahead({WHOLE: {4: new}})
+    assert buffers.get(old)[2] is run
+    again, _, after = buffers.get(new)
+    assert again is x
+    assert after is not run
+    assert new.ran == 0
+    assert buffers.get(new)[2] is after
+
+
+def test_an_executable_that_was_not_bound_ahead_is_bound_when_it_is_met():
+    buffers, executable = make(), Executable(2)
+    buffers.bind_ahead({WHOLE: {2: Executable(2), 8: Executable(8)}})
+    buffers.get(executable)
+    assert len(executable.bound) == 1
+
+
+def test_runs_of_executables_that_nobody_asks_for_again_are_let_go_of():
+    buffers, old, new = make(), Executable(4), Executable(4)
+    buffers.get(old)
+    gone = weakref.ref(old)
+    buffers.bind_ahead({WHOLE: {4: new}})
+    buffers.settle({WHOLE: {4: new}})
+    del old
+    assert gone() is None
+    buffers.get(new)
+    buffers.settle({WHOLE: {4: new, 8: Executable(8)}})
+    assert len(new.bound) == 1
+
+
+def test_a_flip_of_dense_weights_frees_the_old_executables_before_a_batch_meets_the_new(tmp_path):
+    version = open_version(write_package(tmp_path))
+    replica = version.readers
+    lent = replica.lend()
+    with replica.pinned(0) as state:
+        gone = [weakref.ref(e) for e in state.executables.values()]
+        for executable in state.executables.values():
+            lent.get(executable)
+    del state, executable
+    version.apply(make_delta(1, [1], dense_seed=5))
+    assert [ref() for ref in gone] == [None] * len(gone)
+
+
+def test_a_smaller_bucket_is_the_first_rows_of_a_larger_one():
+    buffers = make()
+    (small, few, _), (large, many, _) = buffers.get(Executable(2)), buffers.get(Executable(8))
+    for part, whole in ((small, large), (few["score"], many["score"]), (large, buffers.rows())):
+        whole[: len(part)] = np.arange(part.size).reshape(part.shape)
+        np.testing.assert_array_equal(part.ravel(), np.arange(part.size))
+        assert part.flags.c_contiguous
+
+
+def test_two_threads_that_meet_a_bucket_first_share_its_arrays():
+    for _ in range(50):
+        buffers, executables, start = make(), [Executable(4), Executable(4)], threading.Barrier(2)
+
+        def work(executable, ahead, buffers=buffers, start=start):
+            start.wait()
+            buffers.bind_ahead({WHOLE: {4: executable}}) if ahead else buffers.get(executable)
+
+        threads = [threading.Thread(target=work, args=(e, i)) for i, e in enumerate(executables)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert executables[0].bound[0][0] is executables[1].bound[0][0]
+
+
+def test_a_replica_lends_warm_buffers_and_binds_new_executables_to_them_before_the_flip(tmp_path):
+    version = open_version(write_package(tmp_path))
+    replica = version.readers
+    lent = replica.lend()
+    with replica.pinned(0) as state:
+        runs = {bucket: lent.get(e)[2] for bucket, e in state.executables.items()}
+    assert {bucket: lent._ahead[WHOLE, bucket][1] for bucket in runs} == runs
+    version.apply(make_delta(1, [1], dense_seed=5))
+    with replica.pinned(0) as state:
+        for bucket, executable in state.executables.items():
+            assert lent._ahead[WHOLE, bucket][0] is executable
+            assert lent.get(executable)[2] is not runs[bucket]
+    assert replica.lend() is not lent
+
+
+def test_buffers_that_nobody_keeps_are_forgotten(tmp_path):
+    replica = open_version(write_package(tmp_path)).readers
+    lent = [replica.lend() for _ in range(3)]
+    assert len(replica._lent) == 3
+    del lent
+    assert len(replica._lent) == 0
+    bound = replica.plan.bind(make_inputs([1]))
+    assert bound.rows == 1
+    assert np.all(replica.lend().counts == 0)

@@ -1,0 +1,176 @@
+"""Covers: enough rows, padding at the end only, and no cheaper cover exists."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from processor.backends import cost as cost_module
+from processor.backends.cost import CostTable
+
+costs = st.integers(1, 200).map(lambda c: c / 8)
+ladders = st.dictionaries(st.integers(1, 12), costs, min_size=1, max_size=4)
+
+
+def cheapest(cost, rows):
+    """By trying every multiset of buckets that could matter."""
+    best = float("inf")
+    for count in range(1, rows + 1):
+        for cover in itertools.combinations_with_replacement(sorted(cost), count):
+            if sum(cover) >= rows:
+                best = min(best, sum(cost[b] for b in cover))
+    return best
+
+
+def check(cover, cost, rows):
+    assert set(cover) <= cost.keys()
+    assert list(cover) == sorted(cover, reverse=True)
+    assert sum(cover) >= rows
+    assert sum(cover[:-1]) < rows
+
+
+@settings(max_examples=120, deadline=None)
+@given(cost=ladders, rows=st.integers(1, 200))
+def test_a_cover_holds_all_rows_and_pads_only_its_last_bucket(cost, rows):
+    check(CostTable(cost).cover(rows), cost, rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cost=st.dictionaries(st.integers(1, 7), costs, min_size=1, max_size=3))
+def test_up_to_the_largest_bucket_no_cover_is_cheaper(cost):
+    table = CostTable(cost)
+    for rows in range(1, table.max_rows + 1):
+        assert sum(cost[b] for b in table.cover(rows)) == cheapest(cost, rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cost=ladders, rows=st.integers(1, 12), whole=st.integers(1, 5))
+def test_beyond_the_largest_bucket_the_rest_is_covered_as_by_itself(cost, rows, whole):
+    table = CostTable(cost)
+    if rows <= table.max_rows:
+        assert table.cover(whole * table.max_rows + rows) == (table.max_rows,) * whole + table.cover(rows)
+
+
+def test_65_rows_run_as_64_and_1_rather_than_padded_to_256():
+    table = CostTable({1: 10, 64: 100, 256: 380})
+    assert table.cover(65) == (64, 1)
+    assert table.cover(64) == (64,)
+    assert table.cover(63) == (64,)
+    assert table.cover(3) == (1, 1, 1)
+    assert table.cover(255) == (256,)
+    assert table.cover(256) == (256,)
+    assert table.cover(257) == (256, 1)
+
+
+def test_a_full_batch_is_split_too_where_its_bucket_is_dearer_than_smaller_ones():
+    table = CostTable({1: 1, 64: 10, 256: 100})
+    assert table.cover(255) == (64,) * 4
+    assert table.cover(256) == (64,) * 4
+
+
+def test_where_padding_is_cheaper_than_another_run_it_pads():
+    assert CostTable({1: 50, 64: 100, 256: 120}).cover(65) == (256,)
+
+
+def test_a_share_is_priced_by_the_rows_of_the_cheapest_batch_and_adds_up():
+    table = CostTable({1: 10.0, 64: 100.0, 256: 600.0})
+    assert table.share(640) == pytest.approx(1000.0, rel=1e-6)
+    assert table.share(0) == 0.0
+    assert table.share(3, 5) + table.share(4, 6) == pytest.approx(table.share(7, 11))
+
+
+def test_a_batch_is_priced_by_its_cover_and_by_its_rows_and_ids():
+    table = CostTable({1: 10.0, 64: 100.0})
+    assert table.predict(65) == pytest.approx(110.0, rel=1e-4)
+    assert table.predict(130) == pytest.approx(220.0, rel=1e-4)
+    extra_s = table.predict(65, 1000) - table.predict(65)
+    assert extra_s == pytest.approx(1000 * table.id_s)
+    assert table.predict(0) == 0.0
+
+
+def test_rows_are_run_in_as_many_parts_as_cost_little_more_than_one_batch():
+    table = CostTable({1: 1.0, 4: 1.5, 16: 5.0})
+    assert [table.parts(rows, 3) for rows in (1, 2, 4, 7, 8, 9, 12, 1000)] == [1, 1, 1, 2, 2, 3, 3, 3]
+    # Free of any extra cost: 8 rows run as 4 and 4 anyway.
+    assert table.parts(8, 3, worth=1.0) == 2
+    assert table.parts(5, 3, worth=1.0) == 1
+    assert table.parts(1000, 1) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(cost=ladders, rows=st.integers(1, 300), most=st.integers(1, 40))
+def test_parts_keep_to_what_they_may_cost(cost, rows, most):
+    table = CostTable(cost)
+    parts = table.parts(rows, most)
+    assert 1 <= parts <= min(rows, most)
+    assert parts == 1 or parts * table.predict(-(-rows // parts)) <= cost_module.WORTH * table.predict(rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cost=ladders)
+def test_one_outlier_moves_a_cost_by_a_few_percent_and_never_the_cover(cost):
+    table = CostTable(cost)
+    covers = [table.cover(rows) for rows in range(table.max_rows + 1)]
+    for bucket in cost:
+        before = table.cost[bucket]
+        table.ran(bucket, 1000 * before)
+        assert before < table.cost[bucket] < 1.04 * before
+    assert covers == [table.cover(rows) for rows in range(table.max_rows + 1)]
+
+
+def test_a_lasting_change_of_cost_changes_the_cover():
+    table = CostTable({1: 10.0, 64: 100.0, 256: 380.0})
+    for _ in range(200):
+        table.ran(64, 380.0)
+    assert table.cost[64] == pytest.approx(380.0, rel=0.05)
+    assert table.cover(130) == (256,)
+    assert table.predict(64) > 300.0
+
+
+def test_a_bucket_whose_calibration_was_disturbed_is_found_out_by_trying():
+    table = CostTable({64: 1.0, 256: 8.0})
+    assert table.cover(200) == (64,) * 4
+    assert table.explore(200) == (256,)
+    for _ in range(8):
+        table.ran(256, 3.0)
+    assert table.cover(200) == (256,)
+    assert table.explore(300) == table.cover(300)
+
+
+def test_a_clock_that_stood_still_teaches_nothing():
+    table = CostTable({1: 10.0})
+    table.ran(1, 0.0)
+    table.filled(1, 1, 1, 0.0)
+    assert table.cost == {1: 10.0}
+    assert (table.run_s, table.row_s, table.id_s) == (cost_module.RUN_S, cost_module.ROW_S, cost_module.ID_S)
+
+
+def test_the_sparse_cost_is_learnt_for_batches_of_all_kinds():
+    table, random = CostTable({256: 1.0}), np.random.default_rng(0)
+
+    def truth(rows, ids):
+        return 5e-5 + 2e-7 * rows + 9e-8 * ids
+
+    for _ in range(3000):
+        rows = int(random.integers(1, 257))
+        ids = rows * int(random.integers(1, 60))
+        table.filled(1, rows, ids, truth(rows, ids) * random.choice([1.0, 1.0, 1.0, 30.0], p=[0.4, 0.3, 0.29, 0.01]))
+    for rows, ids in [(1, 26), (64, 26 * 64), (256, 26 * 256), (256, 60 * 256), (16, 16)]:
+        learnt = table.run_s + rows * table.row_s + ids * table.id_s
+        assert learnt == pytest.approx(truth(rows, ids), rel=0.35)
+
+
+def test_no_rows_need_no_bucket():
+    assert CostTable({4: 1.0}).cover(0) == ()
+
+
+def test_one_bucket_covers_everything():
+    assert CostTable({4: 1.0}).cover(9) == (4, 4, 4)
+
+
+@pytest.mark.parametrize("cost", [{}, {0: 1.0}, {-1: 1.0, 4: 1.0}])
+def test_a_table_without_a_usable_bucket_is_refused(cost):
+    with pytest.raises(ValueError, match="at least one bucket of 1 or more rows"):
+        CostTable(cost)

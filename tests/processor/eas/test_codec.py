@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.columns import Ragged, Strings
+from processor.eas import codec as eas
+from processor.engine import Processor, ProcessorConfig
+from processor.errors import BadInput, FreshetError
+from processor.package.manifest import Input, Manifest, Output
+from tests.packages import make_inputs, make_weights, reference, tag_id, write_package
+
+MANIFEST = Manifest(
+    "ctr",
+    1,
+    "test",
+    0.0,
+    [Input("user", "int64"), Input("tags", "string", ragged=True), Input("floats", "float32", 2)],
+    [],
+    [],
+    [Output("click"), Output("topic", 2)],
+    1,
+    {},
+    {},
+)
+
+
+def array(into, dtype, shape, **values):
+    into.dtype = dtype
+    into.array_shape.dim.extend(shape)
+    for name, numbers in values.items():
+        getattr(into, name).extend(numbers)
+
+
+def request():
+    made = eas.Request(signature_name="serving_default")
+    array(made.inputs["user"], 9, [2], int64_val=[7, -8])
+    array(made.inputs["tags"], 7, [2, 1], string_val=[b"a", b"\xff"])
+    array(made.inputs["floats"], 1, [2, 2], float_val=[0.5, 1, 2, 3])
+    return made
+
+
+def test_arrays_are_columns():
+    made = request()
+    made.output_filter.append("topic")
+    inputs, wanted = eas.decode(made.SerializeToString(), MANIFEST)
+    assert wanted == ("topic",)
+    assert inputs["user"].tolist() == [7, -8]
+    assert isinstance(inputs["tags"], Ragged)
+    assert isinstance(inputs["tags"].values, Strings)
+    assert inputs["tags"].row_splits.tolist() == [0, 1, 2]
+    assert inputs["floats"].tolist() == [[0.5, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda r: setattr(r, "signature_name", "x"), "signature_name: serving_default wanted, got 'x'"),
+        (lambda r: r.inputs.pop("user"), "inputs: user is missing"),
+        (
+            lambda r: r.inputs["more"].MergeFrom(r.inputs["user"]),
+            "inputs: one of floats, tags, user wanted, got 'more'",
+        ),
+        (lambda r: r.output_filter.append("x"), "output_filter: one of click, topic, each once, wanted, got 'x'"),
+        (lambda r: r.output_filter.extend(["click", "click"]), "output_filter: one of click, topic, each once"),
+        (lambda r: setattr(r.inputs["user"], "dtype", 3), "user: DT_INT64 wanted, got data type 3"),
+        (lambda r: r.inputs["user"].array_shape.dim.append(-1), "user: a shape of 2 values wanted, got [2, -1]"),
+        (lambda r: r.inputs["user"].int64_val.append(1), "user: a shape of 3 values wanted, got [2]"),
+        (lambda r: r.inputs["floats"].array_shape.dim.append(1), "floats: shape [n, 2] wanted, got [2, 2, 1]"),
+        (lambda r: r.inputs["tags"].array_shape.dim.append(1), "tags: shape [n, k] wanted, got [2, 1, 1]"),
+    ],
+)
+def test_a_malformed_request_is_refused_by_name(change, part):
+    made = request()
+    change(made)
+    with pytest.raises(BadInput) as caught:
+        eas.decode(made.SerializeToString(), MANIFEST)
+    assert part in str(caught.value)
+
+
+def test_outputs_are_arrays():
+    outputs = {"click": np.array([[0.25], [0.5]], np.float32), "topic": np.ones((2, 2), np.float32)}
+    response = eas.Response.FromString(eas.encode(outputs))
+    assert set(response.outputs) == {"click", "topic"}
+    click = response.outputs["click"]
+    assert (click.dtype, list(click.array_shape.dim), list(click.float_val)) == (1, [2, 1], [0.25, 0.5])
+    assert list(eas.Response.FromString(eas.encode(outputs, ("topic",))).outputs) == ["topic"]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(data):
+    try:
+        eas.decode(data, MANIFEST)
+    except FreshetError:
+        return
+
+
+def test_a_processor_takes_the_message_and_answers_with_one(tmp_path):
+    write_package(tmp_path)
+    users, tags = [0, 3, 55], [["a"], ["b"], ["zz"]]
+    floats = make_inputs(users)["floats"]
+    made = eas.Request()
+    array(made.inputs["user"], 9, [3], int64_val=users)
+    array(made.inputs["tags"], 7, [3, 1], string_val=[row[0].encode() for row in tags])
+    array(made.inputs["floats"], 1, floats.shape, float_val=floats.ravel())
+    wanted = reference(
+        dict.fromkeys(range(20), 0), dict.fromkeys([tag_id(t) for t in "abc"], 0), make_weights(), users, tags, floats
+    )
+    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
+        for model in (None, "small"):
+            response = eas.Response.FromString(processor.process(made.SerializeToString(), model))
+            np.testing.assert_allclose(list(response.outputs["score"].float_val), wanted, atol=1e-5)
+        with pytest.raises(BadInput):
+            processor.process(b"\xff")
+    config = ProcessorConfig(str(tmp_path), models=["none"], sessions=1)
+    with Processor.initialize(config) as processor, pytest.raises(BadInput, match="model: one of none wanted"):
+        processor.process(made.SerializeToString())

@@ -1,0 +1,42 @@
+"""The cut as pairs of a sender and a receiver."""
+
+from dataclasses import replace
+
+from processor.features.boundary import Boundary
+from processor.package.manifest import Feature, Input, Stage
+from tests.packages import manifest
+
+
+def test_every_column_of_the_dense_input_has_one_sender():
+    boundary = Boundary.of(manifest())
+    ends = [pair.columns for pair in boundary.pairs]
+    assert [first for first, _ in ends] == [0, *(last for _, last in ends[:-1])]
+    assert ends[-1][1] == boundary.width
+    assert boundary.outputs == {"score": 1}
+    assert [(pair.tensor, pair.sender) for pair in boundary.pairs[:3]] == [
+        ("user", "table user"),
+        ("tags", "table tag, mean of the row's strings"),
+        ("f0", "the request"),
+    ]
+
+
+def test_a_pair_is_told_as_reports_hold_it():
+    assert Boundary.of(manifest()).pairs[1].to_json() == {
+        "tensor": "tags",
+        "dtype": "float32",
+        "shape": [-1, 4],
+        "columns": [4, 8],
+        "sender": "table tag, mean of the row's strings",
+        "receiver": "dense graph",
+    }
+
+
+def test_what_the_stage_puts_out_is_sent_by_the_stage():
+    m = manifest()
+    staged = replace(
+        m,
+        stage=Stage("tensorflow", "stage/graph.pb", [Input("s", "float32", 2)]),
+        features=[*m.features, Feature("s", "floats", "s", column=0, offset=m.width, width=2)],
+        width=m.width + 2,
+    )
+    assert Boundary.of(staged).pairs[-1].sender == "the stage"

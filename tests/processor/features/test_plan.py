@@ -1,0 +1,340 @@
+"""What bind() accepts, what it refuses and how it says so; the kernel itself is tested in kernels/test_pool.py."""
+
+import ctypes
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from processor.columns import Packed, Place, Places, Ragged, Strings
+from processor.errors import BadInput
+from processor.features import plan as sparse
+from processor.features.plan import SparsePlan
+from processor.kernels.hashing import hash_strings
+from processor.package.manifest import Feature, Input, Table
+from tests.packages import make_inputs, manifest
+
+SMALL = manifest()
+PLAN = SparsePlan(SMALL)
+I64, F32 = np.int64, np.float32
+
+
+def with_features(inputs, features, tables=()):
+    """SMALL with other inputs and features; offsets and widths as they fall."""
+    dims = {t.name: t.dim for t in tables}
+    placed, offset = [], 0
+    for f in features:
+        width = dims.get(f.table, 1)
+        placed.append(dataclasses.replace(f, offset=offset, width=width))
+        offset += width
+    return dataclasses.replace(
+        SMALL,
+        inputs=list(inputs),
+        features=placed,
+        tables=list(tables),
+        width=offset,
+        dense={},
+        executables=[],
+    )
+
+
+def splits(*at):
+    return np.array(at, I64)
+
+
+def test_a_request_has_as_many_rows_as_its_inputs():
+    assert PLAN.bind(make_inputs([1])).rows == 1
+    assert PLAN.bind(make_inputs(range(7))).rows == 7
+
+
+@pytest.mark.parametrize("name", ["user", "tags", "floats"])
+def test_any_input_of_one_row_is_broadcast_to_the_rows_of_the_others(name):
+    inputs = make_inputs(range(5)) | {name: make_inputs([1])[name]}
+    assert PLAN.bind(inputs).rows == 5
+
+
+def test_the_order_of_the_inputs_does_not_matter():
+    inputs = make_inputs(range(3)) | {"user": np.array([1])}
+    backwards = dict(reversed(inputs.items()))
+    assert PLAN.bind(inputs).rows == PLAN.bind(backwards).rows == 3
+
+
+def test_a_plain_input_may_come_as_a_column():
+    assert PLAN.bind(make_inputs(range(3)) | {"user": np.arange(3).reshape(3, 1)}).rows == 3
+
+
+def test_strided_and_transposed_arrays_are_bound_as_the_values_they_show():
+    inputs = make_inputs(range(4))
+    wide = np.arange(8, dtype=I64)
+    bound = PLAN.bind(inputs | {"user": wide[::2], "floats": np.asfortranarray(inputs["floats"])})
+    user, _, floats = bound.keep
+    assert user.values.tolist() == [0, 2, 4, 6]
+    assert floats.values.flags.c_contiguous
+    np.testing.assert_array_equal(floats.values, inputs["floats"])
+
+
+def test_the_addresses_that_are_bound_are_kept_alive():
+    bound = PLAN.bind(make_inputs(range(4)))
+    words = np.frombuffer(bound.words, I64).reshape(-1, 4).tolist()
+    for slot, (values, rows, stride, at) in zip(bound.keep, words, strict=True):
+        assert (slot.values.ctypes.data, slot.rows, slot.stride) == (values, rows, stride)
+        assert at == (0 if slot.splits is None else slot.splits.ctypes.data)
+
+
+refused = {
+    "a stray input": (
+        {"colour": np.array([1])},
+        "input 'colour' is not one of the model's: user, tags, floats",
+    ),
+    "floats for ids": ({"user": F32([1, 2, 3])}, "input 'user': int64 wanted, got float32"),
+    "int32 for ids": ({"user": np.array([1, 2, 3], np.int32)}, "input 'user': int64 wanted, got int32"),
+    "unsigned ids": ({"user": np.array([1, 2, 3], np.uint64)}, "input 'user': int64 wanted, got uint64"),
+    "truth values for ids": ({"user": np.array([True] * 3)}, "input 'user': int64 wanted, got bool"),
+    "objects for ids": ({"user": np.array([1, None, "x"], object)}, "input 'user': int64 wanted, got object"),
+    "strings for ids": ({"user": Strings.of(["1", "2", "3"])}, "input 'user': int64 wanted, got strings"),
+    "ragged ids where one is wanted": (
+        {"user": Ragged.of([[1], [2], [3]])},
+        "'user': one value a row wanted",
+    ),
+    "doubles": ({"floats": np.zeros((3, 4))}, "input 'floats': float32 wanted, got float64"),
+    "too few columns": ({"floats": np.zeros((3, 3), F32)}, r"'floats': shape \[n, 4\] wanted, got \[3, 3\]"),
+    "too many columns": ({"floats": np.zeros((3, 5), F32)}, r"'floats': shape \[n, 4\] wanted, got \[3, 5\]"),
+    "no columns": ({"floats": np.zeros(12, F32)}, r"'floats': shape \[n, 4\] wanted, got \[12\]"),
+    "a third dimension": ({"floats": np.zeros((3, 4, 1), F32)}, r"shape \[n, 4\] wanted, got \[3, 4, 1\]"),
+    "a scalar": ({"user": np.array(1, I64)}, r"'user': shape \[n, 1\] wanted, got \[\]"),
+    "two columns of a plain input": (
+        {"user": np.zeros((3, 2), I64)},
+        r"'user': shape \[n, 1\] wanted, got \[3, 2\]",
+    ),
+    "no rows": ({"user": np.empty(0, I64)}, r"'user': shape \[n, 1\] wanted, got \[0\]"),
+    "other rows": ({"floats": np.zeros((2, 4), F32)}, r"'floats': 3 rows \(or 1\) wanted, got 2"),
+    "other ragged rows": (
+        {"tags": Ragged(Strings.of([]), splits(0, 0, 0))},
+        r"'tags': 3 rows \(or 1\) wanted, got 2",
+    ),
+    "an array for ragged": (
+        {"tags": np.zeros(3, I64)},
+        r"'tags': ragged rows wanted, got int64 of shape \[3\]",
+    ),
+    "strings for ragged": ({"tags": Strings.of(["a"] * 3)}, "'tags': ragged rows wanted, got strings"),
+    "ragged ids for strings": ({"tags": Ragged.of([[1], [], [2]])}, "'tags': strings wanted, got int64"),
+    "no row_splits": (
+        {"tags": Ragged(Strings.of([]), splits())},
+        "'tags': row_splits ascending from 0 to 0 wanted",
+    ),
+    "row_splits of no row": ({"tags": Ragged(Strings.of([]), splits(0))}, "for at least one row"),
+    "row_splits that start late": (
+        {"tags": Ragged(Strings.of(["a"]), splits(1, 1, 1, 1))},
+        "row_splits ascending",
+    ),
+    "row_splits that go back": (
+        {"tags": Ragged(Strings.of(["a", "b"]), splits(0, 2, 1, 2))},
+        "row_splits ascending",
+    ),
+    "negative row_splits": ({"tags": Ragged(Strings.of(["a"]), splits(0, -1, 0, 1))}, "row_splits ascending"),
+    "row_splits beyond the values": (
+        {"tags": Ragged(Strings.of(["a"]), splits(0, 0, 0, 2))},
+        "from 0 to 1 wanted",
+    ),
+    "row_splits short of the values": (
+        {"tags": Ragged(Strings.of(["a"] * 9), splits(0, 0, 0, 2))},
+        "from 0 to 9",
+    ),
+    "row_splits that overflow": (
+        {"tags": Ragged(Strings.of(["a"]), splits(0, 2**63 - 1, -(2**63), 1))},
+        "row_splits ascending",
+    ),
+    "row_splits whose differences wrap around": (
+        {"tags": Ragged(Strings.of(["a"]), splits(0, 2**63 - 1, -2, 1))},
+        "row_splits ascending",
+    ),
+    "row_splits of rank 2": (
+        {"tags": Ragged(Strings.of(["a"]), splits(0, 0, 0, 1).reshape(4, 1))},
+        "row_splits asc",
+    ),
+    "row_splits of two columns": (
+        {"tags": Ragged(Strings.of(["a"]), np.zeros((4, 2), I64))},
+        "row_splits ascending",
+    ),
+    "row_splits that are a number": (
+        {"tags": Ragged(Strings.of(["a"]), np.array(3))},
+        "row_splits ascending",
+    ),
+    "row_splits of floats": (
+        {"tags": Ragged(Strings.of(["a"]), np.array([0, 0, 0.5, 1]))},
+        "row_splits ascending",
+    ),
+    "row_splits of NaN": (
+        {"tags": Ragged(Strings.of(["a"]), np.array([0, np.nan, 0, 1]))},
+        "row_splits ascending",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), refused.values(), ids=refused.keys())
+def test_an_input_that_does_not_fit_is_refused_by_name(change, message):
+    with pytest.raises(BadInput, match=message):
+        PLAN.bind(make_inputs(range(3)) | change)
+
+
+@pytest.mark.parametrize("name", ["user", "tags", "floats"])
+def test_a_missing_input_is_refused_by_name(name):
+    inputs = make_inputs(range(3))
+    del inputs[name]
+    with pytest.raises(BadInput, match=f"input {name!r} is missing"):
+        PLAN.bind(inputs)
+
+
+ragged = SparsePlan(
+    with_features(
+        [Input("ids", "int64", ragged=True)],
+        [Feature("ids", "ids", "ids", table="t")],
+        [Table("t", 2, 0)],
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros(3, np.int32), r"int64 values wanted, got int32 of shape \[3\]"),
+        (np.zeros((3, 1), I64), r"int64 values wanted, got int64 of shape \[3, 1\]"),
+        (np.array(3, I64), r"int64 values wanted, got int64 of shape \[\]"),
+        (Strings.of(["a", "b", "c"]), "int64 wanted, got strings"),
+    ],
+)
+def test_values_of_a_ragged_input_have_their_dtype_and_rank(values, message):
+    with pytest.raises(BadInput, match=message):
+        ragged.bind({"ids": Ragged(values, splits(0, 3))})
+
+
+def test_all_empty_rows_of_strings_may_come_as_no_values_of_ints():
+    assert PLAN.bind(make_inputs(range(3)) | {"tags": Ragged.of([[], [], []])}).rows == 3
+
+
+def test_packed_strings_arrive_row_by_row():
+    plan = SparsePlan(
+        with_features(
+            [Input("pair", "string", columns=2)],
+            [
+                Feature("a", "string", "pair", column=0, table="t"),
+                Feature("b", "string", "pair", column=1, table="t"),
+            ],
+            [Table("t", 2, 0, hash_seed=3)],
+        )
+    )
+    assert plan.bind({"pair": Strings.of(["a", "b", "c", "d"])}).rows == 2
+    for count in (0, 3):
+        with pytest.raises(BadInput, match=f"a multiple of 2 strings wanted, got {count}"):
+            plan.bind({"pair": Strings.of(["a"] * count)})
+    with pytest.raises(BadInput, match="strings wanted, got int64"):
+        plan.bind({"pair": np.zeros((2, 2), I64)})
+
+
+def test_a_string_input_of_two_tables_is_hashed_by_the_seed_of_each():
+    plan = SparsePlan(
+        with_features(
+            [Input("word", "string")],
+            [Feature(f"f{n}", "string", "word", table=f"t{n}") for n in range(3)],
+            [Table(f"t{n}", 2, 0, hash_seed=seed) for n, seed in enumerate([5, 9, 5])],
+        )
+    )
+    words = Strings.of(["a", "b"])
+    bound = plan.bind({"word": words})
+    assert len(bound.keep) == 2, "tables with the same seed share the hashed values"
+    slots = plan.plan[:, 1]
+    for feature, seed in enumerate([5, 9, 5]):
+        assert bound.keep[slots[feature]].values.tolist() == hash_strings(words, seed).tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    column=hnp.arrays(
+        st.sampled_from([np.int64, np.float32, np.int32, np.float64, np.bool_, "U2", ">i8"]),
+        hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+    ),
+    name=st.sampled_from(["user", "tags", "floats", "stray"]),
+)
+def test_no_array_raises_anything_but_bad_input(column, name):
+    try:
+        bound = PLAN.bind(make_inputs([1]) | {name: column})
+    except BadInput:
+        return
+    assert column.dtype in (np.int64, np.float32)
+    assert bound.rows == len(column)
+
+
+# Inputs as they lie in a body
+
+PLAIN = SparsePlan(
+    with_features(
+        [Input("ids", "int64", columns=3), Input("age", "float32")],
+        [Feature(f"c{i}", "id", "ids", column=i, table="t") for i in range(3)] + [Feature("age", "float", "age")],
+        [Table("t", 2, 0)],
+    )
+)
+
+
+def packed(start, ids, age):
+    """Both inputs in one buffer, behind `start` bytes of something else."""
+    places = Places(
+        (
+            Place("ids", np.dtype(I64), len(ids), 3, 0),
+            Place("age", np.dtype(F32), len(age), 0, ids.nbytes),
+        ),
+        ids.nbytes + age.nbytes,
+    )
+    return Packed(b"x" * start + ids.tobytes() + age.tobytes(), start, places)
+
+
+@given(
+    start=st.integers(0, 70),
+    ids=hnp.arrays(I64, st.tuples(st.integers(1, 5), st.just(3))),
+    one_age=st.booleans(),
+)
+def test_packed_inputs_are_bound_as_their_columns_are_at_any_alignment(start, ids, one_age):
+    age = np.arange(1 if one_age else len(ids), dtype=F32)
+    inputs = packed(start, ids, age)
+    np.testing.assert_array_equal(inputs["ids"], ids)
+    np.testing.assert_array_equal(inputs["age"], age)
+    for _ in range(2):
+        bound = PLAIN.bind(inputs)
+        assert bound.rows == len(ids)
+        words = np.frombuffer(bound.words, I64).reshape(2, 4)
+        assert words[:, 1:].tolist() == [[len(ids), 3, 0], [len(age), 1, 0]]
+        assert ctypes.string_at(int(words[0, 0]), ids.nbytes) == ids.tobytes()
+        assert ctypes.string_at(int(words[1, 0]), age.nbytes) == age.tobytes()
+        assert bound.keep == (inputs.buffer,)
+
+
+def test_packed_inputs_that_do_not_fit_are_refused_as_columns_are_every_time():
+    inputs = packed(0, np.zeros((2, 3), I64), np.zeros(3, F32))
+    for _ in range(2):
+        with pytest.raises(BadInput, match=r"2 rows \(or 1\) wanted, got 3"):
+            PLAIN.bind(inputs)
+
+
+def test_a_plan_that_looks_at_values_takes_packed_inputs_as_columns():
+    plan = SparsePlan(
+        with_features([Input("tag", "string")], [Feature("tag", "string", "tag", table="t")], [Table("t", 2, 0)])
+    )
+    with pytest.raises(BadInput, match="strings wanted"):
+        plan.bind(Packed(b"\0" * 8, 0, Places((Place("tag", np.dtype(I64), 1, 0, 0),), 8)))
+
+
+def test_few_layouts_are_kept(monkeypatch):
+    monkeypatch.setattr(sparse, "MAX_LAYOUTS", 3)
+    for rows in range(1, 9):
+        PLAIN.bind(packed(0, np.zeros((rows, 3), I64), np.zeros(rows, F32)))
+        assert len(PLAIN._layouts) <= 3
+
+
+def test_blank_inputs_are_a_request_of_one_row(tmp_path):
+    from processor.features.plan import blank_inputs
+    from tests.packages import manifest
+
+    made = manifest()
+    assert SparsePlan(made).bind(blank_inputs(made)).rows == 1

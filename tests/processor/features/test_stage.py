@@ -1,0 +1,149 @@
+"""Stages in a plan: run once a request, checked like a client; found by entry point or refused."""
+
+import importlib
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from processor.columns import Ragged, Strings
+from processor.errors import BadInput
+from processor.features.plan import SparsePlan
+from processor.features.stage import load_stage
+from processor.package.manifest import Feature, File, Input, Manifest, Output, Stage, Table
+from processor.tables.table import ServedTable, packed
+from tests.plugins import write_entry_points
+
+DIM = 2
+
+
+def manifest():
+    return Manifest(
+        model="imported",
+        version=1,
+        arch="imported",
+        created_at=0.0,
+        inputs=[Input("word", "string"), Input("values", "float32", columns=3)],
+        features=[
+            Feature("values", "floats", "values", column=1, offset=0, width=2),
+            Feature("columns", "floats", "columns", offset=2),
+            Feature("id", "id", "id", table="rows", offset=3, width=DIM),
+            Feature("list", "ids", "list", table="rows", combiner="mean", offset=5, width=DIM),
+        ],
+        tables=[Table("rows", DIM, 3)],
+        outputs=[Output("score")],
+        width=7,
+        dense={},
+        files={},
+        stage=Stage("lengths", "stage/graph", outputs()),
+    )
+
+
+def outputs():
+    return [Input("columns", "float32"), Input("id", "int64"), Input("list", "int64", ragged=True)]
+
+
+class Lengths:
+    """The length of a word, as a float, an id and a list of one."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def run(self, inputs, rows):
+        self.calls += 1
+        lengths = np.array([len(w) for w in inputs["word"].tolist()] * (rows // len(inputs["word"])), np.int64)
+        return {"columns": lengths.astype(np.float32), "id": lengths, "list": Ragged(lengths, np.arange(rows + 1))}
+
+
+@pytest.fixture
+def table():
+    rows = np.arange(6, dtype=np.float32).reshape(3, DIM)
+    return ServedTable(Table("rows", DIM, 3), packed(np.arange(3, dtype=np.int64), rows))
+
+
+def fill(plan, table, inputs):
+    bound = plan.bind(inputs)
+    x = np.zeros((bound.rows, plan.width), np.float32)
+    spans, counts = np.array([[0, bound.rows]], np.int64), np.zeros((1, 2), np.int64)
+    plan.fill(np.array([table.descriptor()], np.int64), 0, [bound], spans, x, counts)
+    return x
+
+
+def words(*values):
+    return Strings.of(values)
+
+
+def test_features_read_a_stages_outputs_and_blocks_are_copied_as_they_are(table):
+    stage = Lengths()
+    values = np.array([[1, np.nan, 3], [4, 5, np.inf]], np.float32)
+    x = fill(SparsePlan(manifest(), stage), table, {"word": words("a", "bc"), "values": values})
+
+    np.testing.assert_array_equal(x[:, :3], [[np.nan, 3, 1], [5, np.inf, 2]])
+    np.testing.assert_array_equal(x[:, 3:], [[2, 3, 2, 3], [4, 5, 4, 5]])
+    assert stage.calls == 1
+
+
+def test_one_row_of_words_serves_all_rows_of_values(table):
+    values = np.arange(9, dtype=np.float32).reshape(3, 3)
+    x = fill(SparsePlan(manifest(), Lengths()), table, {"word": words("a"), "values": values})
+    np.testing.assert_array_equal(x, [[1, 2, 1, 2, 3, 2, 3], [4, 5, 1, 2, 3, 2, 3], [7, 8, 1, 2, 3, 2, 3]])
+    x = fill(SparsePlan(manifest(), Lengths()), table, {"word": words("a", "bc"), "values": values[:1]})
+    np.testing.assert_array_equal(x[:, :2], [[1, 2], [1, 2]])
+
+
+def test_a_request_is_checked_before_the_stage_runs(table):
+    stage = Lengths()
+    plan = SparsePlan(manifest(), stage)
+    with pytest.raises(BadInput, match="input 'values'"):
+        plan.bind({"word": words("a"), "values": np.zeros((1, 4), np.float32)})
+    with pytest.raises(BadInput, match="'id' is not one of the model's"):
+        plan.bind({"word": words("a"), "values": np.zeros((1, 3), np.float32), "id": np.zeros(1, np.int64)})
+    assert stage.calls == 0
+
+
+def test_a_runtime_is_found_by_its_entry_point_and_an_unknown_one_is_refused(tmp_path, monkeypatch):
+    plugin = "def load(data, inputs, outputs):\n    return data, inputs, outputs\n"
+    (tmp_path / "lengths_plugin.py").write_text(plugin)
+    info = tmp_path / "lengths-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lengths\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[freshet.stages]\nlengths = lengths_plugin:load\n")
+    with pytest.raises(BadInput, match="runtime 'lengths' is not installed: install freshet"):
+        load_stage(manifest(), b"data")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+
+    assert load_stage(manifest(), b"data") == (b"data", manifest().inputs, outputs())
+    sys.modules.pop("lengths_plugin", None)
+
+
+def test_tensorflows_runtime_is_declared_by_this_package(tmp_path):
+    (info,) = write_entry_points(tmp_path).iterdir()
+    assert (
+        "[freshet.stages]\ntensorflow = compiler.imports.tensorflow_stage:load"
+        in (info / "entry_points.txt").read_text()
+    )
+
+
+def test_a_manifest_with_a_stage_reads_back_and_its_parts_must_agree():
+    whole = replace(manifest(), files={"stage/graph": File(1, "00000000")})
+    assert Manifest.from_json(whole.to_json()) == whole
+    for broken, message in (
+        (manifest(), "manifest.stage.file: not among"),
+        (replace(whole, stage=Stage("lengths", "stage/graph", outputs()[:1])), "'id' is not among manifest.inputs"),
+        (
+            replace(whole, stage=Stage("lengths", "stage/graph", [*outputs(), Input("word", "string")])),
+            "more than once",
+        ),
+        (replace(whole, stage=Stage("no name", "stage/graph", outputs())), "manifest.stage.runtime"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            broken.to_json()
+
+
+def test_a_block_stays_inside_its_input():
+    whole = manifest()
+    features = [replace(whole.features[0], column=2), *whole.features[1:]]
+    with pytest.raises(BadInput, match=r"features\[values\].column: 0 to 1 wanted, got 2"):
+        replace(whole, features=features, files={"stage/graph": File(1, "00000000")}).to_json()

@@ -1,0 +1,405 @@
+"""The batcher as a state machine, its rules one by one, and a simulated server under three times its load."""
+
+import heapq
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from processor.backends.cost import CostTable
+from processor.clock import FakeClock
+from processor.errors import Overloaded
+from processor.sessions.batcher import PATIENCE_S, Batcher, Ticket
+
+
+class Target:
+    """cost: of any batch, by bucket."""
+
+    def __init__(self, name="", cost=None):
+        self.name, self.costs = name, CostTable(cost or {1: 1e-9, 64: 2e-9})
+
+    def __repr__(self):
+        return self.name
+
+
+TARGETS = [Target("a"), Target("b", {1: 0.5, 8: 1.0}), Target("c", {4: 2.0})]
+
+
+def due_s(ticket):
+    return ticket.arrived_s + PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s
+
+
+class Batching(RuleBasedStateMachine):
+    @initialize(
+        max_rows=st.integers(1, 12),
+        max_queue_rows=st.integers(1, 40),
+        window_s=st.sampled_from([0.0, 0.0, 0.5, 4.0]),
+    )
+    def start(self, max_rows, max_queue_rows, window_s):
+        self.max_rows, self.max_queue_rows, self.window_s = max_rows, max_queue_rows, window_s
+        self.batcher = Batcher(max_rows, max_queue_rows, window_s)
+        self.clock = FakeClock()
+        self.waiting, self.left, self.until_s = [], [], None
+
+    @rule(owner=st.sampled_from(TARGETS), rows=st.integers(1, 60), slack=st.none() | st.integers(-1, 6))
+    def put(self, owner, rows, slack):
+        now_s = self.clock.now_s()
+        ticket = Ticket(owner, rows, 3 * rows, None if slack is None else now_s + slack)
+        room = not self.waiting or sum(t.rows for t in self.waiting) + rows <= self.max_queue_rows
+        if room:
+            self.batcher.admit(rows, 0.0, None, 1, 0.0)
+            self.batcher.put(ticket, now_s)
+            self.waiting.append(ticket)
+            self.until_s = None
+        else:
+            with pytest.raises(Overloaded):
+                self.batcher.admit(rows, 0.0, None, 1, 0.0)
+
+    @rule(seconds=st.integers(0, 3))
+    def wait(self, seconds):
+        self.clock.advance(seconds)
+
+    @rule(free=st.integers(1, 3), hurry=st.booleans())
+    def take(self, free=1, hurry=False):
+        now_s = self.clock.now_s()
+        taken = self.batcher.take(now_s, free, hurry)
+        gone = taken.batch + taken.expired
+        for ticket in gone:
+            self.waiting.remove(ticket)
+        self.left += gone
+        for ticket in taken.batch:
+            assert ticket.deadline_s is None or ticket.deadline_s > now_s
+        for ticket in taken.expired:
+            alone_s = self.batcher.predict_s(ticket.target, ticket.rows, ticket.ids)
+            assert ticket.deadline_s <= now_s or now_s + alone_s > ticket.deadline_s
+        assert len({id(t.target) for t in taken.batch}) <= 1
+        assert sum(t.rows for t in taken.batch) <= self.max_rows or len(taken.batch) == 1
+        # Of one target the most urgent leave first, and in order of arrival where they are equally urgent.
+        places = [(due_s(t), t.arrived_s) for t in taken.batch]
+        assert places == sorted(places)
+        if taken.batch:
+            behind = [t for t in self.waiting if t.target is taken.batch[0].target]
+            assert all(due_s(t) >= places[-1][0] for t in behind)
+            assert taken.until_s is None
+        elif self.window_s == 0 or hurry:
+            assert not self.waiting, "an idle session takes what there is"
+        elif self.waiting:
+            oldest_s = min(t.arrived_s for t in self.waiting)
+            assert now_s < taken.until_s <= oldest_s + self.window_s
+            assert now_s < oldest_s + self.window_s
+
+    @rule()
+    def drain(self):
+        gone = list(self.batcher.drain())
+        assert sorted(map(id, gone)) == sorted(map(id, self.waiting))
+        for ticket in gone:
+            self.batcher.put(ticket, ticket.arrived_s)
+
+    @invariant()
+    def the_queue_is_what_was_put_and_has_not_left(self):
+        if hasattr(self, "batcher"):
+            batcher, waiting = self.batcher, self.waiting
+            assert batcher.queue_rows == sum(t.rows for t in waiting)
+            assert len(batcher) == len(waiting)
+            assert len({id(t) for t in self.left}) == len(self.left)
+            assert batcher.work_s == pytest.approx(sum(t.target.costs.share(t.rows, t.ids) for t in waiting))
+            assert (batcher.batches(9) > 0) == bool(waiting)
+
+    def teardown(self):
+        while getattr(self, "waiting", None):
+            before = len(self.waiting)
+            self.take(hurry=True)
+            assert len(self.waiting) < before
+
+
+TestBatching = Batching.TestCase
+TestBatching.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def put(batcher, *rows, target=TARGETS[0], deadline_s=None, now_s=0.0):
+    tickets = [Ticket(target, n, 0, deadline_s) for n in rows]
+    for ticket in tickets:
+        batcher.put(ticket, now_s)
+    return tickets
+
+
+def test_an_idle_session_gets_what_is_there_at_once():
+    batcher = Batcher(100, 1000)
+    tickets = put(batcher, 1)
+    assert batcher.take(0.0).batch == tickets
+
+
+def test_an_empty_queue_gives_nothing_and_names_no_time():
+    taken = Batcher(4, 10).take(0.0)
+    assert (taken.batch, taken.expired, taken.until_s) == ([], [], None)
+
+
+def test_a_batch_stops_before_the_ticket_that_would_pass_its_bound():
+    batcher = Batcher(10, 100)
+    tickets = put(batcher, 4, 6, 1)
+    assert batcher.take(0.0).batch == tickets[:2]
+    assert batcher.take(0.0).batch == tickets[2:]
+
+
+def test_a_batch_holds_one_target_and_passes_over_the_others():
+    batcher = Batcher(10, 100)
+    first, other = put(batcher, 1), put(batcher, 1, target=Target("other"), now_s=0.1)
+    last = put(batcher, 1, now_s=0.2)
+    assert [batcher.take(0.0).batch for _ in range(2)] == [first + last, other]
+
+
+def test_targets_share_a_batch_by_identity():
+    class Equal(Target):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = None
+
+    batcher = Batcher(10, 100)
+    first, second = put(batcher, 1, target=Equal()), put(batcher, 1, target=Equal())
+    assert [batcher.take(0.0).batch for _ in range(2)] == [first, second]
+
+
+def test_the_earliest_deadline_goes_first_and_equal_ones_by_arrival():
+    batcher = Batcher(1, 100)
+    late = put(batcher, 1, deadline_s=0.9)
+    soon = put(batcher, 1, 1, deadline_s=0.5)
+    none = put(batcher, 1)
+    assert [batcher.take(0.0).batch[0] for _ in range(4)] == [*soon, *late, *none]
+
+
+def test_a_ticket_without_a_deadline_does_not_starve():
+    batcher = Batcher(1, 1000)
+    patient = put(batcher, 1)
+    taken, now_s = [], 0.0
+    while patient[0] not in taken:
+        now_s += 0.1
+        put(batcher, 1, 1, deadline_s=now_s + 0.5, now_s=now_s)
+        taken += batcher.take(now_s).batch
+        assert now_s < 2 * PATIENCE_S
+
+
+def test_one_ticket_larger_than_batch_and_queue_is_admitted_when_the_queue_is_empty():
+    batcher = Batcher(4, 10)
+    batcher.admit(1000, 0.0, None, 1, 0.0)
+    huge = put(batcher, 1000)
+    with pytest.raises(Overloaded):
+        batcher.admit(1, 0.0, None, 1, 0.0)
+    assert batcher.take(0.0).batch == huge
+    assert batcher.queue_rows == 0
+
+
+def test_a_full_queue_sheds_with_the_time_that_it_takes_to_drain():
+    target = Target(cost={1: 0.5})
+    batcher = Batcher(4, 10)
+    put(batcher, 5, 5, target=target)
+    with pytest.raises(Overloaded, match="at most 10 rows wait, 10 do") as shed:
+        batcher.admit(1, 0.0, None, 2, 3.0)
+    assert shed.value.retry_after_s == pytest.approx((10 * 0.5 + 3.0) / 2, rel=1e-3)
+    assert not shed.value.late
+
+
+def test_a_request_that_cannot_be_answered_in_time_is_refused_with_the_wait():
+    target = Target(cost={1: 0.01})
+    batcher = Batcher(4, 1000)
+    put(batcher, 4, 4, 2, target=target, deadline_s=0.12)
+    batcher.admit(1, 0.01, 0.2, 1, 0.0)
+    with pytest.raises(Overloaded, match=r"an answer may take 160\.0 ms, the request gives it 100\.0 ms") as shed:
+        batcher.admit(1, 0.01, 0.1, 1, 0.0)
+    assert shed.value.late
+    assert shed.value.retry_after_s == pytest.approx(0.1, rel=1e-3)
+    # Half as long on two sessions.
+    batcher.admit(1, 0.01, 0.1, 2, 0.0)
+
+
+def test_a_request_in_a_hurry_does_not_wait_for_those_that_have_time():
+    batcher = Batcher(4, 1000)
+    put(batcher, *[4] * 20, target=Target(cost={1: 0.01}))
+    batcher.admit(1, 0.01, 0.05, 1, 0.0)
+    with pytest.raises(Overloaded):
+        batcher.admit(1, 0.01, 0.8, 1, 0.0)
+
+
+def test_nothing_is_refused_for_its_deadline_when_nothing_waits_before_it():
+    Batcher(4, 1000).admit(1, 100.0, 0.001, 1, 0.0)
+
+
+def test_expired_tickets_go_one_by_one_and_the_live_ones_between_them_run_together():
+    batcher = Batcher(10, 100)
+    live, dead = [], []
+    for _ in range(3):
+        live += put(batcher, 1)
+        dead += put(batcher, 1, deadline_s=0.5)
+    taken = batcher.take(0.5)
+    assert (taken.batch, taken.expired) == (live, dead)
+
+
+def test_a_deadline_is_the_first_moment_that_is_too_late():
+    batcher = Batcher(4, 100)
+    (ticket,) = put(batcher, 1, deadline_s=1.0)
+    assert batcher.take(0.999).batch == [ticket]
+    put(batcher, 1, deadline_s=1.0)
+    assert batcher.take(1.0).batch == []
+
+
+def test_a_ticket_that_would_be_late_is_dropped_when_others_wait_and_run_when_none_does():
+    target = Target(cost={1: 1.0})
+    batcher = Batcher(4, 100)
+    hopeless, hopeful = put(batcher, 1, target=target, deadline_s=0.9), put(batcher, 1, target=target, deadline_s=5.0)
+    taken = batcher.take(0.0)
+    assert (taken.batch, taken.expired) == (hopeful, hopeless)
+    alone = put(batcher, 1, target=target, deadline_s=0.9)
+    assert batcher.take(0.0).batch == alone
+
+
+def test_a_batch_does_not_grow_past_its_earliest_deadline():
+    target = Target(cost={1: 1.0})
+    batcher = Batcher(10, 100)
+    tight, loose = put(batcher, 1, target=target, deadline_s=2.5), put(batcher, 1, 1, target=target, deadline_s=9.0)
+    assert batcher.take(0.0).batch == [*tight, loose[0]]
+    assert batcher.take(2.0).batch == [loose[1]]
+
+
+def test_what_is_late_anyway_does_not_keep_the_batch_small():
+    target = Target(cost={1: 1.0, 4: 3.0})
+    batcher = Batcher(10, 100)
+    tickets = put(batcher, 1, 1, 1, target=target) + put(batcher, 1, target=target, deadline_s=2.5)
+    tickets += put(batcher, 1, target=target, now_s=2.0)
+    assert batcher.take(0.0).batch == tickets
+
+
+def test_a_window_holds_tickets_until_the_first_has_waited_that_long():
+    batcher = Batcher(4, 100, window_s=0.5)
+    first = put(batcher, 1)
+    taken = batcher.take(0.0)
+    assert (taken.batch, taken.until_s) == ([], 0.5)
+    second = put(batcher, 1, now_s=0.3)
+    assert batcher.take(0.4).until_s == 0.5
+    assert batcher.take(0.5).batch == first + second
+
+
+def test_a_full_batch_a_tight_deadline_and_a_hurry_end_the_window():
+    batcher = Batcher(4, 100, window_s=0.5)
+    full = put(batcher, 2, 2)
+    assert batcher.take(0.0).batch == full
+    target = Target(cost={1: 0.1})
+    tight = put(batcher, 1, target=target, deadline_s=0.3)
+    assert batcher.take(0.0).until_s == pytest.approx(0.2, rel=1e-3)
+    assert batcher.take(0.2).batch == tight
+    put(batcher, 1)
+    assert batcher.take(0.0).batch == []
+    assert batcher.take(0.0, hurry=True).batch
+
+
+def test_a_session_leaves_the_others_their_share_if_that_is_worth_a_batch():
+    target = Target(cost={1: 1.0, 4: 1.2})
+    batcher = Batcher(100, 100)
+    tickets = put(batcher, *[1] * 16, target=target)
+    assert (batcher.batches(2), batcher.batches(9)) == (2, 4)
+    assert batcher.take(0.0, free=2).batch == tickets[:8]
+    assert batcher.take(0.0, free=1).batch == tickets[8:]
+    few = put(batcher, 1, 1, target=target)
+    assert batcher.take(0.0, free=2).batch == few
+
+
+def test_the_pace_follows_what_sessions_take_and_one_slow_batch_hardly_moves_it():
+    batcher = Batcher(4, 100)
+    batcher.paced(1.0, 1000.0)
+    assert 1.0 < batcher.pace < 1.04
+    for _ in range(200):
+        batcher.paced(batcher.pace, 3.0)
+    assert batcher.pace == pytest.approx(3.0, rel=0.01)
+    assert batcher.predict_s(TARGETS[1], 1, 0) == pytest.approx(1.5, rel=0.01)
+
+
+# A simulated server: sessions, Poisson arrivals, costs that are off, no clock but the simulation's.
+
+
+@dataclass
+class Outcome:
+    good: int
+    late: int
+    refused: int
+    expired: int
+    seconds: float
+
+    @property
+    def goodput(self):
+        return self.good / self.seconds
+
+
+def simulate(rate, seconds, timeout_s, *, sessions=2, seed=0, noise=0.2, wrong=1.0, admission=True):
+    """Requests of 1 to 64 rows at `rate` a second; a batch takes what the table says, times noise, times `wrong`."""
+    random = np.random.default_rng(seed)
+    target = Target(cost={1: 3e-4, 16: 5e-4, 64: 1.5e-3, 256: 5.5e-3})
+    batcher, order = Batcher(256, 65536), itertools.count()
+    outcome = Outcome(0, 0, 0, 0, seconds)
+    events = [(at, next(order), "arrive", None) for at in _arrivals(random, rate, seconds)]
+    heapq.heapify(events)
+    free, running_s = sessions, 0.0
+    while events:
+        now_s, _, what, batch = heapq.heappop(events)
+        if what == "arrive":
+            rows = int(random.choice([1, 8, 64]))
+            ticket = Ticket(target, rows, 26 * rows, now_s + timeout_s)
+            try:
+                own_s = batcher.predict_s(target, rows, ticket.ids)
+                if admission:
+                    batcher.admit(rows, own_s, timeout_s, sessions, running_s)
+                batcher.put(ticket, now_s)
+            except Overloaded:
+                outcome.refused += 1
+        else:
+            free += 1
+            tickets, predicted_s, took_s = batch
+            running_s -= predicted_s
+            batcher.paced(predicted_s, took_s)
+            good = sum(now_s <= t.deadline_s for t in tickets)
+            outcome.good += good
+            outcome.late += len(tickets) - good
+        while free and len(batcher):
+            taken = batcher.take(now_s, free)
+            outcome.expired += len(taken.expired)
+            if taken.batch:
+                rows, ids = sum(t.rows for t in taken.batch), sum(t.ids for t in taken.batch)
+                predicted_s = batcher.predict_s(target, rows, ids)
+                took_s = wrong * target.costs.predict(rows, ids) * random.lognormal(0, noise)
+                running_s += predicted_s
+                free -= 1
+                heapq.heappush(events, (now_s + took_s, next(order), "end", (taken.batch, predicted_s, took_s)))
+    return outcome
+
+
+def _arrivals(random, rate, seconds):
+    times = np.cumsum(random.exponential(1 / rate, int(2 * rate * seconds)))
+    return times[times < seconds].tolist()
+
+
+SATURATION = 2 / (np.mean([1, 8, 64]) * 5.5e-3 / 256)
+
+
+@pytest.mark.parametrize("wrong", [1.0, 2.5, 0.5])
+@pytest.mark.parametrize("timeout_s", [0.02, 0.2])
+def test_goodput_at_three_times_the_saturation_load_is_nine_tenths_of_the_peak(timeout_s, wrong):
+    capacity = SATURATION / wrong
+    peak = max(simulate(load * capacity, 1.5, timeout_s, wrong=wrong).goodput for load in (0.7, 0.85, 1.0))
+    over = simulate(3 * capacity, 1.5, timeout_s, wrong=wrong)
+    assert over.goodput >= 0.9 * peak
+    # Most of what is not answered in time was told so at once, and little was computed for nothing.
+    assert over.refused > 10 * over.expired
+    assert over.late < 0.1 * over.good
+
+
+def test_without_admission_the_queue_fills_with_work_that_expires():
+    bounded, full = (simulate(3 * SATURATION, 1.0, 0.2, admission=a) for a in (True, False))
+    assert full.expired > 0.3 * full.good
+    assert full.expired > 20 * bounded.expired
+
+
+def test_at_half_load_nothing_is_refused_and_nothing_is_late():
+    outcome = simulate(0.5 * SATURATION, 3.0, 0.05)
+    assert outcome.refused == outcome.expired == outcome.late == 0

@@ -1,0 +1,318 @@
+"""Device stages: large batches out of what many sessions fill, and replies as if there were none."""
+
+import queue
+import threading
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from processor import PredictRequest, Processor, ProcessorConfig
+from processor.errors import BadInput, FreshetError, NotReady, Overloaded
+from processor.generation import Generation
+from processor.package.delta import write_delta
+from processor.sessions.device import slots_of
+from processor.sessions.work import PredictReply
+from tests.packages import make_delta, make_inputs, reference, tag_id, write_package
+from tests.processor.backends.artefacts import make_weights
+from tests.processor.sessions.test_group import TIMEOUT_S, Answers, Version, assert_answers, group, wait_until
+
+
+class Device(Version):
+    """A version whose runs can be held up, and whose numbers tell the state: y = 2 * x + the state's step."""
+
+    def __init__(self, costs=None):
+        super().__init__(costs)
+        self.step = 0
+        self.log.hold, self.log.started, self.log.error = None, threading.Semaphore(0), None
+
+    def pin(self, reader):
+        state = super().pin(reader)
+        executables = {b: SimpleNamespace(bucket=b, bind=self.stepping(b, state.epoch)) for b in self.costs.cost}
+        return SimpleNamespace(**{**vars(state), "executables": executables, "flip": state.epoch})
+
+    def fill(self, tables, epoch, bound, spans, out, counts):
+        super().fill(tables, epoch, bound, spans, out, counts)
+        # Rows of another epoch than the executable's would show in z.
+        out[: int(spans[:, 1].sum())] += 1000 * epoch
+
+    def stepping(self, bucket, step):
+        log = self.log
+
+        def bind(x, outputs):
+            def run():
+                log.started.release()
+                if log.hold is not None:
+                    assert log.hold.wait(TIMEOUT_S)
+                if log.error is not None:
+                    raise log.error
+                log.runs.append(bucket)
+                rows = x - 1000 * step
+                outputs["y"][:] = 2 * rows
+                outputs["z"][:] = np.concatenate([rows, -rows], axis=1)
+
+            return run
+
+        return bind
+
+
+def idle(version):
+    return all(step is None for step in version.pins.values())
+
+
+@given(
+    st.lists(st.lists(st.integers(-50, 50), min_size=1, max_size=11), min_size=1, max_size=12),
+    st.integers(1, 3),
+    st.integers(1, 2),
+)
+@settings(max_examples=25, deadline=None)
+def test_every_request_gets_its_own_rows_in_order_however_batches_fall(requests, sessions, stages):
+    version, answers = Device({1: 1.0, 2: 1.2, 4: 1.5}), Answers()
+    rows = sum(map(len, requests))
+    with group(sessions, max_queue_rows=rows, device_stages=stages) as running:
+        for number, values in enumerate(requests):
+            running.submit(answers.work(version, number, values))
+        got = answers.wait(len(requests))
+        for number, values in enumerate(requests):
+            assert_answers(got[number], values)
+        stats = running.statistics()
+    assert sum(s.requests for s in stats) == len(requests)
+    assert sum(s.rows for s in stats) == rows
+    assert idle(version)
+
+
+def test_what_is_filled_while_the_device_runs_is_one_batch():
+    version, answers = Device({1: 1.0, 8: 1.1}), Answers()
+    version.log.hold = threading.Event()
+    with group(2, device_stages=1) as running:
+        running.submit(answers.work(version, 0, [7]))
+        assert version.log.started.acquire(timeout=TIMEOUT_S)
+        for number in range(1, 8):
+            running.submit(answers.work(version, number, [number]))
+        wait_until(lambda: running._device._handover.busy and running.queue_rows == 0)
+        wait_until(lambda: sum(len(b.spans) for b in running._device._batches.values() if b.spans) >= 1)
+        wait_until(lambda: sum(sum(s.rows for s, _ in b.spans) for b in running._device._batches.values()) == 8)
+        version.log.hold.set()
+        got = answers.wait(8)
+    assert version.log.runs == [1, 8]
+    for number in range(1, 8):
+        assert_answers(got[number], [number])
+
+
+def test_a_run_that_fails_fails_the_requests_of_its_slot_and_no_other():
+    version, answers = Device(), Answers()
+    with group(1, device_stages=1) as running:
+        version.log.error = ZeroDivisionError("/secret/path")
+        running.submit(answers.work(version, 0, [1, 2]))
+        error = answers.wait(1)[0]
+        version.log.error = None
+        running.submit(answers.work(version, 1, [3]))
+        assert_answers(answers.wait(1)[1], [3])
+        assert sum(s.failed for s in running.statistics()) == 1
+    assert isinstance(error, FreshetError)
+    assert "secret" not in str(error)
+    assert idle(version)
+
+
+def test_a_run_that_fails_fails_a_split_request_once():
+    version, answers = Device(), Answers()
+    with group(1, device_stages=2) as running:
+        version.log.error = ZeroDivisionError()
+        running.submit(answers.work(version, 0, range(10)))
+        assert isinstance(answers.wait(1)[0], FreshetError)
+    assert answers.calls.empty()
+    assert idle(version)
+
+
+def test_rows_that_cannot_be_filled_fail_their_request_and_not_those_beside_it():
+    version, answers = Device({1: 1.0, 8: 1.1}), Answers()
+    version.broken = {13: NotReady("no rows"), 14: ValueError("/secret/path")}
+    version.log.hold = threading.Event()
+    with group(1, device_stages=1) as running:
+        running.submit(answers.work(version, 0, [1]))
+        assert version.log.started.acquire(timeout=TIMEOUT_S)
+        for number, values in enumerate(([2], [13], [3], [14]), 1):
+            running.submit(answers.work(version, number, values))
+            wait_until(lambda: running.queue_rows == 0)
+        version.log.hold.set()
+        got = answers.wait(5)
+    assert isinstance(got[2], NotReady)
+    assert isinstance(got[4], FreshetError)
+    for number, value in ((0, 1), (1, 2), (3, 3)):
+        assert_answers(got[number], [value])
+    assert idle(version)
+
+
+def test_a_state_is_never_mixed_and_a_flip_is_seen_by_what_is_filled_after_it():
+    version, answers = Device({1: 1.0, 8: 1.1}), Answers()
+    version.log.hold = threading.Event()
+    with group(1, device_stages=1) as running:
+        for number, step in enumerate((0, 0, 1, 1, 2)):
+            version.step = step
+            if number == 4:
+                # There are three slots: the one that runs, and one of each of the first two steps.
+                version.log.hold.set()
+            running.submit(answers.work(version, number, [number]))
+            wait_until(lambda: running.queue_rows == 0 and not running._queues[0].running_s)
+        got = answers.wait(5)
+    for number, step in enumerate((0, 0, 1, 1, 2)):
+        assert_answers(got[number], [number])
+        assert got[number].generation == Generation(1, step)
+    assert idle(version)
+
+
+def test_sessions_wait_for_a_slot_and_the_rest_waits_in_the_queue():
+    version, answers = Device({4: 1.0}), Answers()
+    version.log.hold = threading.Event()
+    with group(1, device_stages=1, max_batch_rows=4) as running:
+        for number in range(8):
+            running.submit(answers.work(version, number, [number] * 4))
+        # One slot runs, two are filled, and the session has the fourth batch in hand.
+        wait_until(lambda: len(running._device._batches) == slots_of(1) and running.queue_rows == 16)
+        version.log.hold.set()
+        got = answers.wait(8)
+    for number in range(8):
+        assert_answers(got[number], [number] * 4)
+
+
+def test_closing_answers_what_is_queued_and_what_is_filled():
+    version, answers = Device(), Answers()
+    version.log.hold = threading.Event()
+    with group(2, device_stages=2, max_batch_rows=4) as running:
+        for number in range(40):
+            running.submit(answers.work(version, number, [number]))
+        threading.Timer(0.05, version.log.hold.set).start()
+    got = answers.wait(40)
+    for number in range(40):
+        assert_answers(got[number], [number])
+    assert not any(thread.is_alive() for thread in running._device._threads)
+    assert idle(version)
+
+
+def test_versions_have_slots_of_their_own_and_go_with_their_last_request():
+    answers = Answers()
+    with group(2, device_stages=1) as running:
+        versions = [Device(), Device({1: 1.0, 16: 3.0})]
+        for number in range(20):
+            running.submit(answers.work(versions[number % 2], number, [number] * (number % 5 + 1)))
+        got = answers.wait(20)
+        for number in range(20):
+            assert_answers(got[number], [number] * (number % 5 + 1))
+        gone = [weakref.ref(version) for version in versions]
+        for version in versions:
+            # The fake's own reference to itself.
+            version.plan = None
+        del versions, version, got
+        wait_until(lambda: not any(ref() for ref in gone))
+
+
+def test_a_request_too_large_for_a_slot_needs_a_word_of_its_own():
+    version, answers = Device(), Answers()
+    with group(1, device_stages=1) as running:
+        running._holds.clear()
+        with pytest.raises(Overloaded, match="too many requests are larger than the largest batch"):
+            running.submit(answers.work(version, 0, range(5)))
+        running.submit(answers.work(version, 1, range(4)))
+        assert_answers(answers.wait(1)[1], range(4))
+
+
+def test_a_slot_that_cannot_be_opened_fails_its_requests_and_the_next_finds_it_free():
+    version, answers = Device(), Answers()
+    lend, version.lend = version.lend, None
+    with group(1, device_stages=1) as running:
+        for number in range(2 * slots_of(1)):
+            running.submit(answers.work(version, number, [1]))
+        got = answers.wait(2 * slots_of(1))
+        assert all(isinstance(answer, FreshetError) for answer in got.values())
+        version.lend = lend
+        running.submit(answers.work(version, 99, [1]))
+        assert_answers(answers.wait(1)[99], [1])
+    assert idle(version)
+
+
+def test_sessions_come_and_go_beside_the_stages():
+    version, answers = Device(), Answers()
+    with group(1, device_stages=1) as running:
+        for round_, sessions in enumerate((3, 1, 2)):
+            running.resize(sessions)
+            for number in range(10):
+                running.submit(answers.work(version, round_ * 10 + number, [number]))
+        got = answers.wait(30)
+        counts = running.counts(version)
+    assert all(isinstance(answer, PredictReply) for answer in got.values())
+    assert counts.tolist() == [[30, counts[0, 1]]]
+
+
+def test_inline_sessions_have_no_stages(tmp_path):
+    write_package(tmp_path)
+    with pytest.raises(BadInput, match="compute: threads wanted with device_stages"):
+        Processor.initialize(ProcessorConfig(repository=str(tmp_path), compute="inline", device_stages=1))
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_the_engine_gives_the_same_scores_under_deltas_as_they_come(tmp_path, stages):
+    """Requests of many sizes from several threads while deltas of rows and of dense weights are applied: every reply is
+    what its own generation gives, to the last row."""
+    write_package(tmp_path)
+    steps = 6
+    config = ProcessorConfig(repository=str(tmp_path), sessions=2, device_stages=stages)
+    with Processor.initialize(config) as processor:
+        replies, stop = queue.Queue(), threading.Event()
+
+        def ask(seed):
+            random = np.random.default_rng(seed)
+            while not stop.is_set():
+                inputs = make_inputs(random.integers(0, 25, int(random.integers(1, 50))).tolist(), seed=seed)
+                replies.put((inputs, processor.process(PredictRequest("small", inputs))))
+
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        models = {0: (dict.fromkeys(range(20), 0), make_weights(0))}
+        for step in range(1, steps + 1):
+            users, weights = models[step - 1]
+            changed = range(step, step + 8)
+            dense = step if step % 2 else None
+            write_delta(tmp_path / "upload", make_delta(step, changed, dense_seed=dense))
+            processor.apply_delta("small", data=(tmp_path / "upload").read_bytes())
+            models[step] = users | dict.fromkeys(changed, step), make_weights(dense) if dense else weights
+            before = replies.qsize()
+            # Three threads ask: the fourth reply from here on was asked for after the flip.
+            wait_until(lambda before=before: replies.qsize() > before + 3)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        stats = processor.group_stats()["default"].work
+        assert stats.rows == sum(len(inputs["user"]) for inputs, _ in list(replies.queue))
+        assert processor.info()["groups"]["default"]["device_stages"] == stages
+    seen = set()
+    while not replies.empty():
+        inputs, reply = replies.get()
+        step = reply.generation.step
+        users, weights = models[step]
+        tags = [["a", "zz", "b", "c"][: u % 5] for u in range(len(inputs["user"]))]
+        wanted = reference(users, {tag_id(t): 0 for t in "abc"}, weights, inputs["user"], tags, inputs["floats"])
+        np.testing.assert_allclose(reply.outputs["score"][:, 0], wanted, atol=1e-6)
+        seen.add(step)
+    assert seen == set(range(steps + 1))
+
+
+def test_the_engine_with_stages_equals_the_engine_without(tmp_path):
+    write_package(tmp_path)
+    random = np.random.default_rng(0)
+    requests = [
+        PredictRequest("small", make_inputs(random.integers(0, 25, n).tolist(), seed=n)) for n in (1, 7, 16, 40, 3, 64)
+    ]
+    plain, staged = (
+        ProcessorConfig(repository=str(tmp_path), sessions=2, device_stages=stages, max_queue_rows=1000)
+        for stages in (0, 1)
+    )
+    with Processor.initialize(plain) as one, Processor.initialize(staged) as other:
+        for a, b in zip(one.batch_process(requests), other.batch_process(requests), strict=True):
+            np.testing.assert_allclose(a.outputs["score"], b.outputs["score"], atol=1e-6)
+        (plain_stats,), (staged_stats,) = one.stats(), other.stats()
+        assert staged_stats.lookups == plain_stats.lookups > 0
+        assert staged_stats.rows == plain_stats.rows

@@ -1,0 +1,103 @@
+"""The core plan, as a pure function of what the user wrote and what the machine has."""
+
+from dataclasses import replace
+
+import pytest
+
+from processor.errors import BadInput
+from processor.sessions.placement import GroupConfig, SessionConfig, plan
+
+CORES = frozenset(range(4))
+
+
+def planned(allowed=CORES, nodes=(), **options):
+    return plan(SessionConfig(**options), allowed, nodes)
+
+
+def test_without_groups_one_has_every_model_and_a_session_a_core():
+    ((name, (models, options)),) = planned().items()
+    assert (name, models) == ("default", ("*",))
+    assert (options.sessions, options.cpus, options.threads, options.window_s) == (4, (), 1, 0.0)
+
+
+def test_a_group_keeps_its_cores_and_every_other_group_is_kept_off_them():
+    plans = planned(groups={"baseline": GroupConfig(["ctr"], cpus="0-1"), "rest": GroupConfig(["*"], sessions=3)})
+    models, options = plans["baseline"]
+    assert (models, options.sessions, options.cpus) == (("ctr",), 2, (frozenset({0, 1}),))
+    models, options = plans["rest"]
+    assert (models, options.sessions, options.cpus) == (("*",), 3, (frozenset({2, 3}),))
+    assert "default" not in plans
+
+
+def test_models_that_no_group_names_go_to_the_default_group():
+    plans = planned(groups={"baseline": GroupConfig(["ctr"], cpus="3")})
+    models, options = plans["default"]
+    assert (models, options.cpus, options.sessions) == (("*",), (frozenset({0, 1, 2}),), 3)
+
+
+def test_a_group_without_models_serves_the_model_of_its_name():
+    assert planned(groups={"ctr": GroupConfig()})["ctr"][0] == ("ctr",)
+
+
+def test_groups_have_their_own_options_and_else_those_of_the_process():
+    own = GroupConfig(["a"], sessions=2, threads_per_session=3, policy="mod", batch_window_us=500.0, max_queue_rows=7)
+    own = replace(own, device_stages=3)
+    plans = planned(
+        policy="least-loaded", batch_window_us=100.0, max_queue_rows=9, threads_per_session=2, sessions=1,
+        groups={"a": own, "b": GroupConfig(["b"])},
+    )  # fmt: skip
+    a, b = plans["a"][1], plans["b"][1]
+    assert (a.sessions, a.threads, a.policy, a.window_s, a.max_queue_rows) == (2, 3, "mod", 0.0005, 7)
+    assert (a.device_stages, b.device_stages) == (3, 0)
+    assert (b.sessions, b.threads, b.policy, b.window_s, b.max_queue_rows) == (1, 2, "least-loaded", 0.0001, 9)
+
+
+def test_sessions_of_a_process_take_their_cpusets_in_turn_less_what_is_dedicated():
+    assert planned(cpus="0-1;2-3")["default"][1].cpus == (frozenset({0, 1}), frozenset({2, 3}))
+    plans = planned(cpus="0-1;2-3", groups={"a": GroupConfig(["a"], cpus="1;2")})
+    assert plans["a"][1].cpus == (frozenset({1}), frozenset({2}))
+    assert plans["default"][1].cpus == (frozenset({0}), frozenset({3}))
+
+
+def test_sessions_are_spread_over_memory_nodes():
+    nodes = [frozenset({0, 1}), frozenset({2, 3})]
+    assert planned(nodes=nodes)["default"][1].cpus == tuple(nodes)
+    plans = planned(nodes=nodes, groups={"a": GroupConfig(["a"], cpus="2-3")})
+    assert plans["default"][1].cpus == (frozenset({0, 1}),)
+
+
+def test_inline_there_is_one_session():
+    assert planned(compute="inline", sessions=8)["default"][1].sessions == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"groups": {"a": GroupConfig(["m"]), "b": GroupConfig(["m"])}}, "model 'm' is named by 'a' and 'b'"),
+        ({"groups": {"a": GroupConfig(cpus="0"), "b": GroupConfig(cpus="0-1")}}, "core 0 is given to 'a' and 'b'"),
+        ({"groups": {"a": GroupConfig(cpus="0-3")}}, "groups.default: no core is left for it"),
+        ({"groups": {"a": GroupConfig(cpus="9")}}, "cores that this process may run on wanted, got 9"),
+        ({"cpus": "0;7"}, "cores that this process may run on wanted, got 7"),
+        ({"groups": {"a": GroupConfig(cpus="x")}}, "groups.a.cpus: cores such as"),
+        ({"groups": {"default": GroupConfig(["ctr"])}}, "no models wanted"),
+        ({"compute": "inline", "groups": {"a": GroupConfig()}}, "compute: with groups threads wanted, got inline"),
+        ({"sessions": -1}, "sessions: 0 to 1024 wanted, got -1"),
+        ({"sessions": 1025}, "sessions: 0 to 1024 wanted, got 1025"),
+        ({"threads_per_session": 0}, "threads_per_session: 1 to 256 wanted, got 0"),
+        ({"device_stages": 65}, "device_stages: 0 to 64 wanted, got 65"),
+        ({"compute": "inline", "device_stages": 1}, "compute: threads wanted with device_stages, got inline"),
+        ({"policy": "fastest"}, "policy: one of shared, round-robin, mod, least-loaded wanted, got 'fastest'"),
+        ({"compute": "gpu"}, "compute: one of threads, inline wanted, got 'gpu'"),
+        ({"batch_window_us": -1.0}, "batch_window_us: 0 to 10000000 wanted"),
+        ({"max_queue_rows": 0}, "max_queue_rows: 1 or more wanted, got 0"),
+        ({"groups": {"a": GroupConfig(sessions=2000)}}, "groups.a.sessions: 0 to 1024 wanted, got 2000"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(options, message):
+    with pytest.raises(BadInput, match=message):
+        planned(**options)
+
+
+def test_a_process_takes_its_options_from_json():
+    options = {"sessions": 2, "groups": {"a": {"models": ["m"], "cpus": "0"}}}
+    assert SessionConfig.of(options) == SessionConfig(sessions=2, groups={"a": GroupConfig(["m"], cpus="0")})

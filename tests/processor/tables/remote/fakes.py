@@ -1,0 +1,118 @@
+"""A row store that is a dictionary, and a redis-server for the length of a test."""
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+
+import pytest
+import redis
+
+from processor.tables.remote.store import Reply
+
+START_S = 15
+
+
+class MemoryStore:
+    """A RowStore in memory; down=True: it does not answer."""
+
+    def __init__(self):
+        self.values, self.down, self.fetches = {}, False, []
+
+    def fetch(self, keys):
+        self.fetches.append(list(keys))
+        if self.down:
+            return Reply([None] * len(keys), "cannot be reached")
+        return Reply([self.values.get(key) for key in keys])
+
+    def read(self, key):
+        return self.values.get(key)
+
+    def write(self, values):
+        self.values |= values
+
+    def delete(self, keys):
+        for key in keys:
+            self.values.pop(key, None)
+
+    def close(self):
+        pass
+
+
+def free_ports(count):
+    """Ports that nobody listens on, and on which no cluster bus (port + 10000) would leave the range."""
+    held = []
+    while len(held) < count:
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        if sock.getsockname()[1] < 55000:
+            held.append(sock)
+        else:
+            sock.close()
+    ports = [s.getsockname()[1] for s in held]
+    for sock in held:
+        sock.close()
+    return ports
+
+
+class RedisServer:
+    """A redis-server on a loopback port, its data in a folder of its own; start() after kill() finds it again."""
+
+    def __init__(self, port=None, cluster=False, password=None):
+        self.port = port or free_ports(1)[0]
+        self.folder = tempfile.mkdtemp(prefix="freshet-redis-")
+        self._options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"] if cluster else []
+        if cluster:
+            self._options += ["--cluster-require-full-coverage", "no"]
+        self._password = password
+        if password:
+            self._options += ["--requirepass", password]
+        self._process = None
+
+    @property
+    def url(self):
+        return f"redis://{':' + self._password + '@' if self._password else ''}127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self):
+        return self._process.pid
+
+    def start(self):
+        options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, "save": "", "appendonly": "yes"}
+        arguments = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+        self._process = subprocess.Popen(
+            ["redis-server", *arguments, *self._options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_until(self._answers)
+        return self
+
+    def client(self):
+        return redis.Redis(port=self.port, password=self._password)
+
+    def _answers(self):
+        assert self._process.poll() is None, "redis-server ended"
+        try:
+            with self.client() as client:
+                return client.ping()
+        except redis.RedisError:
+            return False
+
+    def kill(self):
+        self._process.kill()
+        self._process.wait()
+
+    def close(self):
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def wait_until(condition, within_s=START_S):
+    give_up_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < give_up_s, "not within the time allowed"
+        time.sleep(0.01)
+
+
+needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")

@@ -1,0 +1,378 @@
+"""Remote tables over a store in memory: scores equal those of the same version served from memory, whatever happens."""
+
+import logging
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from processor.clock import FakeClock, SystemClock
+from processor.errors import NotReady
+from processor.package.version import VersionReader, table_file
+from processor.tables.remote.push import drop, push
+from processor.tables.remote.reader import RemoteTables
+from processor.tables.remote.settings import RemoteConfig
+from processor.versions.replica import Replica
+from processor.versions.served import ServedVersion
+from tests.packages import DIM, make_delta, make_inputs, open_version, row_of, tag_id, write_package
+from tests.processor.tables.remote.fakes import MemoryStore
+
+USERS = range(0, 300, 3)
+TAGS = ("a", "b", "c")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    return write_package(tmp_path_factory.mktemp("repository"), users=USERS, tags=TAGS)
+
+
+@pytest.fixture
+def store(package):
+    store = MemoryStore()
+    push(VersionReader(package), [], store)
+    return store
+
+
+def load(package, store, clock=None, tables=("small/*",), undo_depth=3, **config):
+    clock = clock or SystemClock()
+    remote = RemoteTables(RemoteConfig("redis://nowhere", list(tables), **config), store, clock)
+    reader = VersionReader(package)
+    names = [t.table for t in remote.stored(reader.manifest)]
+    version = ServedVersion(reader, undo_depth, clock, remote=names)
+    version.open(Replica(reader, version.control, 0, 1, clock, remote=remote))
+    return version
+
+
+def pooled(version, requests, session=0):
+    """The dense inputs of a batch [rows, width] and lookups and misses by table."""
+    with version.readers.pinned(session) as state:
+        bound = [version.readers.plan.bind(r) for r in requests]
+        x = np.zeros((sum(b.rows for b in bound), version.readers.plan.width), np.float32)
+        counts = np.zeros((2, 2), np.int64)
+        spans = np.array([[0, b.rows] for b in bound])
+        stand_in = (
+            version.readers.remote.stand_in(state.tables, state.epoch, bound, spans)
+            if version.readers.remote
+            else state
+        )
+        version.readers.plan.fill(stand_in.tables, state.epoch, bound, spans, x, counts)
+        return x, counts.tolist()
+
+
+def user_rows(version, users):
+    return pooled(version, [make_inputs(users, tags=[[] for _ in users])])[0][:, :DIM]
+
+
+def expected_rows(model, users):
+    return np.array([row_of(u, model[u]) if u in model else np.zeros(DIM) for u in users], np.float32)
+
+
+def test_a_remote_version_pools_to_the_bit_what_a_local_one_does(package, store):
+    local = open_version(package)
+    requests = [make_inputs([3, 4, 0, 3]), make_inputs([297]), make_inputs(range(40), seed=1)]
+    for remote in (load(package, store), load(package, store, tables=["small/user"])):
+        for _ in range(2):
+            wanted, got = pooled(local, requests), pooled(remote, requests)
+            np.testing.assert_array_equal(got[0], wanted[0])
+            assert got[1] == wanted[1]
+
+
+def test_a_batch_is_one_round_trip_and_asks_for_each_bucket_once(package, store):
+    version = load(package, store)
+    pooled(version, [make_inputs([0, 3, 0, 3]), make_inputs([3, 6])])
+    assert len(store.fetches) == 1
+    assert len(set(store.fetches[0])) == len(store.fetches[0])
+    pooled(version, [make_inputs([0, 3, 6])])
+    assert len(store.fetches) == 1
+    assert version.readers.remote.statistics().fetches == 1
+
+
+def test_rows_and_absences_are_cached_and_the_cache_can_be_off(package, store):
+    version = load(package, store)
+    for _ in range(3):
+        user_rows(version, [0, 1, 2])
+    stats = version.readers.remote.statistics()
+    assert (stats.asked, stats.fetched, stats.cached, stats.lost) == (9, 3, 6, 0)
+    assert load(package, store, cache_rows=0) is not None
+    uncached = load(package, store, cache_rows=0)
+    for _ in range(3):
+        np.testing.assert_array_equal(user_rows(uncached, [0, 1]), expected_rows({0: 0}, [0, 1]))
+    assert uncached.readers.remote.statistics().fetched == 6
+
+
+ids = st.sampled_from([*range(30), 299, 2**62, -1])
+moves = st.lists(
+    st.tuples(
+        st.sampled_from(["apply"] * 5 + ["rollback", "rollback", "down", "up", "cold"]),
+        st.lists(ids, unique=True, max_size=14),
+        st.integers(0, 14),
+    ),
+    max_size=16,
+)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    moves=moves, reads=st.lists(st.lists(ids, min_size=1, max_size=12), min_size=1, max_size=4), depth=st.integers(1, 3)
+)
+def test_any_mix_of_deltas_rollbacks_and_reads_equals_a_dictionary(package, store, moves, reads, depth):
+    store.down = False
+    version = load(package, store, undo_depth=depth, cache_rows=16)
+    history = [dict.fromkeys(USERS, 0)]
+    for content, (move, chosen, cut) in enumerate(moves, 1):
+        if move == "apply":
+            upserts, removed = chosen[:cut], chosen[cut:]
+            version.apply(make_delta(version.chain.step + 1, upserts, removed, tag=content))
+            left = {k: v for k, v in history[-1].items() if k not in removed}
+            history.append(left | dict.fromkeys(upserts, content))
+        elif move == "rollback":
+            back = min(cut % 4, len(version.chain.undoable))
+            version.rollback(version.chain.step - back)
+            del history[len(history) - back :]
+        elif move == "cold":
+            version.readers.remote._cache = load(package, store, cache_rows=16).readers.remote._cache
+        else:
+            store.down = move == "down"
+        for users in reads:
+            got, wanted = user_rows(version, users), expected_rows(history[-1], users)
+            if store.down:
+                # A row that only the store has may be the default row instead, and no other.
+                same = (got == wanted).all(axis=1)
+                assert (got[~same] == 0).all()
+                assert all(history[-1].get(u) == 0 for u, good in zip(users, same) if not good)
+            else:
+                np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_removed_row_stays_removed_once_its_removal_can_no_longer_be_undone(package, store):
+    version = load(package, store, undo_depth=1)
+    version.apply(make_delta(1, [], [0, 3]))
+    for step in range(2, 8):
+        version.apply(make_delta(step, [9000 + step], [9000 + step - 1]))
+    np.testing.assert_array_equal(user_rows(version, [0, 3, 6]), expected_rows({6: 0}, [0, 3, 6]))
+    version.apply(make_delta(8, [3]))
+    np.testing.assert_array_equal(user_rows(version, [0, 3]), expected_rows({3: 8}, [0, 3]))
+
+
+def test_tombstones_survive_the_growth_of_the_index(package, store):
+    version = load(package, store, undo_depth=1)
+    gone = list(USERS)[:50]
+    version.apply(make_delta(1, [], gone))
+    for step in range(2, 6):
+        version.apply(make_delta(step, range(10_000 * step, 10_000 * step + 2_000), [1]))
+    assert (user_rows(version, gone) == 0).all()
+    assert version.tables["user"].rows == 8_000
+
+
+def test_slots_of_superseded_rows_are_used_again(package, store):
+    version = load(package, store, undo_depth=1)
+    for step in range(1, 60):
+        version.apply(make_delta(step, [0, 1, 2]))
+    assert version.tables["user"].nbytes["arena"] <= 12 * (DIM * 4 + 16)
+
+
+def test_an_export_holds_the_rows_of_deltas_as_of_any_epoch_that_can_be_undone(package, store):
+    version = load(package, store, undo_depth=2)
+    for step, upserts, removed in [(1, [0, 1], [3]), (2, [3], [0]), (3, [], [1]), (4, [5], [])]:
+        version.apply(make_delta(step, upserts, removed))
+    for epoch, wanted in [(2, {1: 1, 3: 2}), (3, {3: 2}), (4, {3: 2, 5: 4})]:
+        keys, rows = version.tables["user"].export(epoch)
+        assert keys.tolist() == sorted(wanted)
+        np.testing.assert_array_equal(rows, expected_rows(wanted, sorted(wanted)))
+    assert version.tables["user"].rows == 2
+
+
+def test_removing_what_is_removed_already_costs_nothing(package, store):
+    version = load(package, store, undo_depth=1)
+    for step in range(1, 60):
+        version.apply(make_delta(step, [], [0, 1, 2]))
+    assert version.tables["user"].nbytes["arena"] == 3 * (DIM * 4 + 16)
+
+
+def test_only_the_rows_of_the_spans_are_asked_for(package, store):
+    version = load(package, store)
+    bound = [version.readers.plan.bind(make_inputs(range(0, 60, 3), tags=[[]] * 20))]
+    with version.readers.pinned(0) as state:
+        spans = np.array([[5, 3]])
+        x = np.zeros((3, version.readers.plan.width), np.float32)
+        stand_in = version.readers.remote.stand_in(state.tables, state.epoch, bound, spans)
+        version.readers.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
+    assert version.readers.remote.statistics().asked == 3
+    np.testing.assert_array_equal(x[:, :DIM], expected_rows(dict.fromkeys(USERS, 0), [15, 18, 21]))
+
+
+def test_a_reader_of_an_old_state_sees_old_rows(package, store):
+    version = load(package, store)
+    version.apply(make_delta(1, [0], [3]))
+    state = version.readers.pin(0)
+    done = threading.Thread(target=lambda: version.apply(make_delta(2, [0, 3], [6])))
+    done.start()
+    while version.control.flip == state.flip:
+        pass
+    bound = [version.readers.plan.bind(make_inputs([0, 3, 6], tags=[[], [], []]))]
+    x = np.zeros((3, version.readers.plan.width), np.float32)
+    spans = np.array([[0, 3]])
+    stand_in = version.readers.remote.stand_in(state.tables, state.epoch, bound, spans)
+    version.readers.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
+    version.readers.unpin(0)
+    done.join()
+    np.testing.assert_array_equal(x[:, :DIM], expected_rows({0: 1, 6: 0}, [0, 3, 6]))
+    np.testing.assert_array_equal(user_rows(version, [0, 3, 6]), expected_rows({0: 2, 3: 2}, [0, 3, 6]))
+
+
+def test_a_store_that_is_down_gives_default_rows_counts_them_and_logs_once_a_second(package, store, caplog):
+    clock = FakeClock()
+    version = load(package, store, clock)
+    version.apply(make_delta(1, [6]))
+    user_rows(version, [0])
+    store.down = True
+    with caplog.at_level(logging.WARNING, "freshet.remote"):
+        for _ in range(5):
+            got = user_rows(version, [0, 3, 6])
+        assert len(caplog.records) == 1
+        clock.advance(1.0)
+        user_rows(version, [3])
+    assert len(caplog.records) == 2
+    assert "cannot be reached" in caplog.text
+    np.testing.assert_array_equal(got, expected_rows({0: 0, 6: 1}, [0, 3, 6]))
+    assert version.readers.remote.statistics().lost == 6
+    store.down = False
+    np.testing.assert_array_equal(user_rows(version, [0, 3]), expected_rows({0: 0, 3: 0}, [0, 3]))
+
+
+def test_with_the_policy_fail_a_request_whose_rows_are_lost_gets_not_ready(package, store):
+    version = load(package, store, on_error="fail")
+    user_rows(version, [0])
+    store.down = True
+    with pytest.raises(NotReady, match="2 embedding rows could not be had: the row store cannot be reached"):
+        user_rows(version, [0, 3, 6])
+    np.testing.assert_array_equal(user_rows(version, [0]), expected_rows({0: 0}, [0]))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda v: None,
+        lambda v: b"",
+        lambda v: v[:-1],
+        lambda v: v + b"x",
+        lambda v: bytes([v[0] ^ 1]) + v[1:],
+        lambda v: v[:4] + b"\xff\xff\xff\xff" + v[8:],
+        lambda v: v[:4] + b"\x00\x00\x00\x80" + v[8:],
+        lambda v: v[:7],
+    ],
+)
+def test_a_bucket_that_is_missing_or_damaged_is_a_failure_and_not_an_unseen_id(package, store, damage):
+    version = load(package, store, cache_rows=0)
+    buckets = [key for key in store.values if b":" in key.removeprefix(b"freshet:")]
+    before = dict(store.values)
+    for key in buckets:
+        value = damage(store.values[key])
+        del store.values[key]
+        if value is not None:
+            store.values[key] = value
+    np.testing.assert_array_equal(user_rows(version, [0, 1]), expected_rows({}, [0, 1]))
+    stats = version.readers.remote.statistics()
+    assert (stats.lost, stats.fetched) == (2, 0)
+    store.values = before
+    np.testing.assert_array_equal(user_rows(version, [0, 1]), expected_rows({0: 0}, [0, 1]))
+
+
+def test_a_version_that_is_not_complete_in_the_store_is_refused_with_the_command_to_run(package, store):
+    key = b"freshet:{small/1/user}"
+    marker = store.values[key]
+    for value, message in [
+        (None, r"small/1/user is not in the row store; run: freshet tables push small --version 1 --table user"),
+        (marker.replace(b'"complete"', b'"pushing"'), "not complete in the row store; run: freshet tables push"),
+        (marker.replace(b'"rows": 100', b'"rows": 101'), "is of another upload; drop it, then run: freshet"),
+        (b"{}", "marker is not readable"),
+        (b'{"format": 1}', "marker is not readable"),
+        (marker.replace(b'"dim": 4', b'"dim": "4"'), "not one of this format"),
+    ]:
+        store.values[key] = value
+        with pytest.raises(NotReady, match=message):
+            load(package, store)
+
+
+def test_the_file_of_a_remote_table_need_not_be_there(package, store, tmp_path_factory):
+    folder = write_package(tmp_path_factory.mktemp("other"), users=USERS, tags=TAGS)
+    (folder / table_file("user")).unlink()
+    store.values = {}
+    with pytest.raises(NotReady):
+        load(folder, store)
+    push(VersionReader(package), ["user"], store)
+    same = VersionReader(folder).manifest.files == VersionReader(package).manifest.files
+    assert same
+    version = load(folder, store, tables=["small/user"])
+    np.testing.assert_array_equal(user_rows(version, [0, 1]), expected_rows({0: 0}, [0, 1]))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_rows_of_any_type_pool_to_the_bit_what_they_do_in_memory(tmp_path, dtype):
+    folder = write_package(tmp_path, users=USERS, tags=TAGS, dtype=dtype)
+    store = MemoryStore()
+    push(VersionReader(folder), [], store)
+    local, remote = open_version(folder), load(folder, store, cache_rows=32)
+    requests = [make_inputs([3, 4, 0, 3]), make_inputs(range(40), seed=1)]
+    for step in range(1, 4):
+        for _ in range(2):
+            np.testing.assert_array_equal(pooled(remote, requests)[0], pooled(local, requests)[0])
+        for version in (local, remote):
+            version.apply(make_delta(step, [0, 3, 500 + step], [6, 9 * step], tags=["a"]))
+    np.testing.assert_array_equal(pooled(remote, requests)[0], pooled(local, requests)[0])
+
+
+def test_many_sessions_read_the_same_rows_while_deltas_and_rollbacks_run(package, store):
+    version = load(package, store, cache_rows=24)
+    users = [0, 1, 3, 6, 9, 297]
+    wanted = {
+        step: expected_rows(dict.fromkeys(USERS, 0) | ({0: step, 1: step} if step else {}), users) for step in range(6)
+    }
+    stop, wrong = threading.Event(), []
+
+    def read(session):
+        others = np.random.default_rng(session)
+        while not stop.is_set():
+            with version.readers.pinned(session) as state:
+                inputs = make_inputs([*users, *others.integers(0, 300, 20).tolist()], tags=[["a"]] * 26)
+                bound = [version.readers.plan.bind(inputs)]
+                x = np.zeros((26, version.readers.plan.width), np.float32)
+                spans = np.array([[0, 26]])
+                stand_in = version.readers.remote.stand_in(state.tables, state.epoch, bound, spans)
+                version.readers.plan.fill(
+                    stand_in.tables, state.epoch, bound, np.array([[0, 26]]), x, np.zeros((2, 2), np.int64)
+                )
+                step = state.generation.step
+            if not (x[:6, :DIM] == wanted[step]).all():
+                wrong.append((step, x[:6, :DIM]))
+
+    readers = [threading.Thread(target=read, args=(n,)) for n in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(10):
+            for step in range(version.chain.step + 1, 6):
+                version.apply(make_delta(step, [0, 1], tag=step))
+            version.rollback(3)
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert not wrong
+
+
+def test_dropping_a_version_leaves_nothing_and_its_reader_notices(package, store):
+    version = load(package, store, cache_rows=0)
+    assert [t.name for t in drop("small", 1, ["user", "tag", "none"], store)] == ["small/1/user", "small/1/tag"]
+    assert store.values == {}
+    user_rows(version, [0])
+    assert version.readers.remote.statistics().lost == 1
+
+
+def test_string_ids_are_remote_too(package, store):
+    version = load(package, store, tables=["small/tag"])
+    x, counts = pooled(version, [make_inputs([0], tags=[["a", "nowhere"]])])
+    np.testing.assert_allclose(x[0, DIM : 2 * DIM], row_of(tag_id("a"), 0) / 2)
+    assert counts[1] == [2, 1]

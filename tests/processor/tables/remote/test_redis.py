@@ -1,0 +1,297 @@
+"""Against real redis-servers: single and in a cluster, down and up again."""
+
+import logging
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from processor import PredictRequest, Processor, ProcessorConfig
+from processor.clock import FakeClock, SystemClock
+from processor.errors import BadInput, Conflict, NotReady
+from processor.package.version import VersionReader
+from processor.tables.remote.breaker import OPEN_AFTER, PAUSE_S
+from processor.tables.remote.push import drop, push
+from processor.tables.remote.settings import RemoteConfig, open_store
+from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
+from tests.processor.tables.remote.fakes import RedisServer, free_ports, needs_redis, wait_until
+
+pytestmark = needs_redis
+
+USERS = range(2000)
+TIMEOUT_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("repository")
+    write_package(root, users=USERS)
+    return root
+
+
+@pytest.fixture(scope="module")
+def reader(root):
+    return VersionReader(root / "small" / "1")
+
+
+@pytest.fixture
+def server():
+    server = RedisServer().start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Three nodes that share the slots; the URL of one of them."""
+    nodes = [RedisServer(port, cluster=True) for port in free_ports(3)]
+    try:
+        clients = [node.start().client() for node in nodes]
+        edges = [0, 5461, 10923, 16384]
+        for n, client in enumerate(clients):
+            client.execute_command("CLUSTER ADDSLOTSRANGE", edges[n], edges[n + 1] - 1)
+            client.execute_command("CLUSTER SET-CONFIG-EPOCH", n + 1)
+        for node in nodes[1:]:
+            clients[0].execute_command("CLUSTER MEET", "127.0.0.1", node.port)
+
+        def settled():
+            infos = [client.execute_command("CLUSTER INFO") for client in clients]
+            return all(str(i["cluster_state"]) == "ok" and str(i["cluster_known_nodes"]) == "3" for i in infos)
+
+        wait_until(settled, 30)
+        yield nodes
+    finally:
+        for node in nodes:
+            node.close()
+
+
+def cluster_url(nodes):
+    return f"redis+cluster://127.0.0.1:{nodes[0].port}"
+
+
+def opened(url, timeout_s=TIMEOUT_S, clock=None):
+    return open_store(url, timeout_s, clock or SystemClock())
+
+
+def processor(root, url, clock=None, **config):
+    remote = RemoteConfig(url, ["small/*"], **({"timeout_s": TIMEOUT_S, "cache_rows": 0} | config))
+    return Processor.initialize(ProcessorConfig(str(root), sessions=2, remote=remote), clock)
+
+
+def scores(users, content=None):
+    """What plain numpy says: `content` maps users to content numbers, default the version's own."""
+    tags = [["a", "zz", "b", "c"][: n % 5] for n in range(len(users))]
+    tag_model = dict.fromkeys([tag_id(t) for t in "abc"], 0)
+    content = dict.fromkeys(USERS, 0) if content is None else content
+    return reference(content, tag_model, make_weights(0), users, tags, make_inputs(users)["floats"])
+
+
+def assert_scores(engine, users, content=None):
+    reply = engine.process(PredictRequest("small", make_inputs(users)))
+    np.testing.assert_allclose(reply.outputs["score"][:, 0], scores(users, content), atol=1e-5)
+
+
+PROBE = [0, 7, 1999, 2000, -5, 2**62, 7]
+
+
+def test_a_pushed_version_is_served_with_deltas_and_rollback_on_top(root, reader, server):
+    store = opened(server.url)
+    calls = []
+    pushed = push(reader, [], store, lambda *call: calls.append(call))
+    assert [t.name for t in pushed] == ["small/1/user", "small/1/tag"]
+    assert calls == [("user", 250, 250), ("tag", 1, 1)]
+    with processor(root, server.url) as engine:
+        assert_scores(engine, PROBE)
+        version = engine._models["small"].pick()
+        version.apply(make_delta(1, [0, 2000], [7]))
+        changed = {u: 0 for u in USERS if u != 7} | {0: 1, 2000: 1}
+        assert_scores(engine, PROBE, changed)
+        version.rollback(0)
+        assert_scores(engine, PROBE)
+        assert engine.info()["models"]["small"]["served"]["1"]["remote"]["lost"] == 0
+
+
+def test_pushing_again_writes_nothing_and_another_upload_is_refused(reader, server, tmp_path):
+    store = opened(server.url)
+    assert len(push(reader, [], store)) == 2
+    with server.client() as client:
+        written = client.info("commandstats")["cmdstat_mset"]["calls"]
+        assert push(reader, [], store) == []
+        assert client.info("commandstats")["cmdstat_mset"]["calls"] == written
+    other = VersionReader(write_package(tmp_path, users=range(10)))
+    with pytest.raises(Conflict, match="small/1/user: the row store holds other rows under this version"):
+        push(other, [], store)
+
+
+def test_a_push_that_was_cut_short_is_not_served_and_can_be_repeated(root, reader, server, tmp_path):
+    store = opened(server.url)
+
+    class Killed(Exception):
+        pass
+
+    def kill(*_):
+        raise Killed
+
+    for users in (range(3000), USERS):
+        cut = VersionReader(write_package(tmp_path / str(len(users)), users=users))
+        with pytest.raises(Killed):
+            push(cut, [], store, kill)
+    with pytest.raises(BadInput, match="not complete in the row store; run: freshet tables push small"):
+        processor(root, server.url)
+    push(reader, [], store)
+    with server.client() as client:
+        assert client.dbsize() == 250 + 1 + 2
+    with processor(root, server.url) as engine:
+        assert_scores(engine, PROBE)
+
+
+def test_dropping_removes_every_key_of_the_version_and_no_other(reader, server, tmp_path):
+    store = opened(server.url)
+    push(reader, [], store)
+    second = VersionReader(write_package(tmp_path, version=2, users=range(10)))
+    push(second, [], store)
+    drop("small", 1, ["user", "tag"], store)
+    with server.client() as client:
+        assert client.dbsize() == 2 + 1 + 2
+    drop("small", 2, ["user", "tag"], store)
+    with server.client() as client:
+        assert client.dbsize() == 0
+
+
+@pytest.mark.parametrize("policy", ["default", "fail"])
+def test_the_policy_holds_while_redis_is_dead_and_scores_return_when_it_does(root, reader, server, policy):
+    push(reader, [], opened(server.url))
+    clock = FakeClock()
+    with processor(root, server.url, clock, on_error=policy) as engine:
+        assert_scores(engine, PROBE)
+        server.kill()
+        for _ in range(OPEN_AFTER + 2):
+            if policy == "default":
+                reply = engine.process(PredictRequest("small", make_inputs([7], tags=[[]])))
+                wanted = reference({}, {}, make_weights(0), [7], [[]], make_inputs([7])["floats"])
+                np.testing.assert_allclose(reply.outputs["score"][:, 0], wanted, atol=1e-5)
+            else:
+                with pytest.raises(NotReady, match="embedding rows could not be had: the row store"):
+                    engine.process(PredictRequest("small", make_inputs([7])))
+        server.start()
+        clock.advance(PAUSE_S)
+        assert_scores(engine, PROBE)
+
+
+def test_a_redis_that_hangs_costs_its_timeout_a_few_times_and_is_then_left_alone(reader, server):
+    clock = FakeClock()
+    store = opened(server.url, 0.05, clock)
+    push(reader, [], opened(server.url))
+    key = b"freshet:{small/1/user}"
+    assert store.fetch([key]).problem == ""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        problems = [store.fetch([key]).problem for _ in range(OPEN_AFTER + 2)]
+        assert problems == ["did not answer in time"] * OPEN_AFTER + ["is left alone after failures"] * 2
+        clock.advance(PAUSE_S)
+        assert [store.fetch([key]).problem for _ in range(2)] == [problems[0], problems[-1]]
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    clock.advance(PAUSE_S)
+    assert store.fetch([key]).values == [opened(server.url).read(key)]
+
+
+def test_a_redis_that_came_back_empty_is_a_failure_and_not_a_million_unseen_ids(root, reader, server):
+    push(reader, [], opened(server.url))
+    with processor(root, server.url, on_error="fail") as engine:
+        assert_scores(engine, PROBE)
+        with server.client() as client:
+            client.flushall()
+        with pytest.raises(NotReady, match="the row store has lost some of its buckets"):
+            engine.process(PredictRequest("small", make_inputs([7])))
+
+
+def test_one_request_that_cannot_be_answered_does_not_fail_the_others_of_its_batch(root, reader, server):
+    push(reader, [], opened(server.url))
+    with processor(root, server.url, cache_rows=100, on_error="fail") as engine:
+        warm, cold = (PredictRequest("small", make_inputs([u], tags=[[]])) for u in (1, 2))
+        engine.process(warm)
+        server.kill()
+        replies = engine.batch_process([warm, cold] * 8)
+    assert [isinstance(r, NotReady) for r in replies] == [False, True] * 8
+
+
+def test_a_version_is_loaded_once_its_tables_have_been_pushed(root, reader, server):
+    remote = RemoteConfig(server.url, ["small/*"], timeout_s=TIMEOUT_S)
+    with Processor(ProcessorConfig(str(root), sessions=1, remote=remote)) as engine:
+        (event,) = engine.poll()
+        assert "small version 1 waits: table small/1/user is not in the row store" in event
+        assert engine.poll() == []
+        push(reader, [], opened(server.url))
+        assert engine.poll() == ["small 1.0 loaded"]
+
+
+def test_a_password_is_used_and_never_shown(root, reader, caplog):
+    server = RedisServer(password="s3cr3t-pw").start()
+    try:
+        push(reader, [], opened(server.url))
+        with processor(root, server.url) as engine:
+            assert_scores(engine, PROBE)
+        wrong = server.url.replace("s3cr3t-pw", "wr0ng-pw")
+        with caplog.at_level(logging.DEBUG), pytest.raises(NotReady) as refused:
+            opened(wrong).read(b"x")
+        assert "credentials" in str(refused.value) or "error" in str(refused.value)
+        with pytest.raises(BadInput) as bad:
+            opened("redis://user:s3cr3t-pw@host:port/0")
+        remote = RemoteConfig(server.url, ["small/*"])
+        config = ProcessorConfig("r", remote=remote)
+        shown = caplog.text + str(refused.value) + str(bad.value) + repr(remote) + repr(config)
+        assert "s3cr3t" not in shown
+        assert "wr0ng" not in shown
+    finally:
+        server.close()
+
+
+def test_a_cluster_serves_what_one_server_does(root, reader, cluster):
+    url = cluster_url(cluster)
+    push(reader, [], opened(url))
+    held = [node.client().dbsize() for node in cluster]
+    assert sum(held) == 250 + 1 + 2
+    assert min(held) > 30
+    with processor(root, url) as engine:
+        assert_scores(engine, PROBE)
+        assert_scores(engine, list(USERS)[:250])
+    drop("small", 1, ["user", "tag"], opened(url))
+    assert [node.client().dbsize() for node in cluster] == [0, 0, 0]
+
+
+def test_a_cluster_without_one_of_its_nodes_still_serves_the_others_rows(root, reader, cluster):
+    url = cluster_url(cluster)
+    store = opened(url)
+    push(reader, [], store)
+    clock = FakeClock()
+    users = list(range(250))
+    with processor(root, url, clock) as engine:
+        assert_scores(engine, users)
+        cluster[2].kill()
+        reply = engine.process(PredictRequest("small", make_inputs(users)))
+        good = np.isclose(reply.outputs["score"][:, 0], scores(users), atol=1e-5)
+        assert 20 < good.sum() < 250
+        cluster[2].start()
+        clock.advance(PAUSE_S)
+
+        def whole():
+            clock.advance(PAUSE_S)
+            lost = engine._models["small"].pick().readers.remote.statistics().lost
+            engine.process(PredictRequest("small", make_inputs(users)))
+            return engine._models["small"].pick().readers.remote.statistics().lost == lost
+
+        wait_until(whole)
+        assert_scores(engine, users)
+    drop("small", 1, ["user", "tag"], store)
+
+
+def test_slots_that_moved_to_another_node_are_found_again(reader, cluster):
+    store = opened(cluster_url(cluster))
+    store.read(b"x")
+    store._slots = store._slots[::-1]
+    store.write({b"{a}": b"1", b"{b}": b"2", b"{c}": b"3"})
+    store._slots = store._slots[::-1]
+    assert store.fetch([b"{a}", b"{b}", b"{c}", b"{d}"]).values == [b"1", b"2", b"3", None]
+    store.delete([b"{a}", b"{b}", b"{c}"])

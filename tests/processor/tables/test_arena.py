@@ -1,0 +1,64 @@
+"""Slots against a model of them: sets of numbers."""
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from processor.errors import TooLarge
+from processor.tables.arena import Slots
+
+CAPACITY = 40
+
+
+class Life(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.slots = Slots(CAPACITY, "table 'user'")
+        self.held, self.limbo, self.flip = [], [], 0
+
+    @rule(count=st.integers(0, CAPACITY + 1))
+    def allocate(self, count):
+        taken = len(self.held) + sum(len(slots) for _, slots in self.limbo)
+        if count > CAPACITY - taken:
+            with pytest.raises(TooLarge, match="table 'user': the arena of 40 rows is full"):
+                self.slots.allocate(count)
+            return
+        got = self.slots.allocate(count).tolist()
+        assert len(set(got)) == count
+        assert not set(got) & {*self.held, *(slot for _, slots in self.limbo for slot in slots)}
+        assert all(0 <= slot < CAPACITY for slot in got)
+        self.held += got
+
+    @rule(data=st.data(), at_once=st.booleans())
+    def give_back(self, data, at_once):
+        chosen = data.draw(st.lists(st.sampled_from(self.held), unique=True)) if self.held else []
+        self.held = [slot for slot in self.held if slot not in chosen]
+        if at_once:
+            self.slots.free(np.array(chosen, np.int64))
+        else:
+            self.flip += 1
+            self.slots.give_back(np.array(chosen, np.int64), self.flip)
+            self.limbo.append((self.flip, chosen))
+
+    @rule(behind=st.integers(0, 3))
+    def reclaim(self, behind):
+        self.slots.reclaim(self.flip - behind)
+        self.limbo = [(flip, slots) for flip, slots in self.limbo if flip > self.flip - behind]
+
+    @invariant()
+    def counts_are_those_of_the_model(self):
+        waiting = sum(len(slots) for _, slots in self.limbo)
+        assert (self.slots.used, self.slots.waiting) == (len(self.held), waiting)
+        assert self.slots.room == CAPACITY - len(self.held) - waiting
+
+
+TestLife = Life.TestCase
+
+
+def test_fresh_slots_are_given_out_only_when_none_came_back():
+    slots = Slots(CAPACITY, "arena")
+    slots.free(slots.allocate(3))
+    assert slots.allocate(2).tolist() == [0, 1]
+    assert sorted(slots.allocate(2).tolist()) == [2, 3]
+    assert slots.bump == 4

@@ -1,0 +1,259 @@
+"""ServedTable against a model of it: a dict per epoch."""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from processor.errors import Corrupt
+from processor.kernels import index as hash_index
+from processor.kernels import rows as row_kernels
+from processor.package.delta import TableDelta
+from processor.package.manifest import Table
+from processor.package.rowtypes import ROW_TYPES
+from processor.package.tensors import map_file, parse_tensors, write_tensors
+from processor.tables import table as table_module
+from processor.tables.quantise import dequantise, quantise
+from processor.tables.table import ServedTable, descriptor, packed
+
+DIM = 4
+
+
+def row_of(key, tag):
+    return np.arange(DIM, dtype=np.float32) + np.float32(key % 1000) + np.float32(tag) * 1000
+
+
+def table_arrays(keys, tag=0):
+    keys = np.array(sorted(keys), np.int64)
+    index = hash_index.empty_index(hash_index.capacity_for(len(keys)))
+    assert hash_index.build(index.ctypes.data, len(index), keys) == -1
+    rows = np.array([row_of(k, tag) for k in keys], np.float32).reshape(len(keys), DIM)
+    return {"keys": keys, "index": index, "rows": rows}
+
+
+def served(keys):
+    return ServedTable(Table("t", DIM, len(keys)), table_arrays(keys))
+
+
+def delta(upserts, removed, tag):
+    keys = np.array(upserts, np.int64)
+    rows = np.array([row_of(k, tag) for k in upserts], np.float32).reshape(len(upserts), DIM)
+    return TableDelta(keys, rows, np.array(removed, np.int64))
+
+
+def exported(table, epoch):
+    keys, rows = table.export(epoch)
+    return {int(k): tuple(r) for k, r in zip(keys, rows)}
+
+
+def expected(model):
+    return {k: tuple(row_of(k, tag)) for k, tag in model.items()}
+
+
+keys = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 12)
+steps = st.lists(
+    st.tuples(st.sampled_from(["apply", "apply", "apply", "undo", "retire"]), st.lists(keys, unique=True, max_size=30)),
+    max_size=25,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(base=st.sets(keys, max_size=20), steps=steps, settle=st.integers(1, 40), data=st.data())
+def test_any_mix_of_deltas_undos_and_retirements_equals_a_dict_at_every_visible_epoch(base, steps, settle, data):
+    with mock.patch.object(table_module, "SETTLE_ROWS", settle):
+        live_through(served(base), base, steps, data)
+
+
+def live_through(table, base, steps, data):
+    models = [dict.fromkeys(base, 0)]
+    applied = []
+    epoch, flip, tag = 0, 1, 0
+    for action, chosen in steps:
+        flip += 1
+        table.reclaim(flip - 1, flip)
+        if action == "apply":
+            tag += 1
+            cut = data.draw(st.integers(0, len(chosen)))
+            versions = table.apply(delta(chosen[:cut], chosen[cut:], tag), tag)
+            model = {k: v for k, v in models[-1].items() if k not in chosen[cut:]} | dict.fromkeys(chosen[:cut], tag)
+            applied.append((versions, tag, epoch))
+            models.append(model)
+            epoch = tag
+        elif action == "undo" and applied:
+            versions, _, epoch = applied.pop()
+            models.pop()
+            table.undo(versions, flip + 1)
+        elif action == "retire" and applied:
+            versions, oldest, _ = applied.pop(0)
+            table.retire(versions, flip + 1)
+            models = models[1:]
+            assert oldest <= epoch or not applied
+        assert exported(table, epoch if not applied else applied[-1][1]) == expected(models[-1])
+        for (_, _, before), model in zip(applied, models):
+            assert exported(table, before) == expected(model)
+        assert table.rows == len(models[-1])
+
+
+def test_slots_of_superseded_rows_are_used_again_once_their_readers_are_gone():
+    table = served([1])
+    for tag in range(1, 200):
+        table.reclaim(tag, tag + 1)
+        versions = table.apply(delta([1, 2, 3], [], tag), tag)
+        table.retire(versions, tag + 1)
+    assert table.nbytes["arena"] <= 9 * (DIM * 4 + 16)
+
+
+def retired_thrice(rows):
+    """A table with three large deltas, none of which can be undone; settled(), how many of their rows stand alone."""
+    table = served([1])
+    for tag in range(1, 4):
+        table.retire(table.apply(delta(list(range(10, 10 + rows)), [], tag), tag), tag + 1)
+    return table, lambda: 3 * rows - sum(len(versions.keys) for _, versions in table._retired)
+
+
+def test_a_small_delta_settles_twice_its_rows_of_the_large_ones_before_it():
+    table, settled = retired_thrice(1000)
+    table.reclaim(10, 11)
+    assert settled() == table_module.SETTLE_ROWS
+    table.reclaim(10, 11, 700)
+    assert settled() == table_module.SETTLE_ROWS + 1400
+    assert exported(table, 3) == {1: tuple(row_of(1, 0))} | {k: tuple(row_of(k, 3)) for k in range(10, 1010)}
+    for _ in range(10):
+        table.reclaim(10, 11)
+    assert settled() == 3000
+    assert exported(table, 3) == {1: tuple(row_of(1, 0))} | {k: tuple(row_of(k, 3)) for k in range(10, 1010)}
+    # What two of the three held is there to be used again.
+    table.apply(delta(list(range(5000, 7000)), [], 4), 4)
+    assert table.nbytes["arena"] == 3000 * (DIM * 4 + 16)
+
+
+def test_where_the_arena_would_be_full_all_is_settled(monkeypatch):
+    monkeypatch.setattr(table_module, "MIN_ARENA_SLOTS", 3100)
+    table, _ = retired_thrice(1000)
+    table.reclaim(10, 11, 2000)
+    table.apply(delta(list(range(5000, 7000)), [], 4), 4)
+    assert table.rows == 3001
+
+
+def test_a_reader_of_an_old_epoch_sees_old_rows_while_the_index_grows():
+    table = served(range(10))
+    before, _kept = np.array(table.descriptor()), table.arrays
+    table.apply(delta(list(range(5, 5000)), [0], 1), 1)
+    after = np.array(table.descriptor())
+    ref = row_kernels.resolve(before.ctypes.data, 7, 0)
+    assert ref >= 0
+    rows = np.empty((1, DIM), np.float32)
+    row_kernels.gather(before, np.array([ref]), rows)
+    np.testing.assert_array_equal(rows[0], row_of(7, 0))
+    assert row_kernels.resolve(before.ctypes.data, 4000, 0) == hash_index.ABSENT
+    assert row_kernels.resolve(after.ctypes.data, 4000, 1) >= 0
+
+
+def test_the_spec_and_the_arrays_are_all_that_a_reader_elsewhere_needs():
+    table = served(range(10))
+    table.apply(delta([3, 50], [4], 1), 1)
+    elsewhere = {name: array.copy() for name, array in table.arrays.items() if name not in ("arena", "meta")}
+    elsewhere |= {name: table.arrays[name][:8].copy() for name in ("arena", "meta")}
+    table_row = np.array(descriptor(table.spec, elsewhere))
+    assert not set(table_row[[0, 2, 4, 5, 7]].tolist()) & set(table.descriptor())
+    keys, refs = np.empty(table_row[1], np.int64), np.empty(table_row[1], np.int64)
+    count = row_kernels.live(table_row, 1, keys, refs)
+    rows = np.empty((count, DIM), np.float32)
+    row_kernels.gather(table_row, refs[:count], rows)
+    found = {int(k): tuple(r) for k, r in zip(keys[:count], rows)}
+    assert found == exported(table, 1)
+    assert len(found) == 10
+
+
+def test_ids_that_come_and_go_do_not_grow_the_index_for_ever():
+    table = served(range(100))
+    previous = []
+    for tag in range(1, 120):
+        table.reclaim(tag, tag + 1)
+        wave = list(range(1000 * tag, 1000 * tag + 50))
+        versions = table.apply(delta(wave, previous, tag), tag)
+        table.retire(versions, tag + 1)
+        previous = wave
+    assert table.nbytes["index"] < 16 * 1000
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda a: a.pop("index"),
+        lambda a: a.update(rows=a["rows"][:-1]),
+        lambda a: a.update(keys=a["keys"].astype(np.int32)),
+        lambda a: a["index"].__setitem__((0, 1), 99),
+        lambda a: a["index"].__setitem__((slice(None), 1), 0),
+        lambda a: a.update(index=a["index"][:3]),
+    ],
+)
+def test_a_table_file_that_does_not_fit_the_manifest_is_refused(break_it):
+    arrays = table_arrays(range(5))
+    break_it(arrays)
+    with pytest.raises(Corrupt):
+        ServedTable(Table("t", DIM, 5), arrays)
+
+
+@pytest.mark.parametrize("dtype", ROW_TYPES)
+def test_a_table_and_its_deltas_hold_the_bits_of_the_table_published_whole(dtype):
+    random = np.random.default_rng(3)
+    keys = np.arange(60, dtype=np.int64)
+    rows = random.standard_normal((60, DIM)).astype(np.float32)
+    table = ServedTable(Table("t", DIM, 40, dtype), packed(keys[:40], rows[:40], dtype))
+    newer = rows.copy()
+    newer[20:] *= np.float32(random.standard_normal())
+    table.apply(TableDelta(keys[20:], newer[20:], np.array([3])), 1)
+    kept = np.delete(keys, 3)
+    whole = ServedTable(Table("t", DIM, 59, dtype), packed(kept, newer[kept], dtype))
+    for got, wanted in zip(table.export(1), whole.export(0)):
+        assert got.tobytes() == wanted.tobytes()
+    np.testing.assert_array_equal(whole.export(0)[1], dequantise(quantise(newer[kept], dtype), dtype))
+    assert table.export(0)[1].tobytes() == dequantise(quantise(rows[:40], dtype), dtype).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ROW_TYPES)
+@pytest.mark.parametrize(("rows", "dim"), [(5, 3), (0, 4), (33, 1)])
+def test_every_tensor_of_a_table_file_can_be_mapped_as_it_lies(tmp_path, dtype, rows, dim):
+    arrays = packed(np.arange(rows), np.ones((rows, dim), np.float32), dtype)
+    with open(tmp_path / "t.safetensors", "wb") as file:
+        write_tensors(file, arrays, {})
+    data = map_file(tmp_path / "t.safetensors")
+    read = parse_tensors(data, "t").arrays
+    assert read["rows"].ctypes.data % 64 == 0
+    ServedTable(Table("t", dim, rows, dtype), read)
+    for name, array in read.items():
+        assert not array.size or data.ctypes.data <= array.ctypes.data < data.ctypes.data + data.nbytes, name
+
+
+@pytest.mark.parametrize(
+    "scales",
+    [
+        None,
+        np.ones(4, np.float32),
+        np.ones((5, 1), np.float32),
+        np.ones(5, np.float16).astype(np.float64),
+        np.array([1, 1, np.nan, 1, 1], np.float32),
+        np.array([1, 1, -1, 1, 1], np.float32),
+        np.array([1, np.inf, 1, 1, 1], np.float32),
+    ],
+    ids=["none", "too few", "a matrix", "float64", "NaN", "negative", "infinite"],
+)
+def test_scales_that_cannot_be_an_exports_are_refused(scales):
+    arrays = packed(np.arange(5), np.ones((5, DIM), np.float32), "int8")
+    arrays.pop("scales")
+    if scales is not None:
+        arrays["scales"] = scales
+    with pytest.raises(Corrupt, match="scales"):
+        ServedTable(Table("t", DIM, 5, "int8"), arrays)
+
+
+def test_scales_beside_rows_that_have_none_and_rows_of_another_type_are_refused():
+    plain = packed(np.arange(5), np.ones((5, DIM), np.float32))
+    with pytest.raises(Corrupt, match="0 float32 scales for float32 wanted"):
+        ServedTable(Table("t", DIM, 5), plain | {"scales": np.ones(5, np.float32)})
+    for dtype in ("float16", "bfloat16", "int8"):
+        with pytest.raises(Corrupt, match=f"of {dtype} wanted, got float32"):
+            ServedTable(Table("t", DIM, 5, dtype), plain)

@@ -1,0 +1,430 @@
+"""A table with a memory budget against a dict per epoch: the same rows at any budget, whatever moves meanwhile."""
+
+import mmap
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from processor.errors import BadInput, Corrupt
+from processor.kernels import movement as tiers
+from processor.kernels import pool
+from processor.kernels import rows as row_kernels
+from processor.memory import attach, share
+from processor.package.delta import TableDelta
+from processor.package.manifest import Table
+from processor.package.tensors import map_file, parse_tensors, write_tensors
+from processor.tables import row_log as rowlog
+from processor.tables import tier
+from processor.tables.quantise import dequantise, quantise
+from processor.tables.table import ServedTable, descriptor, packed
+from processor.versions.replica import WRITTEN_BY_READERS
+
+DIM = 5
+SLOT_NBYTES = DIM * 4 + tier.SLOT_BOOKS_NBYTES
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_parts():
+    """Segments of a few records and slices of a few rows, so that a small table meets every seam."""
+    patch = pytest.MonkeyPatch()
+    for module, name, value in (
+        (rowlog, "SEGMENT_RECORDS", 8),
+        (rowlog, "MOST_RECORDS", 1 << 12),
+        (tier, "SEGMENT_RECORDS", 8),
+        (tier, "COMPACT_RECORDS", 3),
+        (tier, "MOVES", 4),
+    ):
+        patch.setattr(module, name, value)
+    yield
+    patch.undo()
+
+
+def rows_of(keys, tag):
+    keys = np.asarray(keys, np.int64)
+    return (keys[:, None] % 1000 + np.arange(DIM) / 8 + tag * 1000).astype(np.float32).reshape(len(keys), DIM)
+
+
+def make_table(keys, slots, scratch, dtype="float32", frequencies=None):
+    keys = np.array(sorted(keys), np.int64)
+    arrays = packed(keys, rows_of(keys, 0), dtype, frequencies)
+    spec = Table("t", DIM, len(keys), dtype)
+    kept = DIM * {"float32": 4, "int8": 1}[dtype] + (4 if dtype == "int8" else 0) + tier.SLOT_BOOKS_NBYTES
+    return ServedTable(spec, arrays, budget_nbytes=slots * kept, scratch=scratch)
+
+
+def read(descriptor, epoch):
+    """{key: row} of a table as of an epoch, by the kernels that readers use."""
+    keys, refs = np.empty(descriptor[1], np.int64), np.empty(descriptor[1], np.int64)
+    count = row_kernels.live(descriptor, epoch, keys, refs)
+    rows = np.empty((count, DIM), np.float32)
+    row_kernels.gather(descriptor, refs[:count], rows)
+    return {int(k): tuple(r) for k, r in zip(keys[:count], rows)}
+
+
+def look_up(table, ids, epoch=0):
+    """The rows of `ids` by the fused kernel, as a batch. table: a ServedTable or its descriptor."""
+    row = table.descriptor() if isinstance(table, ServedTable) else table
+    ids = np.ascontiguousarray(ids, np.int64)
+    plan = np.zeros((1, pool.PLAN_FIELDS), np.int64)
+    plan[0] = (pool.KIND_ONE, 0, 0, 0, 0, 0, 0, DIM)
+    out, counts = np.empty((len(ids), DIM), np.float32), np.zeros((1, 2), np.int64)
+    inputs = np.array([[[ids.ctypes.data, len(ids), 1, 0]]], np.int64)
+    spans, tables = np.array([[0, len(ids)]], np.int64), np.array([row], np.int64)
+    pool.run(tables, plan, np.zeros((1, 3), np.float32), inputs, spans, epoch, out, counts)
+    return out
+
+
+@dataclass
+class State:
+    """One published state: what a reader that pins it holds, and what it has to see."""
+
+    flip: int
+    epoch: int
+    wanted: dict
+    descriptor: np.ndarray = field(repr=False)
+    arrays: dict = field(repr=False)
+
+
+class World:
+    """A writer of one table and readers pinned to states that it has published."""
+
+    def __init__(self, table, dtype):
+        self.table, self.dtype = table, dtype
+        self.applied, self.pinned = [], []
+        self.epoch = self.tag = 0
+        model = dict.fromkeys(table.export(0)[0].tolist(), 0)
+        self.publish(model, flip=1)
+
+    def publish(self, model, flip=None):
+        self.model = model
+        keys = sorted(model)
+        values = [dequantise(quantise(rows_of([k], model[k]), self.dtype), self.dtype)[0] for k in keys]
+        wanted = {k: tuple(v) for k, v in zip(keys, values)}
+        descriptor = np.array(self.table.descriptor())
+        self.state = State(flip or self.state.flip + 1, self.epoch, wanted, descriptor, self.table.arrays)
+
+    @property
+    def oldest(self):
+        return min([self.state.flip, *(s.flip for s in self.pinned)])
+
+    def apply(self, upserts, removed):
+        self.table.reclaim(self.oldest, self.state.flip + 1)
+        self.tag += 1
+        keys = np.array(upserts, np.int64)
+        versions = self.table.apply(TableDelta(keys, rows_of(keys, self.tag), np.array(removed, np.int64)), self.tag)
+        self.applied.append((versions, self.tag, self.epoch, self.model))
+        self.epoch = self.tag
+        model = {k: v for k, v in self.model.items() if k not in removed} | dict.fromkeys(upserts, self.tag)
+        self.publish(model)
+
+    def undo(self):
+        versions, undone, self.epoch, model = self.applied.pop()
+        self.publish(model)
+        self.pinned = [s for s in self.pinned if s.epoch < undone]
+        self.table.undo(versions, self.state.flip + 1)
+        self.epoch = self.tag
+        self.publish(model)
+
+    def retire(self):
+        self.table.retire(self.applied.pop(0)[0], self.state.flip)
+
+    def check(self):
+        for state in (self.state, *self.pinned):
+            assert read(state.descriptor, state.epoch) == state.wanted
+        assert self.table.rows == len(self.model)
+
+
+keys = st.integers(0, 40) | st.integers(-(2**63), 2**63 - 1)
+actions = st.sampled_from(
+    [
+        "apply",
+        "apply",
+        "undo",
+        "retire",
+        "retire",
+        "promote",
+        "demote",
+        "demote",
+        "tend",
+        "tend",
+        "flip",
+        "pin",
+        "unpin",
+    ]
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    base=st.sets(keys, max_size=30),
+    budget=st.integers(1, 40),
+    dtype=st.sampled_from(["float32", "int8"]),
+    steps=st.lists(st.tuples(actions, st.lists(keys, unique=True, max_size=20)), max_size=40),
+    data=st.data(),
+)
+def test_rows_are_the_same_at_any_budget_whatever_moves(tmp_path_factory, base, budget, dtype, steps, data):
+    table = make_table(base, budget, tmp_path_factory.getbasetemp(), dtype)
+    world, books = World(table, dtype), table._tier
+    for action, chosen in steps:
+        safe = world.state.flip + 1
+        if action == "apply":
+            cut = data.draw(st.integers(0, len(chosen)))
+            world.apply(chosen[:cut], chosen[cut:])
+        elif action == "undo" and world.applied:
+            world.undo()
+        elif action == "retire" and world.applied:
+            world.retire()
+        elif action == "promote":
+            books.promote(table._row(), np.array(chosen, np.int64), np.ones(len(chosen), np.uint8))
+        elif action == "demote":
+            hot = np.flatnonzero(books._settled[: table._slots.bump])
+            books.demote(table._row(), hot[: data.draw(st.integers(0, len(hot)))], safe)
+        elif action == "tend":
+            look_up(table, np.array([*world.model, *chosen] * 8, np.int64), world.epoch)
+            table.tend(world.oldest, safe, 0.0)
+        elif action == "flip":
+            world.publish(world.model)
+        elif action == "pin":
+            world.pinned.append(world.state)
+        elif action == "unpin" and world.pinned:
+            world.pinned.pop(data.draw(st.integers(0, len(world.pinned) - 1)))
+        world.check()
+    # Once nothing is undoable and nobody reads, the table comes back to its budget, and the log to what lives in it.
+    world.pinned.clear()
+    while world.applied:
+        world.retire()
+    for _ in range(600):
+        world.publish(world.model)
+        if not table.tend(world.oldest, world.state.flip + 1, 0.0) and table._slots.used <= budget:
+            break
+    world.check()
+    assert table._slots.used == table.tier.hot_rows <= budget
+    held = {r for s in range(table._slots.bump) if books._settled[s] for r in [int(table._meta[s, 1])]}
+    held |= set(table._index[:, 1].tolist())
+    assert table.tier.log_rows == sum(r >= row_kernels.LOGGED for r in held)
+
+
+def test_training_frequencies_choose_the_first_hot_rows(tmp_path):
+    frequencies = np.array([5, 900, 1, 7, 900, 0], np.uint32)
+    table = make_table(range(6), 3, tmp_path, frequencies=frequencies)
+    assert table.tier.hot_rows == 3
+    look_up(table, np.repeat([1, 4, 3], 640))
+    assert table.tier.hot_lookups == pytest.approx(1920, abs=16)
+    assert table.tier.cold_lookups == 0
+    look_up(table, np.repeat([0, 2, 5], 640))
+    assert table.tier.hot_lookups == pytest.approx(1920, abs=16)
+    assert table.tier.cold_lookups == pytest.approx(1920, abs=16)
+
+
+def test_what_is_read_often_moves_into_memory_and_what_is_not_moves_out(tmp_path):
+    table = make_table(range(100), 10, tmp_path, frequencies=np.arange(100, dtype=np.uint32))
+    flip = 1
+    for _ in range(60):
+        look_up(table, np.repeat(np.arange(10), 64))
+        table.tend(flip, flip + 1, 0.0)
+        flip += 1
+    before = table.tier
+    look_up(table, np.repeat(np.arange(10), 64))
+    assert table.tier.hot_lookups - before.hot_lookups == pytest.approx(640, abs=16)
+    assert before.hot_rows == 10
+    assert 10 <= before.demoted < 20
+    assert before.log_nbytes == 0, "rows of the file go back without being written"
+
+
+def test_another_process_needs_the_spec_and_the_arrays_and_writes_only_what_it_may(tmp_path):
+    """Maps the same files again, for reading only where readers may not write: a stray store would be the end of it."""
+    table = make_table(range(30), 4, tmp_path)
+    table.retire(table.apply(TableDelta(np.arange(10), rows_of(range(10), 1), np.empty(0, np.int64)), 1), 2)
+    for flip in range(2, 12):
+        table.tend(flip, flip + 1, 0.0)
+    assert 0 < table.tier.hot_rows <= 4
+    assert table.tier.log_rows > 0
+    arrays = table.arrays
+    mapped = {}
+    for name, handle in zip(arrays, share(list(arrays.values()), "test")):
+        access = mmap.ACCESS_WRITE if name in WRITTEN_BY_READERS else mmap.ACCESS_READ
+        file = mmap.mmap(handle.mapping.fd, os.fstat(handle.mapping.fd).st_size, access=access)
+        mapped[name] = attach(file, handle.offset, handle.dtype, handle.shape)
+    before = table.tier
+    got = look_up(descriptor(table.spec, mapped), np.tile(np.arange(30), 40), 1)
+    wanted = np.concatenate([rows_of(range(10), 1), rows_of(range(10, 30), 0)])
+    np.testing.assert_array_equal(got, np.tile(wanted, (40, 1)))
+    assert table.tier.hot_lookups > before.hot_lookups
+    assert table.tier.cold_lookups > before.cold_lookups
+
+
+@pytest.mark.parametrize("period", [1, 2, 8, 26, 64])
+def test_every_place_of_a_repeated_request_is_sampled_alike(period):
+    drawn = np.zeros(period, np.int64)
+    for lookups in range(period * 2000):
+        drawn[lookups % period] += tiers.sampled(lookups)
+    np.testing.assert_allclose(drawn / 2000, 1 / tiers.SAMPLE, atol=0.02)
+
+
+def test_without_a_flip_nothing_more_is_given_up_than_a_slice(tmp_path):
+    table = make_table(range(100), 10, tmp_path, frequencies=np.arange(100, dtype=np.uint32))
+    for _ in range(60):
+        look_up(table, np.repeat(np.arange(10), 64))
+        assert table.tend(1, 2, 0.0) in (True, False)
+    assert table._slots.bump <= 10 + tier.MOVES
+    assert table.tier.hot_rows >= 10 - 2 * tier.MOVES
+
+
+def test_the_log_does_not_grow_for_ever_under_deltas(tmp_path):
+    table = make_table(range(40), 4, tmp_path)
+    sizes, flip = [], 1
+    for tag in range(1, 120):
+        keys = np.random.default_rng(tag).choice(40, 10, replace=False).astype(np.int64)
+        versions = table.apply(TableDelta(keys, rows_of(keys, tag), np.empty(0, np.int64)), tag)
+        flip += 1
+        table.retire(versions, flip)
+        for _ in range(12):
+            table.tend(flip, flip + 1, 0.0)
+            flip += 1
+        sizes.append(table.tier.log_nbytes)
+    assert table.tier.compactions > 10
+    assert table.tier.log_rows <= 40
+    assert max(sizes) <= 24 * 8 * (16 + 24), "twice what lives, the tail, and what waits for a flip"
+
+
+def test_a_full_disk_keeps_rows_in_memory_and_serves_them(tmp_path, monkeypatch):
+    table = make_table(range(20), 2, tmp_path)
+    keys = np.arange(20, dtype=np.int64)
+    table.retire(table.apply(TableDelta(keys, rows_of(keys, 1), np.empty(0, np.int64)), 1), 2)
+
+    def full(self, start, nbytes):
+        raise OSError(28, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("processor.memory.ScratchFile.take", full)
+        for flip in range(2, 30):
+            table.tend(flip, flip + 1, 0.0)
+        assert table.tier.full > 0
+        assert table.tier.hot_rows == 20
+        np.testing.assert_array_equal(look_up(table, keys, 1), rows_of(keys, 1))
+    for flip in range(30, 60):
+        table.tend(flip, flip + 1, 0.0)
+    assert table.tier.hot_rows == 2
+    assert table.tier.log_rows == 18
+    np.testing.assert_array_equal(look_up(table, keys, 1), rows_of(keys, 1))
+
+
+def test_dropping_the_pages_of_a_mapped_file_changes_no_row(tmp_path):
+    keys = np.arange(5000, dtype=np.int64)
+    with open(tmp_path / "t.safetensors", "wb") as file:
+        write_tensors(file, packed(keys, rows_of(keys, 0)), {})
+    arrays = parse_tensors(map_file(tmp_path / "t.safetensors"), "t").arrays
+    table = ServedTable(Table("t", DIM, 5000), arrays, budget_nbytes=100 * SLOT_NBYTES, scratch=tmp_path)
+    for now_s in (0.0, 10.0, 100.0):
+        np.testing.assert_array_equal(look_up(table, keys), rows_of(keys, 0))
+        table.tend(1, 2, now_s)
+    np.testing.assert_array_equal(look_up(table, keys), rows_of(keys, 0))
+
+
+def test_a_budget_needs_a_folder_that_can_be_written_to(tmp_path):
+    with pytest.raises(BadInput, match="a folder for scratch wanted beside a memory budget"):
+        make_table(range(3), 2, None)
+    with pytest.raises(BadInput, match="a writable folder for scratch wanted"):
+        make_table(range(3), 2, tmp_path / "missing")
+
+
+@pytest.mark.parametrize("frequencies", [np.ones(4, np.uint32), np.ones(3, np.int64), np.ones((3, 1), np.uint32)])
+def test_frequencies_that_do_not_fit_the_keys_are_refused(tmp_path, frequencies):
+    arrays = packed(np.arange(3), rows_of(range(3), 0))
+    with pytest.raises(Corrupt, match="3 uint32 frequencies wanted"):
+        ServedTable(Table("t", DIM, 3), arrays | {"frequencies": frequencies})
+    with pytest.raises(BadInput, match="3 uint32 frequencies wanted"):
+        packed(np.arange(3), rows_of(range(3), 0), "float32", frequencies)
+
+
+def test_counts_in_the_sketch_are_never_too_low():
+    random = np.random.default_rng(0)
+    sketch = np.zeros((tier.SKETCH_ROWS, 256), np.uint8)
+    keys = random.integers(0, 300, 4000)
+    counts = np.empty(4000, np.uint8)
+    tiers.count_up(sketch, keys, counts)
+    distinct = np.arange(300)
+    estimates = np.empty(300, np.uint8)
+    tiers.estimate(sketch, distinct, estimates)
+    assert (estimates >= np.bincount(keys, minlength=300)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_readers_never_meet_another_row_while_everything_moves(tmp_path, dtype):
+    """Deltas write the values that keys have had all along, so a reader of any state must find those and no others."""
+    keys = np.arange(300, dtype=np.int64)
+    wanted = dequantise(quantise(rows_of(keys, 0), dtype), dtype)
+    table = make_table(keys, 40, tmp_path, dtype)
+    lock, stop = threading.Lock(), threading.Event()
+    pins, state, wrong = np.full(2, 1 << 62), [(1, 0, table.descriptor(), table.arrays)], []
+
+    def serve(reader):
+        random = np.random.default_rng(reader)
+        while not stop.is_set():
+            while True:
+                flip, epoch, descriptor, keep = state[0]
+                pins[reader] = flip
+                if state[0][0] == flip:
+                    break
+            ids = random.zipf(1.2, 500) % 300
+            if not np.array_equal(look_up(descriptor, ids, epoch), wanted[ids]):
+                wrong.append((reader, flip))
+            del keep
+            pins[reader] = 1 << 62
+
+    def publish(epoch):
+        state[0] = (state[0][0] + 1, epoch, table.descriptor(), table.arrays)
+
+    def tend():
+        with lock:
+            flip, epoch = state[0][:2]
+            if table.tend(min(int(pins.min()), flip), flip + 1, 0.0):
+                publish(epoch)
+        return True
+
+    readers = [threading.Thread(target=serve, args=(n,)) for n in range(2)]
+    keeper = tier.Keeper(tend, busy_interval_s=0.0)
+    for thread in (*readers, keeper):
+        thread.start()
+    random = np.random.default_rng(9)
+    for epoch in range(1, 150):
+        changed = random.choice(keys, 20, replace=False)
+        with lock:
+            table.reclaim(min(int(pins.min()), state[0][0]), state[0][0] + 1)
+            versions = table.apply(TableDelta(changed, rows_of(changed, 0), np.empty(0, np.int64)), epoch)
+            publish(epoch)
+            table.retire(versions, state[0][0])
+        for _ in range(20):
+            keeper.join(0.0005)
+            if table.tier.hot_rows <= table.tier.hot_rows_limit:
+                break
+    give_up_s = time.monotonic() + 60
+    while table.tier.promoted <= 10 and time.monotonic() < give_up_s:
+        keeper.join(0.005)
+    stop.set()
+    keeper.close()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    assert table.tier.compactions > 0
+    assert table.tier.promoted > 10
+    assert table.tier.demoted > 100
+
+
+def test_the_keeper_works_again_at_once_while_there_is_work_and_ends_when_closed():
+    left = [True] * 50
+    keeper = tier.Keeper(lambda: bool(left) and left.pop(), interval_s=60.0, busy_interval_s=0.0)
+    keeper.start()
+    for _ in range(3000):
+        if not left:
+            break
+        keeper.join(0.01)
+    assert not left
+    keeper.close()
+    assert not keeper.is_alive()

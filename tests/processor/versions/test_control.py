@@ -1,0 +1,214 @@
+"""The control words: whoever has pinned a flip reads what that flip stands for, however the two sides interleave."""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from processor.kernels.fences import exchange
+from processor.versions import control as control_module
+from processor.versions.control import ENTRIES, IDLE, PINS, READERS, WORDS, Control, Entry, Pins
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 2.0
+
+
+def entry_of(flip):
+    """What tests publish under a flip: every number tells the flip, and no two flips agree in any."""
+    return Entry(3 * flip + 1, 5 * flip + 2, 7 * flip + 3)
+
+
+def publish(control):
+    flip = control.flip + 1
+    control.publish(flip, entry_of(flip))
+
+
+def test_words_start_at_flip_0_with_nobody_reading():
+    control = Control.reserve(3)
+    assert len(control.words) == PINS + 3 * WORDS
+    assert (control.flip, control.entry(0)) == (0, (0, 0, 0))
+    assert (control.words[PINS:] == IDLE).all()
+    assert control.oldest_pin() == IDLE
+    assert control.words.ctypes.data % 64 == PINS * 8 % 64 == 0, "what readers write shares no line with what they read"
+
+
+def test_each_process_pins_by_words_of_its_own_and_clearing_one_leaves_the_others():
+    control = Control.reserve(3)
+    for process in range(3):
+        for reader in (0, READERS - 1, Pins.ASKING):
+            Pins(control, process).pin(reader)
+    at = np.flatnonzero(control.words[PINS:] != IDLE)
+    assert at.tolist() == [p * WORDS + r for p in range(3) for r in (0, READERS - 1, READERS)]
+    control.clear(1)
+    assert np.flatnonzero(control.words[PINS:] != IDLE).tolist() == [a for a in at.tolist() if a // WORDS != 1]
+
+
+def test_there_is_room_for_every_flip_but_the_one_that_a_pinned_entry_would_make_way_for():
+    control = Control.reserve(1)
+    pins = Pins(control, 0)
+    pins.pin(0)
+    for _ in range(ENTRIES - 1):
+        assert control.has_room(1)
+        publish(control)
+    assert not control.has_room(1)
+    assert control.entry(0) == (0, 0, 0)
+    pins.unpin(0)
+    assert control.has_room(ENTRIES)
+
+
+class Machine(RuleBasedStateMachine):
+    """A writer, readers of two processes that pin, read and let go, and processes that die with their pins."""
+
+    @initialize()
+    def start(self):
+        self.control = Control.reserve(2)
+        self.pins = [Pins(self.control, process) for process in range(2)]
+        self.held = {}
+        self.published = 0
+
+    @rule(count=st.integers(1, ENTRIES))
+    def flips(self, count):
+        for _ in range(count):
+            if not self.control.has_room(1):
+                oldest = min(self.held.values())
+                assert self.published - oldest == ENTRIES - 1, "a change is refused only for an entry that is read"
+                return
+            publish(self.control)
+            self.published += 1
+
+    @rule(process=st.integers(0, 1), reader=st.sampled_from([0, 1, READERS - 1, Pins.ASKING]))
+    def pins_or_lets_go(self, process, reader):
+        if self.held.pop((process, reader), None) is not None:
+            self.pins[process].unpin(reader)
+        else:
+            self.held[process, reader] = self.pins[process].pin(reader)
+            assert self.held[process, reader] == self.published
+
+    @precondition(lambda self: self.held)
+    @rule(process=st.integers(0, 1))
+    def dies_and_is_replaced(self, process):
+        self.held = {who: flip for who, flip in self.held.items() if who[0] != process}
+        self.control.clear(process)
+        self.pins[process] = Pins(Control(self.control.words), process)
+
+    @invariant()
+    def every_pin_reads_its_own_entry(self):
+        assert self.control.flip == self.published
+        for flip in self.held.values():
+            assert self.control.entry(flip) == (entry_of(flip) if flip else (0, 0, 0))
+        assert self.control.oldest_pin() == min(self.held.values(), default=IDLE)
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    before=st.lists(st.integers(0, 2 * ENTRIES), min_size=1, max_size=4),
+    after=st.lists(st.integers(0, 2 * ENTRIES), min_size=1, max_size=4),
+    behind=st.integers(0, ENTRIES),
+)
+def test_whatever_is_published_between_any_two_steps_of_a_pin_its_entry_stands(before, after, behind):
+    """before, after: flips that the writer makes before the reader's announcement is visible and just after, at each of
+    its tries. behind: flips made before."""
+    control, pins = Control.reserve(1), None
+    for _ in range(behind):
+        publish(control)
+    pins = Pins(control, 0)
+    flips = {"before": iter(before), "after": iter(after)}
+
+    def write(when):
+        # The writer asks for room as it always does: an announcement that is not confirmed yet may hold it up.
+        for _ in range(next(flips[when], 0)):
+            if control.has_room(1):
+                publish(control)
+
+    def interleaved(address, value):
+        if address == control.words.ctypes.data:
+            return exchange(address, value)
+        write("before")
+        was = exchange(address, value)
+        write("after")
+        return was
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(control_module, "exchange", interleaved)
+        flip = pins.pin(0)
+    assert flip == control.flip, "nothing was published after the last look"
+    while control.has_room(1):
+        publish(control)
+        assert control.entry(flip) == (entry_of(flip) if flip else (0, 0, 0))
+    assert control.flip == flip + ENTRIES - 1
+
+
+def read(control, process, reader, seconds):
+    """Pins and reads until the time is up; returns how often, and the first entry that was not its flip's."""
+    pins, end_s, reads = Pins(control, process), time.monotonic() + seconds, 0
+    while time.monotonic() < end_s:
+        for _ in range(100):
+            flip = pins.pin(reader)
+            first, second = control.entry(flip), control.entry(flip)
+            if first != second or first != (entry_of(flip) if flip else (0, 0, 0)):
+                return reads, f"flip {flip}: {first}, {second}"
+            pins.unpin(reader)
+            reads += 1
+    return reads, ""
+
+
+CHILD = """
+import mmap, sys
+import numpy as np
+from processor.versions.control import Control
+from processor.memory import attach
+from tests.processor.test_control import read
+fd, nbytes, process = map(int, sys.argv[1:4])
+words = attach(np.frombuffer(mmap.mmap(fd, nbytes), np.uint8), 0, "<i8", [nbytes // 8])
+print("up", flush=True)
+print(*read(Control(words), process, 0, float(sys.argv[4])), flush=True)
+"""
+
+
+def test_readers_of_several_processes_and_threads_meet_whole_entries_while_flips_follow_each_other():
+    control = Control.reserve(3)
+    mapping = control.words.base
+    while not hasattr(mapping, "fd"):
+        mapping = mapping.base if isinstance(mapping, np.ndarray) else mapping.obj
+    nbytes = control.words.nbytes
+    children = []
+    try:
+        for process in (1, 2):
+            command = [sys.executable, "-c", CHILD, str(mapping.fd), str(nbytes), str(process), str(SECONDS)]
+            children.append(
+                subprocess.Popen(command, cwd=ROOT, pass_fds=(mapping.fd,), stdout=subprocess.PIPE, text=True)
+            )
+        for child in children:
+            assert child.stdout.readline() == "up\n"
+        found = []
+        threads = [threading.Thread(target=lambda n=n: found.append(read(control, 0, n, SECONDS))) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            for _ in range(100):
+                if control.has_room(1):
+                    publish(control)
+        for thread in threads:
+            thread.join()
+        for child in children:
+            reads, _, problem = child.communicate()[0].strip().partition(" ")
+            found.append((int(reads), problem))
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    assert not [problem for _, problem in found if problem]
+    assert all(reads > 100 for reads, _ in found), found
+    assert control.flip > ENTRIES
+    assert control.oldest_pin() == IDLE

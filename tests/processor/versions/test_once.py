@@ -1,0 +1,294 @@
+"""A version whose dense graph is divided, end to end: the same scores by either way, and the user's part done once."""
+
+import shutil
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+from compiler.dense.dense_graph import DenseGraph
+from models.training.publish import publish_delta, publish_version
+from models.zoo.deepfm import build
+from models.zoo.dense_input import Layout
+from processor import PredictRequest, Processor, ProcessorConfig
+from processor.backends.cost import CostTable
+from processor.columns import Packed, Place, Places, Ragged
+from processor.features.plan import SparsePlan
+from processor.package.delta import Delta, TableDelta
+from processor.package.manifest import Executable, Feature, Input, Manifest, Output, Table
+from processor.package.roles import division
+from processor.versions.once import UserOnce
+
+pytestmark = pytest.mark.tensorflow
+
+DIM, IDS = 8, 50
+BUCKETS = (1, 16, 64, 128)
+FEATURES = [
+    Feature("item", "id", "item", side="item", table="item", offset=0, width=DIM),
+    Feature("user", "id", "user", side="user", table="user", offset=DIM, width=DIM),
+    Feature("price", "float", "price", side="item", mean=0.5, scale=2.0, offset=2 * DIM),
+    Feature("history", "ids", "history", side="user", table="item", combiner="mean", offset=2 * DIM + 1, width=DIM),
+    Feature("age", "float", "age", side="user", offset=3 * DIM + 1),
+]
+TABLE_NAMES = ("item", "user")
+
+
+def draft():
+    return Manifest(
+        model="m",
+        version=1,
+        arch="deepfm",
+        created_at=0.0,
+        inputs=[
+            Input("item", "int64"),
+            Input("user", "int64"),
+            Input("price", "float32"),
+            Input("history", "int64", ragged=True),
+            Input("age", "float32"),
+        ],
+        features=FEATURES,
+        tables=[Table(name, DIM, IDS) for name in TABLE_NAMES],
+        outputs=[Output("score")],
+        width=3 * DIM + 2,
+        dense={},
+        files={},
+    )
+
+
+def table(seed):
+    return np.arange(IDS, dtype=np.int64), np.random.default_rng(seed).standard_normal((IDS, DIM), np.float32)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """(repository, dense weights) of a version that is divided."""
+    repository = tmp_path_factory.mktemp("once")
+    graph = DenseGraph.from_keras(build(Layout.from_features(FEATURES), (64, 16), seed=3).scores)
+    tables = {name: table(n) for n, name in enumerate(TABLE_NAMES)}
+    publish_version(repository, draft(), 1, tables, graph, time.time(), buckets=BUCKETS)
+    return repository, graph.weights
+
+
+@pytest.fixture(params=[{"sessions": 2}, {"sessions": 1, "compute": "inline"}], ids=["threads", "inline"])
+def processor(request, package):
+    with Processor.initialize(ProcessorConfig(repository=str(package[0]), **request.param)) as opened:
+        always(opened)
+        yield opened
+
+
+def always(processor, way=True):
+    """Sends every request that can be divided one way."""
+    processor.replica("m").once.pays = lambda rows: way
+
+
+def inputs(candidates, seed=0):
+    """One user, so many candidates."""
+    random = np.random.default_rng(seed)
+    history = random.integers(0, IDS + 5, seed % 4)
+    return {
+        "item": random.integers(0, IDS + 5, candidates),
+        "user": random.integers(0, IDS + 5, 1),
+        "price": random.standard_normal(candidates).astype(np.float32),
+        "history": Ragged(history, np.array([0, len(history)])),
+        "age": random.standard_normal(1).astype(np.float32),
+    }
+
+
+def repeated(once):
+    """The same with the user in every row."""
+    candidates, history = len(once["item"]), once["history"]
+    each = len(history.values)
+    return once | {
+        "user": np.repeat(once["user"], candidates),
+        "age": np.repeat(once["age"], candidates),
+        "history": Ragged(np.tile(history.values, candidates), np.arange(candidates + 1) * each),
+    }
+
+
+def score(processor, *requests):
+    replies = processor.batch_process([PredictRequest("m", r) for r in requests])
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return [reply.outputs["score"] for reply in replies]
+
+
+def divided(processor):
+    """Requests that were computed in parts."""
+    return sum(stats.work.user_once for stats in processor.group_stats().values())
+
+
+@pytest.mark.parametrize("candidates", [1, 2, 63, 64, 65, 128, 200])
+def test_a_users_part_is_computed_once_and_scores_are_the_same(processor, candidates):
+    request = inputs(candidates, seed=candidates)
+    before = divided(processor)
+
+    (got,) = score(processor, request)
+    assert divided(processor) > before
+    (wanted,) = score(processor, repeated(request))
+
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert got.shape == (candidates, 1)
+
+
+def test_a_user_that_varies_by_row_runs_whole(processor):
+    request = inputs(5) | {"age": np.arange(5, dtype=np.float32)}
+
+    score(processor, request)
+
+    assert divided(processor) == 0
+
+
+def test_requests_of_both_kinds_and_many_sizes_in_one_batch_keep_their_own_scores(processor):
+    requests = [inputs(n, seed=n) for n in (3, 70, 1, 16, 2, 40, 5, 128, 9)]
+    requests[2] = repeated(requests[2])
+    requests[5] = repeated(requests[5])
+    always(processor, False)
+    wanted = score(processor, *requests)
+    always(processor)
+
+    got = score(processor, *requests)
+
+    for mine, theirs in zip(got, wanted):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert divided(processor) >= 7
+
+
+def test_more_users_than_any_bucket_share_a_batch(processor):
+    requests = [inputs(2, seed=n) for n in range(40)]
+    always(processor, False)
+    wanted = score(processor, *requests)
+    always(processor)
+
+    for mine, theirs in zip(score(processor, *requests), wanted):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_users_ids_are_looked_up_once_a_request(processor):
+    def lookups(request):
+        before = counts()
+        score(processor, request)
+        return (counts() - before)[:, 0].tolist()
+
+    def counts():
+        return processor._groups.counts(processor.replica("m")).copy()
+
+    request = inputs(30, seed=3)
+    each = len(request["history"].values)
+
+    assert lookups(request) == [30 + each, 1]
+    assert lookups(repeated(request)) == [30 + 30 * each, 30]
+
+
+def test_plain_columns_of_a_body_are_told_apart_in_the_same_way():
+    features = [f for f in FEATURES if f.name != "history"]
+    offset, moved = 0, []
+    for f in features:
+        moved.append(Feature(f.name, f.kind, f.input, side=f.side, table=f.table, offset=offset, width=f.width))
+        offset += f.width
+    named = [i for i in draft().inputs if i.name != "history"]
+    plan = SparsePlan(replace(draft(), inputs=named, features=moved, width=offset, user_width=4))
+
+    def packed(users):
+        sizes = {"item": (np.int64, 3), "user": (np.int64, users), "price": (np.float32, 3), "age": (np.float32, users)}
+        places, at = [], 0
+        for name, (dtype, count) in sizes.items():
+            places.append(Place(name, np.dtype(dtype), count, 0, at))
+            at += np.dtype(dtype).itemsize * count
+        return Packed(bytes(at), 0, Places(tuple(places), at))
+
+    assert [plan.bind(packed(users)).once for users in (1, 3, 1)] == [True, False, True]
+
+
+def test_a_delta_reaches_both_parts_with_one_flip(package, tmp_path):
+    repository, dense = package
+    copied = tmp_path / "repository"
+    shutil.copytree(repository, copied)
+    keys, rows = table(9)
+    weights = {name: value * 1.5 + 0.05 for name, value in dense.items()}
+    tables = {name: TableDelta(keys, rows, np.empty(0, np.int64)) for name in TABLE_NAMES}
+    with Processor.initialize(ProcessorConfig(repository=str(copied), sessions=1)) as opened:
+        always(opened)
+        request = inputs(70, seed=7)
+        (before,) = score(opened, request)
+        publish_delta(copied, Delta("m", 1, 1, 0, tables, weights, published_at=time.time()))
+        opened.poll()
+
+        (after,) = score(opened, request)
+        (wanted,) = score(opened, repeated(request))
+
+    assert not np.allclose(before, after, atol=1e-3)
+    np.testing.assert_allclose(after, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_scores_of_one_request_over_several_sessions_are_the_same(package):
+    request = inputs(700, seed=5)
+    with Processor.initialize(ProcessorConfig(repository=str(package[0]), sessions=2)) as opened:
+        always(opened)
+        (got,) = score(opened, request)
+        assert divided(opened) >= 1
+        always(opened, False)
+        (wanted,) = score(opened, request)
+
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_many_threads_and_users_at_once_get_their_own_scores(package):
+    requests = [inputs(20 + n, seed=n) for n in range(12)]
+    failed = []
+    with Processor.initialize(ProcessorConfig(repository=str(package[0]), sessions=2)) as opened:
+        always(opened, False)
+        wanted = score(opened, *requests)
+        always(opened)
+
+        def ask(number):
+            for _ in range(20):
+                (got,) = score(opened, requests[number])
+                if not np.allclose(got, wanted[number], rtol=1e-5, atol=1e-6):
+                    failed.append(number)
+
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert not failed
+
+
+def price(whole, user, candidate):
+    """A UserOnce of the package's features with costs."""
+    parts = [Executable("b", "t", bucket, "f", "s", [], role=role) for role, bucket in (("user", 1), ("candidate", 64))]
+    manifest = replace(draft(), user_width=81, executables=parts)
+    once = UserOnce(division(manifest), SparsePlan(manifest))
+    once.price({"whole": whole, "user": user, "candidate": candidate})
+    return once
+
+
+def test_what_pays_is_settled_by_what_was_measured():
+    whole = {1: 1.0, 16: 4.0, 64: 10.0, 256: 36.0}
+
+    dear = price(whole, {1: 1.0}, {64: 9.5, 256: 36.0})
+    cheap = price(whole, {1: 1.0}, {64: 6.0, 256: 22.0})
+
+    assert not any(dear.pays(rows) for rows in range(1, 1000))
+    assert [rows for rows in (1, 16, 48, 64, 65, 128, 256, 1000) if cheap.pays(rows)] == [64, 128, 256, 1000]
+    assert CostTable(whole).shared_s(64) == pytest.approx(9.0)
+
+
+def test_what_is_lent_fills_the_lane_row_by_row_and_leaves_the_rest():
+    once = price({64: 1.0}, {1: 1.0}, {64: 1.0})
+    width = once.parts["candidate"].width
+    x = np.full((64, width), 7.0, np.float32)
+    u = np.arange(81, dtype=np.float32)
+
+    once.lend(u, x)
+
+    lane = x[:, width - 2 :].reshape(-1)
+    np.testing.assert_array_equal(lane[:81], u)
+    assert (lane[81:] == 7).all()
+    assert (x[:, : width - 2] == 7).all()

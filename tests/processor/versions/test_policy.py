@@ -1,0 +1,77 @@
+"""What an operator may write about a model."""
+
+import json
+
+import pytest
+
+from processor.errors import BadInput
+from processor.versions.policy import ModelPolicy, VersionPolicy
+from processor.watching.judge import Bounds
+
+WHOLE = {
+    "versions": "latest:2",
+    "labels": {"stable": 3, "canary": 4},
+    "split": {"stable": 95, "canary": 5},
+    "sticky_input": "user",
+    "split_salt": 7,
+    "shadow": "canary",
+    "shadow_share": 0.5,
+    "guard": {"window_s": 10.0, "min_requests": 20},
+}
+
+
+def parse(raw):
+    return ModelPolicy.parse(raw, "model.ctr")
+
+
+def test_a_policy_is_read_and_written_in_the_same_words():
+    policy = parse(WHOLE)
+    assert policy.versions == VersionPolicy(2)
+    assert policy.guard == Bounds(10.0, 20)
+    assert parse(json.loads(json.dumps(policy.to_json()))) == policy
+    assert parse({}).to_json() == {}
+
+
+@pytest.mark.parametrize(
+    ("spelled", "chosen"),
+    [("latest:1", {9}), ("latest:2", {7, 9}), ("latest:99", {3, 7, 9}), ("all", {3, 7, 9}), ([3, 9, 11], {3, 9})],
+)
+def test_versions_are_chosen_of_those_that_are_there(spelled, chosen):
+    assert parse({"versions": spelled}).versions.choose([3, 7, 9]) == chosen
+    assert parse({"versions": spelled}).versions.choose([]) == set()
+
+
+def test_what_was_told_counts_over_the_file_until_it_is_taken_back():
+    file, told = parse(WHOLE), parse({}).changed({"split": {"stable": 1}, "shadow": ""}, "policy")
+    both = told.over(file)
+    assert both.split == {"stable": 1}
+    assert both.shadow == ""
+    assert both.sticky_input == "user"
+    assert told.changed({"split": None}, "policy").over(file).split == WHOLE["split"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ([], "model.ctr: a section wanted, got list"),
+        ({"version": 1}, "model.ctr: unknown key 'version'; known: versions, labels"),
+        (
+            {"versions": "latest:0"},
+            "model.ctr.versions: 'latest:N', 'all' or a list of versions wanted, got 'latest:0'",
+        ),
+        ({"versions": []}, "a list of versions wanted"),
+        ({"versions": [True]}, "a list of versions wanted"),
+        ({"labels": {"a/b": 1}}, "model.ctr.labels: a label of letters"),
+        ({"labels": {"a": 0}}, "versions of 1 or more wanted"),
+        ({"split": {"a": "5"}}, "model.ctr.split.a: a weight of 0 or more wanted, got '5'"),
+        ({"split": {"a": 0}}, "a weight above 0 wanted"),
+        ({"split": {"a": float("nan")}}, "a weight of 0 or more wanted"),
+        ({"sticky_input": 3}, "model.ctr.sticky_input: a name wanted"),
+        ({"split_salt": -1}, "model.ctr.split_salt: 0 to"),
+        ({"shadow_share": 0}, "model.ctr.shadow_share: a share above 0"),
+        ({"guard": {"x": 1}}, "model.ctr.guard: unknown key 'x'"),
+    ],
+)
+def test_what_is_wrong_is_named(raw, words):
+    with pytest.raises(BadInput, match=words):
+        parse(raw)

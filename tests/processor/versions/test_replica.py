@@ -1,0 +1,174 @@
+"""The read side of a version: what is prepared, what is flipped, what is forgotten."""
+
+import numpy as np
+import pytest
+
+from processor.clock import SystemClock
+from processor.errors import BadInput, NotReady
+from processor.generation import Generation
+from processor.package.version import VersionReader
+from processor.versions import served
+from processor.versions.control import ENTRIES, IDLE, PINS, WORDS
+from processor.versions.replica import Replica
+from processor.versions.served import ServedVersion
+from tests.packages import connect, make_delta, make_weights, open_version, row_of, write_package
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    return write_package(tmp_path_factory.mktemp("repository"), users=range(6))
+
+
+class Refusing:
+    """Readers that cannot prepare a frame."""
+
+    def __init__(self, readers):
+        self.readers, self.cost = readers, {}
+
+    def prepare(self, frame):
+        raise BadInput("no")
+
+
+def test_what_is_prepared_is_served_by_nobody_until_the_flip(package):
+    version = open_version(package)
+    change = version._next(Generation(1, 9), 1, dict(version.dense, **make_weights(9)))
+    version.readers.prepare(change.frame)
+    with version.readers.pinned(0) as state:
+        assert state.generation == Generation(1, 0)
+        before = state.executables
+    version._flip(change)
+    with version.readers.pinned(0) as state:
+        assert state.generation == Generation(1, 9)
+        assert state.executables is not before
+    assert version.readers.generation == Generation(1, 9)
+
+
+def test_a_pin_is_seen_by_the_writer_and_gone_after(package):
+    version = open_version(package)
+    version.apply(make_delta(1, [1]))
+    with version.readers.pinned(5):
+        assert version.control.oldest_pin() == version.change.flip
+    assert version.control.oldest_pin() == IDLE
+
+
+def test_replicas_of_two_processes_flip_together_and_pin_apart(package):
+    version = ServedVersion(VersionReader(package), 4, SystemClock(), processes=2)
+    replicas = [Replica(version.reader, version.control, n, 1, SystemClock()) for n in range(2)]
+
+    class Both:
+        def prepare(self, frame):
+            for replica in replicas:
+                replica.prepare(frame)
+
+        def forget(self, frame):
+            for replica in replicas:
+                replica.forget(frame)
+
+    version.open(Both())
+    assert [r.generation.step for r in replicas] == [0, 0]
+    version.apply(make_delta(1, [1]))
+    assert [r.generation.step for r in replicas] == [1, 1]
+    with replicas[1].pinned(0):
+        assert np.flatnonzero(version.control.words[PINS:] != IDLE).tolist() == [WORDS]
+
+
+def test_a_delta_that_a_reader_cannot_prepare_changes_nothing_and_the_next_one_goes_on(package):
+    version = open_version(package)
+    replica = version._readers
+    version._readers = Refusing(replica)
+    with pytest.raises(BadInput, match="no"):
+        version.apply(make_delta(1, [1, 77], tag=5, dense_seed=1))
+    assert version.generation == replica.generation == Generation(1, 0)
+    assert 77 not in version.export()[0]["user"][0]
+    version._readers = replica
+    version.apply(make_delta(1, [1, 77], tag=6))
+    keys, rows = version.export()[0]["user"]
+    assert tuple(rows[keys == 77][0]) == tuple(row_of(77, 6))
+    assert replica.generation == Generation(1, 1)
+
+
+def test_deltas_before_open_are_served_from_the_first_batch_on(package):
+    version = ServedVersion(VersionReader(package), 4, SystemClock())
+    version.apply(make_delta(1, [1], dense_seed=3))
+    with pytest.raises(NotReady, match="is not open"):
+        _ = version.readers
+    version.open(connect(version))
+    with version.readers.pinned(0) as state:
+        assert state.generation == Generation(1, 1)
+
+
+def test_frames_are_forgotten_once_the_flip_has_passed_every_reader(package):
+    version = open_version(package)
+    for step in range(1, 6):
+        version.apply(make_delta(step, [1], dense_seed=step))
+        assert list(version.readers._frames) == [version.change.frame.number]
+
+
+def test_deltas_of_rows_are_new_states_over_the_frame_that_is_there(package):
+    version = open_version(package)
+    replica = version._readers
+    version._readers = Refusing(replica)
+    seen = []
+    for step in range(1, 4):
+        version.apply(make_delta(step, [1], tag=step))
+        with replica.pinned(0) as state:
+            seen.append(state)
+        with replica.pinned(1) as again:
+            assert again is state, "made once, for whoever comes next"
+    version.rollback(1)
+    with replica.pinned(0) as state:
+        seen.append(state)
+    assert [state.generation.step for state in seen] == [1, 2, 3, 1]
+    assert len({state.flip for state in seen}) == 4
+    assert len({id(state.tables) for state in seen}) == len({id(state.executables) for state in seen}) == 1
+
+
+def test_an_index_that_grew_for_a_refused_delta_is_offered_with_the_next_flip(package):
+    version = open_version(package)
+    replica = version._readers
+    version._readers = Refusing(replica)
+    with pytest.raises(BadInput, match="no"):
+        version.apply(make_delta(1, range(1000, 1200)))
+    assert replica.generation == Generation(1, 0)
+    version._readers = replica
+    version.apply(make_delta(1, [1], tag=6))
+    with replica.pinned(0) as state:
+        assert state.tables[0, 0] == version.tables["user"].arrays["index"].ctypes.data
+
+
+def test_a_process_that_answers_nothing_keeps_nothing_of_a_frame_that_was_forgotten(package):
+    version = open_version(package)
+    with version.readers.pinned(0):
+        pass
+    assert version.readers._newest is not None
+    version.apply(make_delta(1, [1], dense_seed=1))
+    assert version.readers._newest is None
+
+
+def test_a_session_that_stands_still_keeps_its_state_and_refuses_the_change_that_would_overwrite_it(
+    package, monkeypatch
+):
+    monkeypatch.setattr(served, "GRACE_TIMEOUT_S", -1.0)
+    version = open_version(package)
+    replica = version.readers
+    state = replica.pin(0)
+    flips = 0
+    while version.control.has_room(served.FLIPS):
+        flips += 1
+        with pytest.raises(NotReady, match="within a minute"):
+            version.apply(make_delta(flips, [1], tag=flips))
+        with replica.pinned(1) as newest:
+            assert newest.generation.step == flips
+    assert flips == ENTRIES - served.FLIPS
+    kept = []
+    for change in (
+        lambda: version.apply(make_delta(flips + 1, [1]), keep=lambda: kept.append(1)),
+        lambda: version.rollback(flips - 1),
+    ):
+        with pytest.raises(NotReady, match="within a minute"):
+            change()
+    assert not kept, "refused before anything is made durable"
+    assert version.control.entry(state.flip) == (0, 0, 0)
+    replica.unpin(0)
+    version.apply(make_delta(flips + 1, [1]))
+    assert replica.generation == Generation(1, flips + 1)

@@ -1,0 +1,112 @@
+"""Picking a version: the same rules and the same words wherever requests are answered."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from processor.errors import NotFound, NotReady
+from processor.versions.routes import END, Routes, VersionStatus, find
+from processor.versions.traffic import Out, Split, Traffic
+
+ROUTES = Routes("ctr", {3: "three", 7: "seven"}, {"stable": 3, "lost": 5})
+
+
+def test_the_newest_version_answers_unless_a_number_or_a_label_says_otherwise():
+    assert ROUTES.pick() == "seven"
+    assert ROUTES.pick(3) == "three"
+    assert ROUTES.pick(label="stable") == "three"
+    assert ROUTES.pick(7, "stable") == "three"
+
+
+@pytest.mark.parametrize(
+    ("routes", "version", "label", "error", "words"),
+    [
+        (ROUTES, 4, None, NotFound, "version 4 of model 'ctr' is not loaded"),
+        (ROUTES, None, "canary", NotFound, "label 'canary' of model 'ctr' is not set"),
+        (ROUTES, None, "lost", NotFound, "version 5 of model 'ctr' is not loaded"),
+        (Routes("ctr"), None, None, NotReady, "no version of model 'ctr' is loaded"),
+    ],
+)
+def test_what_does_not_answer_is_named(routes, version, label, error, words):
+    with pytest.raises(error) as caught:
+        routes.pick(version, label)
+    assert str(caught.value) == words
+
+
+def test_versions_stand_newest_first():
+    states = {n: VersionStatus(n, END) for n in (2, 9, 4)}
+    assert [s.version for s in Routes("ctr", states=states).status()] == [9, 4, 2]
+
+
+def test_an_unknown_model_is_named_and_cut():
+    with pytest.raises(NotFound, match=r"^model 'x{64}' is not in the repository$"):
+        find({}, "x" * 100)
+
+
+class Version:
+    """A served version: what routes look at. inputs: what its manifest says of them."""
+
+    def __init__(self, version, inputs="user"):
+        self.manifest = SimpleNamespace(version=version, inputs=inputs)
+        self.version = version
+
+
+def split_routes(out=(), split=("stable", "canary"), weights=(1, 1), canary=None, labels=None):
+    served = {3: Version(3), 4: canary or Version(4), 9: Version(9)}
+    parts = Split.of(dict(zip(split, weights)), 5)
+    labels = {"stable": 3, "canary": 4} if labels is None else labels
+    return Routes("ctr", served, labels, traffic=Traffic(parts, out=dict.fromkeys(out, Out("why", 0.0))))
+
+
+def answers(routes, count=100):
+    """How many of so many requests each version answers."""
+    return Counter(routes.route().version for _ in range(count))
+
+
+def test_a_split_answers_who_names_no_version_and_nobody_else():
+    routes = split_routes()
+    assert answers(routes) == {3: pytest.approx(50, abs=2), 4: pytest.approx(50, abs=2)}
+    assert {routes.route(key=b"user-1").version for _ in range(50)} == {routes.route(key=b"user-1").version}
+    assert (routes.route(9).version, routes.route(label="canary").version) == (9, 4)
+    assert (routes.pick().version, routes.shares(), routes.active()) == (
+        3,
+        {3: 0.5, 4: 0.5},
+        {"stable": 3, "canary": 4},
+    )
+
+
+def test_what_is_out_answers_only_who_names_it_and_its_share_goes_to_the_baseline():
+    routes = split_routes(out=[4])
+    assert answers(routes) == {3: 100}
+    assert (routes.shares(), routes.active()) == ({3: 1.0}, {"stable": 3})
+    assert (routes.route(4).version, routes.route(label="canary").version) == (4, 4)
+
+
+def test_a_label_that_leads_nowhere_and_a_version_with_other_inputs_leave_their_share_to_the_baseline():
+    assert answers(split_routes(labels={"stable": 3})) == {3: 100}
+    assert answers(split_routes(labels={"stable": 3, "canary": 5})) == {3: 100}
+    routes = split_routes(canary=Version(4, "user and item"))
+    assert answers(routes) == {3: 100}
+    assert routes.active() == {"stable": 3}
+
+
+def test_without_a_baseline_the_newest_stands_for_it_and_nobody_is_judged():
+    routes = split_routes(labels={"canary": 4}, weights=(3, 1))
+    assert answers(routes) == {9: pytest.approx(75, abs=2), 4: pytest.approx(25, abs=2)}
+    assert routes.active() == {}
+
+
+def test_without_a_split_the_newest_that_is_not_out_answers():
+    served = {3: Version(3), 4: Version(4)}
+    out = {4: Out("why", 0.0)}
+    assert Routes("ctr", served, traffic=Traffic(out=out)).route().version == 3
+    assert Routes("ctr", {4: served[4]}, traffic=Traffic(out=out)).route().version == 4
+
+
+def test_the_shadow_is_a_label_beside_the_default():
+    labels = {"canary": 4}
+    served = {3: Version(3), 4: Version(4)}
+    traffic = Traffic(Split.of({"stable": 1}, 5), shadow="canary", shadow_share=1.0)
+    assert Routes("ctr", served, {**labels, "stable": 3}, traffic=traffic).shadow.version == 4
+    assert Routes("ctr", {3: served[3]}, {**labels, "stable": 3}, traffic=traffic).shadow is None

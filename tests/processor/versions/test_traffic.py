@@ -1,0 +1,122 @@
+"""Splitting traffic: shares are exact, sticky keys stay, and a change of weights moves no more than it says."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.errors import BadInput
+from processor.versions.traffic import BUCKETS, Out, Split, Table, Traffic, new_turns
+
+LABELS = ("stable", "canary", "blue", "green")
+weights = st.lists(st.integers(0, 1000), min_size=2, max_size=4).filter(any).map(lambda w: dict(zip(LABELS, w)))
+
+
+def moved(a: Split, b: Split) -> int:
+    """Buckets that have another owner in b than in a."""
+    ends = sorted({*a.ends, *b.ends})
+    return sum(end - start for start, end in zip([0, *ends], ends) if a.pick(start) != b.pick(start))
+
+
+def wanted(parts: dict[str, float]) -> dict[str, float]:
+    return {label: weight / sum(parts.values()) for label, weight in parts.items()}
+
+
+@given(weights)
+def test_every_label_has_its_share_of_the_line(parts):
+    split = Split.of(parts, 7)
+    assert split.shares() == pytest.approx(wanted(parts), abs=1e-9)
+    assert sum(split.sizes().values()) == BUCKETS
+
+
+@given(st.lists(weights, min_size=2, max_size=6))
+def test_a_change_of_weights_moves_only_the_share_that_it_must(history):
+    split = Split.of(history[0], 7)
+    for parts in history[1:]:
+        after = split.reweighted(parts)
+        before, now = split.sizes(), after.sizes()
+        gained = sum(max(0, size - before.get(label, 0)) for label, size in now.items())
+        assert moved(split, after) == gained
+        assert after.shares() == pytest.approx(wanted(parts), abs=1e-9)
+        assert all(a != b for a, b in zip(after.owners, after.owners[1:]))
+        split = after
+
+
+@given(weights)
+def test_equal_weights_move_nothing(parts):
+    split = Split.of(parts, 7)
+    again = split.reweighted({label: 3 * weight for label, weight in parts.items()})
+    assert again.ends == split.ends
+    assert again.owners == split.owners
+
+
+@given(weights, st.lists(st.binary(max_size=40), max_size=20))
+def test_a_key_is_answered_by_one_label_wherever_it_is_asked(parts, keys):
+    split = Split.of(parts, 7)
+    here = Table(split, split.owners, new_turns())
+    there = Split.from_json(json.loads(json.dumps(split.to_json())))
+    assert there == split
+    for key in keys:
+        assert here.pick(key) == split.pick(split.bucket(key)) == there.pick(there.bucket(key))
+
+
+def test_sticky_keys_never_switch_while_weights_stay_and_only_the_needed_share_moves_when_they_change():
+    keys = [b"user-%d" % n for n in range(20_000)]
+    split = Split.of({"stable": 95, "canary": 5}, 11)
+    first = [split.pick(split.bucket(key)) for key in keys]
+    assert first == [split.pick(split.bucket(key)) for key in keys]
+    wider = split.reweighted({"stable": 90, "canary": 10})
+    second = [wider.pick(wider.bucket(key)) for key in keys]
+    switched = [(a, b) for a, b in zip(first, second) if a != b]
+    assert set(switched) == {("stable", "canary")}
+    assert len(switched) / len(keys) == pytest.approx(0.05, abs=0.01)
+    back = wider.reweighted({"stable": 95, "canary": 5})
+    assert [back.pick(back.bucket(key)) for key in keys] == first
+
+
+@pytest.mark.parametrize("sticky", [False, True])
+def test_a_canary_at_five_percent_gets_five_percent_of_100000_requests(sticky):
+    split = Split.of({"stable": 95, "canary": 5}, 11)
+    table = Table(split, split.owners, new_turns())
+    picked = [table.pick(b"user-%d" % n if sticky else None) for n in range(100_000)]
+    assert abs(picked.count("canary") / 1000 - 5) <= 0.3
+
+
+def test_another_salt_deals_keys_anew():
+    a, b = (Split.of({"stable": 1, "canary": 1}, salt) for salt in (1, 2))
+    keys = [b"%d" % n for n in range(1000)]
+    differ = sum(a.pick(a.bucket(key)) != b.pick(b.bucket(key)) for key in keys)
+    assert 400 < differ < 600
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({}, "1 to 16 labels wanted, got 0"),
+        ({"a": -1, "b": 2}, "a weight of 0 or more wanted for 'a', got -1"),
+        ({"a": 0, "b": 0}, "a weight above 0 wanted"),
+        ({"a": float("nan")}, "a weight of 0 or more wanted"),
+        ({"a": float("inf")}, "a weight of 0 or more wanted"),
+        ({str(n): 1 for n in range(17)}, "1 to 16 labels wanted, got 17"),
+    ],
+)
+def test_weights_that_are_none_are_refused(parts, words):
+    with pytest.raises(BadInput, match=words):
+        Split.of(parts, 0)
+
+
+def test_what_was_kept_is_checked_before_it_is_believed():
+    good = Split.of({"a": 1, "b": 1}, 3).to_json()
+    for broken in (
+        None, {}, good | {"ends": []}, good | {"ends": [5, 4]}, good | {"ends": [1, 2]}, good | {"owners": ["a"]},
+        good | {"owners": ["a", "c"]}, good | {"salt": "3"}, good | {"ends": [1.5, BUCKETS]}, good | {"salt": -1},
+    ):  # fmt: skip
+        with pytest.raises(BadInput):
+            Split.from_json(broken)
+
+
+def test_traffic_reaches_another_process_as_it_is():
+    traffic = Traffic(Split.of({"a": 1, "b": 2}, 3), "user", "b", 0.25, {4: Out("nonfinite: all of them", 1.7e9)})
+    assert Traffic.from_json(json.loads(json.dumps(traffic.to_json()))) == traffic
+    assert Traffic.from_json(json.loads(json.dumps(Traffic().to_json()))) == Traffic()

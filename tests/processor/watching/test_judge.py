@@ -1,0 +1,127 @@
+"""When a canary is taken out, and when it is not."""
+
+import numpy as np
+import pytest
+
+from processor.errors import BadInput
+from processor.watching.judge import Bounds, Judge
+from processor.watching.sketch import Block, Sketch, note_batch
+
+BOUNDS = Bounds(window_s=60, min_requests=100, min_scores=100)
+RANDOM = np.random.default_rng(3)
+
+
+class Side:
+    """A version that answers requests."""
+
+    def __init__(self):
+        self.block = Block(1)
+
+    def serve(self, requests=100, failed=0, scores=None):
+        array = np.asarray(RANDOM.beta(2, 20, requests * 4) if scores is None else scores, np.float32)
+        address = array.ctypes.data
+        note_batch(
+            self.block.counts_address, self.block.sums_address, requests, array.size, 0, address, array.size, 0, 0, 0
+        )
+        self.block.fail(failed)
+        return self
+
+    @property
+    def sketch(self):
+        return Sketch.total(1, [self.block])
+
+
+@pytest.fixture
+def sides():
+    """A judge that has begun, a baseline and a canary that have answered nothing since."""
+    judge, baseline, canary = Judge(), Side().serve(5000), Side().serve(5000)
+    assert judge.look(BOUNDS, 0.0, baseline.sketch, canary.sketch) is None
+    return judge, baseline, canary
+
+
+def look(judge, baseline, canary, now_s=1.0, bounds=BOUNDS):
+    return judge.look(bounds, now_s, baseline.sketch, canary.sketch)
+
+
+def test_a_canary_like_the_baseline_stays(sides):
+    judge, baseline, canary = sides
+    for second in range(1, 200):
+        baseline.serve(100)
+        canary.serve(50)
+        assert look(judge, baseline, canary, second) is None
+
+
+def test_failures_beyond_the_bound_are_named(sides):
+    judge, baseline, canary = sides
+    verdict = look(judge, baseline.serve(1000), canary.serve(200, failed=10))
+    assert verdict is not None
+    assert verdict.kind == "errors"
+    assert verdict.reason == "10 of 210 requests failed; at most 2.0% more than the baseline's 0.0% wanted"
+
+
+def test_failures_that_the_baseline_has_too_are_no_fault_of_the_canary(sides):
+    judge, baseline, canary = sides
+    assert look(judge, baseline.serve(1000, failed=100), canary.serve(200, failed=10)) is None
+
+
+def test_what_cannot_come_right_any_more_is_not_waited_for(sides):
+    judge, baseline, canary = sides
+    assert look(judge, baseline, canary.serve(0, failed=2, scores=[])) is None
+    assert look(judge, baseline, canary.serve(0, failed=1, scores=[])).kind == "errors"
+
+
+def test_one_score_that_is_no_number_is_enough(sides):
+    judge, baseline, canary = sides
+    verdict = look(judge, baseline.serve(100), canary.serve(1, scores=[0.1, np.nan]))
+    assert verdict.kind == "nonfinite"
+    assert verdict.reason == "1 of 2 scores are NaN or infinite; 0.0% of the baseline's"
+
+
+def test_shifted_scores_are_named_once_both_sides_have_enough(sides):
+    judge, baseline, canary = sides
+    wrong = RANDOM.beta(8, 20, 396)
+    assert look(judge, baseline.serve(1000), canary.serve(99, scores=wrong)) is None
+    verdict = look(judge, baseline, canary.serve(1, scores=wrong[:4]))
+    assert verdict.kind == "shift"
+    assert "over 400 scores" in verdict.reason
+
+
+def test_a_window_is_closed_when_it_is_old_and_full_so_old_sins_are_forgotten(sides):
+    judge, baseline, canary = sides
+    lenient = Bounds(60, 100, 100, max_error_share=0.05)
+    assert look(judge, baseline.serve(100), canary.serve(100, failed=5), 61.0, lenient) is None
+    assert look(judge, baseline.serve(100), canary.serve(100, failed=4), 62.0, lenient) is None
+    assert look(judge, baseline.serve(0, scores=[]), canary.serve(0, failed=3, scores=[]), 63.0, lenient) is not None
+
+
+def test_with_little_traffic_a_window_goes_on_until_it_is_full(sides):
+    judge, baseline, canary = sides
+    verdicts = [
+        look(judge, baseline.serve(100), canary.serve(10, scores=np.full(40, 0.9)), 100.0 * n) for n in range(1, 11)
+    ]
+    assert verdicts[:-1] == [None] * 9
+    assert verdicts[-1].kind == "shift"
+
+
+def test_counting_anew_is_no_reason_to_go(sides):
+    judge, baseline, _ = sides
+    assert look(judge, baseline.serve(100), Side().serve(10)) is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ([], "guard: a section wanted, got list"),
+        ({"max_errors": 1}, "guard: unknown key 'max_errors'; known: window_s"),
+        ({"max_error_share": 1.5}, "guard.max_error_share: 0 to 1 wanted, got '1.5'"),
+        ({"min_requests": 2.5}, "guard.min_requests: 1 to 1e"),
+        ({"window_s": 0}, "guard.window_s: 1 to"),
+    ],
+)
+def test_bounds_are_checked(raw, words):
+    with pytest.raises(BadInput, match=words):
+        Bounds.parse(raw, "guard")
+
+
+def test_bounds_are_read():
+    assert Bounds.parse({"window_s": 10, "max_error_share": 1}, "guard") == Bounds(10.0, max_error_share=1.0)

@@ -1,0 +1,58 @@
+"""How scores lie, and how far a generation has moved them."""
+
+import numpy as np
+
+from processor.generation import Generation
+from processor.watching.sketch import Block, Sketch, note_batch
+from processor.watching.trend import MIN_SCORES, WINDOW_S, Trend
+
+RANDOM = np.random.default_rng(5)
+
+
+def serve(block, scores):
+    array = np.asarray(scores, np.float32)
+    note_batch(block.counts_address, block.sums_address, 1, array.size, 0, array.ctypes.data, array.size, 0, 0, 0)
+    return Sketch.total(1, [block])
+
+
+def test_drift_is_told_once_two_generations_have_scored_enough():
+    block, trend = Block(1), Trend()
+    trend.look(0, Generation(1, 0), serve(block, []))
+    trend.look(1, Generation(1, 0), serve(block, RANDOM.beta(2, 20, MIN_SCORES)))
+    assert trend.drift is None
+    trend.look(2, Generation(1, 1), serve(block, []))
+    trend.look(3, Generation(1, 1), serve(block, RANDOM.beta(2, 20, MIN_SCORES)))
+    assert trend.drift is not None
+    assert trend.drift[0] < 0.1
+    trend.look(4, Generation(1, 2), serve(block, []))
+    trend.look(5, Generation(1, 2), serve(block, RANDOM.beta(9, 20, MIN_SCORES)))
+    assert trend.drift[0] > 0.5
+
+
+def test_generations_that_come_too_fast_are_taken_together():
+    block, trend = Block(1), Trend()
+    for step in range(20):
+        trend.look(step, Generation(1, step), serve(block, RANDOM.beta(2, 20, MIN_SCORES // 4)))
+    assert trend.drift is not None
+    assert trend.drift[0] < 0.1
+
+
+def test_scores_are_those_of_the_last_full_window():
+    block, trend = Block(1), Trend()
+    trend.look(0, Generation(1, 0), serve(block, []))
+    trend.look(1, Generation(1, 0), serve(block, [0.25] * 10))
+    assert trend.scores[0].mean == 0.25
+    trend.look(WINDOW_S, Generation(1, 0), serve(block, [0.25] * MIN_SCORES))
+    trend.look(WINDOW_S + 1, Generation(1, 0), serve(block, [0.75] * MIN_SCORES))
+    assert trend.scores[0].mean == 0.25
+    trend.look(2 * WINDOW_S, Generation(1, 0), serve(block, []))
+    assert trend.scores[0].mean == 0.75
+
+
+def test_counting_anew_begins_anew():
+    trend = Trend()
+    trend.look(0, Generation(1, 0), serve(Block(1), [0.5] * 9))
+    block = Block(1)
+    trend.look(1, Generation(1, 0), Sketch.empty(1))
+    trend.look(2, Generation(1, 0), serve(block, [0.5] * 4))
+    assert trend.scores[0].count == 4

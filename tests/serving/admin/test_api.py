@@ -1,0 +1,263 @@
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from processor.generation import Generation
+from serving.admin.api import create_admin
+from serving.lifecycle import Lifecycle
+from serving.loading.priority import BULK_NBYTES
+from serving.telemetry.metrics import Metrics
+from tests.serving.fakes import FakeProcessor
+
+OCTETS = {"content-type": "application/octet-stream"}
+
+
+class Client:
+    """Requests to an admin application over a fake processor, each on an event loop of its own."""
+
+    def __init__(self, base="http://127.0.0.1:8502", **options):
+        self.lifecycle = Lifecycle()
+        self.processor = FakeProcessor()
+        self.metrics = Metrics(self.lifecycle)
+        self.lifecycle.open(self.processor)
+        self.app = create_admin(self.lifecycle, self.metrics, **options)
+        self.base = base
+
+    def __call__(self, method, path, **request):
+        async def ask():
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url=self.base) as client:
+                return await client.request(method, path, **request)
+
+        return asyncio.run(ask())
+
+
+def test_models_are_listed_with_their_requests():
+    client = Client()
+    client.metrics.predicted("ctr", 64)
+    reply = client("GET", "/admin/models")
+    assert reply.json() == {
+        "ready": True,
+        "sessions": 2,
+        "models": {"ctr": {"generation": "3.17", "requests": 1}},
+    }
+
+
+def test_health_is_answered_before_models_are_loaded():
+    client = Client()
+    client.lifecycle.close()
+    assert client("GET", "/admin/health").json() == {"live": True, "ready": False}
+    assert client("GET", "/admin/models").status_code == 503
+
+
+def test_large_deltas_and_loads_run_on_threads_of_their_own_and_nothing_else_does():
+    with ThreadPoolExecutor(1) as bulk:
+        client = Client(bulk=bulk)
+        submitted, submit = [], bulk.submit
+        bulk.submit = lambda act, *args: submitted.append(act) or submit(act, *args)
+        for size, count in ((BULK_NBYTES, 0), (BULK_NBYTES + 1, 1)):
+            reply = client("POST", "/admin/models/ctr/deltas", content=b"x" * size, headers=OCTETS)
+            assert (reply.status_code, len(submitted)) == (200, count)
+        client("POST", "/admin/models/ctr/deltas", json={"path": "ctr/3/deltas/18.safetensors"})
+        client("POST", "/admin/models/ctr/rollback", json={"generation": "3.16"})
+        assert len(submitted) == 1
+        assert client("POST", "/admin/models/ctr/versions/3/load").status_code == 200
+        assert len(submitted) == 2
+        reply = client("POST", "/admin/models/none/deltas", content=b"x" * (BULK_NBYTES + 1), headers=OCTETS)
+        assert (reply.status_code, len(submitted)) == (404, 3), "what it raises is answered as ever"
+
+
+def test_a_delta_is_applied_from_an_upload_in_a_worker_thread(caplog):
+    client = Client()
+    with caplog.at_level(logging.INFO, "freshet.admin"):
+        reply = client("POST", "/admin/models/ctr/deltas", content=b"delta", headers=OCTETS)
+    assert reply.json() == {"model": "ctr", "generation": "3.18", "rows": 5, "removed": 1, "apply_ms": 2.5}
+    assert client.processor.calls == [("apply_delta", "ctr", b"delta", None, False)]
+    assert "apply delta to 'ctr': upload of 5 bytes: done" in caplog.text
+
+
+def test_an_upload_is_taken_under_whatever_content_type_a_client_gives_it():
+    client = Client()
+    for headers in ({}, {"content-type": "application/x-www-form-urlencoded"}):
+        assert client("POST", "/admin/models/ctr/deltas", content=b"delta", headers=headers).status_code == 200
+    assert len(client.processor.calls) == 2
+
+
+def test_a_delta_is_applied_from_a_path():
+    client = Client()
+    assert client("POST", "/admin/models/ctr/deltas", json={"path": "ctr/3/deltas/18.safetensors"}).status_code == 200
+    assert client.processor.calls[0][:4] == ("apply_delta", "ctr", None, "ctr/3/deltas/18.safetensors")
+
+
+def test_a_delta_that_does_not_continue_the_chain_is_409_and_in_the_log(caplog):
+    client = Client()
+    reply = client("POST", "/admin/models/ctr/deltas", content=b"conflict", headers=OCTETS)
+    assert reply.status_code == 409
+    assert reply.json() == {"error": "delta: continues step 9, the served generation is 3.17"}
+    assert "refused" in caplog.text
+
+
+def test_an_upload_is_bounded_while_it_is_read():
+    client = Client(max_delta_nbytes=10)
+    reply = client("POST", "/admin/models/ctr/deltas", content=b"x" * 11, headers=OCTETS)
+    assert (reply.status_code, reply.json()) == (413, {"error": "body: at most 10 bytes wanted, got 11"})
+
+    async def pieces():
+        for _ in range(3):
+            yield b"x" * 5
+
+    streamed = client("POST", "/admin/models/ctr/deltas", content=pieces(), headers=OCTETS)
+    assert streamed.status_code == 413
+    assert client.processor.calls == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "request_", "status", "message"),
+    [
+        ("POST", "/admin/models/ctr/deltas", {"json": {}}, 400, "body.path: Field required"),
+        ("POST", "/admin/models/ctr/deltas", {"json": {"path": 3}}, 400, "body.path"),
+        ("POST", "/admin/models/ctr/deltas", {"json": {"path": "x", "y": 1}}, 400, "body.y: Extra inputs"),
+        ("POST", "/admin/models/ctr/deltas", {"json": [1]}, 400, "body: "),
+        ("POST", "/admin/models/none/deltas", {"json": {"path": "x"}}, 404, "not in the repository"),
+        (
+            "POST",
+            "/admin/models/ctr/rollback",
+            {"json": {"generation": "x"}},
+            400,
+            "generation: 'version.step'",
+        ),
+        ("POST", "/admin/models/ctr/rollback", {"content": b"{"}, 400, "body: a JSON object wanted"),
+        ("POST", "/admin/models/ctr/rollback", {"content": b" " * 70_000}, 413, "body: at most 65536"),
+        ("POST", "/admin/models/ctr/versions/x/load", {}, 400, "path.version"),
+        ("POST", "/admin/models/ctr/versions/0/load", {}, 400, "path.version"),
+        ("PUT", "/admin/models/ctr/labels/stable", {"json": {"version": "3"}}, 400, "body.version"),
+        ("PUT", "/admin/models/ctr/labels/stable", {"json": {"version": True}}, 400, "body.version"),
+        ("GET", "/admin/none", {}, 404, "Not Found"),
+        ("GET", "/docs", {}, 404, "Not Found"),
+        ("DELETE", "/admin/models", {}, 405, "Method Not Allowed"),
+    ],
+)
+def test_a_request_that_is_wrong_is_one_error_in_json(method, path, request_, status, message):
+    client = Client()
+    reply = client(method, path, **request_)
+    assert reply.status_code == status
+    assert list(reply.json()) == ["error"]
+    assert message in reply.json()["error"]
+    assert client.processor.calls == []
+
+
+def test_rollback_load_unload_and_labels_reach_the_processor():
+    client = Client()
+    rolled = client("POST", "/admin/models/ctr/rollback", json={"generation": "3.16"})
+    assert rolled.json() == {"model": "ctr", "generation": "3.16"}
+    assert client("POST", "/admin/models/ctr/versions/4/load").json()["state"] == "AVAILABLE"
+    assert client("POST", "/admin/models/ctr/versions/3/unload").json()["state"] == "END"
+    labelled = client("PUT", "/admin/models/ctr/labels/canary", json={"version": 4})
+    assert labelled.json() == {"model": "ctr", "label": "canary", "version": 4}
+    assert client.processor.calls == [
+        ("rollback", "ctr", Generation(3, 16)),
+        ("load", "ctr", 4),
+        ("unload", "ctr", 3),
+        ("set_label", "ctr", "canary", 4),
+    ]
+
+
+def test_a_name_cannot_forge_a_line_of_the_log(caplog):
+    client = Client()
+    with caplog.at_level(logging.INFO, "freshet.admin"):
+        client("POST", "/admin/models/a%0Aforged/versions/1/load")
+    assert "\n" not in caplog.records[0].message
+
+
+def test_an_unforeseen_error_shows_nothing_of_itself():
+    client = Client()
+    client.processor.info = lambda: {}["/secret"]
+    reply = client("GET", "/admin/models")
+    assert (reply.status_code, reply.json()) == (500, {"error": "internal error"})
+
+
+def test_with_a_token_every_route_wants_it():
+    client = Client(token="s3cret", host="0.0.0.0", base="http://freshet.example:8502")
+    for headers in (
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": "s3cret"},
+        {"authorization": "Basic s3cret"},
+    ):
+        reply = client("GET", "/admin/models", headers=headers)
+        assert reply.status_code == 401
+        assert reply.headers["www-authenticate"] == "Bearer"
+        assert "s3cret" not in reply.text
+    assert client("GET", "/admin/openapi.json").status_code == 401
+    assert client("GET", "/admin/models", headers={"authorization": "Bearer s3cret"}).status_code == 200
+    assert client("GET", "/admin/health").status_code == 200
+    assert client("GET", "/").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[", "10.0.0.1:8502"])
+def test_without_a_token_a_name_that_others_can_rebind_is_refused(host):
+    reply = Client()("GET", "/admin/models", headers={"host": host})
+    assert (reply.status_code, list(reply.json())) == (403, ["error"])
+
+
+@pytest.mark.parametrize("host", ["localhost:8502", "127.0.0.1", "[::1]:8502", "LOCALHOST"])
+def test_without_a_token_loopback_names_are_served(host):
+    assert Client()("GET", "/admin/models", headers={"host": host}).status_code == 200
+
+
+def test_other_sites_cannot_use_a_browser_to_get_in():
+    for token in ("", "s3cret"):
+        client = Client(token=token)
+        headers = {"authorization": f"Bearer {token}"}
+        own = client("GET", "/admin/models", headers={**headers, "origin": "http://127.0.0.1:8502"})
+        assert own.status_code == 200
+        for origin in (
+            "http://evil.example",
+            "null",
+            "http://127.0.0.1:9999",
+            "http://127.0.0.1:8502.evil.example",
+        ):
+            reply = client("POST", "/admin/models/ctr/versions/1/load", headers={**headers, "origin": origin})
+            assert reply.status_code == 403
+        assert client.processor.calls == []
+
+
+def test_the_console_is_one_page_that_loads_nothing_else():
+    reply = Client()("GET", "/")
+    assert reply.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    assert "http" not in reply.text.replace('"http://www.w3.org/2000/svg"', "")
+    for unsafe in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert unsafe not in reply.text
+
+
+def test_sessions_are_resized_in_every_group_or_in_one():
+    client = Client()
+    assert client("PUT", "/admin/sessions", json={"sessions": 3}).json() == {"groups": {"default": 3}}
+    assert client("PUT", "/admin/groups/default", json={"sessions": 1}).json() == {"groups": {"default": 1}}
+    assert client("PUT", "/admin/groups/nobody", json={"sessions": 1}).status_code == 404
+    for wrong in ({"sessions": 0}, {"sessions": 1025}, {"sessions": "2"}, {}):
+        assert client("PUT", "/admin/sessions", json=wrong).status_code == 400
+    assert client.processor.sessions == 1
+
+
+def test_every_route_is_in_the_schema():
+    paths = Client()("GET", "/admin/openapi.json").json()["paths"]
+    assert paths.keys() == {
+        "/admin/health",
+        "/admin/models",
+        "/admin/models/{name}/deltas",
+        "/admin/models/{name}/rollback",
+        "/admin/models/{name}/versions/{version}/load",
+        "/admin/models/{name}/versions/{version}/unload",
+        "/admin/models/{name}/labels/{label}",
+        "/admin/models/{name}/policy",
+        "/admin/models/{name}/versions/{version}/readmit",
+        "/admin/sessions",
+        "/admin/groups/{group}",
+    }
+    content = paths["/admin/models/{name}/deltas"]["post"]["requestBody"]["content"]
+    assert content.keys() == {"application/octet-stream", "application/json"}

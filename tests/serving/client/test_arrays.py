@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from processor.columns import Ragged
+from processor.errors import BadInput
+from serving.client.arrays import of_user, tensors
+
+
+def one(values):
+    (tensor,) = tensors({"x": values})
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("values", "datatype", "shape", "data"),
+    [
+        ([1, 2], "INT64", (2,), np.array([1, 2], "<i8").tobytes()),
+        (np.array([[1], [2]], np.uint8), "INT64", (2, 1), np.array([1, 2], "<i8").tobytes()),
+        (7, "INT64", (1,), np.array([7], "<i8").tobytes()),
+        ([0.5, 1], "FP32", (2,), np.array([0.5, 1], "<f4").tobytes()),
+        (np.array([0.5], np.float16), "FP16", (1,), np.array([0.5], "<f2").tobytes()),
+        (["a", "öl"], "BYTES", (2,), b"\x01\0\0\0a\x03\0\0\0\xc3\xb6l"),
+        ([b"\xff", b""], "BYTES", (2,), b"\x01\0\0\0\xff\0\0\0\0"),
+    ],
+)
+def test_values_travel_as_what_numpy_makes_of_them(values, datatype, shape, data):
+    assert one(values)[1:] == (datatype, shape, data)
+
+
+def test_arrays_of_any_layout_travel_row_by_row():
+    array = np.arange(6, dtype=">i4").reshape(2, 3).T
+    assert one(array).data == np.ascontiguousarray(array, "<i8").tobytes()
+
+
+def test_ragged_values_travel_as_two_tensors():
+    values, splits = tensors({"seen": Ragged.of([[1, 2], [], [3]])})
+    assert (values.name, values.shape, splits.name) == ("seen", (3,), "seen.row_splits")
+    assert np.frombuffer(splits.data, "<i8").tolist() == [0, 2, 2, 3]
+    words, _ = tensors({"tags": Ragged.of([["a"], []])})
+    assert (words.datatype, words.shape) == ("BYTES", (1,))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[1], [2, 3]], "Ragged.of"),
+        ([True], "integers, floats or strings wanted, got bool"),
+        ([{}], "strings wanted, got dict"),
+        (np.array([2**63], np.uint64), "integers below"),
+        (1j, "got complex128"),
+    ],
+)
+def test_what_the_protocol_has_no_word_for_is_refused(values, message):
+    with pytest.raises(BadInput, match=message):
+        one(values)
+
+
+def test_a_users_values_are_inputs_of_one_row():
+    rows = of_user({"id": 7, "name": "ann", "floats": [0.5, 1.0], "row": [[1, 2]], "seen": Ragged.of([[1, 2]])})
+    assert [np.shape(rows[name]) for name in ("id", "name", "floats", "row")] == [(1,), (1,), (1, 2), (1, 2)]
+    assert len(rows["seen"]) == 1
+
+
+@pytest.mark.parametrize("values", [[[1], [2]], Ragged.of([[1], [2]])])
+def test_a_user_of_two_rows_is_refused(values):
+    with pytest.raises(BadInput, match="one row wanted, got 2"):
+        of_user({"id": values})

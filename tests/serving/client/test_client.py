@@ -1,0 +1,164 @@
+import asyncio
+import contextlib
+import http.server
+import threading
+
+import numpy as np
+import pytest
+
+from processor.errors import BadInput, Expired, NotReady, Overloaded
+from serving.client import AsyncClient, Client, Lost, Prediction, Retry
+from tests.serving.client.test_http_transport import reply, score
+
+ANSWER = reply([score()], np.array([0.25, 0.5], "<f4").tobytes())
+
+
+class Script:
+    """A server that answers as it is told, and notes when it was asked."""
+
+    def __init__(self, answers):
+        script = self
+        self.answers, self.asked = list(answers), []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["content-length"]))
+                script.asked.append(dict(self.headers))
+                answer = script.answers.pop(0)
+                if answer is None:
+                    self.close_connection = True
+                    return
+                status, headers, body = answer
+                self.send_response(status)
+                for name, value in {**headers, "content-length": str(len(body))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self):
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def sync_predict(address, retry=None, timeout_s=5.0):
+    with Client(address, retry=retry or Retry(), timeout_s=timeout_s) as client:
+        return client.predict("ctr", {"x": [1, 2]})
+
+
+def async_predict(address, retry=None, timeout_s=5.0):
+    async def run():
+        async with AsyncClient(address, retry=retry or Retry(), timeout_s=timeout_s) as client:
+            return await client.predict("ctr", {"x": [1, 2]})
+
+    return asyncio.run(run())
+
+
+both = pytest.mark.parametrize("predict", [sync_predict, async_predict])
+SHED = (429, {"retry-after": "0"}, b'{"error": "full"}')
+
+
+@both
+def test_a_request_that_was_shed_is_sent_again(predict):
+    with Script([SHED, (503, {}, b'{"error": "loading"}'), (200, *ANSWER)]) as script:
+        assert predict(script.address).scores().tolist() == [0.25, 0.5]
+        assert len(script.asked) == 3
+
+
+@both
+def test_a_lost_connection_is_made_again(predict):
+    with Script([None, (200, *ANSWER)]) as script:
+        assert isinstance(predict(script.address), Prediction)
+
+
+@both
+def test_what_is_left_of_the_deadline_is_sent_along(predict):
+    with Script([SHED, (200, *ANSWER)]) as script:
+        predict(script.address)
+        first, second = (float(headers["x-request-timeout-ms"]) for headers in script.asked)
+        assert 5000 >= first > second > 0
+
+
+@both
+def test_the_last_error_is_raised_when_nothing_helps(predict):
+    with Script([SHED] * 2) as script, pytest.raises(Overloaded, match="full"):
+        predict(script.address, Retry(attempts=2))
+    with Script([(400, {}, b'{"error": "x: wanted"}')]) as script, pytest.raises(BadInput, match="x: wanted"):
+        predict(script.address)
+
+
+@both
+def test_nobody_there_is_a_lost_connection(predict):
+    with Script([]) as script:
+        address = script.address
+    with pytest.raises(Lost):
+        predict(address, Retry(attempts=2, wait_s=0.001))
+
+
+@both
+def test_a_server_that_is_silent_is_left_at_the_deadline(predict):
+    release = threading.Event()
+
+    class Silent(Script):
+        pass
+
+    with Silent([]) as script:
+
+        class Waiting(list):
+            def pop(self, _):
+                release.wait(30)
+                return 200, *ANSWER
+
+        script.answers = Waiting()
+        try:
+            with contextlib.suppress(ConnectionError), pytest.raises(Expired):
+                predict(script.address, timeout_s=0.1)
+        finally:
+            release.set()
+
+
+def test_a_ranking_is_of_one_user_and_its_candidates():
+    with Script([(200, *ANSWER)]) as script, Client(script.address) as client:
+        scores = client.rank("ctr", {"user": 7}, {"item": [1, 2]})
+        assert scores.tolist() == [0.25, 0.5]
+        with pytest.raises(BadInput, match=r"inputs\[item\]: the user's or the candidates' wanted, got both"):
+            client.rank("ctr", {"item": 7}, {"item": [1, 2]})
+
+
+def test_one_output_of_several_has_to_be_named():
+    array = np.zeros((2, 1), np.float32)
+    prediction = Prediction("m", 1, "1.0", {"ctr": array, "cvr": array + 1})
+    assert prediction.scores("cvr").tolist() == [1, 1]
+    for name in (None, "cvx"):
+        with pytest.raises(BadInput, match="one of ctr, cvr wanted"):
+            prediction.scores(name)
+
+
+@pytest.mark.parametrize("address", ["localhost:8501", "ftp://host:1", "http://", "grpc://host:1/path"])
+def test_addresses_that_are_none_are_refused(address):
+    for kind in (Client, AsyncClient):
+        with pytest.raises(BadInput, match="address"):
+            kind(address)
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_server_that_is_not_there_is_not_ready(scheme):
+    with Script([]) as script:
+        port = script.address.rpartition(":")[2]
+    with Client(f"{scheme}://127.0.0.1:{port}") as client:
+        assert not client.ready(0.5)
+    with pytest.raises((Lost, NotReady, Expired)), Client(f"{scheme}://127.0.0.1:{port}", timeout_s=1.0) as client:
+        client.predict("m", {"x": [1]})

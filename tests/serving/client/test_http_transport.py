@@ -1,0 +1,82 @@
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.errors import FreshetError, NotFound, NotReady, Overloaded
+from serving.client.arrays import tensors
+from serving.client.http_transport import HEADER_LENGTH, decode, encode
+from serving.client.prediction import Call
+
+
+def reply(outputs, data, **others):
+    header = orjson.dumps({"model_name": "ctr", "model_version": "3", "outputs": outputs})
+    return {HEADER_LENGTH: str(len(header)), "x-model-generation": "3.17", **others}, header + data
+
+
+def score(nbytes=8, **others):
+    return {"name": "score", "datatype": "FP32", "shape": [2, 1], "parameters": {"binary_data_size": nbytes}} | others
+
+
+def test_a_call_is_a_binary_infer_request():
+    call = Call("a b", 3, tensors({"x": [1, 2]}), ("score",), (("x-sticky-key", "ann"),))
+    path, headers, body = encode(call, 0.05)
+    assert path == "/v2/models/a%20b/versions/3/infer"
+    assert headers["x-request-timeout-ms"] == "50.000"
+    assert headers["x-sticky-key"] == "ann"
+    at = int(headers[HEADER_LENGTH])
+    assert orjson.loads(body[:at]) == {
+        "inputs": [{"name": "x", "datatype": "INT64", "shape": [2], "parameters": {"binary_data_size": 16}}],
+        "parameters": {"binary_data_output": True},
+        "outputs": [{"name": "score", "parameters": {"binary_data": True}}],
+    }
+    assert np.frombuffer(body[at:], "<i8").tolist() == [1, 2]
+
+
+def test_without_a_deadline_none_is_sent():
+    assert "x-request-timeout-ms" not in encode(Call("m", None, [], (), ()), None)[1]
+
+
+def test_a_reply_is_a_prediction():
+    prediction = decode(200, *reply([score()], np.array([0.25, 0.5], "<f4").tobytes()))
+    assert (prediction.model, prediction.version, prediction.generation) == ("ctr", 3, "3.17")
+    assert prediction.scores().tolist() == [0.25, 0.5]
+    assert prediction.outputs["score"].shape == (2, 1)
+
+
+def test_errors_are_those_that_the_server_raised():
+    with pytest.raises(NotFound, match="no such model"):
+        decode(404, {}, b'{"error": "no such model"}')
+    with pytest.raises(Overloaded) as caught:
+        decode(429, {"retry-after": "2"}, b'{"error": "full"}')
+    assert caught.value.retry_after_s == 2.0
+    with pytest.raises(NotReady, match="answered 503"):
+        decode(503, {}, b"<html>")
+    with pytest.raises(FreshetError, match="answered 502"):
+        decode(502, {"retry-after": "soon"}, b'{"error": 7}')
+
+
+@pytest.mark.parametrize(
+    ("outputs", "data"),
+    [
+        ([score(12)], bytes(8)),
+        ([score(-1)], bytes(8)),
+        ([score(8, shape=[3, 1])], bytes(8)),
+        ([score(8, shape=[-2, -1])], bytes(8)),
+        ([score(8, shape=[2**62])], bytes(8)),
+        ([score(8, datatype="FP64")], bytes(8)),
+        ([score(8, parameters={})], bytes(8)),
+        ([score(8, shape="x")], bytes(8)),
+        ({"score": 1}, bytes(8)),
+    ],
+)
+def test_replies_whose_parts_do_not_fit_are_refused(outputs, data):
+    with pytest.raises(FreshetError, match="reply"):
+        decode(200, *reply(outputs, data))
+
+
+@given(st.binary(max_size=80), st.sampled_from(["", "0", "5", "80", "-1", "99999999999", "x"]))
+def test_a_reply_of_any_bytes_is_refused_and_nothing_else(body, length):
+    with pytest.raises(FreshetError):
+        decode(200, {HEADER_LENGTH: length}, body)

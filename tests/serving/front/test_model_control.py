@@ -1,0 +1,158 @@
+import pytest
+
+from processor.errors import BadInput, Conflict, NotFound
+from processor.sessions.placement import GroupStats
+from processor.sessions.session import SessionStats
+from processor.versions.routes import VersionStatus
+from serving.front.model_control import Control, Forbidden, Gate, Unauthenticated, nothing_to_control
+
+
+class Host:
+    """Models with versions on disk and in memory, and what was done to them."""
+
+    def __init__(self, root, **models):
+        self.served = {name: set(served) for name, (_, served) in models.items()}
+        self.done = []
+        for name, (known, _) in models.items():
+            for version in known:
+                (root / name / str(version)).mkdir(parents=True)
+                (root / name / str(version) / "model.json").write_text("{}")
+
+    def models(self):
+        return sorted(self.served)
+
+    def status(self, model):
+        if model not in self.served:
+            raise NotFound(f"model {model!r} is not in the repository")
+        return [VersionStatus(v, "AVAILABLE") for v in sorted(self.served[model], reverse=True)]
+
+    def load(self, model, version, by_hand=True):
+        self.done.append(("load", model, version, by_hand))
+        self.served[model].add(version)
+
+    def unload(self, model, version):
+        if (model, version) == ("held", 1):
+            raise Conflict("version 1 is held by label stable; move the label first")
+        self.done.append(("unload", model, version))
+        self.served[model].discard(version)
+
+    def set_label(self, model, label, version):
+        self.done.append(("label", model, label, version))
+
+    def set_policy(self, model, changes):
+        self.done.append(("policy", model, changes["versions"]))
+
+    def group_stats(self):
+        return {
+            "default": GroupStats(1, 0, SessionStats(batches=2, requests=4, wait_s=0.5, busy_s=1.0)),
+            "mine": GroupStats(1, 0, SessionStats(batches=7, requests=9)),
+        }
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(tmp_path, ctr=((1, 2, 3), (3,)), cvr=((1,), (1,)), held=((1, 2), (1,)))
+
+
+@pytest.fixture
+def control(host, tmp_path):
+    served = {"ctr/3": [4, 1000, 256, 1, 50]}
+    return Control(lambda: host, lambda: served, str(tmp_path), {"mine": {"models": ["cvr"]}})
+
+
+def config(name, policy="latest", count=1, versions=(), labels=None, base_path=None):
+    return {
+        "name": name, "base_path": name if base_path is None else base_path, "policy": policy, "count": count,
+        "versions": list(versions), "labels": labels or {},
+    }  # fmt: skip
+
+
+def test_a_closed_gate_lets_nobody_through_and_an_open_one_asks_for_the_token():
+    with pytest.raises(Forbidden, match="--model-control explicit"):
+        Gate().check(b"Bearer x")
+    Gate("explicit").check(None)
+    guarded = Gate("explicit", "secret")
+    guarded.check(b"bearer secret")
+    for wrong in (None, b"", b"Bearer", b"Bearer other", b"Basic secret", b"secret"):
+        with pytest.raises(Unauthenticated):
+            guarded.check(wrong)
+
+
+def test_a_model_is_loaded_by_its_newest_version_and_unloaded_by_all(control, host):
+    control("unload", {"model": "ctr"})
+    assert host.served["ctr"] == set()
+    control("load", {"model": "ctr"})
+    assert host.done[-1] == ("load", "ctr", 3, False)
+    with pytest.raises(NotFound):
+        control("load", {"model": "other"})
+    with pytest.raises(Conflict, match="held by label"):
+        control("unload", {"model": "held"})
+
+
+def test_a_configuration_loads_first_then_labels_then_unloads(control, host):
+    wanted = [config("ctr", "specific", versions=[1, 2], labels={"stable": 1}), config("held", "all")]
+    control("reload", {"models": wanted})
+    assert host.done == [
+        ("load", "ctr", 1, False),
+        ("load", "ctr", 2, False),
+        ("label", "ctr", "stable", 1),
+        ("policy", "ctr", [1, 2]),
+        ("load", "held", 2, False),
+        ("policy", "held", "all"),
+        ("unload", "ctr", 3),
+        ("unload", "cvr", 1),
+    ]
+
+
+def test_policies_name_versions(control, host):
+    control("reload", {"models": [config("ctr", "all"), config("cvr"), config("held", "all")]})
+    assert host.served["ctr"] == {1, 2, 3}
+    control("reload", {"models": [config("ctr", count=2), config("cvr"), config("held", "all")]})
+    assert host.served["ctr"] == {2, 3}
+    assert host.done[-4:-2] == [("policy", "ctr", "latest:2"), ("policy", "cvr", "latest:1")]
+
+
+@pytest.mark.parametrize(
+    ("models", "error", "part"),
+    [
+        ([config("ctr"), config("ctr")], BadInput, "'ctr' occurs more than once"),
+        ([config("other")], NotFound, "not in the repository"),
+        ([config("ctr", base_path="cvr")], BadInput, "the model's own folder wanted"),
+        ([config("ctr", base_path="../ctr")], BadInput, "the model's own folder wanted"),
+        ([config("ctr", base_path="/etc")], BadInput, "the model's own folder wanted"),
+        ([config("ctr", base_path="ctr\0")], BadInput, "the model's own folder wanted"),
+        ([config("ctr", "specific", versions=[9])], NotFound, "version 9 of model 'ctr'"),
+        ([config("ctr", "specific")], NotFound, "no version to serve"),
+        ([config("ctr", "specific", versions=range(1, 1002))], NotFound, "version 4 of model 'ctr'"),
+        ([config("ctr", labels={"stable": 1})], BadInput, "version_labels: 'stable'"),
+    ],
+)
+def test_a_configuration_that_is_wrong_changes_nothing(control, host, models, error, part):
+    with pytest.raises(error, match=part):
+        control("reload", {"models": [config("cvr"), *models]})
+    assert host.done == []
+
+
+def test_an_absolute_base_path_may_be_the_models_own(control, host, tmp_path):
+    control(
+        "reload", {"models": [config("ctr", base_path=str(tmp_path / "ctr")), config("cvr"), config("held", "all")]}
+    )
+    assert ("load", "held", 2, False) in host.done
+
+
+def test_statistics_are_those_of_a_models_versions_and_group(control):
+    (ctr,) = control("statistics", {"model": "ctr", "version": None})["model_stats"]
+    assert (ctr["inference_count"], ctr["execution_count"]) == (256, 2)
+    assert ctr["inference_stats"]["success"] == {"count": 4, "ns": 1000}
+    assert ctr["inference_stats"]["fail"] == {"count": 1, "ns": 50}
+    assert ctr["inference_stats"]["queue"] == {"count": 4, "ns": 500_000_000}
+    everything = control("statistics", {"model": "", "version": None})["model_stats"]
+    assert [entry["name"] for entry in everything] == ["ctr", "cvr", "held"]
+    assert everything[1]["execution_count"] == 7
+    with pytest.raises(NotFound):
+        control("statistics", {"model": "ctr", "version": 9})
+
+
+def test_a_process_without_models_controls_nothing():
+    with pytest.raises(Forbidden):
+        nothing_to_control("load", {})

@@ -1,0 +1,104 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from processor.errors import BadInput, NotFound, TooLarge
+from serving.codecs.kserve_header import Span
+from serving.front import shared_memory as sharedmemory
+from serving.front.shared_memory import Regions
+
+
+@pytest.fixture
+def regions(tmp_path, monkeypatch):
+    monkeypatch.setattr(sharedmemory, "FOLDER", f"{tmp_path}/")
+    (tmp_path / "in").write_bytes(b"0123456789abcdef")
+    made = Regions()
+    made.register("a", "/in", 4, 8)
+    yield made
+    made.unregister()
+
+
+def test_a_span_is_read_and_written_inside_its_region(regions, tmp_path):
+    assert regions.read(Span("a", 0, 8)) == b"456789ab"
+    assert regions.read(Span("a", 6, 2)) == b"ab"
+    regions.write(Span("a", 2, 4), b"XY")
+    assert (tmp_path / "in").read_bytes() == b"012345XY89abcdef"
+    with pytest.raises(BadInput, match="at most the region's 8 bytes wanted, got 9"):
+        regions.read(Span("a", 1, 8))
+    with pytest.raises(BadInput, match="at most the region's 8 bytes wanted, got 16"):
+        regions.write(Span("a", 8, 8), b"12345678")
+
+
+@pytest.mark.parametrize("key", ["", "/", "..", "/../x", "a/b", "/a.b", "/a b", "x" * 200, "a\0b", "//a"])
+def test_a_key_is_one_word(regions, key):
+    with pytest.raises(BadInput, match="key: letters"):
+        regions.register("b", key, 0, 8)
+
+
+def test_a_region_lies_inside_a_regular_object(regions, tmp_path):
+    with pytest.raises(BadInput, match="at most the 16 bytes of the object wanted, got 17"):
+        regions.register("b", "in", 9, 8)
+    with pytest.raises(BadInput, match="byte_size: above 0 wanted"):
+        regions.register("b", "in", 0, 0)
+    with pytest.raises(BadInput, match="byte_size: above 0 wanted"):
+        regions.register("b", "in", -1, 8)
+    with pytest.raises(BadInput, match="already registered"):
+        regions.register("a", "in", 0, 8)
+    with pytest.raises(NotFound, match="no shared memory object"):
+        regions.register("b", "other", 0, 8)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    for key in ("folder", "link", "fifo"):
+        with pytest.raises(NotFound):
+            regions.register("b", key, 0, 8)
+
+
+def test_an_object_that_has_shrunk_makes_a_read_come_short(regions, tmp_path):
+    os.truncate(tmp_path / "in", 6)
+    with pytest.raises(BadInput, match="8 bytes wanted, 2 are left"):
+        regions.read(Span("a", 0, 8))
+    with pytest.raises(BadInput, match="it cannot be written"):
+        regions.write(Span("a", 0, 8), b"x")
+
+
+def test_an_object_that_is_read_only_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(sharedmemory, "FOLDER", f"{tmp_path}/")
+    (tmp_path / "in").write_bytes(b"01234567")
+    refuse = os.open
+
+    def open_(path, flags):
+        if flags & os.O_RDWR:
+            raise PermissionError
+        return refuse(path, flags)
+
+    monkeypatch.setattr(os, "open", open_)
+    regions = Regions()
+    regions.register("a", "in", 0, 8)
+    assert regions.read(Span("a", 0, 8)) == b"01234567"
+    with pytest.raises(BadInput, match="it cannot be written"):
+        regions.write(Span("a", 0, 8), b"x")
+    regions.unregister("a")
+
+
+def test_status_names_what_is_registered(regions):
+    about = {"name": "a", "key": "/in", "offset": 4, "byte_size": 8}
+    assert regions.status() == regions.status("a") == [about]
+    with pytest.raises(NotFound, match="'b' is not registered"):
+        regions.status("b")
+    regions.unregister("b")
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    regions.unregister()
+    assert regions.status() == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors - 1
+    with pytest.raises(BadInput, match="is not registered"):
+        regions.read(Span("a", 0, 1))
+
+
+def test_regions_are_bounded(regions, monkeypatch):
+    monkeypatch.setattr(sharedmemory, "MAX_REGIONS", 1)
+    with pytest.raises(TooLarge):
+        regions.register("b", "in", 0, 8)
+    with pytest.raises(BadInput, match="name: 1 to"):
+        regions.register("", "in", 0, 8)

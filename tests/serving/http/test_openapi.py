@@ -1,0 +1,47 @@
+import json
+
+import pytest
+
+from serving.http.openapi import OPERATIONS, SCHEMAS, document
+from serving.http.paths import OF_MODELS, PLAIN, POSTED, PREDICTS, parse
+
+NAMES = {"model": "m", "version": "3", "label": "stable", "region": "r"}
+DOCUMENT = json.loads(document("0.1.0"))
+
+
+@pytest.mark.parametrize("path", OPERATIONS)
+def test_every_path_is_a_route_of_that_action_and_method(path):
+    route = parse(path.format(**NAMES).encode())
+    assert route.action == OPERATIONS[path].action
+    assert set(DOCUMENT["paths"][path]) == {route.method.lower()}
+
+
+def test_every_action_has_a_path():
+    described = {operation.action for operation in OPERATIONS.values()}
+    assert described >= {*PLAIN.values(), *OF_MODELS.values(), *POSTED, *PREDICTS}
+    assert described >= {"status", "metadata", "model"}
+
+
+def test_every_name_in_a_path_is_a_parameter_and_every_reference_is_defined():
+    for path, methods in DOCUMENT["paths"].items():
+        for told in methods.values():
+            names = {p["name"] for p in told["parameters"] if p["in"] == "path"}
+            assert names == {n for n in NAMES if "{" + n + "}" in path}
+    text = json.dumps(DOCUMENT)
+    for piece in text.split('"#/components/schemas/')[1:]:
+        assert piece.partition('"')[0] in SCHEMAS
+
+
+def test_every_operation_has_a_name_of_its_own():
+    names = [told["operationId"] for methods in DOCUMENT["paths"].values() for told in methods.values()]
+    assert len(names) == len(set(names))
+
+
+def test_what_clients_may_be_forbidden_says_so_and_nothing_else_does():
+    forbidden = {
+        path
+        for path, methods in DOCUMENT["paths"].items()
+        for told in methods.values()
+        if {"401", "403"} <= told["responses"].keys()
+    }
+    assert forbidden == {f"/v2/repository/models/{{model}}/{word}" for word in ("load", "unload")}

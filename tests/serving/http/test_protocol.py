@@ -1,0 +1,250 @@
+"""Predict requests below ASGI, seen from the wire: raw bytes against a live server over the fake processor."""
+
+import contextlib
+import gzip
+import json
+import socket
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from serving.http.protocol import PredictProtocol
+from tests.serving.fakes import FakeProcessor
+from tests.serving.test_server import running, until
+
+pytestmark = pytest.mark.e2e
+
+BODY = json.dumps({"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}]}).encode()
+SCORED = {"predictions": [[7.5]]}
+
+
+@pytest.fixture
+def processor():
+    return FakeProcessor()
+
+
+@pytest.fixture
+def address(processor):
+    with running(lambda config: processor, max_body_bytes=4096) as (server, _, _):
+        until(lambda: request(server.http_address, post())[0][0] == 200)
+        processor.requests.clear()
+        yield server.http_address
+
+
+def post(body=BODY, path=b"/v1/models/ctr:predict", version=b"1.1", **headers):
+    lines = b"".join(b"%s: %s\r\n" % (k.replace("_", "-").encode(), v) for k, v in headers.items())
+    return b"POST %s HTTP/%s\r\nhost: x\r\ncontent-length: %d\r\n%s\r\n%s" % (path, version, len(body), lines, body)
+
+
+def request(address, data, replies=1, pieces=None):
+    """Sends bytes, in pieces of a size if asked; returns (status, headers, JSON) of each reply."""
+    with socket.create_connection(address, timeout=30) as connection:
+        step = pieces or len(data)
+        for at in range(0, len(data), step):
+            connection.sendall(data[at : at + step])
+        file = connection.makefile("rb")
+        return [read_reply(file) for _ in range(replies)]
+
+
+def read_reply(file):
+    status = int(file.readline().split()[1])
+    headers = {}
+    while (line := file.readline()) not in (b"\r\n", b""):
+        name, _, value = line.decode().strip().partition(": ")
+        headers[name] = value
+    return status, headers, json.loads(file.read(int(headers["content-length"])))
+
+
+def test_a_request_is_answered_with_its_generation(address):
+    ((status, headers, scores),) = request(address, post())
+    assert (status, scores) == (200, SCORED)
+    assert headers["x-model-generation"] == "3.17"
+    assert headers["x-model-version"] == "3"
+    assert headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 61])
+def test_a_request_that_arrives_in_pieces_is_whole(address, pieces):
+    assert request(address, post(), pieces=pieces)[0][2] == SCORED
+
+
+def test_a_connection_carries_one_request_after_another(address, processor):
+    with socket.create_connection(address, timeout=30) as connection:
+        file = connection.makefile("rb")
+        for _ in range(5):
+            connection.sendall(post())
+            assert read_reply(file)[2] == SCORED
+    assert len(processor.requests) == 5
+
+
+def test_pipelined_requests_are_answered_in_order_whatever_they_ask_for(address):
+    bodies = [json.dumps({"instances": [{"ids": [i, 0, 0], "floats": [0, 0]}]}).encode() for i in range(4)]
+    get = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n"
+    data = post(bodies[0]) + post(bodies[1]) + get + post(bodies[2]) + post(bodies[3])
+    replies = request(address, data, replies=5)
+    assert [r[0] for r in replies] == [200] * 5
+    assert [np.ravel(r[2]["predictions"])[0] for r in replies if "predictions" in r[2]] == [0, 1, 2, 3]
+    assert replies[2][2] == {"live": True, "ready": True}
+
+
+def test_connection_close_is_kept(address):
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(post(connection=b"close"))
+        data = b""
+        while chunk := connection.recv(65536):
+            data += chunk
+    assert b"connection: close" in data
+    assert data.endswith(b"[[7.5]]}")
+
+
+def test_a_connection_that_is_shed_says_so_in_its_next_reply_and_only_then_ends(processor):
+    with running(lambda config: processor) as (server, _, _):
+        until(lambda: request(server.http_address, post())[0][0] == 200)
+        with contextlib.ExitStack() as stack:
+            connect = partial(socket.create_connection, server.http_address, timeout=30)
+            both = [stack.enter_context(connect()) for _ in range(2)]
+            files = [connection.makefile("rb") for connection in both]
+
+            def ask(number, count=1):
+                both[number].sendall(post() * count)
+                replies = [read_reply(files[number]) for _ in range(count)]
+                assert [(status, scores) for status, _, scores in replies] == [(200, SCORED)] * count
+                return [headers.get("connection") for _, headers, _ in replies]
+
+            assert [ask(0), ask(1)] == [[None], [None]]
+            server._front.shed(1)
+            said = [ask(0), ask(1)]
+            assert sorted(said, key=str) == [["close"], [None]]
+            assert files[said.index(["close"])].read() == b""
+            staying = said.index([None])
+            server._front.shed(5)
+            # Not while another request is behind.
+            assert ask(staying, 2) == [None, None]
+            assert ask(staying) == ["close"]
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_older_http_and_expect_continue_go_through_asgi_with_the_same_answer(address, version):
+    with socket.create_connection(address, timeout=30) as connection:
+        head, _, body = post(version=version, expect=b"100-continue", connection=b"close").partition(b"\r\n\r\n")
+        connection.sendall(head + b"\r\n\r\n" + body)
+        data = b""
+        while chunk := connection.recv(65536):
+            data += chunk
+    assert data.endswith(b"[[7.5]]}")
+
+
+def test_a_gzip_body_and_the_other_protocol_are_read(address):
+    assert request(address, post(gzip.compress(BODY), content_encoding=b"gzip"))[0][2] == SCORED
+    infer = {
+        "inputs": [
+            {"name": "ids", "datatype": "INT64", "shape": [1, 3], "data": [1, 2, 3]},
+            {"name": "floats", "datatype": "FP32", "shape": [1, 2], "data": [0.5, 1]},
+        ]
+    }
+    reply = request(address, post(json.dumps(infer).encode(), path=b"/v2/models/ctr/infer"))[0][2]
+    assert reply["outputs"][0]["data"] == [7.5]
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "words"),
+    [
+        (post(b"{"), 400, "JSON"),
+        (post(path=b"/v1/models/none:predict"), 404, "none"),
+        (post(path=b"/v1/models/ctr/versions/9:predict"), 404, "9"),
+        (post(b" " * 5000), 413, "4096"),
+        (post(x_request_timeout_ms=b"soon"), 400, "x-request-timeout-ms"),
+        (post(content_encoding=b"br"), 415, "content-encoding"),
+        (post(path=b"/v1/models//x:predict"), 400, "Malformed"),
+    ],
+)
+def test_errors_have_their_status_and_the_server_goes_on(address, data, status, words):
+    ((got, _, reply),) = request(address, data)
+    assert got == status
+    assert words in reply["error"]
+    assert request(address, post())[0][2] == SCORED
+
+
+def test_a_client_that_leaves_while_it_waits_breaks_nothing(address, processor):
+    processor.hold = True
+    connection = socket.create_connection(address, timeout=30)
+    connection.sendall(post())
+    until(lambda: processor.held)
+    connection.close()
+    processor.hold = False
+    assert request(address, post())[0][2] == SCORED
+    processor.release()
+    assert request(address, post())[0][2] == SCORED
+
+
+def test_a_reply_that_cannot_be_written_is_a_500_and_not_a_silence(address, monkeypatch):
+    from serving.codecs import tfs_rest
+
+    with monkeypatch.context() as broken:
+        broken.setattr(tfs_rest, "encode", lambda *_: 1 / 0)
+        ((status, _, reply),) = request(address, post())
+        assert (status, reply) == (500, {"error": "internal error"})
+    assert request(address, post())[0][2] == SCORED
+
+
+def test_bytes_that_are_not_http_are_refused_and_the_server_goes_on(address):
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(b"\x00\x01nonsense\r\n\r\n")
+        assert b"400" in connection.recv(4096)
+    assert request(address, post())[0][2] == SCORED
+
+
+class Timers:
+    """An event loop's clock and timers, moved by hand."""
+
+    def __init__(self):
+        self.now_s, self.set, self.made = 0.0, [], 0
+
+    def time(self):
+        return self.now_s
+
+    def call_later(self, delay_s, call):
+        timer = [self.now_s + delay_s, call]
+        self.made += 1
+        self.set.append(timer)
+        return SimpleNamespace(cancel=lambda: self.set.remove(timer))
+
+    def advance(self, seconds):
+        self.now_s += seconds
+        for timer in [t for t in self.set if t[0] <= self.now_s]:
+            self.set.remove(timer)
+            timer[1]()
+
+
+def test_a_connection_is_closed_once_it_has_been_idle_for_the_whole_keep_alive_time():
+    timers, closed = Timers(), []
+    connection = PredictProtocol.__new__(PredictProtocol)
+    connection.loop, connection.timeout_keep_alive, connection.timeout_keep_alive_task = timers, 75, None
+    connection.pipeline, connection.server_state = [], SimpleNamespace(total_requests=0)
+    connection.flow = SimpleNamespace(resume_reading=lambda: None)
+    connection.transport = SimpleNamespace(is_closing=lambda: bool(closed), close=lambda: closed.append(timers.now_s))
+    for _ in range(10):
+        connection.on_message_begin()
+        connection._unset_keepalive_if_required()
+        connection.on_response_complete()
+        timers.advance(10)
+    assert timers.made == 2, "one timer a keep-alive time, not one a request"
+    connection.on_message_begin()
+    timers.advance(100)
+    assert not closed, "a request is on its way"
+    connection.on_response_complete()
+    timers.advance(74)
+    timers.advance(1)
+    assert closed == [timers.now_s]
+
+
+def test_a_request_id_comes_back_whichever_way_the_request_takes(address, processor):
+    for version in (b"1.1", b"1.0"):
+        ((status, headers, _),) = request(address, post(version=version, x_request_id=b"abc-1"))
+        assert (status, headers["x-request-id"]) == (200, "abc-1")
+        assert processor.requests[-1].request_id == "abc-1"
+    ((status, headers, _),) = request(address, post(body=b"{", x_request_id=b"y" * 500))
+    assert (status, headers["x-request-id"]) == (400, "y" * 128)
+    assert "x-request-id" not in request(address, post())[0][1]

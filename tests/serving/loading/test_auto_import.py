@@ -1,0 +1,163 @@
+"""Sources in a repository: when they are imported, what is said of them, and that none is tried twice for nothing."""
+
+import os
+
+import pytest
+
+from processor.versions.routes import VersionStatus
+from serving.loading.auto_import import LOOK_EVERY_S, SETTLED_S, UNKNOWN, Importer
+
+
+class FakeProcess:
+    def __init__(self, arguments, said):
+        self.arguments, self.said, self.code, self.ended = list(arguments), said, None, False
+
+    def poll(self):
+        return self.code
+
+    def terminate(self):
+        self.ended = True
+
+    def wait(self, timeout):
+        return 0
+
+    def end(self, code, said=""):
+        self.said.write(said.encode())
+        self.code = code
+
+
+class Bench:
+    """An importer with a clock of its own and processes that end when told."""
+
+    def __init__(self, root, models=()):
+        self.now_s, self.processes, self.told = 100.0, [], []
+        self.importer = Importer(str(root), models, self, self.start, lambda: self.now_s)
+
+    def start(self, arguments, said):
+        self.processes.append(FakeProcess(arguments, said))
+        return self.processes[-1]
+
+    def tell(self, model, status):
+        self.told.append((model, status))
+
+    def look(self, after_s=LOOK_EVERY_S):
+        self.now_s += after_s
+        return self.importer.poll()
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path
+
+
+@pytest.fixture
+def start(root):
+    """Importers of the repository, closed at the end."""
+    benches = []
+
+    def make(**options):
+        benches.append(Bench(root, **options))
+        return benches[-1]
+
+    yield make
+    for bench in benches:
+        bench.importer.close()
+
+
+def put(root, model="ctr", version=1, text="graph"):
+    folder = root / model / str(version)
+    (folder / "variables").mkdir(parents=True, exist_ok=True)
+    (folder / "saved_model.pb").write_text(text)
+    return folder
+
+
+def test_a_savedmodel_is_imported_once_it_has_settled_and_its_state_is_told(root, start):
+    folder = put(root)
+    bench = start()
+
+    assert bench.look() == []
+    assert bench.look(SETTLED_S) == ["ctr version 1 is being imported"]
+    arguments = bench.processes[0].arguments
+    assert arguments == ["import", str(folder), "--repository", str(root), "--name", "ctr", "--version", "1"]
+    assert bench.told == [("ctr", VersionStatus(1, "LOADING"))]
+    bench.processes[0].end(0)
+    (folder / "model.json").write_text("{}")
+    assert bench.look() == ["ctr version 1 imported"]
+    assert bench.look(SETTLED_S) == []
+    assert len(bench.processes) == 1
+
+
+def test_a_source_that_is_still_being_copied_is_left_alone(root, start):
+    folder = put(root)
+    bench = start()
+    for i in range(4):
+        bench.look(SETTLED_S)
+        (folder / "variables" / f"part{i}").write_text("more")
+    assert bench.processes == []
+    bench.look()
+    bench.look(SETTLED_S)
+    assert len(bench.processes) == 1
+
+
+def test_a_failure_is_told_in_its_own_words_and_not_repeated_until_the_source_changes(root, start):
+    put(root)
+    bench = start()
+    bench.look()
+    bench.look(SETTLED_S)
+    bench.processes[0].end(2, "noise\nfreshet: source: variables are missing\n")
+    assert bench.look() == ["ctr version 1 refused: source: variables are missing"]
+    assert bench.told[-1] == ("ctr", VersionStatus(1, "END", "source: variables are missing"))
+    for _ in range(5):
+        assert bench.look(SETTLED_S) == []
+    put(root, text="another graph")
+    bench.look(SETTLED_S)
+    assert bench.look(SETTLED_S) == ["ctr version 1 is being imported"]
+
+
+def test_a_crash_is_told_without_what_it_printed(root, start, caplog):
+    put(root)
+    bench = start()
+    bench.look()
+    bench.look(SETTLED_S)
+    bench.processes[0].end(-11, "Traceback: /somewhere/secret\n")
+    bench.look()
+    assert bench.told[-1] == ("ctr", VersionStatus(1, "END", UNKNOWN))
+    assert "secret" in caplog.text
+
+
+def test_only_the_newest_version_above_the_packages_is_imported_one_model_at_a_time(root, start):
+    put(root, version=1)
+    put(root, version=3)
+    (root / "ctr" / "2").mkdir()
+    (root / "ctr" / "2" / "model.json").write_text("{}")
+    put(root, model="old", version=1)
+    (root / "old" / "5").mkdir()
+    (root / "old" / "5" / "model.json").write_text("{}")
+    (root / "keras" / "7").mkdir(parents=True)
+    (root / "keras" / "7" / "model.keras").write_text("zip")
+    bench = start()
+    bench.look()
+    bench.look(SETTLED_S)
+    bench.look(SETTLED_S)
+    assert [p.arguments[1] for p in bench.processes] == [str(root / "ctr" / "3")]
+    bench.processes[0].end(2)
+    bench.look()
+    assert [p.arguments[1] for p in bench.processes[1:]] == [str(root / "keras" / "7" / "model.keras")]
+
+
+def test_only_wanted_models_are_looked_at_and_unfinished_folders_are_not(root, start):
+    put(root, model="other")
+    os.rename(put(root, version=2), root / "ctr" / ".2.tmp")
+    bench = start(models=["ctr"])
+    bench.look()
+    bench.look(SETTLED_S)
+    assert bench.processes == []
+
+
+def test_closing_ends_an_import_at_work(root, start):
+    put(root)
+    bench = start()
+    bench.look()
+    bench.look(SETTLED_S)
+    bench.importer.close()
+    assert bench.processes[0].ended

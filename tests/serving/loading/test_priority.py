@@ -1,0 +1,41 @@
+"""Threads that give way: they, what they start, and nobody else."""
+
+import os
+import sys
+import threading
+
+import pytest
+
+from serving.loading.priority import NICE, bulk_threads, give_way
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
+
+
+def priority():
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def test_bulk_threads_and_those_that_they_start_give_way_and_the_others_do_not():
+    before = priority()
+    found = []
+
+    def act():
+        started = threading.Thread(target=lambda: found.append(priority()))
+        started.start()
+        started.join()
+        return priority()
+
+    with bulk_threads() as bulk:
+        assert bulk.submit(act).result() == min(19, before + NICE)
+    assert found == [min(19, before + NICE)]
+    assert priority() == before
+
+
+def test_where_it_is_forbidden_the_thread_works_on_as_it_is(monkeypatch):
+    def refuse(*args):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    before = priority()
+    give_way()
+    assert priority() == before

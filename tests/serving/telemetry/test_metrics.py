@@ -1,0 +1,99 @@
+import threading
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.lifecycle import Lifecycle
+from serving.telemetry.metrics import BOUNDS_S, Metrics
+from tests.serving.fakes import PACKED, FakeProcessor
+
+
+def scraped(metrics):
+    families = text_string_to_metric_families(metrics.scrape().decode())
+    return {(s.name, *sorted(s.labels.items())): s.value for f in families for s in f.samples}
+
+
+def served(models=("ctr",)):
+    lifecycle = Lifecycle()
+    lifecycle.open(FakeProcessor(dict.fromkeys(models, PACKED)))
+    return Metrics(lifecycle)
+
+
+def test_a_server_without_models_can_be_scraped():
+    samples = scraped(Metrics(Lifecycle()))
+    assert samples[("freshet_ready",)] == 0
+
+
+def test_requests_are_counted_by_protocol_and_code():
+    metrics = served()
+    for seconds in (0.0001, 0.003, 0.0031, 100.0):
+        metrics.observe("kserve", 200, seconds)
+    metrics.observe("kserve", 429, 0.5)
+    samples = scraped(metrics)
+    labels = (("code", "200"), ("protocol", "kserve"))
+    assert samples[("freshet_http_requests_total", *labels)] == 4
+    assert samples[("freshet_http_requests_total", ("code", "429"), ("protocol", "kserve"))] == 1
+    histogram = "freshet_http_request_duration_seconds"
+    assert samples[(f"{histogram}_bucket", labels[0], ("le", "0.003"), labels[1])] == 2
+    assert samples[(f"{histogram}_bucket", labels[0], ("le", "0.004"), labels[1])] == 3
+    assert samples[(f"{histogram}_bucket", labels[0], ("le", "+Inf"), labels[1])] == 4
+    assert samples[(f"{histogram}_count", *labels)] == 4
+    assert abs(samples[(f"{histogram}_sum", *labels)] - 100.0062) < 1e-9
+
+
+def test_models_report_generation_freshness_and_lookups_in_base_units():
+    metrics = served(("a", "b"))
+    metrics.predicted("a", 64)
+    metrics.predicted("a", 32)
+    samples = scraped(metrics)
+    assert samples[("freshet_model_step", ("model", "a"))] == 17
+    assert samples[("freshet_model_requests_total", ("model", "a"))] == 2
+    assert samples[("freshet_model_rows_total", ("model", "a"))] == 96
+    assert samples[("freshet_model_delta_apply_seconds", ("model", "b"))] == 0.0025
+    assert samples[("freshet_model_lookup_misses_total", ("model", "b"))] == 30
+    assert ("freshet_model_event_timestamp_seconds", ("model", "a")) not in samples
+    assert metrics.requests() == {"a": 2}
+
+
+def test_what_models_share_is_reported_once_a_group():
+    samples = scraped(served(("a", "b")))
+    assert samples[("freshet_session_rows_total", ("group", "default"))] == 70
+    assert samples[("freshet_queue_rows", ("group", "default"))] == 2
+    assert samples[("freshet_sessions", ("group", "default"))] == 2
+    assert samples[("freshet_queue_wait_seconds_total", ("group", "default"))] == 0.5
+    assert samples[("freshet_queue_expired_total", ("group", "default"))] == 2
+    assert samples[("freshet_queue_refused_total", ("group", "default"), ("reason", "late"))] == 3
+    assert samples[("freshet_queue_refused_total", ("group", "default"), ("reason", "full"))] == 0
+    assert samples[("freshet_session_runs_total", ("bucket", "64"), ("group", "default"))] == 4
+
+
+def test_a_processor_that_has_closed_does_not_break_a_scrape():
+    lifecycle = Lifecycle()
+    lifecycle.open(FakeProcessor())
+    metrics = Metrics(lifecycle)
+    lifecycle.close()
+    assert ("freshet_ready",) in scraped(metrics)
+
+
+def test_bounds_ascend():
+    assert list(BOUNDS_S) == sorted(set(BOUNDS_S))
+
+
+def test_nothing_is_lost_or_counted_twice_while_it_is_scraped():
+    metrics = served()
+    counted, stop = [], threading.Event()
+
+    def scrape():
+        while not stop.is_set():
+            counted.append(sum(sum(counts) for _, _, counts, _ in metrics.counts().series()))
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    for _ in range(20_000):
+        metrics.observe("kserve", 200, 0.001)
+    stop.set()
+    thread.join()
+    (series,) = metrics.counts().series()
+    assert sum(series[2]) == 20_000
+    assert series[3] == pytest.approx(20.0)
+    assert counted == sorted(counted)

@@ -1,0 +1,140 @@
+"""Spans as an OpenTelemetry collector gets them."""
+
+import base64
+import http.server
+import json
+import threading
+
+import pytest
+
+from processor.errors import BadInput
+from serving.telemetry.otel import OtlpExporter
+from serving.telemetry.trail import Span
+from tests.e2e.servers import LiveServer
+from tests.e2e.test_production_live import INPUTS, until
+from tests.packages import write_package
+
+SPANS = [
+    Span("predict ctr", 7, 8, 9, 1.0, 2.5, {"freshet.model": "ctr", "n": 3}, ((5, 6),), server=True, failed=True),
+    Span("parse", 7, 10, 8, 1.0, 1.5),
+]
+
+
+@pytest.fixture
+def collector():
+    """Its address, what it got, and what it answers."""
+    got, answers = [], [200]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            got.append((self.path, json.loads(self.rfile.read(int(self.headers["content-length"])))))
+            self.send_response(answers[0])
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", got, answers
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def spans_in(got):
+    return [s for _, body in got for r in body["resourceSpans"] for scope in r["scopeSpans"] for s in scope["spans"]]
+
+
+def test_spans_arrive_with_their_times_parents_and_links(collector):
+    address, got, _ = collector
+    exporter = OtlpExporter(address, "w1")
+    exporter.export(SPANS, 1000.0)
+    exporter.export(SPANS[1:], 1000.0)
+    exporter.close()
+    assert [path for path, _ in got] == ["/v1/traces"] * 2
+    (resource,) = got[0][1]["resourceSpans"]
+    assert resource["resource"]["attributes"] == [
+        {"key": "service.name", "value": {"stringValue": "freshet"}},
+        {"key": "service.instance.id", "value": {"stringValue": "w1"}},
+    ]
+    server, parse, again = spans_in(got)
+    assert server["traceId"] == "0" * 31 + "7"
+    assert (server["spanId"], server["parentSpanId"]) == ("0" * 15 + "8", "0" * 15 + "9")
+    assert (server["startTimeUnixNano"], server["endTimeUnixNano"]) == ("1001000000000", "1002500000000")
+    assert (server["kind"], server["status"]) == (2, {"code": 2})
+    assert server["links"] == [{"traceId": "0" * 31 + "5", "spanId": "0" * 15 + "6"}]
+    assert parse["parentSpanId"] == server["spanId"]
+    assert again == parse
+
+
+def test_every_field_is_one_of_opentelemetrys_own(collector):
+    service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    json_format = pytest.importorskip("google.protobuf.json_format")
+    address, got, _ = collector
+    exporter = OtlpExporter(address, "w1")
+    exporter.export(SPANS, 1000.0)
+    exporter.close()
+    document = got[0][1]
+    for span in spans_in(got):
+        for named in (span, *span.get("links", [])):
+            # JSON of protobuf has bytes in base64; OTLP says that its ids are hexadecimal.
+            for key in {"traceId", "spanId", "parentSpanId"} & named.keys():
+                named[key] = base64.b64encode(bytes.fromhex(named[key])).decode()
+    request = json_format.ParseDict(document, service.ExportTraceServiceRequest())
+    (server, _) = request.resource_spans[0].scope_spans[0].spans
+    assert (server.span_id, server.attributes[1].value.int_value) == ((8).to_bytes(8, "big"), 3)
+    assert server.kind == server.SPAN_KIND_SERVER
+
+
+def test_a_collector_that_refuses_or_is_gone_is_told_of_and_tried_again(collector):
+    address, got, answers = collector
+    exporter = OtlpExporter(address, "w1")
+    answers[0] = 503
+    with pytest.raises(ConnectionError, match="the collector answered 503"):
+        exporter.export(SPANS, 0.0)
+    answers[0] = 200
+    exporter.export(SPANS, 0.0)
+    exporter.close()
+    exporter.export(SPANS, 0.0)
+    exporter.close()
+    assert len(got) == 3
+    gone = OtlpExporter("http://127.0.0.1:1", "w1")
+    with pytest.raises(OSError):
+        gone.export(SPANS, 0.0)
+
+
+@pytest.mark.parametrize("endpoint", ["http://", "http://host:x", "http://:4318"])
+def test_an_address_that_is_none_is_refused(endpoint):
+    with pytest.raises(BadInput, match="trace_endpoint: an address such as"):
+        OtlpExporter(endpoint, "w1")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_live_server_sends_the_stages_of_a_request_and_its_batch(collector, tmp_path, workers):
+    address, got, _ = collector
+    write_package(tmp_path / "repository", users=range(6))
+    options = ("--workers", workers, "--trace-endpoint", address, "--trace-share", "0", "--log-format", "json")
+    options += ("--access-log-share", "1")
+    traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    headers = {"traceparent": traceparent, "x-request-id": "abc"}
+    body = json.dumps({"inputs": INPUTS}).encode()
+    with LiveServer(tmp_path / "repository", *options, log=tmp_path / "serve.log") as server:
+        assert server.request("POST", "/v1/models/small:predict", body)[0] == 200
+        status, found, _ = server.request("POST", "/v1/models/small:predict", body, headers)
+        assert (status, found["x-request-id"]) == (200, "abc")
+        until(lambda: got)
+    spans = {span["name"]: span for span in spans_in(got)}
+    assert spans.keys() == {"predict small", "parse", "queue", "encode", "batch", "sparse", "dense"}
+    request = spans["predict small"]
+    assert (request["traceId"], request["parentSpanId"]) == (traceparent[3:35], traceparent[36:52])
+    assert spans["batch"]["links"] == [{"traceId": request["traceId"], "spanId": request["spanId"]}]
+    lines = [line for line in (tmp_path / "serve.log").read_text().splitlines() if line.startswith("{")]
+    access = [found for line in lines if (found := json.loads(line))["logger"] == "freshet.access"]
+    assert [line["status"] for line in access if line["request_id"] == "abc"] == [200]

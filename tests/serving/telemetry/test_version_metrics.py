@@ -1,0 +1,84 @@
+"""What a scrape says about versions."""
+
+import re
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.lifecycle import Lifecycle
+from serving.telemetry.metrics import OTHERS, STAGE_BOUNDS_S, Counts, Metrics
+from tests.serving.fakes import FakeProcessor
+
+
+def scraped(metrics=None):
+    if metrics is None:
+        lifecycle = Lifecycle()
+        lifecycle.open(FakeProcessor())
+        metrics = Metrics(lifecycle)
+    families = text_string_to_metric_families(metrics.scrape().decode())
+    return {(s.name, *sorted(s.labels.items())): s.value for f in families for s in f.samples}
+
+
+OF = (("model", "ctr"), ("version", "3"))
+
+
+def test_stages_of_a_version_are_histograms():
+    samples = scraped()
+    for stage, seconds, count in (("queue", 0.002, 2), ("sparse", 0.002, 1), ("dense", 0.004, 1)):
+        labels = tuple(sorted((*OF, ("stage", stage))))
+        assert samples[("freshet_stage_duration_seconds_count", *labels)] == count
+        assert samples[("freshet_stage_duration_seconds_sum", *labels)] == seconds
+    labels = tuple(sorted((*OF, ("stage", "dense"))))
+    below = {dict(key[1:])["le"]: n for key, n in samples.items() if set(labels) < set(key[1:])}
+    assert (below["0.00390625"], below["0.005859375"], below["+Inf"]) == (0, 1, 1)
+    assert samples[("freshet_batch_rows_sum", *OF)] == 4
+    assert samples[("freshet_version_padded_rows_total", *OF)] == 3
+
+
+def test_scores_and_tables_are_told_by_version():
+    samples = scraped()
+    of = tuple(sorted((*OF, ("output", "score"))))
+    assert abs(samples[("freshet_score_mean", *of)] - 1 / 3) < 1e-6
+    assert 0.2 < samples[("freshet_score", *sorted((*of, ("quantile", "0.5"))))] < 0.3
+    assert samples[("freshet_score_drift", *of)] == 0.125
+    assert samples[("freshet_scores_total", *of)] == 3
+    assert samples[("freshet_scores_nonfinite_total", *of)] == 1
+    table = tuple(sorted((*OF, ("table", "user"))))
+    assert samples[("freshet_table_lookups_total", *table)] == 1000
+    assert samples[("freshet_table_default_rows_total", *table)] == 30
+
+
+def test_a_versions_place_in_the_traffic_is_told():
+    samples = scraped()
+    assert samples[("freshet_version_share", *OF)] == 0.95
+    assert samples[("freshet_version_out", *OF)] == 0
+    assert samples[("freshet_version_label", ("label", "stable"), *OF)] == 1
+    assert samples[("freshet_version_requests_total", *OF)] == 2
+
+
+def test_parsing_and_encoding_are_told_by_protocol_and_add_up_over_processes():
+    metrics = Metrics(Lifecycle())
+    metrics.stage("kserve", "parse", 3e-6)
+    metrics.stage("kserve", "encode", 1.0)
+    twice = Counts.of(metrics.counts().snapshot())
+    assert list(twice.stages()) == list(metrics.counts().stages())
+    samples = scraped(metrics)
+    labels = (("protocol", "kserve"), ("stage", "parse"))
+    assert samples[("freshet_http_stage_duration_seconds_count", *labels)] == 1
+    le = str(next(b for b in STAGE_BOUNDS_S if b >= 3e-6))
+    assert samples[("freshet_http_stage_duration_seconds_bucket", ("le", le), *labels)] == 1
+
+
+def test_every_metric_is_documented():
+    text = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    named = set()
+    for pattern in re.findall(r"`(freshet_[a-z_{},]+)`", text):
+        head, _, rest = pattern.partition("{")
+        choices, _, tail = rest.partition("}")
+        named |= {head + choice + tail for choice in choices.split(",")} if rest else {pattern}
+    lifecycle = Lifecycle()
+    lifecycle.open(FakeProcessor())
+    metrics = Metrics(lifecycle)
+    metrics.own.source(lambda: dict.fromkeys(OTHERS, 0))
+    there = {line.split()[2] for line in metrics.scrape().decode().splitlines() if line.startswith("# TYPE freshet_")}
+    assert there - named == set()

@@ -1,0 +1,182 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from processor.errors import BadInput
+from processor.sessions.placement import GroupConfig, SessionConfig
+from processor.watching.judge import Bounds
+from serving.serve_config import ServeConfig, load_config
+
+
+def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(tmp_path):
+    file = tmp_path / "serve.toml"
+    file.write_text('repository = "file"\nhttp_port = 1\nsessions = 1\ndrain_s = 2\nmodels = ["a"]\n')
+    environ = {"FRESHET_HTTP_PORT": "2", "FRESHET_SESSIONS": "2", "FRESHET_MODELS": "b, c"}
+    config = load_config({"http_port": 3, "sessions": None}, environ, str(file))
+    assert (config.repository, config.http_port, config.sessions, config.admin_port) == ("file", 3, 2, 8502)
+    assert config.drain_s == 2.0
+    assert config.models == ["b", "c"]
+    assert config.given == {"repository", "http_port", "sessions", "drain_s", "models"}
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path):
+    file = tmp_path / "serve.toml"
+    file.write_text('repository = "r"')
+    assert load_config({}, {"FRESHET_CONFIG": str(file)}).repository == "r"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("port = 1", "config: unknown key 'port'"),
+        ('http_port = "1"', "config: http_port: int wanted, got str"),
+        ("http_port = true", "config: http_port: int wanted, got bool"),
+        ("models = [1]", "config: models: list of strings wanted"),
+        ("given = []", "unknown key 'given'"),
+        ("groups = 1", "config: groups: sections such as [groups.name] wanted"),
+        ("[groups]\nx = 1", "config: groups: sections such as [groups.name] wanted"),
+        ("[groups.a]\ncores = 1", "config: groups.a.cores: unknown key; known: models, sessions"),
+        ('[groups.a]\nsessions = "1"', "config: groups.a.sessions: int wanted, got str"),
+        ("[groups.a]\nmodels = [1]", "config: groups.a.models: list of strings wanted, got list"),
+        ("[groups.a]\nsessions = true", "config: groups.a.sessions: int wanted, got bool"),
+        ("x = ", "not valid TOML"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_clear_line(tmp_path, text, message):
+    file = tmp_path / "serve.toml"
+    file.write_text(text)
+    with pytest.raises(BadInput) as caught:
+        load_config({"repository": "r"}, {}, str(file))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_one_clear_line(tmp_path):
+    with pytest.raises(BadInput, match="No such file"):
+        load_config({"repository": "r"}, {}, str(tmp_path / "none.toml"))
+
+
+def test_a_mistake_in_the_environment_names_the_variable():
+    with pytest.raises(BadInput, match="FRESHET_HTTP_PORT: int wanted, got 'x'"):
+        load_config({"repository": "r"}, {"FRESHET_HTTP_PORT": "x"})
+
+
+def test_a_repository_is_wanted():
+    with pytest.raises(BadInput, match="repository: wanted"):
+        load_config({}, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"http_port": 70000}, "http_port: a port"),
+        ({"workers": 257}, "workers: 0 .one per core. to 256 wanted, got 257"),
+        ({"sessions": -1}, "sessions: 0"),
+        ({"drain_s": float("nan")}, "drain_s: 0 to 3600"),
+        ({"log_level": "loud"}, "log_level: one of debug"),
+        ({"admin_host": "0.0.0.0"}, "without an admin_token a loopback address is wanted"),
+        ({"admin_token": "a b"}, "admin_token: printable ASCII"),
+        ({"poll_interval_s": 0.0}, "poll_interval_s"),
+    ],
+)
+def test_an_option_out_of_its_range_is_one_clear_line(options, message):
+    with pytest.raises(BadInput, match=message):
+        load_config({"repository": "r", **options}, {})
+
+
+def test_a_token_opens_the_admin_port_to_other_hosts():
+    assert ServeConfig("r", admin_host="0.0.0.0", admin_token="t").admin_host == "0.0.0.0"
+    for host in ("localhost", "127.0.0.9", "::1"):
+        assert ServeConfig("r", admin_host=host).admin_host == host
+
+
+def test_the_token_is_not_shown():
+    assert "secret" not in repr(ServeConfig("r", admin_token="secret"))
+
+
+def test_groups_of_sessions_are_sections_of_the_file(tmp_path):
+    file = tmp_path / "serve.toml"
+    file.write_text(
+        'repository = "r"\nsession_cpus = "0-1;2-3"\n'
+        '[groups.baseline]\nmodels = ["ctr"]\nsessions = 1\ncpus = "0"\n'
+        '[groups.rest]\nmodels = ["*"]\nbatch_window_us = 200\n'
+    )
+    config = load_config({}, {}, str(file))
+    options = config.session_options(workers=1, cores=4)
+    assert options["groups"] == {
+        "baseline": {"models": ["ctr"], "sessions": 1, "cpus": "0"},
+        "rest": {"models": ["*"], "batch_window_us": 200},
+    }
+    assert options["cpus"] == "0-1;2-3"
+    assert SessionConfig.of(options).groups["baseline"] == GroupConfig(["ctr"], sessions=1, cpus="0")
+    assert options["compute"] == "threads"
+    assert config.session_options(workers=4, cores=4)["compute"] == "threads"
+
+
+@pytest.mark.parametrize(
+    ("options", "workers", "cores", "compute", "sessions"),
+    [
+        ({}, 1, 4, "threads", 0),
+        ({}, 1, 1, "inline", 0),
+        ({}, 4, 4, "inline", 1),
+        ({"sessions": 2}, 4, 4, "threads", 2),
+        ({"compute": "threads"}, 4, 4, "threads", 1),
+        ({"compute": "inline"}, 1, 4, "inline", 0),
+        ({"device_stages": 1}, 1, 1, "threads", 0),
+    ],
+)
+def test_compute_is_inline_where_a_thread_would_only_share_the_core(options, workers, cores, compute, sessions):
+    options = ServeConfig("r", **options).session_options(workers, cores)
+    assert (options["compute"], options["sessions"]) == (compute, sessions)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compute": "gpu"}, "compute: one of auto, inline, threads wanted, got 'gpu'"),
+        ({"policy": "x"}, "policy: one of shared, round-robin, mod, least-loaded wanted, got 'x'"),
+        ({"threads_per_session": 0}, "threads_per_session: 1 to 256 wanted, got 0"),
+        ({"device_stages": -1}, "device_stages: 0 (none) to 64 wanted, got -1"),
+        (
+            {"compute": "inline", "device_stages": 1},
+            "compute: auto or threads wanted with device_stages, got 'inline'",
+        ),
+        ({"batch_window_us": -1.0}, "batch_window_us: 0 to 10000000 wanted, got -1"),
+        ({"default_timeout_ms": -1.0}, "default_timeout_ms: 0 (none) to 3600000 wanted, got -1"),
+        ({"compute": "inline", "groups": {"a": {}}}, "compute: auto or threads wanted with groups, got 'inline'"),
+    ],
+)
+def test_options_of_the_sessions_are_checked(options, message):
+    with pytest.raises(BadInput) as caught:
+        ServeConfig("r", **options)
+    assert str(caught.value) == message
+
+
+def test_a_default_deadline_of_nothing_is_none():
+    assert ServeConfig("r").default_timeout_s is None
+    assert ServeConfig("r", default_timeout_ms=250.0).default_timeout_s == 0.25
+
+
+def test_the_policy_in_the_documentation_is_valid(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "serve.toml").write_text(toml)
+    policy = load_config({"repository": "r"}, {}, str(tmp_path / "serve.toml")).policies()["ctr"]
+    assert policy.guard == Bounds()
+    assert policy.split == {"stable": 95, "canary": 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model = 1", "config: model: sections such as [model.name] wanted"),
+        ("[model.ctr]\nsplits = 1", "model.ctr: unknown key 'splits'"),
+        ("models = ['a']\n[model.ctr]\nversions = 'all'", "model.ctr: not among models"),
+    ],
+)
+def test_a_policy_that_is_wrong_is_named(tmp_path, text, words):
+    (tmp_path / "serve.toml").write_text(text)
+    with pytest.raises(BadInput) as caught:
+        load_config({"repository": "r"}, {}, str(tmp_path / "serve.toml"))
+    assert words in str(caught.value)

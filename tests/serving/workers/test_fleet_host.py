@@ -1,0 +1,253 @@
+"""The supervisor's side of a change: asked of all, flipped after all, whatever dies or refuses on the way."""
+
+import pytest
+
+from processor.errors import BadInput, NotReady
+from processor.generation import Generation
+from processor.package.delta import write_delta
+from processor.versions.control import IDLE, PINS
+from serving.serve_config import ServeConfig
+from serving.workers import fleet_host as host_module
+from serving.workers.fleet_host import FleetHost
+from tests.packages import make_delta, write_package
+from tests.serving.workers.fakes import FakeFleet, FakeWorker
+
+USERS = range(6)
+
+
+@pytest.fixture
+def root(tmp_path):
+    write_package(tmp_path / "repository", users=USERS)
+    return tmp_path / "repository"
+
+
+@pytest.fixture
+def hosts(root, monkeypatch):
+    """Makes (host, workers): that many introduced before the models are loaded."""
+    monkeypatch.setattr(host_module, "ABSENCE_TIMEOUT_S", 0.05)
+    opened = []
+
+    def make(count=2):
+        fleet = FakeFleet(max(count, 2))
+        host = FleetHost(ServeConfig(str(root)), fleet, lambda: b"metrics")
+        opened.append(host)
+        workers = [FakeWorker(n) for n in range(count)]
+        for worker in workers:
+            host.introduce(worker)
+        return host, workers
+
+    yield make
+    for host in opened:
+        host.close()
+
+
+def version_of(host):
+    return host._model("small").pick()
+
+
+def delta(tmp_path, step, **changes):
+    path = tmp_path / "made.safetensors"
+    write_delta(path, make_delta(step, [1, 2], **changes))
+    return path.read_bytes()
+
+
+def test_every_worker_has_a_version_before_any_route_names_it(hosts):
+    host, workers = hosts()
+    host.load_all()
+    host.opened()
+    key = version_of(host).readers.key
+    for worker in workers:
+        names = [
+            (op, key in [k for model in m.get("models", {}).values() for k in model["served"].values()])
+            for op, m in worker.said
+        ]
+        assert names.index(("open", False)) < names.index(("frame", False)) < names.index(("routes", True))
+        last = worker.said[-1][1]
+        assert (last["loaded"], last["ready"], last["draining"]) == (True, True, False)
+        assert last["models"]["small"]["states"] == [[1, "AVAILABLE", ""]]
+
+
+def test_the_flip_comes_after_every_worker_has_prepared_it(hosts, tmp_path, monkeypatch):
+    host, _ = hosts()
+    host.load_all()
+    version = version_of(host)
+    seen, ask = [], FakeWorker.ask
+
+    def watched(self, op, message=None, fds=()):
+        seen.append((op, self.slot, version.control.flip))
+        return ask(self, op, message, fds)
+
+    monkeypatch.setattr(FakeWorker, "ask", watched)
+    host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
+    assert seen == [("frame", 0, 0), ("frame", 1, 0)]
+    assert version.control.flip == 1
+
+
+def test_a_delta_of_rows_says_nothing_to_any_worker(hosts, tmp_path):
+    host, workers = hosts()
+    host.load_all()
+    before = [len(worker.said) for worker in workers]
+    for step in range(1, 4):
+        host.apply_delta("small", delta(tmp_path, step))
+    host.rollback("small", Generation(1, 2))
+    assert [len(worker.said) for worker in workers] == before
+    assert version_of(host).control.entry(version_of(host).control.flip).step == 2
+
+
+def test_one_worker_that_refuses_refuses_for_all_and_the_next_delta_goes_on(hosts, tmp_path):
+    host, workers = hosts()
+    host.load_all()
+    workers[1].refuse = BadInput("cannot pack it")
+    with pytest.raises(BadInput, match="cannot pack it"):
+        host.apply_delta("small", delta(tmp_path, 1, dense_seed=3))
+    assert version_of(host).generation == Generation(1, 0)
+    assert version_of(host).control.flip == 0
+    workers[1].refuse = None
+    host.apply_delta("small", delta(tmp_path, 1, dense_seed=4))
+    assert version_of(host).generation == Generation(1, 1)
+    brought = [len(m["new"]) for op, m in workers[1].said if op == "frame"]
+    assert brought[1] == brought[2] > 0, "what it refused it does not hold"
+
+
+def test_a_worker_that_dies_while_it_prepares_is_buried_before_the_flip_and_does_not_refuse(hosts, tmp_path):
+    host, workers = hosts()
+    host.load_all()
+    version = version_of(host)
+    key = version.readers.key
+    workers[0].pin(key, 0)
+    workers[0].dies_at = "frame"
+    host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
+    assert workers[0].killed
+    assert version.generation == Generation(1, 1)
+    assert (version.control.words[PINS:] == IDLE).all(), "its pins are taken back, or nobody could reclaim a row"
+    assert workers[1].ops("frame")[-1] == ("frame", key, 1)
+
+
+def test_without_a_worker_a_frame_is_refused_rows_are_taken_and_nothing_is_lost(hosts, tmp_path, root):
+    host, workers = hosts()
+    host.load_all()
+    for worker in workers:
+        worker.dies_at = "frame"
+    for _ in range(2):
+        with pytest.raises(NotReady, match="no process is up"):
+            host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
+        assert version_of(host).generation == Generation(1, 0)
+        assert not list((root / "small/1/deltas").glob("*.safetensors"))
+    host.apply_delta("small", delta(tmp_path, 1))
+    late = FakeWorker(0)
+    host.introduce(late)
+    host.apply_delta("small", delta(tmp_path, 2, dense_seed=1))
+    (*_, last), frame = late.ops("open", "frame"), version_of(host).change.frame.number
+    assert late.ops("open", "frame") == [("open", 1, None), ("frame", 1, 0), last]
+    assert last == ("frame", 1, frame)
+    assert version_of(host).generation == Generation(1, 2)
+
+
+def test_a_worker_that_dies_with_a_pin_between_two_deltas_of_rows_holds_up_neither(hosts, tmp_path):
+    host, workers = hosts()
+    host.load_all()
+    version = version_of(host)
+    workers[1].pin(version.readers.key, 0)
+    host._fleet.bury(workers[1])
+    host.apply_delta("small", delta(tmp_path, 1))
+    assert (version.control.words[PINS:] == IDLE).all()
+    assert list(version.readers._held) == [workers[0]]
+
+
+def test_a_version_that_nobody_is_there_to_open_is_loaded_by_the_next_look(hosts):
+    host, _ = hosts(0)
+    assert host.poll() == ["small version 1 waits: workers: no process is up; try again"]
+    assert not host.ready
+    host.introduce(FakeWorker(0))
+    assert host.poll() == ["small 1.0 loaded"]
+    assert host.ready
+
+
+def test_a_new_worker_gets_every_version_at_the_frame_where_it_stands_then_routes_then_connections(hosts, tmp_path):
+    host, _ = hosts()
+    host.load_all()
+    host.opened()
+    host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
+    host.apply_delta("small", delta(tmp_path, 2))
+    late = FakeWorker(0)
+    host.introduce(late)
+    assert [op for op, _ in late.said][:3] == ["open", "frame", "routes"]
+    frame, version = late.said[1][1], version_of(host)
+    control = late.control[version.readers.key]
+    assert control.entry(control.flip) == (2, 2, frame["frame"])
+    named = {n for names in (*frame["tables"], frame["dense"]) for n in names.values()}
+    assert {number for number, _ in frame["new"]} == named, "it holds nothing yet"
+    assert late in host._fleet.offered()
+    host.apply_delta("small", delta(tmp_path, 3, dense_seed=3))
+    assert len([m["new"] for op, m in late.said if op == "frame"][-1]) == len(version.dense)
+
+
+def test_a_version_is_closed_in_workers_after_no_route_names_it(hosts, root):
+    host, workers = hosts()
+    host.load_all()
+    first = version_of(host).readers.key
+    write_package(root, version=2, users=USERS)
+    host._model("small")._folder = type(host._model("small")._folder)(root / "small")
+    host.poll()
+    second = version_of(host).readers.key
+    for worker in workers:
+        assert worker.ops("close") == [("close", first, None)]
+        closed = [op for op, _ in worker.said].index("close")
+        routes = [m for op, m in worker.said[:closed] if op == "routes"][-1]
+        assert routes["models"]["small"]["served"] == {"2": second}
+    late = FakeWorker(1)
+    host.introduce(late)
+    assert late.ops("open") == [("open", second, None)]
+
+
+def test_a_version_that_cannot_be_opened_is_closed_again_everywhere(hosts):
+    host, workers = hosts()
+    workers[1].refuse = BadInput("no such backend here")
+    with pytest.raises(BadInput, match="no such backend here"):
+        host.load_all()
+    assert workers[0].ops("close") == [("close", 1, None)]
+    late = FakeWorker(0)
+    host.introduce(late)
+    assert late.ops("open") == []
+
+
+def test_a_worker_that_does_not_take_its_routes_is_buried(hosts):
+    host, workers = hosts()
+    host.load_all()
+    workers[0].dies_at = "routes"
+    host.drain()
+    assert workers[0].killed
+    assert workers[1].said[-1][1]["draining"]
+
+
+def test_what_workers_report_is_what_the_models_have_done(hosts):
+    host, workers = hosts()
+    host.load_all()
+    key = str(version_of(host).readers.key)
+    for worker, requests in zip(workers, (3, 4)):
+        work = {"batches": 1, "requests": requests, "rows": 10, "padded_rows": 2, "failed": 0}
+        counters = {"series": {}, "predicted": {}, "groups": {"default": work}, "lookups": {key: [[60, 5], [40, 2]]}}
+        report = {
+            "counters": counters,
+            "gauges": {"groups": {"default": [1, 5]}, "costs": {key: [[1, requests / 8]]}, "cpu_s": 1.0},
+        }
+        host.heard(worker, {"op": "report", "report": report})
+    (stats,) = host.stats()
+    assert (stats.requests, stats.rows, stats.queue_rows, stats.lookups, stats.misses) == (7, 20, 10, 200, 14)
+    host._fleet.bury(workers[0])
+    (stats,) = host.stats()
+    assert (stats.requests, stats.queue_rows, stats.lookups) == (7, 5, 200)
+    assert host.info()["workers"] == host.workers()
+    assert host.info()["models"]["small"]["served"]["1"]["buckets"] == {"1": 500000.0}, "of those that live"
+
+
+def test_a_scrape_is_answered_to_the_worker_that_asked_even_when_it_fails(hosts, caplog):
+    host, workers = hosts()
+    host.heard(workers[1], {"op": "scrape", "id": 9})
+    host.heard(workers[0], {"op": "scrape", "id": 3})
+    host._scrapes.submit(setattr, host, "_scrape", None)
+    host.heard(workers[0], {"op": "scrape", "id": 4})
+    host._scrapes.shutdown()
+    assert workers[1].said[-1] == ("reply", {"id": 9, "text": "metrics"})
+    assert workers[0].said[-2:] == [("reply", {"id": 3, "text": "metrics"}), ("reply", {"id": 4, "text": None})]
+    assert "could not be rendered" in caplog.text
