@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 SCENARIOS = (
     "saturated", "single", "protocols", "overload", "group", "deltas", "neighbour", "observe", "useronce", "micro",
 )  # fmt: skip
-ON_DEMAND = ("soak",)
+ON_DEMAND = ("soak", "before")
 QUICK = {"rounds": 1, "seconds": 1.0, "micro_rounds": 11, "table_rows": 20_000}
 
 
@@ -46,6 +46,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--minutes", type=float, default=d.minutes, help=f"length of the soak [{d.minutes:g}]")
     add("--layouts", default="", help=f"of {'; '.join(side.name for side in LAYOUTS)}; separated by semicolons [all]")
     add("--serve", default="", metavar="OPTIONS", help='of the server in scenarios that need one, as "--workers 2"')
+    add("--before", type=Path, metavar="CHECKOUT", help="scenario before: what this checkout is compared with")
     add("--quick", action="store_true", help="one short turn each: shows that everything works, measures nothing")
     add("--out", type=Path, default=RESULTS, help="folder of the reports")
     return parser

@@ -83,7 +83,7 @@ class Result:
 @dataclass(slots=True)
 class Bench:
     """One run of `make bench`. seconds: of a turn. serve: options of the server in
-    scenarios that need one; without, its own defaults count. minutes: of the soak."""
+    scenarios that need one; without, its own defaults count. minutes: of the soak. before: another checkout."""
 
     work: Path
     say: Callable[[str], Any]
@@ -95,6 +95,7 @@ class Bench:
     minutes: float = 10.0
     serve: tuple[str, ...] = ()
     only_layouts: tuple[str, ...] = ()
+    before: Path | None = None
 
     def repository(self) -> Path:
         """A repository with version 1 of the benchmark's model; written once, never changed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import signal
 import socket
 import subprocess
@@ -68,14 +69,18 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(repository: Path, log: Path, options: list[str]) -> Iterator[Serving]:
-    """`freshet serve` while the block runs; raises CommandFailed when it is never ready, or ends early."""
+def serving(repository: Path, log: Path, options: list[str], checkout: Path | None = None) -> Iterator[Serving]:
+    """`freshet serve` while the block runs; raises CommandFailed when it is never ready, or ends early. checkout: whose
+    code is to serve; None for what is installed."""
     http_port, grpc_port, admin_port = free_ports(3)
     ports = ["--http-port", str(http_port), "--grpc-port", str(grpc_port), "--admin-port", str(admin_port)]
-    command = [*freshet(), "serve", "--repository", str(repository), "--host", HOST, *ports, *options]
+    program = freshet() if checkout is None else [sys.executable, "-m", "serving"]
+    command = [*program, "serve", "--repository", str(repository), "--host", HOST, *ports, *options]
     start_s = time.monotonic()
     with open(log, "wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, cwd=checkout, env=environment(checkout)
+        )
     try:
         while not _ready(http_port):
             if process.poll() is not None or time.monotonic() - start_s > READY_TIMEOUT_S:
@@ -86,6 +91,11 @@ def serving(repository: Path, log: Path, options: list[str]) -> Iterator[Serving
             raise CommandFailed(_ended("freshet serve", process.returncode, _read(log)))
     finally:
         _stop(process)
+
+
+def environment(checkout: Path | None) -> dict[str, str] | None:
+    """Of a process that is to import a checkout's modules; None, this process's own, where there is none."""
+    return None if checkout is None else {**os.environ, "PYTHONPATH": str(checkout)}
 
 
 def free_ports(count: int) -> list[int]:

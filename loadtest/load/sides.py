@@ -7,6 +7,7 @@ a slow minute meets both sides of a ratio.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Median and quartiles of a ratio over rounds, and how many rounds there were."""
+    """Median of a ratio over rounds and its quartiles, or another interval, and how many rounds there were."""
 
     median: float
     low: float
@@ -59,13 +60,31 @@ def values(turns: Turns, side: str, name: str) -> list[float]:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """Of two series of equal rounds; raises ValueError for a round that measured nothing below."""
-    if len(above) != len(below) or not above:
-        raise ValueError(f"as many rounds on both sides wanted, got {len(above)} and {len(below)}")
-    if any(not b > 0 for b in below):
-        raise ValueError("a side that was measured as 0 cannot be compared with")
-    found = [a / b for a, b in zip(above, below)]
+    """Of two series of equal rounds, with its quartiles; raises ValueError for a round that measured nothing below."""
+    found = _ratios(above, below)
     low, high = found[0], found[0]
     if len(found) > 1:
         low, _, high = statistics.quantiles(found, n=4, method="inclusive")
     return Ratio(statistics.median(found), low, high, len(found))
+
+
+def interval(above: Sequence[float], below: Sequence[float]) -> Ratio:
+    """As ratio(), but low and high are the 95 % confidence interval of the median, by order statistics: of any
+    distribution, `cut` ratios or fewer lie below its median as rarely as of so many coins so few fall heads. Fewer than
+    six rounds give their extremes, which cover less."""
+    found = sorted(_ratios(above, below))
+    count, cut, outside = len(found), 0, 0.0
+    for few in range((count + 1) // 2):
+        outside += 2 * math.comb(count, few) / 2**count
+        if outside > 0.05:
+            break
+        cut = few
+    return Ratio(statistics.median(found), found[cut], found[count - 1 - cut], count)
+
+
+def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    if len(above) != len(below) or not above:
+        raise ValueError(f"as many rounds on both sides wanted, got {len(above)} and {len(below)}")
+    if any(not b > 0 for b in below):
+        raise ValueError("a side that was measured as 0 cannot be compared with")
+    return [a / b for a, b in zip(above, below)]

@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 
-from loadtest.load.processes import pss_nbytes, tree
+from loadtest.load.processes import cpu_s, pss_nbytes, tree
 
 
 def test_a_tree_is_a_process_and_its_descendants(tmp_path):
@@ -18,6 +18,12 @@ def test_memory_is_summed_and_a_process_that_has_gone_counts_nothing(tmp_path):
     (tmp_path / "10").mkdir()
     (tmp_path / "10" / "smaps_rollup").write_text("0-f rollup\nRss: 900 kB\nPss: 300 kB\nPss_Anon: 200 kB\n")
     assert pss_nbytes([10, 11], tmp_path) == 300 * 1024
+
+
+def test_processor_time_is_summed_and_a_process_that_has_gone_counts_nothing(tmp_path):
+    (tmp_path / "10").mkdir()
+    (tmp_path / "10" / "stat").write_text("10 (a (b) c) S 1 1 1 0 -1 4 0 0 0 0 150 50 7 7 20 0 1 0 99")
+    assert cpu_s([10, 11], tmp_path) == 200 / os.sysconf("SC_CLK_TCK")
 
 
 def test_it_sees_a_real_child():

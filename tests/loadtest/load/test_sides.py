@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 
-from loadtest.load.sides import Ratio, Side, compare, order, ratio, values
+from loadtest.load.sides import Ratio, Side, compare, interval, order, ratio, values
 
 
 def test_every_side_has_a_turn_in_every_round_and_none_is_always_first():
@@ -36,3 +37,17 @@ def test_the_ratio_is_the_median_of_ratios_within_rounds():
 def test_a_ratio_to_nothing_is_refused(above, below):
     with pytest.raises(ValueError, match="side"):
         ratio(above, below)
+
+
+def test_the_interval_of_a_median_drops_as_many_extremes_as_chance_allows():
+    ones = [1.0] * 20
+    found = interval([float(n) for n in range(20)], ones)
+    # 2 * P(at most 5 of 20 coins) = 0.041, of at most 6 it is 0.115.
+    assert (found.median, found.low, found.high, found.rounds) == (9.5, 5.0, 14.0, 20)
+    assert interval([3.0, 1.0, 2.0], ones[:3]) == Ratio(2.0, 1.0, 3.0, 3)
+
+
+def test_an_interval_covers_the_median_of_its_distribution_at_least_as_often_as_it_says():
+    random = np.random.default_rng(0)
+    runs = [interval(random.lognormal(0, 1, 15).tolist(), [1.0] * 15) for _ in range(2000)]
+    assert sum(r.low <= 1.0 <= r.high for r in runs) >= 0.95 * 2000 - 40

@@ -1,0 +1,105 @@
+"""This checkout against another one of the same project: processor time a request, servers and engine.
+
+`make bench BENCH_ARGS="--only before --before ../old"`. Both checkouts run under this interpreter on one repository,
+and take turns while both are up: the server in every layout that is wanted, at 1 and 64 candidates, and the engine as
+a library without a server. Processor time, and not throughput: what neighbours on a shared machine take is not in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadtest.bench.harness import CORES, Bench, Result, Row, ServerSide
+from loadtest.load import wrk
+from loadtest.load.launch import CommandFailed, Serving, environment, serving
+from loadtest.load.processes import cpu_s, tree
+from loadtest.load.sides import Side, compare, interval, values
+
+HERE = Path(__file__).parents[3]
+PROGRAM = Path(__file__).parents[1] / "engine_time.py"
+LAYOUTS = (
+    ServerSide("1 process, threads", ("--workers", "1", "--compute", "threads")),
+    ServerSide("1 process, inline", ("--workers", "1", "--compute", "inline")),
+    ServerSide(f"{CORES} workers, inline", ("--workers", str(CORES), "--compute", "inline"), CORES),
+)
+CONNECTIONS = {1: 128, 64: 32}
+NAMES = {1: "single", 64: "saturated"}
+GOAL = 1.02
+FIGURE = "us of processor time a request"
+
+
+def run(bench: Bench) -> Result:
+    """Every layout and the engine, now over before; raises ValueError without another checkout."""
+    if bench.before is None or not (bench.before / "serving").is_dir():
+        raise ValueError("before: another checkout wanted, as in --before ../old")
+    result = Result("before", "This checkout / another one: processor time a request")
+    trees = {"now": HERE, "before": bench.before.resolve()}
+    for layout in LAYOUTS:
+        if bench.only_layouts and layout.name not in bench.only_layouts:
+            continue
+        with contextlib.ExitStack() as stack:
+            servers = {name: stack.enter_context(_server(bench, layout, tree)) for name, tree in trees.items()}
+            for candidates in CONNECTIONS:
+                sides = [Side(n, lambda s=s, c=candidates: _turn(bench, s, c)) for n, s in servers.items()]
+                _add(result, bench, f"{NAMES[candidates]}: {layout.name}, {candidates} candidates", sides)
+    for candidates in CONNECTIONS:
+        with contextlib.ExitStack() as stack:
+            engines = {name: stack.enter_context(_engine(bench, tree, candidates)) for name, tree in trees.items()}
+            sides = [Side(n, lambda e=e: {FIGURE: _asked(e)}) for n, e in engines.items()]
+            _add(result, bench, f"micro: engine inline, {candidates} candidates", sides)
+    result.notes.append("The interval is that of the median over rounds, 95 %, by order statistics.")
+    return result
+
+
+def _add(result: Result, bench: Bench, what: str, sides: list[Side]) -> None:
+    bench.say(what)
+    turns = compare(sides, bench.rounds, bench.say)
+    now, before = values(turns, "now", FIGURE), values(turns, "before", FIGURE)
+    found = interval(now, before)
+    result.rows.append(Row(what, found, ("<=", GOAL)))
+    result.facts.append((what, f"95 %: {found.low:.3f} to {found.high:.3f}, median {found.median:.3f}"))
+
+
+@contextlib.contextmanager
+def _server(bench: Bench, layout: ServerSide, checkout: Path) -> Iterator[Serving]:
+    log = bench.work / f"{checkout.name}.log"
+    with serving(bench.repository(), log, list(layout.options), checkout) as server:
+        yield server
+
+
+def _turn(bench: Bench, server: Serving, candidates: int) -> dict[str, float]:
+    before_s = cpu_s(tree(server.pid))
+    found = wrk.saturate(server.http_port, bench.payload(candidates), bench.seconds, CONNECTIONS[candidates])
+    return {FIGURE: (cpu_s(tree(server.pid)) - before_s) / found.requests * 1e6}
+
+
+@contextlib.contextmanager
+def _engine(bench: Bench, checkout: Path, candidates: int) -> Iterator[subprocess.Popen[str]]:
+    """engine_time.py in a process of the checkout's own, ready."""
+    arguments = (bench.repository(), candidates, bench.table_rows, bench.seconds)
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=checkout, env=environment(checkout)
+    )
+    try:
+        _asked(process)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _asked(process: subprocess.Popen[str]) -> float:
+    """Microseconds of processor time a request, of one more turn."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    line = process.stdout.readline()
+    if not line:
+        raise CommandFailed("the engine of a checkout ended")
+    return float(line)
