@@ -65,8 +65,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """What the writer offers its readers; number: never used for another. arrays: per table, the buffers that its
-    kernels walk (table.descriptor). dense: every dense tensor; the same object as long as none has changed."""
+    """A frame, as the writer offers it to its replicas. number: never used for another. arrays: per table, the buffers
+    that its kernels walk (table.descriptor). dense: every dense tensor; the same object as long as none has changed."""
 
     number: int
     arrays: tuple[Arrays, ...]
@@ -74,7 +74,7 @@ class Frame:
 
 
 class Replicas(Protocol):
-    """Whoever answers requests by a version, as its writer sees them."""
+    """A version's replicas, in whichever processes, as its writer sees them."""
 
     def prepare(self, frame: Frame) -> None:
         """Returns when the frame can be served by all of them; raises why it cannot. Nothing is served by it yet."""
@@ -176,12 +176,12 @@ class Replica:
 
     @property
     def flip(self) -> int:
-        """The one that is served now; without a pin, good for no more than telling whether another one is."""
+        """The flip that is served now; without a pin, good for no more than telling whether another one is."""
         return self._control.flip
 
     @property
     def generation(self) -> Generation:
-        """The one that is served now."""
+        """The generation that is served now."""
         with self._asking, self.pinned(Pins.ASKING) as state:
             return state.generation
 
