@@ -132,7 +132,7 @@ def test_any_mix_of_deltas_rollbacks_and_reads_equals_a_dictionary(package, stor
             version.rollback(version.chain.step - back)
             del history[len(history) - back :]
         elif move == "cold":
-            version.replicas.remote._cache = load(package, store, cache_rows=16).readers.remote._cache
+            version.replicas.remote._cache = load(package, store, cache_rows=16).replicas.remote._cache
         else:
             store.down = move == "down"
         for users in reads:
