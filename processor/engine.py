@@ -24,26 +24,26 @@ from numpy.typing import NDArray
 
 from processor.clock import Clock, SystemClock
 from processor.errors import BadInput
+from processor.overview import describe
 from processor.sessions.placement import GroupConfig, Groups, SessionConfig
-from processor.sessions.predictor import Predictor, PredictRequest
-from processor.sessions.shadow import Compared
-from processor.sessions.work import PredictReply
+from processor.sessions.predictor import Predictor
+from processor.sessions.work import PredictReply, PredictRequest
 from processor.tables.budgets import Budgets
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.tables.remote.settings import RemoteConfig
-from processor.versions.host import ModelHost, ModelStats
+from processor.versions.host import ModelHost
 from processor.versions.model import Applied
 from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replica
 from processor.versions.routes import VersionStatus
 from processor.versions.served import ServedVersion
 from processor.watching.sketch import Sketch
+from processor.watching.stats import Compared
 
 __all__ = [
     "Applied",
     "GroupConfig",
     "ModelPolicy",
-    "ModelStats",
     "PredictReply",
     "PredictRequest",
     "Processor",
@@ -54,9 +54,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ProcessorConfig(SessionConfig):
-    """repository: folder of models. models: the only ones to serve, or None. undo_depth: deltas a rollback can take
-    back without reading the disk. remote: tables whose rows are in a row store, or None. budgets: memory for
-    the rows of tables, or None. policies: by model. The rest: see processor.sessions.placement."""
+    """The options of a Processor. repository: folder of models. models: the only ones to serve, or None. undo_depth:
+    deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row store, or None.
+    budgets: memory for the rows of tables, or None. policies: by model. The rest: see processor.sessions.placement."""
 
     repository: str
     models: list[str] | None = None
@@ -98,25 +98,25 @@ class Processor(Predictor, ModelHost):
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
         """See Predictor.replica."""
-        return cast(Replica, self._model(model).pick(version, label).readers)
+        return cast(Replica, self._model(model).pick(version, label).replicas)
 
     def route(
         self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
     ) -> Replica:
         """See Predictor.route."""
-        return cast(Replica, self._model(model).routes.route(version, label, key).readers)
+        return cast(Replica, self._model(model).routes.route(version, label, key).replicas)
 
     def rerouted(self) -> None:
         """See ModelHost.rerouted."""
         routes = {name: model.routes for name, model in self._models.items()}
-        shadows = {name: cast(Replica, r.shadow.readers) for name, r in routes.items() if r.shadow is not None}
+        shadows = {name: cast(Replica, r.shadow.replicas) for name, r in routes.items() if r.shadow is not None}
         self.follow({name: r.traffic for name, r in routes.items()}, shadows)
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
         options = self._groups.of(version.manifest.model).options
         return Replica(
-            version.reader,
+            version.files,
             version.control,
             0,
             options.threads,
@@ -152,7 +152,7 @@ class Processor(Predictor, ModelHost):
 
     def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
         """See ModelHost.lookups."""
-        return self._groups.counts(cast(Replica, version.readers))
+        return self._groups.counts(cast(Replica, version.replicas))
 
     def shadowed(self, version: ServedVersion) -> Compared | None:
         """See ModelHost.shadowed."""
@@ -160,19 +160,19 @@ class Processor(Predictor, ModelHost):
 
     def sketch(self, version: ServedVersion) -> Sketch:
         """See ModelHost.sketch."""
-        return self._groups.sketch(cast(Replica, version.readers))
+        return self._groups.sketch(cast(Replica, version.replicas))
 
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
         """See ModelHost.remote_rows."""
-        reader = cast(Replica, version.readers).remote
+        reader = cast(Replica, version.replicas).remote
         return reader.statistics() if reader else None
 
     def info(self) -> dict[str, Any]:
-        """See ModelHost.info; with the session groups."""
+        """See ModelHost.info."""
         groups = self.group_stats()
         sessions = sum(group.sessions for group in groups.values())
         shown = {name: self._groups.describe(name) for name in groups}
-        return {"sessions": sessions, "groups": shown, **super().info()}
+        return {"sessions": sessions, "groups": shown, **describe(self, self._clock.unix_s())}
 
     def close(self) -> None:
         """Answers what is queued, then stops the sessions; later calls raise NotReady."""

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from processor.cores import available
 from processor.errors import BadInput, FreshetError
+from processor.overview import model_stats
 from serving.admin.api import create_admin
 from serving.data_ports import DataPorts
 from serving.front.model_control import Control, Gate
@@ -289,7 +290,7 @@ class Server:
         if not processor.ready or self._announced:
             return
         self._announced = True
-        models = ",".join(f"{s.model}@{s.generation}" for s in processor.stats())
+        models = ",".join(f"{s.model}@{s.generation}" for s in model_stats(processor))
         took_s = time.monotonic() - self._start_s
         ports = f"http={_text(self.http_address)} grpc={self.grpc_address} admin={_text(self.admin_address)}"
         print(

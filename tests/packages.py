@@ -138,7 +138,7 @@ def reference(model_users, model_tags, weights, users, tags, floats):
 
 def connect(version):
     """This process as the only reader of a version."""
-    return Replica(version.reader, version.control, 0, 1, SystemClock())
+    return Replica(version.files, version.control, 0, 1, SystemClock())
 
 
 def open_version(folder, undo_depth=4):

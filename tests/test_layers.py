@@ -1,6 +1,7 @@
-"""The floors of the house: a package imports only from its own floor or below."""
+"""The floors of the house and the rooms of each floor: what imports what, read from the code. Arrows run down only."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("serving", "models", "compiler", "processor", "loadtest")
+FLOORS = ("serving", "models", "compiler", "processor", "loadtest")
 MAY_IMPORT = {
     "processor": {"processor"},
     "compiler": {"compiler", "processor"},
@@ -16,6 +17,55 @@ MAY_IMPORT = {
     "serving": {"serving", "processor"},
     "loadtest": {"loadtest"},
 }
+# The rooms of each floor, folders and flat modules, from top to bottom: a room imports only rooms of lower levels.
+LEVELS = {
+    "processor": (
+        ("capi",),
+        ("engine",),
+        ("overview", "sessions"),
+        ("versions",),
+        ("backends",),
+        ("watching",),
+        ("tables",),
+        ("eas", "features"),
+        ("cores", "generation", "kernels", "package"),
+        ("clock", "columns", "errors", "machine", "memory"),
+    ),
+    "compiler": (
+        ("imports", "recompiling"),
+        ("building",),
+        ("backends", "passes"),
+        ("dense",),
+        ("frameworks", "progress"),
+    ),
+    "models": (
+        ("bench",),
+        ("training",),
+        ("train_config",),
+        ("data", "embedding", "zoo"),
+    ),
+    "serving": (
+        ("__main__",),
+        ("commands",),
+        ("server",),
+        ("workers",),
+        ("serve_config",),
+        ("admin", "data_ports"),
+        ("client", "http", "rpc"),
+        ("front",),
+        ("telemetry",),
+        ("loading", "request_headers"),
+        ("codecs",),
+        ("lifecycle",),
+    ),
+    "loadtest": (
+        ("__main__",),
+        ("bench", "live", "peers"),
+        ("reports",),
+        ("load",),
+    ),
+}
+MOST_FLAT = 12
 # Commands lead to every floor; benchmarks measure the engine in its own process.
 EVERYWHERE = ("serving/commands/", "serving/__main__.py", "loadtest/bench/")
 # Peers must compute with the very same kernels and executables, or computing would be compared instead of serving.
@@ -30,6 +80,34 @@ HEAVY_HOMES = (
 )
 
 
+def name_of(path):
+    """The dotted name of a module; a package's is its folder's."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(name):
+    """`floor.room` of a module; the floor alone for its own __init__."""
+    return ".".join(name.split(".")[:2])
+
+
+def arrows():
+    """Each module's name, and the names of the modules of the house that it imports, wherever in it."""
+    names = {name_of(path): path for path in sources()}
+    found = {}
+    for name, path in names.items():
+        used = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                used |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{name}: absolute imports wanted"
+                inner = [f"{node.module}.{alias.name}" for alias in node.names]
+                used |= {full if full in names else node.module for full in inner}
+        found[name] = {other for other in used if other in names} - {name}
+    return found
+
+
 def imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -39,20 +117,48 @@ def imports(path):
 
 
 def sources():
-    return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    return sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
+
+
+ARROWS = arrows()
+ROOMS = sorted({room_of(name) for name in ARROWS} - set(FLOORS))
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_module_imports_only_from_its_own_floor_or_below(path):
     relative = path.relative_to(ROOT).as_posix()
-    room = relative.split("/")[0]
-    allowed = set(ROOMS) if relative.startswith(EVERYWHERE) else MAY_IMPORT[room]
+    floor = relative.split("/")[0]
+    allowed = set(FLOORS) if relative.startswith(EVERYWHERE) else MAY_IMPORT[floor]
     if relative in SAME_KERNELS:
         allowed = allowed | {"processor"}
     used = {name.split(".")[0] for name in imports(path)}
-    assert not (used & set(ROOMS)) - allowed
+    assert not (used & set(FLOORS)) - allowed
     if not relative.startswith(HEAVY_HOMES):
         assert not used & HEAVY
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_every_room_of_a_floor_has_its_level_and_few_modules_lie_flat(floor):
+    rooms = [room.removeprefix(f"{floor}.") for room in ROOMS if room.startswith(f"{floor}.")]
+    assert sorted(room for level in LEVELS[floor] for room in level) == rooms
+    flat = {path.stem for path in (ROOT / floor).glob("*.py")} - {"__init__", "__main__"}
+    assert len(flat) <= MOST_FLAT
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_rooms_of_lower_levels_of_its_floor(room):
+    """So there is no circle between rooms either."""
+    floor = room.split(".")[0]
+    height = {f"{floor}.{name}": -n for n, level in enumerate(LEVELS[floor]) for name in level}
+    others = {(name, other) for name in ARROWS if room_of(name) == room for other in ARROWS[name]}
+    beside = {(name, other) for name, other in others if other.startswith(f"{floor}.") and room_of(other) != room}
+    assert not {(name, other) for name, other in beside if height[room_of(other)] >= height[room]}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_modules_of_a_room_import_each_other_in_a_circle(room):
+    inside = {name for name in ARROWS if room_of(name) == room}
+    graphlib.TopologicalSorter({name: ARROWS[name] & inside for name in inside}).prepare()
 
 
 def test_the_package_format_needs_numpy_and_nothing_heavier():

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from compiler.dense.dense_graph import DenseGraph
+from compiler.imports.boundary import Pair, sender
 from compiler.imports.cut import Port, Split
 from compiler.imports.draft import Draft
 from compiler.imports.foreign import Source
 from compiler.imports.foreign_graph import SOURCES, Node, Ref
 from compiler.imports.shapes import Shapes
-from processor.features.boundary import Pair, sender
 
 MAX_REASONS = 64
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from compiler.imports.boundary import Boundary
 from processor.errors import BadInput
-from processor.features.boundary import Boundary
 from processor.package.manifest import Manifest
 from processor.package.version import GRAPH, MANIFEST, VersionReader
 

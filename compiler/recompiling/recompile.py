@@ -131,12 +131,7 @@ def find_version(target: str, repository: str | None, version: int | None) -> Pa
         if not (folder / MANIFEST).is_file():
             raise NotFound(f"{target}: no version of a model; give its folder, or --repository and the model's name")
         return folder
-    store = Repository(repository)
-    known = store.versions(target)
-    if not known or (version is not None and version not in known):
-        named = "" if version is None else f" version {version}"
-        raise NotFound(f"model {target!r}{named} is not in the repository")
-    return store.folder(target, version or max(known))
+    return Repository(repository).version(target, version).folder
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def compiled(bench: Bench, result: Result) -> dict[str, Path]:
 def opened(name: str, repository: Path) -> Side:
     folder = repository / "bench" / "1"
     version = ServedVersion(VersionReader(folder), 0, SystemClock())
-    replica = Replica(version.reader, version.control, 0, 1, SystemClock())
+    replica = Replica(version.files, version.control, 0, 1, SystemClock())
     version.open(replica)
     return Side(name, folder, version, replica)
 

@@ -23,7 +23,7 @@ def main() -> None:
 
     version = ServedVersion(VersionReader(Path(sys.argv[1])), 0, SystemClock())
     started_s = time.perf_counter()
-    replica = Replica(version.reader, version.control, 0, 1, SystemClock())
+    replica = Replica(version.files, version.control, 0, 1, SystemClock())
     opened_s = time.perf_counter()
     version.open(replica)
     ready_s = time.perf_counter()

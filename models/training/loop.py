@@ -25,7 +25,7 @@ from models.data.source import Batch, Source
 from models.embedding.variable import Changes
 from models.train_config import TrainConfig
 from models.training.checkpoint import Checkpoints, RunState
-from models.training.publish import delta_path, publish_delta, publish_version
+from models.training.publish import publish_delta, publish_version
 from models.training.quality import Scored
 from models.training.spec import draft, measure_scaling
 from models.training.trainer import Trainer
@@ -261,13 +261,14 @@ class Run:
         state, name = self.state, self.config.model.name
         if not state.version:
             return
+        published = Repository(self.repository)
         if state.step == 0:
-            if state.version not in Repository(self.repository).versions(name):
+            if state.version not in published.versions(name):
                 self._publish_version()
             else:
                 state.event_time, state.events = None, 0
             return
-        if changes is not None and not delta_path(self.repository, name, state.version, state.step).exists():
+        if changes is not None and not published.delta_path(name, state.version, state.step).exists():
             # What the delta before it held is not known any more: all dense tensors go.
             self._last_dense = {n: np.full_like(a, np.nan) for n, a in self._last_dense.items()}
             publish_delta(self.repository, self._delta(changes))

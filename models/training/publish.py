@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from compiler.building.compile import BUCKETS, compile_graph
 from compiler.building.parts import Parts, parts
 from compiler.dense.dense_graph import DenseGraph
-from processor.package.delta import SUFFIX, Delta, write_delta
+from processor.package.delta import Delta, write_delta
 from processor.package.manifest import Executable, Manifest
 from processor.package.repository import Repository
-from processor.package.version import DELTAS, DENSE, GRAPH, VersionWriter, table_file
+from processor.package.version import DENSE, GRAPH, VersionWriter, table_file
 from processor.package.warmup import carry_warmup
 from processor.tables.table import packed
 
@@ -80,11 +80,7 @@ def _after(done: int, compiled: Parts, progress: Progress | None) -> Progress | 
 
 def publish_delta(repository: Path, delta: Delta) -> Path:
     """Commits a delta to its version's folder; returns its path."""
-    path = delta_path(repository, delta.model, delta.version, delta.step)
+    path = Repository(repository).delta_path(delta.model, delta.version, delta.step)
     path.parent.mkdir(exist_ok=True)
     write_delta(path, delta)
     return path
-
-
-def delta_path(repository: Path, model: str, version: int, step: int) -> Path:
-    return repository / model / str(version) / DELTAS / f"{step}{SUFFIX}"

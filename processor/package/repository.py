@@ -21,7 +21,7 @@ from processor.errors import BadInput, NotFound, NotReady
 from processor.package.atomic import atomic_file, fsync_folder
 from processor.package.delta import SUFFIX, Delta
 from processor.package.manifest import NAME
-from processor.package.version import DELTAS, MANIFEST, inside
+from processor.package.version import DELTAS, MANIFEST, VersionReader, inside
 
 ROLLED_BACK = "rolled-back"
 LABELS = "labels.json"
@@ -92,6 +92,14 @@ class Repository:
 
     def folder(self, model: str, version: int) -> Path:
         return inside(self.root, f"{model}/{version}")
+
+    def version(self, model: str, number: int | None = None) -> VersionReader:
+        """Opens a version, or the newest; raises NotFound where there is none, Corrupt where it is not sound."""
+        known = self.versions(model)
+        if not known or (number is not None and number not in known):
+            named = "" if number is None else f" version {number}"
+            raise NotFound(f"model {model[:64]!r}{named} is not in the repository")
+        return VersionReader(self.folder(model, known[-1] if number is None else number))
 
     def deltas(self, model: str, version: int) -> list[DeltaFile]:
         """Deltas of a version by ascending step."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput, Corrupt, FreshetError
 from processor.package.manifest import Input
+from processor.package.repository import Repository
 from processor.package.tensors import parse_tensors, write_tensors
-from processor.package.version import VersionReader, VersionWriter
-
-if TYPE_CHECKING:
-    from processor.package.repository import Repository
+from processor.package.version import VersionWriter
 
 WARMUP = "warmup.safetensors"
 FORMAT = "freshet-warmup/1"
@@ -69,10 +67,9 @@ def parse_warmup(data: bytes, inputs: Sequence[Input]) -> list[dict[str, Column]
 def carry_warmup(repository: Repository, model: str, inputs: Sequence[Input], writer: VersionWriter) -> None:
     """Warms the version that is being written with the requests of the model's newest, if that has the same inputs. One
     that is damaged holds nobody up."""
-    known = repository.versions(model)
     with contextlib.suppress(FreshetError):
-        before = VersionReader(repository.folder(model, known[-1])) if known else None
-        if before is not None and WARMUP in before.manifest.files and before.manifest.inputs == list(inputs):
+        before = repository.version(model)
+        if WARMUP in before.manifest.files and before.manifest.inputs == list(inputs):
             (writer.folder / WARMUP).write_bytes(before.file(WARMUP))
 
 

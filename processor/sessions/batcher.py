@@ -43,18 +43,17 @@ WAIT_MARGIN = 1.5
 
 
 class Priced(Protocol):
-    """What may share a batch; told apart by identity."""
+    """A target: tickets of one may share a batch. Told apart by identity."""
 
     @property
     def costs(self) -> CostTable:
-        """What its batches cost."""
+        """What the target's batches cost."""
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
     """A queued request. deadline_s: on the batcher's clock, or None. The rest is the batcher's own."""
 
-    target: Priced
     rows: int
     ids: int = 0
     deadline_s: float | None = None
@@ -67,8 +66,8 @@ T = TypeVar("T", bound=Ticket)
 
 
 class Taken(NamedTuple, Generic[T]):
-    """What one call of take() removed from the queue. until_s: when there may be a batch although nothing is put;
-    None when there is one, or nothing waits."""
+    """A take: what one call of take() removed from the queue. until_s: when there may be a batch although nothing is
+    put; None when there is one, or nothing waits."""
 
     batch: list[T]
     expired: list[T]
@@ -101,15 +100,15 @@ class Batcher(Generic[T]):
     def __len__(self) -> int:
         return self._count
 
-    def put(self, ticket: T, now_s: float) -> None:
-        """Queues a ticket, whether there is room or not: admit() is asked before."""
+    def put(self, ticket: T, target: Priced, now_s: float) -> None:
+        """Queues a ticket for a target, whether there is room or not: admit() is asked before."""
         patience_s = PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s - now_s
         ticket.arrived_s = now_s
         ticket.octave = octave = PATIENT if ticket.deadline_s is None else _octave(patience_s)
-        ticket.share_s = share_s = ticket.target.costs.share(ticket.rows, ticket.ids)
-        lane = self._lanes.get(id(ticket.target))
+        ticket.share_s = share_s = target.costs.share(ticket.rows, ticket.ids)
+        lane = self._lanes.get(id(target))
         if lane is None:
-            lane = self._lanes[id(ticket.target)] = _Lane(ticket.target, now_s)
+            lane = self._lanes[id(target)] = _Lane(target, now_s)
         self._arrivals += 1
         heappush(lane.heap, (now_s + patience_s, self._arrivals, ticket))
         lane.rows += ticket.rows
@@ -180,11 +179,11 @@ class Batcher(Generic[T]):
                 return Taken(batch, expired)
         return Taken([], expired)
 
-    def drain(self) -> Iterator[T]:
-        """Removes every ticket, the most urgent of each target first."""
+    def drain(self) -> Iterator[tuple[T, Priced]]:
+        """Removes every ticket, the most urgent of each target first; each with its target."""
         for lane in list(self._lanes.values()):
             while lane.heap:
-                yield self._pop(lane)
+                yield self._pop(lane), lane.target
             del self._lanes[id(lane.target)]
 
     def _next(self, now_s: float, hurry: bool) -> tuple[_Lane[T] | None, float | None]:
@@ -212,7 +211,9 @@ class Batcher(Generic[T]):
         while heap:
             ticket = heap[0][2]
             deadline_s = ticket.deadline_s
-            if deadline_s is not None and (deadline_s <= now_s or self._is_late(ticket, deadline_s, now_s, batch)):
+            if deadline_s is not None and (
+                deadline_s <= now_s or self._is_late(ticket, target, deadline_s, now_s, batch)
+            ):
                 expired.append(self._pop(lane))
                 continue
             if batch:
@@ -229,11 +230,11 @@ class Batcher(Generic[T]):
             ids += ticket.ids
         return batch
 
-    def _is_late(self, ticket: T, deadline_s: float, now_s: float, batch: list[T]) -> bool:
+    def _is_late(self, ticket: T, target: Priced, deadline_s: float, now_s: float, batch: list[T]) -> bool:
         """Whether it would be late alone, while there is something better to do."""
         if not batch and self._count == 1:
             return False
-        return now_s + self.predict_s(ticket.target, ticket.rows, ticket.ids) > deadline_s
+        return now_s + self.predict_s(target, ticket.rows, ticket.ids) > deadline_s
 
     def _pop(self, lane: _Lane[T]) -> T:
         ticket = heappop(lane.heap)[2]

@@ -5,7 +5,7 @@
         └────────────── slots that are free again ◀── outputs copied to their requests ◀───────────┘
 
 For a device that wants larger batches than a session has: a GPU, or a CPU backend with threads of its own. A slot is
-one of a replica's Buffers, as many rows as the version's largest bucket, bound to every executable before a request or
+one of a replica's Buffers, as many rows as its largest bucket, bound to every executable before a request or
 a flip needs it. So whatever several sessions have filled of it is one run, and nothing is gathered. Where to use the
 device and where not is the manifest's to say: a stage runs what was chosen for the bucket, as any session does.
 
@@ -45,10 +45,11 @@ from processor.cores import run_on
 from processor.errors import FreshetError, NotReady
 from processor.sessions.handover import Handover, Span
 from processor.sessions.scatter import Part
-from processor.sessions.session import EXPLORE_EVERY, Session, SessionStats, note, told
+from processor.sessions.session import EXPLORE_EVERY, Session, note, told
 from processor.sessions.work import Outputs, PredictReply, Timing, Work, answer
 from processor.versions.replica import Replica, State
 from processor.watching.sketch import Block
+from processor.watching.stats import SessionStats
 
 SLOTS_PER_STAGE = 2
 
@@ -60,11 +61,11 @@ def slots_of(stages: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """What is in a slot. owned: whether the slot's own word pins the state. spans: those that are to be answered.
+    """A slot's content. owned: whether the slot's own word pins the state. spans: those that are to be answered.
     requests, wait_s, sparse_s: how many there are but for parts, and what they have waited and their filling has taken,
     summed."""
 
-    version: Replica
+    replica: Replica
     state: State
     buffers: Buffers
     owned: bool
@@ -97,20 +98,20 @@ class DeviceStages:
         for thread in self._threads:
             thread.start()
 
-    def reserve(self, version: Replica, rows: int, part: Part | None = None) -> tuple[Span, Batch]:
-        """Rows to fill, at most the version's largest bucket, and under which state; waits for a slot. Every
+    def reserve(self, replica: Replica, rows: int, part: Part | None = None) -> tuple[Span, Batch]:
+        """Rows to fill, at most the replica's largest bucket, and under which state; waits for a slot. Every
         reserve() is followed by a filled(). part: of a split request, whose state is used."""
-        target, capacity = (version if part is None else part.split), version.costs.max_rows
+        target, capacity = (replica if part is None else part.split), replica.costs.max_rows
         with self._lock:
             while True:
-                tag = version.flip if part is None else 0
+                tag = replica.flip if part is None else 0
                 span = self._handover.reserve(target, tag, rows, capacity)
                 if span is not None:
                     break
                 self._room.wait()
             if span.opens:
                 try:
-                    self._batches[span.slot] = self._open(span.slot, version, part)
+                    self._batches[span.slot] = self._open(span.slot, replica, part)
                 except BaseException:
                     self._handover.abandon(span)
                     raise
@@ -118,21 +119,21 @@ class DeviceStages:
             batch.rows = span.first + rows
             return span, batch
 
-    def _open(self, slot: int, version: Replica, part: Part | None) -> Batch:
-        free = self._buffers.get(version)
-        buffers = free.pop() if free else self._lend(version)
-        state = version.pin(self._words[slot]) if part is None else part.split.state
-        return Batch(version, state, buffers, part is None, began_s=self._clock.now_s())
+    def _open(self, slot: int, replica: Replica, part: Part | None) -> Batch:
+        free = self._buffers.get(replica)
+        buffers = free.pop() if free else self._lend(replica)
+        state = replica.pin(self._words[slot]) if part is None else part.split.state
+        return Batch(replica, state, buffers, part is None, began_s=self._clock.now_s())
 
-    def _lend(self, version: Replica) -> Buffers:
-        buffers = version.lend()
-        self._lent.setdefault(version, []).append(buffers)
+    def _lend(self, replica: Replica) -> Buffers:
+        buffers = replica.lend()
+        self._lent.setdefault(replica, []).append(buffers)
         return buffers
 
-    def blocks(self, version: Replica) -> list[Block]:
-        """What the version's batches were like, by slot."""
+    def blocks(self, replica: Replica) -> list[Block]:
+        """The sketch of a replica's batches, a block a slot."""
         with self._lock:
-            return [buffers.block for buffers in self._lent.get(version, ())]
+            return [buffers.block for buffers in self._lent.get(replica, ())]
 
     def filled(self, span: Span, works: Sequence[Work], wait_s: float = 0.0, sparse_s: float = 0.0) -> None:
         """The span's rows are those of these works, which the stages answer from now on; none where filling failed.
@@ -187,7 +188,7 @@ class DeviceStages:
         except Exception as raised:
             error = told(raised)
             block.fail(batch.requests)
-        generation, model = batch.state.generation, batch.version.manifest.model
+        generation, model = batch.state.generation, batch.replica.manifest.model
         self._free(slot, batch)
         stats.busy_s += self._clock.now_s() - started_s
         for span, works in batch.spans:
@@ -210,9 +211,9 @@ class DeviceStages:
 
     def _compute(self, batch: Batch, stats: SessionStats) -> tuple[Outputs, float, int]:
         """Outputs of all rows of a batch by the cheapest cover of its rows, how long they took, and rows of padding."""
-        version, buffers, rows = batch.version, batch.buffers, batch.rows
-        costs, now_s = version.costs, self._clock.now_s
-        results = {n: np.empty((rows, c), np.float32) for n, c in version.outputs.items()}
+        replica, buffers, rows = batch.replica, batch.buffers, batch.rows
+        costs, now_s = replica.costs, self._clock.now_s
+        results = {n: np.empty((rows, c), np.float32) for n, c in replica.outputs.items()}
         cover = costs.cover(rows)
         if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
             cover = costs.explore(rows)
@@ -239,8 +240,8 @@ class DeviceStages:
         with self._lock:
             del self._batches[slot]
             if batch.owned:
-                batch.version.unpin(self._words[slot])
-            self._buffers.setdefault(batch.version, []).append(batch.buffers)
+                batch.replica.unpin(self._words[slot])
+            self._buffers.setdefault(batch.replica, []).append(batch.buffers)
             self._handover.give_back(slot)
             # All of them: what one waits for may not fit into what the next opens.
             self._room.notify_all()
@@ -258,7 +259,7 @@ class StagedSession(Session):
         if isinstance(batch[0], Part):
             self._hand_over_part(batch[0])
             return
-        for works in _pieces(batch, batch[0].version.costs.max_rows):
+        for works in _pieces(batch, batch[0].replica.costs.max_rows):
             self._hand_over(works)
 
     def _hand_over(self, works: Sequence[Work]) -> None:
@@ -271,7 +272,7 @@ class StagedSession(Session):
                     self._hand_over([work])
                 return
             self.stats.failed += len(works)
-            self._counted(works[0].version).block.fail(len(works))
+            self._counted(works[0].replica).block.fail(len(works))
             reason = told(error)
             for work in works:
                 answer(work.done, reason)
@@ -284,33 +285,33 @@ class StagedSession(Session):
         except Exception as error:
             part.split.fail(told(error))
             self.stats.failed += 1
-            self._counted(part.version).block.fail(1)
+            self._counted(part.replica).block.fail(1)
         part.split.leave()
 
-    def _counted(self, version: Replica) -> Buffers:
-        """The rows are the slots'; what a session keeps of a version is what it counts."""
-        counted = self.buffers.get(version)
+    def _counted(self, replica: Replica) -> Buffers:
+        """The rows are the slots'; what a session keeps of a replica is what it counts."""
+        counted = self.buffers.get(replica)
         if counted is None:
-            counted = self.buffers[version] = Buffers({}, len(version.manifest.tables), len(version.outputs))
+            counted = self.buffers[replica] = Buffers({}, len(replica.manifest.tables), len(replica.outputs))
         return counted
 
     def _fill(self, works: Sequence[Work], part: Part | None) -> None:
         """Writes the works' rows into a slot; raises why that failed, and then nobody else answers them."""
-        version = works[0].version
+        replica = works[0].replica
         rows = sum([work.rows for work in works])
-        counted = self._counted(version)
-        span, batch = self._stages.reserve(version, rows, part)
+        counted = self._counted(replica)
+        span, batch = self._stages.reserve(replica, rows, part)
         answered: Sequence[Work] = ()
         started_s = self._clock.now_s()
         try:
             state, tables = batch.state, batch.state.tables
             bound, spans = self._cut(works, 0, rows)
-            if version.remote is not None:
-                stand_in = version.remote.stand_in(tables, state.epoch, bound, spans)
+            if replica.remote is not None:
+                stand_in = replica.remote.stand_in(tables, state.epoch, bound, spans)
                 tables = tables if stand_in is None else stand_in.tables
             x = batch.buffers.rows()[span.first : span.first + rows]
-            version.plan.fill(tables, state.epoch, bound, spans, x, counted.counts)
-            version.costs.filled(1, rows, sum([work.ids for work in works]), self._clock.now_s() - started_s)
+            replica.plan.fill(tables, state.epoch, bound, spans, x, counted.counts)
+            replica.costs.filled(1, rows, sum([work.ids for work in works]), self._clock.now_s() - started_s)
             answered = works
         finally:
             self._stages.filled(span, answered, self.wait_s, self._clock.now_s() - started_s)

@@ -41,11 +41,12 @@ from processor.errors import BadInput, Expired, NotReady, Overloaded
 from processor.sessions.batcher import Batcher, Taken
 from processor.sessions.device import DeviceStages, StagedSession, slots_of
 from processor.sessions.scatter import Part, Split
-from processor.sessions.session import Session, SessionStats, total
+from processor.sessions.session import Session
 from processor.sessions.work import Work, answer
 from processor.versions.control import SHADOW_READER
 from processor.versions.replica import Replica
 from processor.watching.sketch import Sketch
+from processor.watching.stats import SessionStats, total
 
 log = logging.getLogger("freshet.sessions")
 
@@ -57,9 +58,9 @@ HOLDS = 1024
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """sessions: with compute "inline" there is one. window_s: 0 for none. cpus: cores for each session in turn; empty
-    for any. threads: that one run of an executable may use. device_stages: threads that run what sessions have filled
-    (processor.sessions.device); 0: sessions run it themselves."""
+    """A session group's options. sessions: with compute "inline" there is one. window_s: 0 for none. cpus: cores for
+    each session in turn; empty for any. threads: that one run of an executable may use. device_stages: threads that run
+    what sessions have filled (processor.sessions.device); 0: sessions run it themselves."""
 
     sessions: int = 1
     max_batch_rows: int = 256
@@ -115,7 +116,7 @@ class Queue:
             waited_s = len(taken.batch) * now_s - arrived_s
             session.stats.wait_s += waited_s
             session.wait_s = waited_s / len(taken.batch)
-            session.predicted_s = self.batcher.predict_s(taken.batch[0].target, rows, ids)
+            session.predicted_s = self.batcher.predict_s(taken.batch[0].replica, rows, ids)
             session.started_s = session.started_s or now_s
             self.running_s += session.predicted_s
         return taken
@@ -196,7 +197,7 @@ class SessionGroup:
         idle = self._inline is not None or any(queue.idle for queue in queues)
         return idle and not any(queue.batcher for queue in queues)
 
-    def admit(self, timeout_s: float | None) -> None:
+    def check_room(self, timeout_s: float | None) -> None:
         """Raises Overloaded for a request that would be refused whatever it holds: before it is read, at little
         cost."""
         queues = self._queues
@@ -205,7 +206,7 @@ class SessionGroup:
         with self._lock:
             self._check(min(queues, key=_load_s), 1, 0.0, timeout_s)
 
-    def submit(self, work: Work) -> None:
+    def enqueue(self, work: Work) -> None:
         """Queues work; raises NotReady, or Overloaded with the time that the queue takes to drain. Its deadline is on
         the group's clock."""
         with self._lock:
@@ -219,17 +220,17 @@ class SessionGroup:
                 work.deadline_s -= queue.turn_s
             if queue.batcher:
                 patience_s = None if work.deadline_s is None else work.deadline_s - now_s
-                own_s = queue.batcher.predict_s(work.target, work.rows // parts, work.ids // parts)
+                own_s = queue.batcher.predict_s(work.replica, work.rows // parts, work.ids // parts)
                 self._check(queue, work.rows, own_s, patience_s)
             self._past.predicted_wait_s += queue.load_s / queue.sessions
             if parts == 1:
-                queue.batcher.put(work, now_s)
+                queue.batcher.put(work, work.replica, now_s)
                 if queue.idle:
                     queue.wake()
             else:
                 for part in Split(work, parts, self._holds).parts():
                     queue = self._route(part)
-                    queue.batcher.put(part, now_s)
+                    queue.batcher.put(part, part, now_s)
                     queue.wake()
             if self._wake is not None and not self._asked:
                 self._ask(0.0)
@@ -296,7 +297,7 @@ class SessionGroup:
                 self._expire(taken.expired)
                 if taken.batch:
                     session.run(taken.batch)
-                # A session that waits must not hold the version of its last batch: it may be served no more.
+                # A session that waits must not hold the replica of its last batch: its version may be served no more.
                 taken = Taken([], [])
                 continue
             in_time = thread.gate.acquire(timeout=-1 if taken.until_s is None else max(0.0, taken.until_s - now_s))
@@ -329,34 +330,34 @@ class SessionGroup:
                 self._retire(self._queues[-1])
 
     def statistics(self) -> list[SessionStats]:
-        """Of every session and device stage, and of the group for what no session has met."""
+        """The counts of every session and device stage, and the group's own for what no session has met."""
         staged = self._device.stats if self._device else []
         return [self._past, *(s.stats for s in self._sessions()), *staged]
 
-    def counts(self, version: Replica) -> NDArray[np.int64]:
-        """int64 [T, 2]: lookups and misses of a version's tables over all sessions."""
-        total = np.zeros((max(1, len(version.manifest.tables)), 2), np.int64)
-        past = self._past_counts.get(version)
+    def counts(self, replica: Replica) -> NDArray[np.int64]:
+        """int64 [T, 2]: lookups and misses of a replica's tables over all sessions."""
+        total = np.zeros((max(1, len(replica.manifest.tables)), 2), np.int64)
+        past = self._past_counts.get(replica)
         if past is not None:
             total += past
         for session in self._sessions():
-            buffers = session.buffers.get(version)
+            buffers = session.buffers.get(replica)
             if buffers is not None:
                 total += buffers.counts
         return total
 
-    def sketch(self, version: Replica) -> Sketch:
-        """What a version's batches were like, over all sessions."""
-        found = [s.buffers.get(version) for s in self._sessions()]
+    def sketch(self, replica: Replica) -> Sketch:
+        """The sketch of a replica's batches, over all sessions."""
+        found = [s.buffers.get(replica) for s in self._sessions()]
         blocks = [buffers.block for buffers in found if buffers is not None]
         if self._device is not None:
-            blocks += self._device.blocks(version)
-        whole = Sketch.total(len(version.outputs), blocks)
-        past = self._past_sketches.get(version)
+            blocks += self._device.blocks(replica)
+        whole = Sketch.total(len(replica.outputs), blocks)
+        past = self._past_sketches.get(replica)
         return whole if past is None else whole + past
 
     def close(self) -> None:
-        """Answers what is queued, then ends the sessions; submit() raises NotReady from now on."""
+        """Answers what is queued, then ends the sessions; enqueue() raises NotReady from now on."""
         with self._lock:
             self._closing = True
             self._wake = None
@@ -399,9 +400,9 @@ class SessionGroup:
             thread.gate.release()
         if not queue.sessions:
             self._queues.remove(queue)
-            for work in queue.batcher.drain():
+            for work, target in queue.batcher.drain():
                 other = self._route(work)
-                other.batcher.put(work, work.arrived_s)
+                other.batcher.put(work, target, work.arrived_s)
                 other.wake()
 
     def _end(self, thread: SessionThread) -> None:
@@ -409,12 +410,12 @@ class SessionGroup:
         with self._lock:
             self._threads.remove(thread)
             self._past = total([self._past, thread.session.stats])
-            for version, buffers in thread.session.buffers.items():
-                past = self._past_counts.get(version)
-                self._past_counts[version] = buffers.counts if past is None else past + buffers.counts
-                ended = Sketch.total(len(version.outputs), [buffers.block])
-                before = self._past_sketches.get(version)
-                self._past_sketches[version] = ended if before is None else before + ended
+            for replica, buffers in thread.session.buffers.items():
+                past = self._past_counts.get(replica)
+                self._past_counts[replica] = buffers.counts if past is None else past + buffers.counts
+                ended = Sketch.total(len(replica.outputs), [buffers.block])
+                before = self._past_sketches.get(replica)
+                self._past_sketches[replica] = ended if before is None else before + ended
 
     def _check(self, queue: Queue, rows: int, own_s: float, patience_s: float | None) -> None:
         try:
@@ -432,14 +433,14 @@ class SessionGroup:
         slot; raises Overloaded when too many such are under way."""
         sessions = self._count
         if self._device is not None:
-            parts = -(-work.rows // work.version.costs.max_rows)
+            parts = -(-work.rows // work.replica.costs.max_rows)
             if parts > 1 and not self._holds:
                 raise Overloaded("queue: too many requests are larger than the largest batch")
             return parts
         if sessions == 1 or work.rows == 1 or not self._holds:
             return 1
         idle = sum([len(queue.idle) for queue in self._queues])
-        return work.version.costs.parts(work.rows, sessions, WORTH if idle > 1 else FREE)
+        return work.replica.costs.parts(work.rows, sessions, WORTH if idle > 1 else FREE)
 
     def _route(self, work: Work) -> Queue:
         """The queue that a request joins."""

@@ -53,7 +53,7 @@ class _Slot:
 
 
 class Handover:
-    """Not thread-safe: its owner locks."""
+    """The slots of device stages. Not thread-safe: its owner locks."""
 
     def __init__(self, slots: int) -> None:
         self._free = list(range(slots))

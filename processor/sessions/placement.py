@@ -18,9 +18,9 @@ from processor.clock import Clock
 from processor.cores import available, numa_nodes, parse_cpusets, spread
 from processor.errors import BadInput, NotFound
 from processor.sessions.group import HOLDS, Compute, GroupOptions, Policy, SessionGroup
-from processor.sessions.session import SessionStats, total
 from processor.versions.replica import Replica
 from processor.watching.sketch import Sketch
+from processor.watching.stats import GroupStats, total
 
 DEFAULT, ANY = "default", "*"
 POLICIES = ("shared", "round-robin", "mod", "least-loaded")
@@ -63,15 +63,6 @@ class SessionConfig:
         """From options as JSON or TOML holds them: every group an object of its own options."""
         groups = {name: GroupConfig(**group) for name, group in options["groups"].items()}
         return cls(**{**options, "groups": groups})
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStats:
-    """A snapshot of one group."""
-
-    sessions: int
-    queue_rows: int
-    work: SessionStats
 
 
 def plan(
@@ -201,19 +192,19 @@ class Groups:
         }
 
     def statistics(self) -> dict[str, GroupStats]:
-        """What each group has done, and what waits for it."""
+        """A snapshot of each group, by name."""
         return {
             name: GroupStats(len(group), group.queue_rows, total(group.statistics()))
             for name, group in self._groups.items()
         }
 
-    def counts(self, version: Replica) -> NDArray[np.int64]:
+    def counts(self, replica: Replica) -> NDArray[np.int64]:
         """See SessionGroup.counts."""
-        return self.of(version.manifest.model).counts(version)
+        return self.of(replica.manifest.model).counts(replica)
 
-    def sketch(self, version: Replica) -> Sketch:
+    def sketch(self, replica: Replica) -> Sketch:
         """See SessionGroup.sketch."""
-        return self.of(version.manifest.model).sketch(version)
+        return self.of(replica.manifest.model).sketch(replica)
 
     def close(self) -> None:
         """Answers what is queued, then ends all sessions."""

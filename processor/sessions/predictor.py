@@ -8,43 +8,24 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from processor.clock import Clock
-from processor.columns import Column, first_value
+from processor.columns import first_value
 from processor.errors import FreshetError
 from processor.features.plan import Bound
 from processor.generation import Generation
 from processor.package.manifest import Manifest
 from processor.sessions.group import Wake
-from processor.sessions.placement import Groups, GroupStats
-from processor.sessions.work import Done, PredictReply, Work
+from processor.sessions.placement import Groups
+from processor.sessions.shadow import Shadow
+from processor.sessions.work import Done, PredictReply, PredictRequest, Work
 from processor.versions.replica import Replica
 from processor.versions.traffic import Traffic
-
-if TYPE_CHECKING:
-    from processor.sessions.shadow import Compared, Shadow
+from processor.watching.stats import Compared, GroupStats
 
 # How often a thread that waits for an inline reply looks whether the owner is still there to compute it.
 OWNER_GONE_S = 0.05
-
-
-@dataclass(slots=True)
-class PredictRequest:
-    """inputs: by the manifest's names; rows of 1 are broadcast. version or label: which version, else as traffic is
-    routed. timeout_s: an answer later than that is worth nothing. caller: who asks, for the policy "mod". key: requests
-    of one are answered by one version of a split. request_id: the client's, or ""."""
-
-    model: str
-    inputs: Mapping[str, Column]
-    version: int | None = None
-    label: str | None = None
-    timeout_s: float | None = None
-    caller: int | None = None
-    key: bytes | None = None
-    request_id: str = ""
 
 
 Tap = Callable[[PredictRequest, Replica, Bound, Done], Done]
@@ -76,14 +57,12 @@ class Predictor(ABC):
         if self._shadow is None:
             if not shadows:
                 return
-            from processor.sessions.shadow import Shadow
-
             self._shadow = Shadow(self._groups, self._clock)
             self.tap(self._shadow)
         self._shadow.follow({model: (replica, traffic[model].shadow_share) for model, replica in shadows.items()})
 
     def compared(self) -> dict[tuple[str, int], Compared]:
-        """What shadows have done, by model and version."""
+        """The shadows' snapshots, by model and version."""
         return self._shadow.compared() if self._shadow is not None else {}
 
     def end(self) -> None:
@@ -94,14 +73,14 @@ class Predictor(ABC):
 
     @abstractmethod
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
-        """What stands for a model where traffic is not split; raises NotFound or NotReady."""
+        """The replica that stands for a model where traffic is not split; raises NotFound or NotReady."""
 
     @abstractmethod
     def route(
         self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
     ) -> Replica:
-        """What answers a request; raises NotFound or NotReady. key: requests of one are answered by one version, as
-        long as the split stays."""
+        """The replica that answers a request; raises NotFound or NotReady. key: requests of one are answered by one
+        version, as long as the split stays."""
 
     def admit(
         self,
@@ -111,11 +90,11 @@ class Predictor(ABC):
         timeout_s: float | None,
         key: bytes | None = None,
     ) -> Replica:
-        """What a request is to be read for and submitted with; raises NotFound or NotReady, and Overloaded where
-        submit() would refuse it whatever it holds. Costs a fraction of reading it. timeout_s: as in the request.
+        """The replica that a request is to be read for and submitted with; raises NotFound or NotReady, and Overloaded
+        where submit() would refuse it whatever it holds. Costs a fraction of reading it. timeout_s: as in the request.
         key: see route()."""
         replica = self.route(model, version, label, key)
-        self._groups.of(model).admit(timeout_s)
+        self._groups.of(model).check_room(timeout_s)
         return replica
 
     def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None:
@@ -129,22 +108,13 @@ class Predictor(ABC):
         for tap in self._taps:
             done = tap(request, replica, bound, done)
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
-        self._groups.of(request.model).submit(
-            Work(
-                replica,
-                bound.rows,
-                bound.ids,
-                deadline_s,
-                version=replica,
-                bound=bound,
-                done=done,
-                caller=request.caller,
-            )
+        self._groups.of(request.model).enqueue(
+            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller)
         )
 
     def _route_by_input(self, name: str, request: PredictRequest) -> Replica | None:
-        """What answers a request by the first value of an input; None where another thing says so, or it is not there.
-        Versions of a split have the same inputs, so what was read for one can be bound to another."""
+        """The replica that answers a request by the first value of an input; None where another thing says so, or it is
+        not there. Versions of a split have the same inputs, so what was read for one can be bound to another."""
         if request.version is not None or request.label is not None or request.key is not None:
             return None
         key = first_value(request.inputs.get(name))
@@ -167,7 +137,7 @@ class Predictor(ABC):
         self._groups.resize(sessions, group)
 
     def group_stats(self) -> dict[str, GroupStats]:
-        """What each group has done, and what waits for it."""
+        """A snapshot of each session group, by name."""
         return self._groups.statistics()
 
     def process(self, request: PredictRequest) -> PredictReply:
@@ -204,6 +174,6 @@ class Predictor(ABC):
         return [r for r in replies if r is not None]
 
     def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:
-        """What a request would be answered by; raises NotFound or NotReady."""
+        """The manifest and the generation that a request would be answered by; raises NotFound or NotReady."""
         replica = self.replica(model, version, label)
         return replica.manifest, replica.generation

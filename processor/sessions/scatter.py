@@ -23,18 +23,16 @@ from processor.sessions.work import Outputs, PredictReply, Work, answer
 from processor.versions.replica import State
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Alone:
-    """A part's target: nothing else has it, so nothing shares a part's batch."""
-
-    costs: CostTable
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Part(Work):
-    """Some rows of a split request."""
+    """Some rows of a split request; its own target in the batcher, so that nothing shares its batch."""
 
     split: Split
+
+    @property
+    def costs(self) -> CostTable:
+        """See Priced."""
+        return self.replica.costs
 
 
 class Split:
@@ -56,14 +54,12 @@ class Split:
         for n in range(self._left, 0, -1):
             rows = -(-(whole.rows - first) // n)
             ids = whole.ids * rows // whole.rows
-            target = Alone(whole.version.costs)
             tickets.append(
                 Part(
-                    target,
                     rows,
                     ids,
                     whole.deadline_s,
-                    version=whole.version,
+                    replica=whole.replica,
                     bound=whole.bound,
                     done=whole.done,
                     caller=whole.caller,
@@ -80,9 +76,9 @@ class Split:
             if self._error is not None:
                 return False
             if not self._pinned:
-                version = self._whole.version
-                self._results = {n: np.empty((self._whole.rows, c), np.float32) for n, c in version.outputs.items()}
-                self.state = version.pin(self._hold)
+                replica = self._whole.replica
+                self._results = {n: np.empty((self._whole.rows, c), np.float32) for n, c in replica.outputs.items()}
+                self.state = replica.pin(self._hold)
                 self._pinned = True
             return True
 
@@ -104,9 +100,9 @@ class Split:
         whole = self._whole
         reply: PredictReply | FreshetError = FreshetError("the request was not run")
         if self._pinned:
-            reply = PredictReply(self._results, self.state.generation, whole.version.manifest.model)
+            reply = PredictReply(self._results, self.state.generation, whole.replica.manifest.model)
             del self.state
-            whole.version.unpin(self._hold)
+            whole.replica.unpin(self._hold)
         self._holds.append(self._hold)
         answer(whole.done, self._error or reply)
         return True

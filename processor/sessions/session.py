@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from processor.sessions.work import Outputs, PredictReply, Timing, Work, answer
 from processor.versions.once import UserOnce
 from processor.versions.replica import Replica, State
 from processor.watching.sketch import Block, note_batch, note_scores
+from processor.watching.stats import SessionStats
 
 log = logging.getLogger("freshet.sessions")
 
@@ -34,54 +35,12 @@ log = logging.getLogger("freshet.sessions")
 EXPLORE_EVERY = 64
 
 
-@dataclass(slots=True)
-class SessionStats:
-    """What one session has done, written by its thread only; and what its group has refused, under the group's lock.
-
-    batches to failed: computed. expired: dropped from the queue, their deadline passed or out of reach. refused_full,
-    refused_late: not admitted. wait_s, predicted_wait_s: in the queue, summed over requests. busy_s: in batches.
-    user_once: requests whose user's part was computed once. buckets: runs by bucket, named as JSON would.
-    """
-
-    batches: int = 0
-    requests: int = 0
-    rows: int = 0
-    padded_rows: int = 0
-    failed: int = 0
-    expired: int = 0
-    refused_full: int = 0
-    refused_late: int = 0
-    wait_s: float = 0.0
-    predicted_wait_s: float = 0.0
-    busy_s: float = 0.0
-    user_once: int = 0
-    buckets: dict[str, int] = field(default_factory=dict)
-
-    def ran(self, bucket: int, rows: int) -> None:
-        """Notes a run of so many rows in a bucket."""
-        label = str(bucket)
-        self.padded_rows += bucket - rows
-        self.buckets[label] = self.buckets.get(label, 0) + 1
-
-
-def total(parts: Sequence[SessionStats]) -> SessionStats:
-    """The sum of what several sessions have done."""
-    whole = SessionStats()
-    for part in parts:
-        for f in fields(SessionStats):
-            if f.name != "buckets":
-                setattr(whole, f.name, getattr(whole, f.name) + getattr(part, f.name))
-        for bucket, runs in part.buckets.copy().items():
-            whole.buckets[bucket] = whole.buckets.get(bucket, 0) + runs
-    return whole
-
-
 @dataclass(slots=True, eq=False)
 class Running:
     """A batch while it is computed. tables: int64 [T, TABLE_FIELDS], remote rows stood in for. sparse_s to padded: of
     all its runs so far."""
 
-    version: Replica
+    replica: Replica
     state: State
     tables: NDArray[np.int64]
     buffers: Buffers
@@ -113,12 +72,12 @@ def note(
 
 
 class Session:
-    """One executor. number: of the reader's word that it pins with, for any version."""
+    """One executor. number: of the reader's word that it pins with, for any replica."""
 
     def __init__(self, number: int, clock: Clock) -> None:
         self.number = number
         self._clock = clock
-        # Weak: a version that is served no more is freed with its last batch, and its buffers with it.
+        # Weak: a replica that is asked no more is freed with its last batch, and its buffers with it.
         self.buffers: weakref.WeakKeyDictionary[Replica, Buffers] = weakref.WeakKeyDictionary()
         self.stats = SessionStats()
         # The batch that it is in, written by its group: 0 where there is none. wait_s: the mean wait of its requests.
@@ -130,16 +89,16 @@ class Session:
         if isinstance(batch[0], Part):
             self._run_part(batch[0])
             return
-        version = batch[0].version
+        replica = batch[0].replica
         rows = sum([work.rows for work in batch])
         try:
-            results = {n: np.empty((rows, c), np.float32) for n, c in version.outputs.items()}
-            state = version.pin(self.number)
+            results = {n: np.empty((rows, c), np.float32) for n, c in replica.outputs.items()}
+            state = replica.pin(self.number)
             try:
-                timing = self._compute(version, state, batch, rows, results, len(batch))
+                timing = self._compute(replica, state, batch, rows, results, len(batch))
                 generation = state.generation
             finally:
-                version.unpin(self.number)
+                replica.unpin(self.number)
         except Exception as error:
             if isinstance(error, NotReady) and len(batch) > 1:
                 # Rows that one request reads could not be had: the others are not to fail with it.
@@ -147,7 +106,7 @@ class Session:
                     self.run([work])
                 return
             self.stats.failed += len(batch)
-            self._buffers(version).block.fail(len(batch))
+            self._buffers(replica).block.fail(len(batch))
             reason = told(error)
             for work in batch:
                 answer(work.done, reason)
@@ -156,7 +115,7 @@ class Session:
         stats.batches += 1
         stats.requests += len(batch)
         stats.rows += rows
-        model = version.manifest.model
+        model = replica.manifest.model
         if len(batch) == 1:
             answer(batch[0].done, PredictReply(results, generation, model, timing))
             return
@@ -171,40 +130,40 @@ class Session:
         split, stats = part.split, self.stats
         try:
             if split.enter():
-                self._compute(part.version, split.state, [part], part.rows, split.results_of(part), 0)
+                self._compute(part.replica, split.state, [part], part.rows, split.results_of(part), 0)
                 stats.rows += part.rows
                 stats.batches += 1
         except Exception as error:
             split.fail(told(error))
             stats.failed += 1
-            self._buffers(part.version).block.fail(1)
+            self._buffers(part.replica).block.fail(1)
         if split.leave():
             stats.requests += 1
-            self._buffers(part.version).block.done(1)
+            self._buffers(part.replica).block.done(1)
 
-    def _buffers(self, version: Replica) -> Buffers:
-        buffers = self.buffers.get(version)
+    def _buffers(self, replica: Replica) -> Buffers:
+        buffers = self.buffers.get(replica)
         if buffers is None:
-            buffers = self.buffers[version] = version.lend()
+            buffers = self.buffers[replica] = replica.lend()
         return buffers
 
     def _compute(
-        self, version: Replica, state: State, works: Sequence[Work], rows: int, results: Outputs, requests: int
+        self, replica: Replica, state: State, works: Sequence[Work], rows: int, results: Outputs, requests: int
     ) -> Timing:
         """Scores of all rows of the works, one after another; notes what the batch was like. requests: those that this
         answers."""
         began_s = self._clock.now_s()
-        buffers = self._buffers(version)
+        buffers = self._buffers(replica)
         # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
         stand_in = None
-        if version.remote is not None:
-            stand_in = version.remote.stand_in(state.tables, state.epoch, *self._cut(works, 0, rows))
+        if replica.remote is not None:
+            stand_in = replica.remote.stand_in(state.tables, state.epoch, *self._cut(works, 0, rows))
         tables = state.tables if stand_in is None else stand_in.tables
-        batch = Running(version, state, tables, buffers, results)
-        if version.once is None:
+        batch = Running(replica, state, tables, buffers, results)
+        if replica.once is None:
             self._whole(batch, works, rows, 0)
         else:
-            self._by_way(batch, version.once, works, rows)
+            self._by_way(batch, replica.once, works, rows)
         sparse_s, dense_s = batch.sparse_s, batch.dense_s
         note(buffers.block, requests, rows, batch.padded, results, self.wait_s, sparse_s, dense_s)
         return Timing(began_s, self._clock.now_s(), sparse_s, dense_s, len(works), rows)
@@ -231,8 +190,8 @@ class Session:
 
     def _whole(self, batch: Running, works: Sequence[Work], rows: int, first: int) -> None:
         """All rows of the works, bucket by bucket, to the results from row `first` on; measures what they cost."""
-        version, state, tables, buffers = batch.version, batch.state, batch.tables, batch.buffers
-        costs, fill, now_s, stats = version.costs, version.plan.fill, self._clock.now_s, self.stats
+        replica, state, tables, buffers = batch.replica, batch.state, batch.tables, batch.buffers
+        costs, fill, now_s, stats = replica.costs, replica.plan.fill, self._clock.now_s, self.stats
         cover = costs.cover(rows)
         if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
             cover = costs.explore(rows)

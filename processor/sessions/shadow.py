@@ -27,12 +27,12 @@ from processor.columns import Column
 from processor.errors import FreshetError
 from processor.features.plan import Bound
 from processor.sessions.placement import Groups
-from processor.sessions.predictor import PredictRequest
 from processor.sessions.session import Session
-from processor.sessions.work import Done, Outputs, PredictReply, Work
+from processor.sessions.work import Done, Outputs, PredictReply, PredictRequest, Work
 from processor.versions.control import SHADOW_READER
 from processor.versions.replica import Replica
 from processor.watching.sketch import Block, Sketch, note_scores
+from processor.watching.stats import Compared
 
 log = logging.getLogger("freshet.shadow")
 
@@ -45,7 +45,8 @@ BUSY_INTERVAL_S = 0.05
 
 @dataclass(slots=True, eq=False)
 class Target:
-    """What scores copies. share: of the requests of its model. block: differences of scores, as if they were scores."""
+    """A model's shadow: what scores copies. share: of the requests of its model. block: differences of scores, as if
+    they were scores."""
 
     replica: Replica
     share: float
@@ -63,14 +64,6 @@ class Copy:
     outputs: Outputs
     rows: int
     due_s: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Compared:
-    """What a version has done as a shadow. differences: its scores less those that were answered."""
-
-    differences: Sketch
-    dropped: int
 
 
 class Shadow:
@@ -179,9 +172,7 @@ class Shadow:
                 target.block.fail(1)
                 continue
             done = _comparing(copy)
-            works.append(
-                Work(target.replica, bound.rows, bound.ids, None, version=target.replica, bound=bound, done=done)
-            )
+            works.append(Work(bound.rows, bound.ids, replica=target.replica, bound=bound, done=done))
         if works:
             self._session.run(works)
 
@@ -206,8 +197,8 @@ def _comparing(copy: Copy) -> Done:
 
 
 class Busy:
-    """Which share of the time a thread of this process has been on a core, or has waited for one, by the kernel's own
-    account. thread: native id. Where the kernel keeps none, nobody is ever busy."""
+    """The share of the time that a thread of this process has been on a core, or has waited for one, by the kernel's
+    own account. thread: native id. Where the kernel keeps none, nobody is ever busy."""
 
     def __init__(self, clock: Clock, read: Callable[[int], float | None] | None = None) -> None:
         """read: seconds of a thread so far."""

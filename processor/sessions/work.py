@@ -1,15 +1,17 @@
-"""What travels through a SessionGroup: a bound request in, a reply or an error out."""
+"""What travels through a Predictor and its SessionGroups: a request in, bound to a replica as work, a reply or an error
+out."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from processor.columns import Column
 from processor.errors import FreshetError
 from processor.features.plan import Bound
 from processor.generation import Generation
@@ -33,9 +35,25 @@ class Timing(NamedTuple):
     rows: int
 
 
+@dataclass(slots=True)
+class PredictRequest:
+    """What a client asks. inputs: by the manifest's names; rows of 1 are broadcast. version or label: which version,
+    else as traffic is routed. timeout_s: an answer later than that is worth nothing. caller: who asks, for the policy
+    "mod". key: requests of one are answered by one version of a split. request_id: the client's, or ""."""
+
+    model: str
+    inputs: Mapping[str, Column]
+    version: int | None = None
+    label: str | None = None
+    timeout_s: float | None = None
+    caller: int | None = None
+    key: bytes | None = None
+    request_id: str = ""
+
+
 class PredictReply(NamedTuple):
-    """outputs: float32 [rows, columns] by name, all of one generation. timing: of its batch; None where several
-    sessions have shared the request."""
+    """What a client is answered. outputs: float32 [rows, columns] by name, all of one generation. timing: of its batch;
+    None where several sessions have shared the request."""
 
     outputs: Outputs
     generation: Generation
@@ -48,9 +66,10 @@ Done = Callable[[PredictReply | FreshetError], None]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Work(Ticket):
-    """Rows of one bound request of one version, from row `first` on. caller: who asks, for the policy "mod"."""
+    """Rows of one bound request, from row `first` on. replica: what computes them. caller: who asks, for the policy
+    "mod"."""
 
-    version: Replica
+    replica: Replica
     bound: Bound
     done: Done
     caller: int | None = None

@@ -51,10 +51,6 @@ class Log:
         self._tail, self._fill = -1, SEGMENT_RECORDS
 
     @property
-    def live(self) -> int:
-        return int(self._live.sum())
-
-    @property
     def nbytes(self) -> int:
         return (self._opened - len(self._free)) * self._segment_nbytes
 

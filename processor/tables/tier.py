@@ -8,7 +8,7 @@ whatever the budget; rows that settle are held to what is left.
 
 Invariants
 - Readers never block and never lock, and a row is the same bits in every tier. Moving a row is: write its copy where
-  nothing points, then swing what held its old ref by one release store (kernels.tiers).
+  nothing points, then swing what held its old ref by one release store (kernels.movement).
 - A settled slot that copies a row of the file or a record of the log says so in meta, and is demoted by one store. One
   that is a delta's own row (meta says ABSENT) is written to the log first.
 - What a row has left, a slot or a segment of the log, is used again only after every reader has met a later flip.
@@ -16,7 +16,7 @@ Invariants
   segment to the tail, slice by slice, and then gives the segment up.
 - Crash-safe because nothing here has to survive: the log is a file without a name. What is served after a crash is
   built from the version and its deltas, as ever.
-- A full disk moves nothing: rows stay in memory, beyond the budget, and `full` counts how often.
+- A full disk moves nothing: rows stay in memory, beyond the budget, until there is room again.
 
 Which rows are hot: LFU. Training's frequencies choose the first (table file); then one lookup in SAMPLE is counted, of
 hot rows in a byte a slot, of cold rows through a ring that the keeper drains into a count-min sketch. A cold row takes
@@ -34,8 +34,7 @@ under Zipf-1.05, one in 2,400 comes twice).
 from __future__ import annotations
 
 import mmap
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,20 +68,14 @@ _NOBODY: Read = (np.empty(0, np.int64), np.empty(0, np.uint8))
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A snapshot. hot_rows, hot_rows_limit: settled rows in memory, and how many the budget allows beside the versions
-    that are there. hot_lookups, cold_lookups: since the start, from samples. log_rows: live records; log_nbytes: on
-    disk. full: moves to the log given up because the disk was full."""
+    """A tiered table's snapshot. hot_rows: settled rows in memory. hot_lookups, cold_lookups: since the start, from
+    samples. log_nbytes: on disk. compactions: segments of the log that were emptied."""
 
     hot_rows: int
-    hot_rows_limit: int
     hot_lookups: int
     cold_lookups: int
-    promoted: int
-    demoted: int
-    log_rows: int
     log_nbytes: int
     compactions: int
-    full: int
 
 
 def tier_fields(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
@@ -119,7 +112,7 @@ class Tier:
         self._hand = self._compacting = 0
         self._segment = -1
         self._wanted = _NOBODY
-        self._promoted = self._demoted = self._compactions = self._full = 0
+        self._compactions = 0
         self._dropped_s = -np.inf
 
     @property
@@ -140,15 +133,10 @@ class Tier:
     def tally(self) -> Tally:
         return Tally(
             hot_rows=self._hot,
-            hot_rows_limit=self.limit,
             hot_lookups=int(self._ring[2]),
             cold_lookups=int(self._ring[1]),
-            promoted=self._promoted,
-            demoted=self._demoted,
-            log_rows=self._log.live,
             log_nbytes=self._log.nbytes,
             compactions=self._compactions,
-            full=self._full,
         )
 
     def fill(self, table: Int64s, keys: Int64s, frequencies: NDArray[np.uint32]) -> None:
@@ -202,7 +190,6 @@ class Tier:
         used: int = tiers.promote(table, keys, counts, slots, self._keys, self._settled, self._hits)
         self._slots.free(slots[used:])
         self._hot += used
-        self._promoted += used
         return used
 
     def demote(self, table: Int64s, slots: Int64s, safe_flip: int) -> int:
@@ -217,7 +204,6 @@ class Tier:
         self._settled[done] = False
         self._slots.give_back(done, safe_flip)
         self._hot -= len(done)
-        self._demoted += len(done)
         return len(done)
 
     def _exchange(self, table: Int64s, read: Read, safe_flip: int) -> None:
@@ -265,7 +251,6 @@ class Tier:
             try:
                 first, count = self._log.place(len(keys) - at)
             except OSError:
-                self._full += 1
                 break
             tiers.record(table, keys[at : at + count], refs[at : at + count], first)
             self._log.commit(count)
@@ -307,29 +292,3 @@ class Tier:
             self._aged = samples
             self._hits[: self._slots.bump] >>= 1
             self._sketch >>= 1
-
-
-class Keeper(threading.Thread):
-    """Calls tend() until it is closed: again after `busy_interval_s` when that returned True, else `interval_s`."""
-
-    def __init__(
-        self,
-        tend: Callable[[], bool],
-        interval_s: float = 0.1,
-        busy_interval_s: float = 0.02,
-        name: str = "freshet-keeper",
-    ) -> None:
-        """tend: a slice of work; it takes the locks that it needs, and does not raise."""
-        super().__init__(name=name, daemon=True)
-        self._tend = tend
-        self._interval_s, self._busy_interval_s = interval_s, busy_interval_s
-        self._closing = threading.Event()
-
-    def run(self) -> None:
-        while not self._closing.wait(self._busy_interval_s if self._tend() else self._interval_s):
-            pass
-
-    def close(self) -> None:
-        """Returns when the slice that may be running has ended."""
-        self._closing.set()
-        self.join()

@@ -48,11 +48,12 @@ WORDS = 2048
 READERS = WORDS - 1
 """Readers of one process; the word after theirs is the process's own (Pins.ASKING)."""
 SHADOW_READER = READERS - 1
-"""Of the thread that scores shadow traffic (processor.sessions.shadow): no session and no split request has it."""
+"""The word of the thread that scores shadow traffic (processor.sessions.shadow): no session, no split request has
+it."""
 
 
 class Entry(NamedTuple):
-    """What a flip stands for."""
+    """A flip's entry: what it stands for."""
 
     epoch: int
     step: int
@@ -79,7 +80,7 @@ class Control:
 
     @property
     def flip(self) -> int:
-        """The one that is served."""
+        """The flip that is served."""
         return int(self.words[0])
 
     def entry(self, flip: int) -> Entry:

@@ -1,4 +1,4 @@
-"""The models of a repository and their one writer: what is loaded, changed and reported, whoever answers requests.
+"""The models of a repository and their one writer: what is loaded and changed, whoever answers requests.
 
 Changes run in the caller's thread under the model's lock and never block a request. Once a second a thread looks at
 what has been counted, over all processes that answer, and takes out canaries that are bad (look()).
@@ -10,7 +10,6 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,74 +20,22 @@ from processor.errors import BadInput, FreshetError, NotReady
 from processor.generation import Generation
 from processor.package.repository import FolderWatch, Repository
 from processor.package.version import VersionReader
-from processor.sessions.placement import GroupStats
-from processor.sessions.session import total
-from processor.sessions.shadow import Compared
 from processor.tables.budgets import Budgets
 from processor.tables.remote.reader import RemoteStats, RemoteTables
-from processor.tables.tier import Keeper, Tally
 from processor.versions.model import Applied, ServedModel
 from processor.versions.policy import ModelPolicy
-from processor.versions.replica import Readers
+from processor.versions.replica import Replicas
 from processor.versions.routes import VersionStatus, find
 from processor.versions.served import ServedVersion
-from processor.watching.histogram import Histogram
 from processor.watching.judge import Judge
-from processor.watching.sketch import Scores, Sketch
+from processor.watching.keeper import Keeper
+from processor.watching.sketch import Sketch
+from processor.watching.stats import Compared, GroupStats
 from processor.watching.trend import Trend
 
 log = logging.getLogger("freshet.host")
 
 LOOK_INTERVAL_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelStats:
-    """A snapshot of one model. requests to padded_rows are the sessions', over all models. published_at and
-    event_time (newest event learned): Unix seconds, of the served generation. deltas: seconds that each took to apply
-    ("apply"), from its publication ("publication") and from its newest event ("event") until it was served. remote: of
-    its tables in a row store. tiers: of its tables with a memory budget."""
-
-    model: str
-    generation: Generation
-    requests: int
-    rows: int
-    failed: int
-    batches: int
-    padded_rows: int
-    queue_rows: int
-    delta_count: int
-    delta_rows: int
-    last_apply_ms: float
-    last_freshness_s: float
-    published_at: float
-    event_time: float | None
-    lookups: int
-    misses: int
-    delta_nbytes: int = 0
-    deltas: Mapping[str, Histogram] = field(default_factory=dict)
-    remote: RemoteStats | None = None
-    tiers: dict[str, Tally] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class VersionStats:
-    """A snapshot of one loaded version. tables: lookups, and those answered by the default row, by table. outputs:
-    names of the sketch's outputs, in order. scores, drift: see Trend. out: why it has been taken out, or "". shadow:
-    what it has done as one."""
-
-    model: str
-    version: int
-    generation: Generation
-    sketch: Sketch
-    tables: Mapping[str, tuple[int, int]]
-    outputs: tuple[str, ...]
-    scores: tuple[Scores, ...]
-    drift: tuple[float, ...] | None
-    labels: tuple[str, ...]
-    share: float
-    out: str
-    shadow: Compared | None = None
 
 
 class ModelHost(ABC):
@@ -125,7 +72,7 @@ class ModelHost(ABC):
         self._expected = frozenset(models or ())
 
     @abstractmethod
-    def connect(self, version: ServedVersion) -> Readers:
+    def connect(self, version: ServedVersion) -> Replicas:
         """Who is to answer by a version; raises FreshetError when its executables cannot be served."""
 
     @abstractmethod
@@ -153,6 +100,10 @@ class ModelHost(ABC):
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
         """What a version read of remote tables; None if it has none."""
 
+    @abstractmethod
+    def info(self) -> dict[str, Any]:
+        """Everything a person would ask, JSON-able: versions, labels, generation, freshness, sessions, memory."""
+
     def close(self) -> None:
         """Later calls raise NotReady."""
         self._closed = True
@@ -164,6 +115,11 @@ class ModelHost(ABC):
 
     def models(self) -> list[str]:
         return sorted(self._models)
+
+    @property
+    def catalogue(self) -> Mapping[str, ServedModel]:
+        """Every model that is known, by name, whether it serves or not; replaced whole, never edited."""
+        return self._models
 
     def status(self, model: str) -> list[VersionStatus]:
         """Where each version of a model stands, newest first; raises NotFound."""
@@ -258,7 +214,7 @@ class ModelHost(ABC):
             routes = model.routes
             sketches = {number: self.sketch(version) for number, version in routes.served.items()}
             for number, sketch in sketches.items():
-                trend = trends[name, number] = self._trends.get((name, number)) or Trend()
+                trend = trends[name, number] = self.trend(name, number)
                 trend.look(now_s, routes.served[number].generation, sketch)
             baseline, *canaries = dict.fromkeys(routes.active().values()) or [0]
             for number in canaries:
@@ -269,76 +225,9 @@ class ModelHost(ABC):
                     model.take_out(number, f"{verdict.kind}: {verdict.reason}")
         self._judges, self._trends = judges, trends
 
-    def version_stats(self) -> list[VersionStats]:
-        """A snapshot of each loaded version."""
-        snapshots = []
-        for name, model in sorted(self._models.items()):
-            routes = model.routes
-            shares = routes.shares()
-            for number, version in sorted(routes.served.items()):
-                trend = self._trends.get((name, number)) or Trend()
-                counted = self.lookups(version).tolist()
-                out = routes.traffic.out.get(number)
-                snapshots.append(
-                    VersionStats(
-                        model=name,
-                        version=number,
-                        generation=version.generation,
-                        sketch=self.sketch(version),
-                        tables={t.name: (c[0], c[1]) for t, c in zip(version.manifest.tables, counted)},
-                        outputs=tuple(o.name for o in version.manifest.outputs),
-                        scores=trend.scores,
-                        drift=trend.drift,
-                        labels=tuple(sorted(label for label, v in routes.labels.items() if v == number)),
-                        share=shares.get(number, 0.0),
-                        out=out.reason if out else "",
-                        shadow=self.shadowed(version),
-                    )
-                )
-        return snapshots
-
-    def stats(self) -> list[ModelStats]:
-        """A snapshot for each model that serves."""
-        groups = self.group_stats().values()
-        done, queue_rows = total([group.work for group in groups]), sum(group.queue_rows for group in groups)
-        snapshots = []
-        for name, model in sorted(self._models.items()):
-            if not model.ready:
-                continue
-            version = model.pick()
-            lookups, misses = self.lookups(version).sum(axis=0).tolist()
-            snapshots.append(
-                ModelStats(
-                    model=name,
-                    generation=version.generation,
-                    requests=done.requests,
-                    rows=done.rows,
-                    failed=done.failed,
-                    batches=done.batches,
-                    padded_rows=done.padded_rows,
-                    queue_rows=queue_rows,
-                    delta_count=version.delta_count,
-                    delta_rows=version.delta_rows,
-                    last_apply_ms=version.last_apply_ms,
-                    last_freshness_s=version.last_freshness_s,
-                    published_at=version.published_at,
-                    event_time=version.event_time[1] if version.event_time else None,
-                    lookups=lookups,
-                    misses=misses,
-                    delta_nbytes=version.delta_nbytes,
-                    deltas={"apply": version.apply_s, "publication": version.age_s, "event": version.event_age_s},
-                    remote=self.remote_rows(version),
-                    tiers={name: tally for name, t in version.tables.items() if (tally := t.tier) is not None},
-                )
-            )
-        return snapshots
-
-    def info(self) -> dict[str, Any]:
-        """Everything a person would ask, JSON-able: versions, labels, generation, freshness, sessions, memory."""
-        return {
-            "ready": self.ready,
-            "models": {name: self._model_info(model) for name, model in sorted(self._models.items())},
-        }
+    def trend(self, model: str, version: int) -> Trend:
+        """How the scores of a version have moved, as of the last look()."""
+        return self._trends.get((model, version)) or Trend()
 
     def _model(self, name: str) -> ServedModel:
         if self._closed:
@@ -349,10 +238,10 @@ class ModelHost(ABC):
         policy = self._policies.get(name)
         return ServedModel(name, self._repository, self._load_version, self.connect, self._clock, self.rerouted, policy)
 
-    def _load_version(self, reader: VersionReader) -> ServedVersion:
+    def _load_version(self, files: VersionReader) -> ServedVersion:
         # Asked before the version's files are: a store that is not ready costs no verification.
-        remote = [t.table for t in self._remote.stored(reader.manifest)] if self._remote else []
-        return ServedVersion(reader, self._undo_depth, self._clock, self._processes, remote, self._budgets)
+        remote = [t.table for t in self._remote.stored(files.manifest)] if self._remote else []
+        return ServedVersion(files, self._undo_depth, self._clock, self._processes, remote, self._budgets)
 
     def _start_keepers(self) -> None:
         self._keepers = [Keeper(self._look, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-guard")]
@@ -382,35 +271,3 @@ class ModelHost(ABC):
                 except FreshetError as error:
                     log.warning("tables of %s could not be tended: %s", model.name, error)
         return busy
-
-    def _model_info(self, model: ServedModel) -> dict[str, Any]:
-        now = self._clock.unix_s()
-        served = {}
-        for number, version in sorted(model.served.items()):
-            remote = self.remote_rows(version)
-            served[str(number)] = {
-                "generation": str(version.generation),
-                "published_at": version.published_at,
-                "age_s": max(0.0, now - version.published_at),
-                "event_time": version.event_time[1] if version.event_time else None,
-                "last_freshness_s": version.last_freshness_s,
-                "last_apply_ms": version.last_apply_ms,
-                "delta_count": version.delta_count,
-                "delta_rows": version.delta_rows,
-                "memory": version.memory(),
-                "tables": {name: {"rows": t.rows, "dim": t.spec.dim} for name, t in version.tables.items()},
-                "remote": asdict(remote) if remote else None,
-                "buckets": {str(b): round(s * 1e6, 1) for b, s in version.readers.cost.items()},
-            }
-        generation = str(model.pick().generation) if model.ready else None
-        routes = model.routes
-        return {
-            "generation": generation,
-            "labels": dict(model.labels),
-            "policy": model.policy.to_json(),
-            "shares": {str(version): share for version, share in sorted(routes.shares().items())},
-            "shadow": routes.shadow.manifest.version if routes.shadow else None,
-            "out": {str(version): asdict(out) for version, out in sorted(routes.traffic.out.items())},
-            "versions": [asdict(s) for s in model.status()],
-            "served": served,
-        }

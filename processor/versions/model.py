@@ -29,7 +29,7 @@ from processor.package.delta import Delta, parse_delta, read_delta
 from processor.package.repository import FolderWatch, Repository, check_name
 from processor.package.version import MANIFEST, VersionReader
 from processor.versions.policy import ModelPolicy
-from processor.versions.replica import Readers
+from processor.versions.replica import Replicas
 from processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
 from processor.versions.served import ServedVersion
 from processor.versions.traffic import Out, Split, Traffic
@@ -44,7 +44,7 @@ Identity = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What applying a delta did; apply_ms: from the verified file until every session serves it."""
+    """An applied delta, and what it did. apply_ms: from the verified file until every session serves it."""
 
     model: str
     generation: Generation
@@ -61,7 +61,7 @@ class ServedModel:
         name: str,
         repository: Repository,
         load: Callable[[VersionReader], ServedVersion],
-        connect: Callable[[ServedVersion], Readers],
+        connect: Callable[[ServedVersion], Replicas],
         clock: Clock,
         changed: Callable[[], None] = lambda: None,
         policy: ModelPolicy | None = None,
@@ -121,7 +121,7 @@ class ServedModel:
             if self._folder.changed():
                 events += self._poll_versions()
             for number, version in sorted(self.served.items()):
-                watch = self._deltas.setdefault(number, FolderWatch(version.reader.deltas))
+                watch = self._deltas.setdefault(number, FolderWatch(version.files.deltas))
                 if watch.changed():
                     events += self._catch_up(version)
             return events

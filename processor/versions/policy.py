@@ -59,7 +59,7 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
-    """See above. given: the keys that somebody has written."""
+    """An operator's wishes for a model. given: the keys that somebody has written."""
 
     versions: VersionPolicy = field(default_factory=VersionPolicy)
     labels: Mapping[str, int] = field(default_factory=dict)

@@ -35,7 +35,6 @@ from processor.backends.cuda import allocator
 from processor.backends.opening import Package, open_programs
 from processor.clock import Clock
 from processor.cores import on
-from processor.features.boundary import Boundary
 from processor.features.plan import SparsePlan, blank_inputs
 from processor.features.stage import load_stage
 from processor.generation import Generation
@@ -66,16 +65,16 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """What the writer offers its readers; number: never used for another. arrays: per table, the buffers that its
-    kernels walk (table.descriptor). dense: every dense tensor; the same object as long as none has changed."""
+    """A frame, as the writer offers it to its replicas. number: never used for another. arrays: per table, the buffers
+    that its kernels walk (table.descriptor). dense: every dense tensor; the same object as long as none has changed."""
 
     number: int
     arrays: tuple[Arrays, ...]
     dense: Dense
 
 
-class Readers(Protocol):
-    """Whoever answers requests by a version, as its writer sees them."""
+class Replicas(Protocol):
+    """A version's replicas, in whichever processes, as its writer sees them."""
 
     def prepare(self, frame: Frame) -> None:
         """Returns when the frame can be served by all of them; raises why it cannot. Nothing is served by it yet."""
@@ -120,7 +119,7 @@ class Replica:
 
     def __init__(
         self,
-        reader: Package,
+        files: Package,
         control: Control,
         process: int,
         threads: int,
@@ -136,12 +135,11 @@ class Replica:
         runs: how many buffers are to be ready, warm before anybody is sent here, and how many runs of an executable may
         be under way at once.
         """
-        self.manifest: Manifest = reader.manifest
+        self.manifest: Manifest = files.manifest
         spec = self.manifest.stage
-        self.plan = SparsePlan(self.manifest, load_stage(self.manifest, reader.file(spec.file)) if spec else None)
+        self.plan = SparsePlan(self.manifest, load_stage(self.manifest, files.file(spec.file)) if spec else None)
         self.remote = remote.open(self.manifest, self.plan) if remote else None
-        self.boundary = Boundary.of(self.manifest)
-        self.outputs = self.boundary.outputs
+        self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         divided = division(self.manifest)
         self.once = UserOnce(divided, self.plan) if divided else None
         self.costs = CostTable({1: 1.0})
@@ -155,13 +153,13 @@ class Replica:
         self._newest: State | None = None
         self._dense: Dense | None = None
         self._executables: dict[str, dict[int, Executable]] = {}
-        widths: dict[str, tuple[int, Mapping[str, int]]] = {WHOLE: (self.boundary.width, self.outputs)}
+        widths: dict[str, tuple[int, Mapping[str, int]]] = {WHOLE: (self.manifest.width, self.outputs)}
         if self.once is not None:
             widths |= {role: (part.width, part.outputs) for role, part in self.once.parts.items()}
         # A backend's own threads inherit the cores of the thread that starts them.
         with on(cpus):
             opened = {
-                role: open_programs(reader, width, outputs, threads, runs, role=role)
+                role: open_programs(files, width, outputs, threads, runs, role=role)
                 for role, (width, outputs) in widths.items()
             }
         self._ends = {role: Ends(*widths[role], max(part.chosen)) for role, part in opened.items()}
@@ -170,7 +168,7 @@ class Replica:
         self._programs: dict[str, list[Program]] = {role: part.programs for role, part in opened.items()}
         self._known_cost = opened[WHOLE].cost(threads)
         recorded = WARMUP in self.manifest.files
-        self._recorded = parse_warmup(reader.file(WARMUP), self.manifest.inputs) if recorded else []
+        self._recorded = parse_warmup(files.file(WARMUP), self.manifest.inputs) if recorded else []
 
     @property
     def cost(self) -> Mapping[int, float]:
@@ -178,12 +176,12 @@ class Replica:
 
     @property
     def flip(self) -> int:
-        """The one that is served now; without a pin, good for no more than telling whether another one is."""
+        """The flip that is served now; without a pin, good for no more than telling whether another one is."""
         return self._control.flip
 
     @property
     def generation(self) -> Generation:
-        """The one that is served now."""
+        """The generation that is served now."""
         with self._asking, self.pinned(Pins.ASKING) as state:
             return state.generation
 
@@ -213,7 +211,7 @@ class Replica:
         self._frames = self._frames | {frame.number: Prepared(matrix, self._executables, keep)}
 
     def forget(self, frame: int) -> None:
-        """See Readers.forget."""
+        """See Replicas.forget."""
         self._frames = {number: prepared for number, prepared in self._frames.items() if number >= frame}
         # It may be of a frame that is gone, and of a process that nobody asks it would be kept for good.
         self._newest = None

@@ -21,7 +21,7 @@ _turns = new_turns()
 
 
 class Served(Protocol):
-    """What routes lead to."""
+    """A version, as routes that lead to it see it."""
 
     @property
     def manifest(self) -> Manifest: ...
@@ -42,7 +42,7 @@ class VersionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Routes(Generic[S]):
-    """One model's. served: what answers, by version. labels: version by label. states: every version known.
+    """A model's routes. served: what answers, by version. labels: version by label. states: every version known.
     default, table, shadow: what the traffic comes to with what is served; None where there is none."""
 
     model: str

@@ -54,18 +54,18 @@ from processor.tables.budgets import Budgets
 from processor.tables.remote.remote_table import RemoteTable
 from processor.tables.table import ServedTable, Versions
 from processor.versions.control import Control, Entry
-from processor.versions.replica import Arrays, Dense, Frame, Readers
+from processor.versions.replica import Arrays, Dense, Frame, Replicas
 from processor.watching.histogram import LONG_S, SHORT_S, Histogram
 
 FIRST_LOOK_S, LAST_LOOK_S, LOOK_PART = 0.0001, 0.002, 1 / 8
 GRACE_TIMEOUT_S = 60.0
 FLIPS = 2
-"""Of one change, at most."""
+"""Flips of one change, at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """What one flip publishes."""
+    """A change of a version: what one flip publishes."""
 
     flip: int
     epoch: int
@@ -75,7 +75,7 @@ class Change:
 
 @dataclass(slots=True)
 class Undo:
-    """What it takes to go back over one delta."""
+    """An entry of the undo log: what it takes to go back over one delta."""
 
     epoch: int
     versions: dict[str, Versions]
@@ -86,11 +86,11 @@ class Undo:
 
 
 class ServedVersion:
-    """One version in memory, moved along its chain of deltas by one writer; read through `readers` once open."""
+    """One version in memory, moved along its chain of deltas by one writer; read through `replicas` once open."""
 
     def __init__(
         self,
-        reader: VersionReader,
+        files: VersionReader,
         undo_depth: int,
         clock: Clock,
         processes: int = 1,
@@ -100,20 +100,20 @@ class ServedVersion:
         """Loads and verifies the version; raises FreshetError when it cannot be served. Deltas may be applied before
         open(). processes: how many may read it. remote: tables whose rows are in a row store, which vouches for their
         checksum; their files are not opened. budgets: memory for the rows of tables, which tend() keeps."""
-        self.manifest: Manifest = reader.manifest
-        self.reader = reader
+        self.manifest: Manifest = files.manifest
+        self.files = files
         self.lock = threading.RLock()
         self.control = Control.reserve(processes)
         self._clock = clock
-        self._readers: Readers | None = None
+        self._replicas: Replicas | None = None
         self._closed = False
         # Executables are verified by who loads them: one that is damaged may have another to replace it.
         elsewhere = {table_file(name) for name in remote} | executable_files(self.manifest)
-        reader.verify(self.manifest.files.keys() - elsewhere)
+        files.verify(self.manifest.files.keys() - elsewhere)
         self.tables: dict[str, ServedTable] = {
             t.name: RemoteTable(t) if t.name in remote else self._open(t, budgets) for t in self.manifest.tables
         }
-        self.dense: Dense = reader.dense()
+        self.dense: Dense = files.dense()
         self.chain = Chain(self.manifest.model, self.manifest.version, undo_depth)
         self._undo: list[Undo] = []
         self._epoch = 0
@@ -129,7 +129,7 @@ class ServedVersion:
         self._frames = self._forgotten = 0
 
     def _open(self, spec: Table, budgets: Budgets | None) -> ServedTable:
-        arrays = self.reader.tensors(table_file(spec.name))
+        arrays = self.files.tensors(table_file(spec.name))
         if budgets is None or not (nbytes := budgets.of(self.manifest.model, spec.name)):
             return ServedTable(spec, arrays)
         return ServedTable(spec, arrays, budget_nbytes=nbytes, scratch=budgets.scratch)
@@ -139,24 +139,24 @@ class ServedVersion:
         return self.change.generation
 
     @property
-    def readers(self) -> Readers:
+    def replicas(self) -> Replicas:
         """Who answers requests by this version; raises NotReady before open()."""
-        if self._readers is None:
+        if self._replicas is None:
             raise NotReady(f"version {self.manifest.version} of model {self.manifest.model!r} is not open")
-        return self._readers
+        return self._replicas
 
-    def open(self, readers: Readers) -> None:
+    def open(self, replicas: Replicas) -> None:
         """Lets these read the version from now on, at the step that it stands at."""
         with self.lock:
-            readers.prepare(self.change.frame)
-            self._readers = readers
+            replicas.prepare(self.change.frame)
+            self._replicas = replicas
 
     def close(self) -> None:
         """The version is served no more; requests that hold it are still answered."""
         with self.lock:
             self._closed = True
-            if self._readers is not None:
-                self._readers.close()
+            if self._replicas is not None:
+                self._replicas.close()
 
     def check(self, delta: Delta) -> None:
         """Raises BadInput or Conflict unless the delta continues this version's chain and fits its shapes."""
@@ -304,8 +304,8 @@ class ServedVersion:
         return Change(self.change.flip + 1, epoch, generation, frame)
 
     def _prepare(self, change: Change) -> None:
-        if self._readers is not None and change.frame is not self.change.frame:
-            self._readers.prepare(change.frame)
+        if self._replicas is not None and change.frame is not self.change.frame:
+            self._replicas.prepare(change.frame)
 
     def _wait_room(self) -> None:
         """Returns when the control words have room for all flips of one change. A reader that was descheduled between
@@ -321,8 +321,8 @@ class ServedVersion:
         """Returns when no session is pinned to a state older than the one that is served."""
         flip, frame = self.change.flip, self.change.frame.number
         self._wait(lambda: self.control.oldest_pin() >= flip)
-        if self._readers is not None and self._forgotten < frame:
-            self._readers.forget(frame)
+        if self._replicas is not None and self._forgotten < frame:
+            self._replicas.forget(frame)
             self._forgotten = frame
 
     def _wait(self, reached: Callable[[], bool]) -> None:

@@ -40,8 +40,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """labels: the baseline first. Segment i is buckets [ends[i - 1], ends[i]) and belongs to owners[i]; the last end is
-    2^32, and no two neighbours have one owner. salt: of sticky keys."""
+    """A split of traffic. labels: the baseline first. Segment i is buckets [ends[i - 1], ends[i]) and belongs to
+    owners[i]; the last end is 2^32, and no two neighbours have one owner. salt: of sticky keys."""
 
     labels: tuple[str, ...]
     ends: tuple[int, ...]

@@ -1,6 +1,6 @@
 """What a version's batches were like, as counts and sums that add up over sessions and processes. Values.
 
-A Sketch is the sum of the blocks that sessions write (kernels.sketch); of two of one version, taken one after the
+A Sketch is the sum of the blocks that sessions write (kernels.counting); of two of one version, taken one after the
 other, the difference is what happened between them. Scores is one output of it: a histogram fine enough for means,
 quantiles (within a sixteenth of an octave) and comparisons.
 """
@@ -57,7 +57,7 @@ class Scores:
 
     @classmethod
     def of(cls, scores: NDArray[np.float32]) -> Scores:
-        """Of an array, whatever its shape."""
+        """The scores of an array, whatever its shape."""
         block = Block(1)
         flat = np.ascontiguousarray(scores, np.float32).reshape(-1)
         note_scores(block.counts_address, block.sums_address, 0, flat.ctypes.data, flat.size)
@@ -101,7 +101,8 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """counts, sums: as kernels.sketch lays them out, summed over blocks."""
+    """What has been counted of a version's batches. counts, sums: as kernels.counting lays them out, summed over
+    blocks."""
 
     counts: NDArray[np.int64]
     sums: NDArray[np.float64]

@@ -14,8 +14,8 @@ MIN_SCORES = 1000
 
 
 class Trend:
-    """One version's. scores: by output, of the last full window, or what there is of the first. drift: Scores.shift()
-    of each output, this generation against the one before; None until both have been seen."""
+    """The trend of one version's scores. scores: by output, of the last full window, or what there is of the first.
+    drift: Scores.shift() of each output, this generation against the one before; None until both have been seen."""
 
     def __init__(self) -> None:
         self.scores: tuple[Scores, ...] = ()

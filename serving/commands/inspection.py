@@ -13,7 +13,6 @@ from processor.package.delta import read_delta
 from processor.package.manifest import Executable, Input
 from processor.package.repository import Repository
 from processor.package.roles import WHOLE
-from processor.package.version import VersionReader
 
 
 def describe_repository(root: str, model: str | None, version: int | None, verify: bool) -> None:
@@ -29,7 +28,7 @@ def describe_repository(root: str, model: str | None, version: int | None, verif
 def describe_deltas(root: str, model: str, version: int | None) -> None:
     """Prints every delta of a version, verified; a broken one is named and the rest still listed."""
     repository = Repository(root)
-    number = _version(repository, model, version)
+    number = repository.version(model, version).manifest.version
     table = Table("generation", "parent", "rows", "removed", "dense", "events", "published", "bytes")
     for file in repository.deltas(model, number):
         try:
@@ -50,20 +49,12 @@ def describe_deltas(root: str, model: str, version: int | None) -> None:
     Console().print(table)
 
 
-def _version(repository: Repository, model: str, version: int | None) -> int:
-    versions = repository.versions(model)
-    if not versions or (version is not None and version not in versions):
-        wanted = "" if version is None else f" version {version}"
-        raise NotFound(f"model {model[:64]!r}{wanted} is not in the repository")
-    return version if version is not None else versions[-1]
-
-
 def _describe(repository: Repository, model: str, version: int | None, verify: bool) -> None:
-    number = _version(repository, model, version)
-    reader = VersionReader(repository.folder(model, number))
+    files = repository.version(model, version)
     if verify:
-        reader.verify()
-    manifest = reader.manifest
+        files.verify()
+    manifest = files.manifest
+    number = manifest.version
     nbytes = sum(f.nbytes for f in manifest.files.values())
     deltas = repository.deltas(model, number)
     console = Console()

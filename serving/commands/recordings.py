@@ -20,20 +20,12 @@ def recordings_warmup(
     requests: Annotated[int, typer.Option(min=1, max=MAX_REQUESTS, help="How many, spread over the files.")] = 256,
 ) -> None:
     """Puts recorded requests into a version, which is warmed with them whenever it is loaded."""
-    from processor.errors import NotFound
     from processor.package.repository import Repository
-    from processor.package.version import VersionReader, add_file
+    from processor.package.version import add_file
     from processor.package.warmup import WARMUP, dump_warmup
     from serving.telemetry.recorder import read_requests
 
-    found = Repository(repository)
-    versions = found.versions(model)
-    if not versions or (version is not None and version not in versions):
-        raise NotFound(
-            f"model {model[:64]!r}{'' if version is None else f' version {version}'} is not in the repository"
-        )
-    number = versions[-1] if version is None else version
-    folder = found.folder(model, number)
-    chosen = read_requests(recordings, model, VersionReader(folder).manifest.inputs, requests)
-    add_file(folder, WARMUP, dump_warmup(chosen))
-    print(f"{model} {number}: {len(chosen)} requests to warm up with")
+    files = Repository(repository).version(model, version)
+    chosen = read_requests(recordings, model, files.manifest.inputs, requests)
+    add_file(files.folder, WARMUP, dump_warmup(chosen))
+    print(f"{model} {files.manifest.version}: {len(chosen)} requests to warm up with")

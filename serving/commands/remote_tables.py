@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from processor.errors import BadInput, NotFound
+from processor.errors import BadInput
 
 if TYPE_CHECKING:
     from processor.package.version import VersionReader
@@ -87,11 +87,5 @@ def tables_drop(
 
 def _reader(root: str, model: str, version: int | None) -> VersionReader:
     from processor.package.repository import Repository
-    from processor.package.version import VersionReader
 
-    repository = Repository(root)
-    versions = repository.versions(model)
-    if not versions or (version is not None and version not in versions):
-        wanted = "" if version is None else f" version {version}"
-        raise NotFound(f"model {model[:64]!r}{wanted} is not in the repository")
-    return VersionReader(repository.folder(model, versions[-1] if version is None else version))
+    return Repository(root).version(model, version)

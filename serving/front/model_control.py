@@ -19,11 +19,10 @@ from typing import Any
 
 from processor.errors import BadInput, FreshetError, NotFound
 from processor.package.repository import Repository
-from processor.sessions.placement import GroupStats
-from processor.sessions.session import SessionStats
 from processor.versions.host import ModelHost
 from processor.versions.policy import VersionPolicy
 from processor.versions.routes import AVAILABLE
+from processor.watching.stats import GroupStats, SessionStats
 from serving.codecs.wire import show
 from serving.telemetry.triton_statistics import Snapshot, document
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -17,14 +17,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from processor.errors import FreshetError
+from processor.overview import model_stats, version_stats
+from processor.tables.tier import Tally
+from processor.watching.stats import GroupStats, ModelStats, SessionStats
 from serving.lifecycle import Lifecycle
 from serving.telemetry.version_metrics import buckets, version_families
-
-if TYPE_CHECKING:
-    from processor.engine import ModelStats
-    from processor.sessions.placement import GroupStats
-    from processor.sessions.session import SessionStats
-    from processor.tables.tier import Tally
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 # Seconds; two or three buckets an octave where a CTR request lives, wider above.
@@ -38,7 +35,7 @@ STAGE_BOUNDS_S = tuple(round(2e-6 * 2 ** (n / 2), 8) for n in range(30))
 
 SORT_EVERY = 512
 
-Value = Callable[["ModelStats"], float | None]
+Value = Callable[[ModelStats], float | None]
 
 # name, help, value of one model
 COUNTERS: tuple[tuple[str, str, Value], ...] = (
@@ -97,8 +94,7 @@ GAUGES: tuple[tuple[str, str, Value], ...] = (
         lambda s: s.published_at,
     ),
 )
-# name, help, value of one group of sessions
-# Of tables with a memory budget.
+# name, help, value of one table with a memory budget
 TIER_COUNTERS: tuple[tuple[str, str, Callable[[Tally], int]], ...] = (
     ("freshet_table_hot_lookups", "Lookups answered from memory.", lambda t: t.hot_lookups),
     ("freshet_table_cold_lookups", "Lookups answered from disk.", lambda t: t.cold_lookups),
@@ -108,6 +104,7 @@ TIER_GAUGES: tuple[tuple[str, str, Callable[[Tally], int]], ...] = (
     ("freshet_table_hot_rows", "Rows in memory.", lambda t: t.hot_rows),
     ("freshet_table_log_bytes", "Disk taken by cold rows that deltas changed.", lambda t: t.log_nbytes),
 )
+# name, help, value of one group of sessions
 SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] = (
     ("freshet_session_requests", "Requests computed by the sessions.", lambda s: s.requests),
     ("freshet_session_rows", "Candidate rows computed.", lambda s: s.rows),
@@ -250,7 +247,7 @@ class Counts:
 
 
 class Metrics(Collector):
-    """Turns Counts and ModelHost.stats() into metric families when scraped."""
+    """Turns Counts and the processor's snapshots into metric families when scraped."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
@@ -296,7 +293,7 @@ class Metrics(Collector):
     def _model_families(self) -> Iterator[Metric]:
         try:
             processor = self._lifecycle.processor()
-            stats, groups, versions = processor.stats(), processor.group_stats(), processor.version_stats()
+            stats, groups, versions = model_stats(processor), processor.group_stats(), version_stats(processor)
         except FreshetError:
             # Loading or closed: the server's own counts are still worth reading.
             return

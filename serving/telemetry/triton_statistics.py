@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from processor.sessions.placement import GroupStats
+from processor.watching.stats import GroupStats
 
 SUCCESSES, SUCCESS_NS, ROWS, FAILURES, FAIL_NS = range(5)
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from processor.watching.sketch import ROW_BOUNDS, STAGES, TIME_BOUNDS_S
-
-if TYPE_CHECKING:
-    from processor.versions.host import VersionStats
+from processor.watching.stats import VersionStats
 
 LABELS = ("model", "version")
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)

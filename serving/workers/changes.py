@@ -179,7 +179,7 @@ class Receiver:
         self._dense: dict[str, NDArray[np.float32]] = {}
 
     def prepare(self, message: Message, unpacker: Unpacker) -> None:
-        """See Readers.prepare; raises why the replica cannot serve the frame."""
+        """See Replicas.prepare; raises why the replica cannot serve the frame."""
         new: Iterable[tuple[int, Packed]] = message["new"]
         arrays = self._arrays | {number: unpacker.unpack(packed) for number, packed in new}
         numbers = message["dense"]

@@ -7,7 +7,7 @@ A FleetHost is a ModelHost that answers nothing itself: connect() gives a versio
   is gone counts as gone: it is buried, so certainly dead, before the store is made. A flip over the frame that is there
   asks nobody: all of it is in the control words.
 - A worker that misses a frame. A new process joins first, then gets every version that was there, each under that
-  version's lock at the frame that it stands on; versions that come later count it among their readers from the start.
+  version's lock at the frame that it stands on; versions that come later count it among their replicas from the start.
   Routes come last, connections after them. Flips that are made meanwhile it reads like any other.
 - A worker that is sent to a version it does not have. Routes name a version after it was prepared everywhere, and a
   version is closed in the workers after no routes name it: both on one channel, in that order.
@@ -35,14 +35,13 @@ from numpy.typing import NDArray
 
 from processor.clock import Clock, SystemClock
 from processor.errors import BadInput, FreshetError, NotReady
-from processor.sessions.placement import GroupStats
-from processor.sessions.session import SessionStats
-from processor.sessions.shadow import Compared
+from processor.overview import describe
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.versions.host import ModelHost
 from processor.versions.replica import Frame
 from processor.versions.served import ServedVersion
 from processor.watching.sketch import Sketch
+from processor.watching.stats import Compared, GroupStats, SessionStats
 from serving.front.model_control import Act, nothing_to_control
 from serving.serve_config import ServeConfig
 from serving.workers.changes import Outgoing, Sender
@@ -82,7 +81,7 @@ class FleetHost(ModelHost):
         self._fleet = fleet
         self._registry = threading.Lock()
         self._joined: tuple[WorkerProcess, ...] = ()
-        self._readers: dict[int, FleetReaders] = {}
+        self._replicas: dict[int, FleetReplicas] = {}
         self._keys = itertools.count(1)
         self._publishing = threading.RLock()
         self._loaded = self._draining = False
@@ -94,10 +93,10 @@ class FleetHost(ModelHost):
 
     # What a ModelHost leaves open.
 
-    def connect(self, version: ServedVersion) -> FleetReaders:
+    def connect(self, version: ServedVersion) -> FleetReplicas:
         """See ModelHost.connect: every worker there is, and every one to come."""
         self._fleet.wait_complete()
-        return FleetReaders(self, next(self._keys), version)
+        return FleetReplicas(self, next(self._keys), version)
 
     def group_stats(self) -> dict[str, GroupStats]:
         """See ModelHost.group_stats: as last reported."""
@@ -138,9 +137,9 @@ class FleetHost(ModelHost):
 
     def _reported(self, what: str, version: ServedVersion) -> Any:
         """What all processes have counted of a version; None for nothing."""
-        readers = version.readers
-        assert isinstance(readers, FleetReaders), "connect() made them"
-        return self.totals.counted(what, str(readers.key))
+        replicas = version.replicas
+        assert isinstance(replicas, FleetReplicas), "connect() made them"
+        return self.totals.counted(what, str(replicas.key))
 
     def rerouted(self) -> None:
         """See ModelHost.rerouted: every worker has the new routes when this returns."""
@@ -174,7 +173,12 @@ class FleetHost(ModelHost):
             for name, group in self.group_stats().items()
         }
         sessions = sum(group["sessions"] for group in groups.values())
-        return {"workers": self.workers(), "sessions": sessions, "groups": groups, **super().info()}
+        return {
+            "workers": self.workers(),
+            "sessions": sessions,
+            "groups": groups,
+            **describe(self, self._clock.unix_s()),
+        }
 
     def workers(self) -> list[dict[str, Any]]:
         """Each worker's process, connections and restarts."""
@@ -197,9 +201,9 @@ class FleetHost(ModelHost):
         """See fleet.Owner."""
         with self._registry:
             self._joined = (*self._joined, worker)
-            there = list(self._readers.values())
-        for readers in there:
-            readers.bring(worker)
+            there = list(self._replicas.values())
+        for replicas in there:
+            replicas.bring(worker)
         with self._publishing:
             worker.ask("routes", self._routes()).result(ANSWER_TIMEOUT_S)
             self._fleet.offer(worker)
@@ -210,9 +214,9 @@ class FleetHost(ModelHost):
         """See fleet.Owner."""
         with self._registry:
             self._joined = tuple(w for w in self._joined if w is not worker)
-            readers = list(self._readers.values())
-        for each in readers:
-            each.buried(worker)
+            there = list(self._replicas.values())
+        for replicas in there:
+            replicas.buried(worker)
         self.totals.buried(worker.slot)
 
     def heard(self, worker: WorkerProcess, message: Message) -> None:
@@ -257,23 +261,23 @@ class FleetHost(ModelHost):
         with contextlib.suppress(Gone):
             worker.tell("reply", answer)
 
-    # What readers need.
+    # What its replicas need.
 
-    def register(self, readers: FleetReaders) -> tuple[WorkerProcess, ...]:
+    def register(self, replicas: FleetReplicas) -> tuple[WorkerProcess, ...]:
         """Notes a version that is about to be opened; returns the workers that are to open it now. Raises NotReady."""
         give_up_s = time.monotonic() + ABSENCE_TIMEOUT_S
         while True:
             with self._registry:
                 if self._joined:
-                    self._readers[readers.key] = readers
+                    self._replicas[replicas.key] = replicas
                     return self._joined
             if time.monotonic() > give_up_s:
                 raise NotReady("workers: no process is up; try again")
             time.sleep(ABSENCE_POLL_S)
 
-    def unregister(self, readers: FleetReaders) -> None:
+    def unregister(self, replicas: FleetReplicas) -> None:
         with self._registry:
-            self._readers.pop(readers.key, None)
+            self._replicas.pop(replicas.key, None)
 
     def bury(self, worker: WorkerProcess) -> None:
         self._fleet.bury(worker)
@@ -293,7 +297,7 @@ class FleetHost(ModelHost):
         models = {}
         for name, model in self._models.items():
             routes = model.routes
-            served = {str(n): v.readers.key for n, v in routes.served.items() if isinstance(v.readers, FleetReaders)}
+            served = {str(n): v.replicas.key for n, v in routes.served.items() if isinstance(v.replicas, FleetReplicas)}
             states = [[s.version, s.state, s.error] for s in routes.states.values()]
             traffic = routes.traffic.to_json()
             models[name] = {"served": served, "labels": dict(routes.labels), "states": states, "traffic": traffic}
@@ -301,21 +305,21 @@ class FleetHost(ModelHost):
         return {"models": models, **flags}
 
 
-class FleetReaders:
-    """processor.versions.replica.Readers: a version's replicas in all workers. Methods run under the version's lock,
+class FleetReplicas:
+    """processor.versions.replica.Replicas: a version's replicas in all workers. Methods run under the version's lock,
     but for buried() and cost."""
 
     def __init__(self, host: FleetHost, key: int, version: ServedVersion) -> None:
         """key: what workers know the version by."""
         self.key, self.version = key, version
         self._host = host
-        self._sender = Sender(version.reader, version.control)
+        self._sender = Sender(version.files, version.control)
         self._held: dict[WorkerProcess, frozenset[int]] = {}
         self._settled: Outgoing | None = None
 
     @property
     def cost(self) -> Mapping[int, float]:
-        """See Readers.cost: as last reported, the mean over the workers."""
+        """See Replicas.cost: as last reported, the mean over the workers."""
         found: dict[int, list[float]] = {}
         for gauges in self._host.totals.gauges().values():
             for bucket, cost in gauges["costs"].get(str(self.key), []):
@@ -323,18 +327,18 @@ class FleetReaders:
         return {bucket: sum(costs) / len(costs) for bucket, costs in sorted(found.items())}
 
     def prepare(self, frame: Frame) -> None:
-        """See Readers.prepare; raises NotReady when there is no worker at all."""
+        """See Replicas.prepare; raises NotReady when there is no worker at all."""
         if self._settled is None:
             self._open(frame)
             return
         self._offer(self._sender.number(frame), list(self._held))
 
     def forget(self, frame: int) -> None:
-        """See Readers.forget."""
+        """See Replicas.forget."""
         self._tell("forget", {"frame": frame})
 
     def close(self) -> None:
-        """See Readers.close."""
+        """See Replicas.close."""
         self._host.unregister(self)
         self._tell("close", {})
         self._held, self._settled = {}, None

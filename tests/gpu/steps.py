@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from compiler.imports.boundary import Boundary
 from processor import PredictRequest, Processor, ProcessorConfig
 from processor.backends.base import Artefact, Executable, Matrix, aligned
 from processor.backends.cuda import Cuda
 from processor.backends.onnxruntime import OnnxRuntime
 from processor.backends.xla import Xla, XlaProgram, device
 from processor.errors import BadInput, Conflict
-from processor.features.boundary import Boundary
 from processor.machine import this_machine
 from processor.package.delta import read_delta
 from processor.package.manifest import Executable as Entry

@@ -7,6 +7,7 @@ import pytest
 
 from processor.clock import FakeClock
 from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.overview import version_stats
 from processor.versions.policy import ModelPolicy
 from tests.packages import make_inputs, make_weights, write_package
 
@@ -82,7 +83,7 @@ def test_a_canary_whose_scores_are_no_numbers_is_taken_out_and_stays_out(opened)
     assert set(ask(processor)) == {1}
     (out,) = processor.info()["models"]["small"]["out"].values()
     assert out["reason"].startswith("nonfinite: ")
-    (_, stats) = processor.version_stats()
+    (_, stats) = version_stats(processor)
     assert (stats.version, stats.out, stats.share) == (2, out["reason"], 0.0)
     processor.close()
     again = opened()

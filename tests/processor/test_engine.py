@@ -1,6 +1,5 @@
 """The processor as its users see it: what it answers, by which generation, and what it refuses."""
 
-import json
 import os
 import queue
 import threading
@@ -598,7 +597,7 @@ def test_a_configuration_that_cannot_work_is_refused(root, change, error, messag
 def test_an_empty_repository_is_open_for_models_to_come(tmp_path):
     with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
         assert processor.models() == []
-        assert processor.stats() == []
+        assert processor.catalogue == {}
         write_package(tmp_path, users=USERS)
         assert processor.poll() == ["small 1.0 loaded"]
         assert processor.ready
@@ -652,45 +651,6 @@ def test_the_manifest_comes_with_the_generation_that_answers(root, open_processo
     for call in (processor.manifest, processor.status):
         with pytest.raises(NotFound, match="model 'nobody' is not in the repository"):
             call("nobody")
-
-
-def test_statistics_count_what_was_done(root, open_processor, tmp_path):
-    clock = FakeClock()
-    processor = open_processor(clock, sessions=1)
-    processor.process(request([1, 2, 3, 999]))
-    with pytest.raises(Expired):
-        processor.process(request([1], timeout_s=0.0))
-    delta = make_delta(1, [1, 2], [3], event_time=(5.0, 1_699_999_000.0))
-    object.__setattr__(delta, "published_at", clock.unix_s() - 1.5)
-    write_delta(tmp_path / "upload", delta)
-    processor.apply_delta("small", data=(tmp_path / "upload").read_bytes())
-    (stats,) = processor.stats()
-    assert (stats.model, stats.generation) == ("small", Generation(1, 1))
-    assert (stats.requests, stats.rows, stats.failed, stats.batches, stats.queue_rows) == (1, 4, 0, 1, 0)
-    assert (stats.delta_count, stats.delta_rows) == (1, 2)
-    assert stats.last_freshness_s == pytest.approx(1.5)
-    assert stats.published_at == pytest.approx(clock.unix_s() - 1.5)
-    assert stats.event_time == 1_699_999_000.0
-    # Four users; tags of rows 0..3: none, a, a zz, a zz b. Unseen: user 999, zz twice.
-    assert (stats.lookups, stats.misses) == (4 + 6, 1 + 2)
-
-
-def test_info_is_json_and_tells_where_everything_stands(root, open_processor):
-    publish(root, 1, [1], dense_seed=1)
-    write_package(root, 2, users=USERS)
-    processor = open_processor()
-    processor.set_label("small", "previous", 1)
-    info = json.loads(json.dumps(processor.info(), allow_nan=False))
-    assert info["ready"]
-    assert info["sessions"] == 2
-    small = info["models"]["small"]
-    assert small["generation"] == "2.0"
-    assert small["labels"] == {"previous": 1}
-    assert [v["version"] for v in small["versions"]] == [2, 1]
-    assert small["served"]["1"]["generation"] == "1.1"
-    assert small["served"]["2"]["tables"]["user"] == {"rows": 20, "dim": 4}
-    assert small["served"]["2"]["buckets"].keys() == {"1", "4", "16"}
-    assert str(root) not in json.dumps(info)
 
 
 def test_messages_to_clients_carry_no_path(root, open_processor, monkeypatch):

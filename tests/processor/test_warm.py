@@ -7,6 +7,7 @@ import pytest
 
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.features.plan import SparsePlan
+from processor.overview import version_stats
 from processor.package.version import add_file
 from processor.package.warmup import WARMUP, dump_warmup
 from tests.packages import BUCKETS, make_inputs, write_package
@@ -32,7 +33,7 @@ def test_every_session_has_run_every_bucket_before_a_request_comes(root, options
         assert len(found) == options.get("sessions", 1)
         for buffers in found:
             assert {bucket for _, bucket in buffers._bound} == set(BUCKETS)
-        assert processor.version_stats()[0].sketch.requests == 0
+        assert version_stats(processor)[0].sketch.requests == 0
         assert processor.lookups(processor._model("small").pick()).sum() == 0
         before = [dict(buffers._bound) for buffers in found]
         processor.process(PredictRequest("small", make_inputs([1, 2])))

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from processor.columns import Ragged, Strings
-from processor.engine import Applied, ModelStats, PredictReply, PredictRequest, VersionStatus
+from processor.engine import Applied, PredictReply, PredictRequest, VersionStatus
 from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
 from processor.generation import Generation
 from processor.package.manifest import Input, Manifest, Output
-from processor.sessions.placement import GroupStats
-from processor.sessions.session import SessionStats
 from processor.sessions.work import Done
-from processor.versions.host import VersionStats
+from processor.versions.traffic import Traffic
+from processor.watching.histogram import Histogram
 from processor.watching.sketch import Block, Sketch, note_batch
+from processor.watching.stats import GroupStats, SessionStats
 
 GENERATION = Generation(3, 17)
 
@@ -166,25 +166,34 @@ class FakeProcessor:
         changes, self.changes = self.changes, []
         return changes
 
-    def stats(self) -> list[ModelStats]:
-        return [
-            ModelStats(
-                model=model, generation=self.generation, requests=7, rows=70, failed=1, batches=3, padded_rows=11,
-                queue_rows=2, delta_count=17, delta_rows=340, last_apply_ms=2.5, last_freshness_s=0.2,
-                published_at=1.7e9, event_time=None, lookups=1000, misses=30,
-            )
-            for model in self.manifests
-        ]  # fmt: skip
+    @property
+    def catalogue(self) -> dict[str, Any]:
+        """What processor.overview looks at: one version of each model, labelled stable, 17 deltas on."""
+        spec = SimpleNamespace(tables=[SimpleNamespace(name="user")], outputs=[Output("score", 1)])
+        none = Histogram(())
+        version = SimpleNamespace(
+            manifest=spec, generation=self.generation, delta_count=17, delta_rows=340, delta_nbytes=0,
+            last_apply_ms=2.5, last_freshness_s=0.2, published_at=1.7e9, event_time=None, tables={},
+            apply_s=none, age_s=none, event_age_s=none,
+        )  # fmt: skip
+        routes = SimpleNamespace(served={3: version}, shares=lambda: {3: 0.95}, traffic=Traffic(), labels={"stable": 3})
+        model = SimpleNamespace(ready=True, pick=lambda: version, routes=routes)
+        return dict.fromkeys(self.manifests, model)
 
-    def version_stats(self) -> list[VersionStats]:
-        return [
-            VersionStats(
-                model=model, version=3, generation=self.generation, sketch=scored(0.25, 0.25, 0.5, np.nan),
-                tables={"user": (1000, 30)}, outputs=("score",), scores=tuple(scored(0.25, 0.25, 0.5).every()),
-                drift=(0.125,), labels=("stable",), share=0.95, out="",
-            )
-            for model in self.manifests
-        ]  # fmt: skip
+    def lookups(self, version: Any) -> np.ndarray:
+        return np.array([[1000, 30]])
+
+    def sketch(self, version: Any) -> Sketch:
+        return scored(0.25, 0.25, 0.5, np.nan)
+
+    def trend(self, model: str, version: int) -> Any:
+        return SimpleNamespace(scores=tuple(scored(0.25, 0.25, 0.5).every()), drift=(0.125,))
+
+    def shadowed(self, version: Any) -> None:
+        return None
+
+    def remote_rows(self, version: Any) -> None:
+        return None
 
     def close(self) -> None:
         self.closed = True

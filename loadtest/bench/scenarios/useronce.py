@@ -17,6 +17,7 @@ from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed
 from loadtest.load.sides import Ratio, Side, compare, ratio, values
 from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.overview import model_stats
 
 CANDIDATES = 256
 GOAL = 1.2
@@ -87,7 +88,7 @@ def _counted(processor: Processor, result: Result) -> None:
 
 
 def _lookups(processor: Processor) -> int:
-    return next(stats.lookups for stats in processor.stats() if stats.model == "once_32")
+    return next(stats.lookups for stats in model_stats(processor) if stats.model == "once_32")
 
 
 def _http(bench: Bench, repository: Path, result: Result) -> None:

@@ -104,7 +104,7 @@ def scores(version, n=5):
         "tags": Ragged.of([[i % 5, 77] for i in range(n)]),
         "floats": np.linspace(-1, 1, 2 * n, dtype=np.float32).reshape(n, 2),
     }
-    replica = version.readers
+    replica = version.replicas
     with replica.pinned(0) as state:
         bound = replica.plan.bind(inputs)
         bucket = next(b for b in sorted(state.executables) if b >= n)
@@ -128,8 +128,8 @@ def test_the_manifest_has_the_fastest_of_each_bucket_with_its_cost_and_serves_it
     for bucket, measured in by_bucket.items():
         assert len(measured) == len({"onnxruntime", "xla"} & {m["variant"] for m in measured})
         best = min(measured, key=lambda m: m["cost_us"])
-        assert version.readers.chosen[bucket].backend == best["variant"]
-        assert version.readers.costs.cost[bucket] == pytest.approx(best["cost_us"] * 1e-6)
+        assert version.replicas.chosen[bucket].backend == best["variant"]
+        assert version.replicas.costs.cost[bucket] == pytest.approx(best["cost_us"] * 1e-6)
     assert set(notes["flip_ms"]) == {m["variant"] for m in notes["measured"]}
     assert report.manifest == manifest
     np.testing.assert_allclose(scores(version), before, atol=1e-5)
@@ -147,7 +147,7 @@ def test_machine_code_serves_deltas_with_dense_weights_without_a_compile(backend
 
     compiled(folder, (backend,))
     version = open_version(folder)
-    assert {e.backend for e in version.readers.chosen.values()} == {backend}
+    assert {e.backend for e in version.replicas.chosen.values()} == {backend}
     for step, reference in enumerate(wanted):
         if step:
             version.apply(delta)
@@ -469,7 +469,7 @@ def test_a_tampered_or_truncated_executable_is_replaced_at_load(folder, monkeypa
         path.write_bytes(whole)
         damage()
         version = open_version(folder)
-        assert version.readers.chosen[8].backend == "onnxruntime"
+        assert version.replicas.chosen[8].backend == "onnxruntime"
         np.testing.assert_allclose(scores(version), wanted, atol=1e-5)
 
 

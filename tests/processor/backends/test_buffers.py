@@ -76,7 +76,7 @@ def test_runs_of_executables_that_nobody_asks_for_again_are_let_go_of():
 
 def test_a_flip_of_dense_weights_frees_the_old_executables_before_a_batch_meets_the_new(tmp_path):
     version = open_version(write_package(tmp_path))
-    replica = version.readers
+    replica = version.replicas
     lent = replica.lend()
     with replica.pinned(0) as state:
         gone = [weakref.ref(e) for e in state.executables.values()]
@@ -114,7 +114,7 @@ def test_two_threads_that_meet_a_bucket_first_share_its_arrays():
 
 def test_a_replica_lends_warm_buffers_and_binds_new_executables_to_them_before_the_flip(tmp_path):
     version = open_version(write_package(tmp_path))
-    replica = version.readers
+    replica = version.replicas
     lent = replica.lend()
     with replica.pinned(0) as state:
         runs = {bucket: lent.get(e)[2] for bucket, e in state.executables.items()}
@@ -128,7 +128,7 @@ def test_a_replica_lends_warm_buffers_and_binds_new_executables_to_them_before_t
 
 
 def test_buffers_that_nobody_keeps_are_forgotten(tmp_path):
-    replica = open_version(write_package(tmp_path)).readers
+    replica = open_version(write_package(tmp_path)).replicas
     lent = [replica.lend() for _ in range(3)]
     assert len(replica._lent) == 3
     del lent

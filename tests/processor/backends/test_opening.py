@@ -250,13 +250,13 @@ def test_a_real_version_with_a_damaged_executable_is_served_by_the_next(tmp_path
     (folder / MANIFEST).write_bytes(changed.to_json())
     version = open_version(folder)
     np.testing.assert_array_equal(_score(version, make_inputs([1, 2, 3])), wanted)
-    assert version.readers.chosen[4] == manifest.executables[1]
+    assert version.replicas.chosen[4] == manifest.executables[1]
     os.truncate(folder / "compiled/extra", 5)
     np.testing.assert_array_equal(_score(open_version(folder), make_inputs([1, 2, 3])), wanted)
 
 
 def _score(version, inputs):
-    replica = version.readers
+    replica = version.replicas
     with replica.pinned(0) as state:
         bound = replica.plan.bind(inputs)
         x, out = np.zeros((4, replica.plan.width), np.float32), np.empty((4, 1), np.float32)

@@ -13,7 +13,7 @@ from processor.package import atomic
 from processor.package import repository as repository_module
 from processor.package.delta import read_delta, write_delta
 from processor.package.repository import FolderWatch, Repository, check_name
-from tests.packages import make_delta
+from tests.packages import make_delta, write_package
 
 LONG_AGO_S = 1_600_000_000
 
@@ -118,6 +118,18 @@ def test_versions_are_numbered_folders_with_a_manifest_inside(root):
     touch(root / "small" / "8")
     assert Repository(root).versions("small") == [1, 9, 10]
     assert Repository(root).versions("nobody") == []
+
+
+def test_a_version_is_opened_by_its_number_or_as_the_newest(tmp_path):
+    for version in (2, 10):
+        write_package(tmp_path, version, users=range(3))
+    repository = Repository(tmp_path)
+    assert repository.version("small").manifest.version == 10
+    assert repository.version("small", 2).folder == repository.folder("small", 2)
+    with pytest.raises(NotFound, match="model 'small' version 3 is not in the repository"):
+        repository.version("small", 3)
+    with pytest.raises(NotFound, match="model 'nobody' is not in the repository"):
+        repository.version("nobody")
 
 
 def test_deltas_are_numbered_files_by_ascending_step(root):

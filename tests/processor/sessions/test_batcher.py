@@ -29,6 +29,13 @@ class Target:
 TARGETS = [Target("a"), Target("b", {1: 0.5, 8: 1.0}), Target("c", {4: 2.0})]
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class Owned(Ticket):
+    """A ticket that knows what it was put for."""
+
+    target: Target
+
+
 def due_s(ticket):
     return ticket.arrived_s + PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s
 
@@ -48,11 +55,11 @@ class Batching(RuleBasedStateMachine):
     @rule(owner=st.sampled_from(TARGETS), rows=st.integers(1, 60), slack=st.none() | st.integers(-1, 6))
     def put(self, owner, rows, slack):
         now_s = self.clock.now_s()
-        ticket = Ticket(owner, rows, 3 * rows, None if slack is None else now_s + slack)
+        ticket = Owned(rows, 3 * rows, None if slack is None else now_s + slack, target=owner)
         room = not self.waiting or sum(t.rows for t in self.waiting) + rows <= self.max_queue_rows
         if room:
             self.batcher.admit(rows, 0.0, None, 1, 0.0)
-            self.batcher.put(ticket, now_s)
+            self.batcher.put(ticket, owner, now_s)
             self.waiting.append(ticket)
             self.until_s = None
         else:
@@ -95,9 +102,10 @@ class Batching(RuleBasedStateMachine):
     @rule()
     def drain(self):
         gone = list(self.batcher.drain())
-        assert sorted(map(id, gone)) == sorted(map(id, self.waiting))
-        for ticket in gone:
-            self.batcher.put(ticket, ticket.arrived_s)
+        assert sorted(id(ticket) for ticket, _ in gone) == sorted(map(id, self.waiting))
+        for ticket, target in gone:
+            assert target is ticket.target
+            self.batcher.put(ticket, target, ticket.arrived_s)
 
     @invariant()
     def the_queue_is_what_was_put_and_has_not_left(self):
@@ -121,9 +129,9 @@ TestBatching.settings = settings(max_examples=60, stateful_step_count=25, deadli
 
 
 def put(batcher, *rows, target=TARGETS[0], deadline_s=None, now_s=0.0):
-    tickets = [Ticket(target, n, 0, deadline_s) for n in rows]
+    tickets = [Owned(n, 0, deadline_s, target=target) for n in rows]
     for ticket in tickets:
-        batcher.put(ticket, now_s)
+        batcher.put(ticket, target, now_s)
     return tickets
 
 
@@ -345,12 +353,12 @@ def simulate(rate, seconds, timeout_s, *, sessions=2, seed=0, noise=0.2, wrong=1
         now_s, _, what, batch = heapq.heappop(events)
         if what == "arrive":
             rows = int(random.choice([1, 8, 64]))
-            ticket = Ticket(target, rows, 26 * rows, now_s + timeout_s)
+            ticket = Ticket(rows, 26 * rows, now_s + timeout_s)
             try:
                 own_s = batcher.predict_s(target, rows, ticket.ids)
                 if admission:
                     batcher.admit(rows, own_s, timeout_s, sessions, running_s)
-                batcher.put(ticket, now_s)
+                batcher.put(ticket, target, now_s)
             except Overloaded:
                 outcome.refused += 1
         else:

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from processor import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
+from processor.overview import model_stats
 from processor.package.delta import write_delta
 from processor.sessions.device import slots_of
 from processor.sessions.work import PredictReply
 from tests.packages import make_delta, make_inputs, reference, tag_id, write_package
 from tests.processor.backends.artefacts import make_weights
-from tests.processor.sessions.test_group import TIMEOUT_S, Answers, Version, assert_answers, group, wait_until
+from tests.processor.sessions.test_group import TIMEOUT_S, Answers, FakeReplica, assert_answers, group, wait_until
 
 
-class Device(Version):
-    """A version whose runs can be held up, and whose numbers tell the state: y = 2 * x + the state's step."""
+class Device(FakeReplica):
+    """A replica whose runs can be held up, and whose numbers tell the state: y = 2 * x + the state's step."""
 
     def __init__(self, costs=None):
         super().__init__(costs)
@@ -59,8 +60,8 @@ class Device(Version):
         return bind
 
 
-def idle(version):
-    return all(step is None for step in version.pins.values())
+def idle(replica):
+    return all(step is None for step in replica.pins.values())
 
 
 @given(
@@ -70,178 +71,178 @@ def idle(version):
 )
 @settings(max_examples=25, deadline=None)
 def test_every_request_gets_its_own_rows_in_order_however_batches_fall(requests, sessions, stages):
-    version, answers = Device({1: 1.0, 2: 1.2, 4: 1.5}), Answers()
+    replica, answers = Device({1: 1.0, 2: 1.2, 4: 1.5}), Answers()
     rows = sum(map(len, requests))
     with group(sessions, max_queue_rows=rows, device_stages=stages) as running:
         for number, values in enumerate(requests):
-            running.submit(answers.work(version, number, values))
+            running.enqueue(answers.work(replica, number, values))
         got = answers.wait(len(requests))
         for number, values in enumerate(requests):
             assert_answers(got[number], values)
         stats = running.statistics()
     assert sum(s.requests for s in stats) == len(requests)
     assert sum(s.rows for s in stats) == rows
-    assert idle(version)
+    assert idle(replica)
 
 
 def test_what_is_filled_while_the_device_runs_is_one_batch():
-    version, answers = Device({1: 1.0, 8: 1.1}), Answers()
-    version.log.hold = threading.Event()
+    replica, answers = Device({1: 1.0, 8: 1.1}), Answers()
+    replica.log.hold = threading.Event()
     with group(2, device_stages=1) as running:
-        running.submit(answers.work(version, 0, [7]))
-        assert version.log.started.acquire(timeout=TIMEOUT_S)
+        running.enqueue(answers.work(replica, 0, [7]))
+        assert replica.log.started.acquire(timeout=TIMEOUT_S)
         for number in range(1, 8):
-            running.submit(answers.work(version, number, [number]))
+            running.enqueue(answers.work(replica, number, [number]))
         wait_until(lambda: running._device._handover.busy and running.queue_rows == 0)
         wait_until(lambda: sum(len(b.spans) for b in running._device._batches.values() if b.spans) >= 1)
         wait_until(lambda: sum(sum(s.rows for s, _ in b.spans) for b in running._device._batches.values()) == 8)
-        version.log.hold.set()
+        replica.log.hold.set()
         got = answers.wait(8)
-    assert version.log.runs == [1, 8]
+    assert replica.log.runs == [1, 8]
     for number in range(1, 8):
         assert_answers(got[number], [number])
 
 
 def test_a_run_that_fails_fails_the_requests_of_its_slot_and_no_other():
-    version, answers = Device(), Answers()
+    replica, answers = Device(), Answers()
     with group(1, device_stages=1) as running:
-        version.log.error = ZeroDivisionError("/secret/path")
-        running.submit(answers.work(version, 0, [1, 2]))
+        replica.log.error = ZeroDivisionError("/secret/path")
+        running.enqueue(answers.work(replica, 0, [1, 2]))
         error = answers.wait(1)[0]
-        version.log.error = None
-        running.submit(answers.work(version, 1, [3]))
+        replica.log.error = None
+        running.enqueue(answers.work(replica, 1, [3]))
         assert_answers(answers.wait(1)[1], [3])
         assert sum(s.failed for s in running.statistics()) == 1
     assert isinstance(error, FreshetError)
     assert "secret" not in str(error)
-    assert idle(version)
+    assert idle(replica)
 
 
 def test_a_run_that_fails_fails_a_split_request_once():
-    version, answers = Device(), Answers()
+    replica, answers = Device(), Answers()
     with group(1, device_stages=2) as running:
-        version.log.error = ZeroDivisionError()
-        running.submit(answers.work(version, 0, range(10)))
+        replica.log.error = ZeroDivisionError()
+        running.enqueue(answers.work(replica, 0, range(10)))
         assert isinstance(answers.wait(1)[0], FreshetError)
     assert answers.calls.empty()
-    assert idle(version)
+    assert idle(replica)
 
 
 def test_rows_that_cannot_be_filled_fail_their_request_and_not_those_beside_it():
-    version, answers = Device({1: 1.0, 8: 1.1}), Answers()
-    version.broken = {13: NotReady("no rows"), 14: ValueError("/secret/path")}
-    version.log.hold = threading.Event()
+    replica, answers = Device({1: 1.0, 8: 1.1}), Answers()
+    replica.broken = {13: NotReady("no rows"), 14: ValueError("/secret/path")}
+    replica.log.hold = threading.Event()
     with group(1, device_stages=1) as running:
-        running.submit(answers.work(version, 0, [1]))
-        assert version.log.started.acquire(timeout=TIMEOUT_S)
+        running.enqueue(answers.work(replica, 0, [1]))
+        assert replica.log.started.acquire(timeout=TIMEOUT_S)
         for number, values in enumerate(([2], [13], [3], [14]), 1):
-            running.submit(answers.work(version, number, values))
+            running.enqueue(answers.work(replica, number, values))
             wait_until(lambda: running.queue_rows == 0)
-        version.log.hold.set()
+        replica.log.hold.set()
         got = answers.wait(5)
     assert isinstance(got[2], NotReady)
     assert isinstance(got[4], FreshetError)
     for number, value in ((0, 1), (1, 2), (3, 3)):
         assert_answers(got[number], [value])
-    assert idle(version)
+    assert idle(replica)
 
 
 def test_a_state_is_never_mixed_and_a_flip_is_seen_by_what_is_filled_after_it():
-    version, answers = Device({1: 1.0, 8: 1.1}), Answers()
-    version.log.hold = threading.Event()
+    replica, answers = Device({1: 1.0, 8: 1.1}), Answers()
+    replica.log.hold = threading.Event()
     with group(1, device_stages=1) as running:
         for number, step in enumerate((0, 0, 1, 1, 2)):
-            version.step = step
+            replica.step = step
             if number == 4:
                 # There are three slots: the one that runs, and one of each of the first two steps.
-                version.log.hold.set()
-            running.submit(answers.work(version, number, [number]))
+                replica.log.hold.set()
+            running.enqueue(answers.work(replica, number, [number]))
             wait_until(lambda: running.queue_rows == 0 and not running._queues[0].running_s)
         got = answers.wait(5)
     for number, step in enumerate((0, 0, 1, 1, 2)):
         assert_answers(got[number], [number])
         assert got[number].generation == Generation(1, step)
-    assert idle(version)
+    assert idle(replica)
 
 
 def test_sessions_wait_for_a_slot_and_the_rest_waits_in_the_queue():
-    version, answers = Device({4: 1.0}), Answers()
-    version.log.hold = threading.Event()
+    replica, answers = Device({4: 1.0}), Answers()
+    replica.log.hold = threading.Event()
     with group(1, device_stages=1, max_batch_rows=4) as running:
         for number in range(8):
-            running.submit(answers.work(version, number, [number] * 4))
+            running.enqueue(answers.work(replica, number, [number] * 4))
         # One slot runs, two are filled, and the session has the fourth batch in hand.
         wait_until(lambda: len(running._device._batches) == slots_of(1) and running.queue_rows == 16)
-        version.log.hold.set()
+        replica.log.hold.set()
         got = answers.wait(8)
     for number in range(8):
         assert_answers(got[number], [number] * 4)
 
 
 def test_closing_answers_what_is_queued_and_what_is_filled():
-    version, answers = Device(), Answers()
-    version.log.hold = threading.Event()
+    replica, answers = Device(), Answers()
+    replica.log.hold = threading.Event()
     with group(2, device_stages=2, max_batch_rows=4) as running:
         for number in range(40):
-            running.submit(answers.work(version, number, [number]))
-        threading.Timer(0.05, version.log.hold.set).start()
+            running.enqueue(answers.work(replica, number, [number]))
+        threading.Timer(0.05, replica.log.hold.set).start()
     got = answers.wait(40)
     for number in range(40):
         assert_answers(got[number], [number])
     assert not any(thread.is_alive() for thread in running._device._threads)
-    assert idle(version)
+    assert idle(replica)
 
 
 def test_versions_have_slots_of_their_own_and_go_with_their_last_request():
     answers = Answers()
     with group(2, device_stages=1) as running:
-        versions = [Device(), Device({1: 1.0, 16: 3.0})]
+        replicas = [Device(), Device({1: 1.0, 16: 3.0})]
         for number in range(20):
-            running.submit(answers.work(versions[number % 2], number, [number] * (number % 5 + 1)))
+            running.enqueue(answers.work(replicas[number % 2], number, [number] * (number % 5 + 1)))
         got = answers.wait(20)
         for number in range(20):
             assert_answers(got[number], [number] * (number % 5 + 1))
-        gone = [weakref.ref(version) for version in versions]
-        for version in versions:
+        gone = [weakref.ref(replica) for replica in replicas]
+        for replica in replicas:
             # The fake's own reference to itself.
-            version.plan = None
-        del versions, version, got
+            replica.plan = None
+        del replicas, replica, got
         wait_until(lambda: not any(ref() for ref in gone))
 
 
 def test_a_request_too_large_for_a_slot_needs_a_word_of_its_own():
-    version, answers = Device(), Answers()
+    replica, answers = Device(), Answers()
     with group(1, device_stages=1) as running:
         running._holds.clear()
         with pytest.raises(Overloaded, match="too many requests are larger than the largest batch"):
-            running.submit(answers.work(version, 0, range(5)))
-        running.submit(answers.work(version, 1, range(4)))
+            running.enqueue(answers.work(replica, 0, range(5)))
+        running.enqueue(answers.work(replica, 1, range(4)))
         assert_answers(answers.wait(1)[1], range(4))
 
 
 def test_a_slot_that_cannot_be_opened_fails_its_requests_and_the_next_finds_it_free():
-    version, answers = Device(), Answers()
-    lend, version.lend = version.lend, None
+    replica, answers = Device(), Answers()
+    lend, replica.lend = replica.lend, None
     with group(1, device_stages=1) as running:
         for number in range(2 * slots_of(1)):
-            running.submit(answers.work(version, number, [1]))
+            running.enqueue(answers.work(replica, number, [1]))
         got = answers.wait(2 * slots_of(1))
         assert all(isinstance(answer, FreshetError) for answer in got.values())
-        version.lend = lend
-        running.submit(answers.work(version, 99, [1]))
+        replica.lend = lend
+        running.enqueue(answers.work(replica, 99, [1]))
         assert_answers(answers.wait(1)[99], [1])
-    assert idle(version)
+    assert idle(replica)
 
 
 def test_sessions_come_and_go_beside_the_stages():
-    version, answers = Device(), Answers()
+    replica, answers = Device(), Answers()
     with group(1, device_stages=1) as running:
         for round_, sessions in enumerate((3, 1, 2)):
             running.resize(sessions)
             for number in range(10):
-                running.submit(answers.work(version, round_ * 10 + number, [number]))
+                running.enqueue(answers.work(replica, round_ * 10 + number, [number]))
         got = answers.wait(30)
-        counts = running.counts(version)
+        counts = running.counts(replica)
     assert all(isinstance(answer, PredictReply) for answer in got.values())
     assert counts.tolist() == [[30, counts[0, 1]]]
 
@@ -313,6 +314,6 @@ def test_the_engine_with_stages_equals_the_engine_without(tmp_path):
     with Processor.initialize(plain) as one, Processor.initialize(staged) as other:
         for a, b in zip(one.batch_process(requests), other.batch_process(requests), strict=True):
             np.testing.assert_allclose(a.outputs["score"], b.outputs["score"], atol=1e-6)
-        (plain_stats,), (staged_stats,) = one.stats(), other.stats()
+        (plain_stats,), (staged_stats,) = model_stats(one), model_stats(other)
         assert staged_stats.lookups == plain_stats.lookups > 0
-        assert staged_stats.rows == plain_stats.rows
+        assert other.group_stats()["default"].work.rows == one.group_stats()["default"].work.rows

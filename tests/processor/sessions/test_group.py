@@ -1,4 +1,4 @@
-"""Sessions, with versions made of nothing but their seams: batches, padding, splits, and errors that stay apart."""
+"""Sessions, with replicas made of nothing but their seams: batches, padding, splits, and errors that stay apart."""
 
 import logging
 import queue
@@ -20,9 +20,10 @@ from processor.errors import BadInput, Expired, FreshetError, NotReady, Overload
 from processor.generation import Generation
 from processor.package.roles import WHOLE
 from processor.sessions.group import HOLDS, GroupOptions, SessionGroup
-from processor.sessions.session import Session, total
+from processor.sessions.session import Session
 from processor.sessions.work import PredictReply, Work
 from processor.versions.control import SHADOW_READER
+from processor.watching.stats import total
 
 TIMEOUT_S = 5
 
@@ -35,7 +36,7 @@ class Request:
         self.rows = self.ids = len(self.values)
 
 
-class Version:
+class FakeReplica:
     """The seams of Replica that sessions use. The dense graph is y = 2 * x, z = (x, -x)."""
 
     def __init__(self, costs=None, hold=None):
@@ -46,7 +47,7 @@ class Version:
         self.remote = self.once = None
         self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold
         self.step, self.pins = 1, {}
-        # Apart, because what is bound to buffers may not refer to the version: buffers live as long as it does.
+        # Apart, because what is bound to buffers may not refer to the replica: buffers live as long as it does.
         self.log = SimpleNamespace(runs=[], binds=0, filled=0)
 
     def pin(self, reader):
@@ -113,10 +114,10 @@ class Answers:
     def __init__(self):
         self.calls = queue.Queue()
 
-    def work(self, version, number, values, deadline_s=None, caller=None):
+    def work(self, replica, number, values, deadline_s=None, caller=None):
         bound = Request(values)
         done = lambda answer: self.calls.put((number, answer))  # noqa: E731
-        return Work(version, bound.rows, bound.ids, deadline_s, version=version, bound=bound, done=done, caller=caller)
+        return Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=caller)
 
     def wait(self, count):
         return dict(self.calls.get(timeout=TIMEOUT_S) for _ in range(count))
@@ -134,10 +135,10 @@ def group(sessions=1, max_batch_rows=8, max_queue_rows=100, clock=None, **option
 
 
 @contextmanager
-def held(version, group, answers, number=-1):
+def held(replica, group, answers, number=-1):
     """One session is inside a batch for the length of the block, so what is submitted meanwhile queues up."""
-    gate = Version(hold=threading.Event())
-    group.submit(answers.work(gate, number, [0]))
+    gate = FakeReplica(hold=threading.Event())
+    group.enqueue(answers.work(gate, number, [0]))
     assert gate.entered.acquire(timeout=TIMEOUT_S)
     try:
         yield
@@ -161,176 +162,176 @@ def assert_answers(answer, values):
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 9, 100])
 def test_a_request_of_any_size_gets_its_own_rows_back(rows):
-    version, answers = Version(), Answers()
+    replica, answers = FakeReplica(), Answers()
     with group() as sessions:
-        sessions.submit(answers.work(version, 0, range(1, rows + 1)))
+        sessions.enqueue(answers.work(replica, 0, range(1, rows + 1)))
         assert_answers(answers.wait(1)[0], range(1, rows + 1))
-    assert [b for b, _ in version.runs] == list(version.costs.cover(rows))
-    assert sum(filled for _, filled in version.runs) == rows
+    assert [b for b, _ in replica.runs] == list(replica.costs.cover(rows))
+    assert sum(filled for _, filled in replica.runs) == rows
 
 
 def test_requests_that_queue_up_share_a_batch_and_each_gets_its_own_rows():
-    version, answers = Version(), Answers()
+    replica, answers = FakeReplica(), Answers()
     wanted = {0: [1, 2, 3], 1: [4], 2: [5, 6, 7]}
     with group() as sessions:
-        with held(version, sessions, answers):
+        with held(replica, sessions, answers):
             for number, values in wanted.items():
-                sessions.submit(answers.work(version, number, values))
+                sessions.enqueue(answers.work(replica, number, values))
             assert sessions.queue_rows == 7
         got = answers.wait(4)
         for number, values in wanted.items():
             assert_answers(got[number], values)
         assert sessions.queue_rows == 0
-    assert version.runs == [(4, 4), (4, 3)], "rows of one request lie on both sides of the cut"
+    assert replica.runs == [(4, 4), (4, 3)], "rows of one request lie on both sides of the cut"
 
 
 def test_statistics_count_batches_requests_rows_and_padding():
-    version, answers = Version({4: 1.0}), Answers()
+    replica, answers = FakeReplica({4: 1.0}), Answers()
     with group() as sessions:
         for number in range(3):
-            sessions.submit(answers.work(version, number, [1, 2, 3, 4, 5]))
+            sessions.enqueue(answers.work(replica, number, [1, 2, 3, 4, 5]))
             answers.wait(1)
     stats = total(sessions.statistics())
     assert (stats.batches, stats.requests, stats.rows, stats.padded_rows, stats.failed) == (3, 3, 15, 9, 0)
-    np.testing.assert_array_equal(sessions.counts(version), [[15, 6]])
+    np.testing.assert_array_equal(sessions.counts(replica), [[15, 6]])
 
 
 def test_what_one_batch_left_in_the_buffers_is_not_in_the_next():
-    version, answers = Version({4: 1.0}), Answers()
+    replica, answers = FakeReplica({4: 1.0}), Answers()
     with group() as sessions:
         for number, values in enumerate([[9, 9, 9, 9], [1], [2, 3]]):
-            sessions.submit(answers.work(version, number, values))
+            sessions.enqueue(answers.work(replica, number, values))
             assert_answers(answers.wait(1)[number], values)
 
 
 def test_replies_do_not_change_when_later_batches_use_the_same_buffers():
-    version, answers = Version({4: 1.0}), Answers()
+    replica, answers = FakeReplica({4: 1.0}), Answers()
     with group() as sessions:
-        sessions.submit(answers.work(version, 0, [1, 2]))
+        sessions.enqueue(answers.work(replica, 0, [1, 2]))
         first = answers.wait(1)[0]
-        sessions.submit(answers.work(version, 1, [8, 9]))
+        sessions.enqueue(answers.work(replica, 1, [8, 9]))
         answers.wait(1)
     assert_answers(first, [1, 2])
 
 
 def test_every_reply_names_the_generation_that_was_pinned():
-    version, answers = Version(), Answers()
+    replica, answers = FakeReplica(), Answers()
     with group() as sessions:
         for step in (1, 2, 3):
-            version.step = step
-            sessions.submit(answers.work(version, step, [step]))
+            replica.step = step
+            sessions.enqueue(answers.work(replica, step, [step]))
             assert answers.wait(1)[step].generation == Generation(1, step)
-    assert set(version.pins.values()) == {None}
+    assert set(replica.pins.values()) == {None}
 
 
 def test_an_error_in_one_batch_ends_neither_the_session_nor_touches_other_batches(caplog):
-    version, other, answers = Version(), Version(), Answers()
-    version.broken = {13: ZeroDivisionError("/secret/path")}
+    replica, other, answers = FakeReplica(), FakeReplica(), Answers()
+    replica.broken = {13: ZeroDivisionError("/secret/path")}
     with group() as sessions:
-        with caplog.at_level(logging.CRITICAL, logger="freshet.sessions"), held(version, sessions, answers):
-            sessions.submit(answers.work(other, 0, [1]))
-            sessions.submit(answers.work(version, 1, [13, 2]))
-            sessions.submit(answers.work(version, 2, [3]))
-            sessions.submit(answers.work(other, 3, [4]))
+        with caplog.at_level(logging.CRITICAL, logger="freshet.sessions"), held(replica, sessions, answers):
+            sessions.enqueue(answers.work(other, 0, [1]))
+            sessions.enqueue(answers.work(replica, 1, [13, 2]))
+            sessions.enqueue(answers.work(replica, 2, [3]))
+            sessions.enqueue(answers.work(other, 3, [4]))
         got = answers.wait(5)
         assert_answers(got[0], [1])
         assert_answers(got[3], [4])
         for number in (1, 2):
             assert type(got[number]) is FreshetError
             assert str(got[number]) == "the model could not be run on this request"
-        sessions.submit(answers.work(version, 4, [5]))
+        sessions.enqueue(answers.work(replica, 4, [5]))
         assert_answers(answers.wait(1)[4], [5])
     stats = total(sessions.statistics())
     assert stats.failed == 2
-    assert set(version.pins.values()) == {None}
+    assert set(replica.pins.values()) == {None}
 
 
 def test_an_error_of_ours_is_answered_as_it_is():
-    version, answers = Version(), Answers()
-    version.broken = {13: BadInput("ids: too many")}
+    replica, answers = FakeReplica(), Answers()
+    replica.broken = {13: BadInput("ids: too many")}
     with group() as sessions:
-        sessions.submit(answers.work(version, 0, [13]))
+        sessions.enqueue(answers.work(replica, 0, [13]))
         got = answers.wait(1)[0]
     assert type(got) is BadInput
     assert str(got) == "ids: too many"
 
 
 def test_a_version_that_cannot_be_pinned_is_an_error_of_its_requests_alone():
-    version, answers = Version(), Answers()
-    version.pin = lambda session: (_ for _ in ()).throw(RuntimeError("no"))
-    version.unpin = None
+    replica, answers = FakeReplica(), Answers()
+    replica.pin = lambda session: (_ for _ in ()).throw(RuntimeError("no"))
+    replica.unpin = None
     with group() as sessions:
-        sessions.submit(answers.work(version, 0, [1]))
+        sessions.enqueue(answers.work(replica, 0, [1]))
         assert isinstance(answers.wait(1)[0], FreshetError)
-        sessions.submit(answers.work(Version(), 1, [2]))
+        sessions.enqueue(answers.work(FakeReplica(), 1, [2]))
         assert_answers(answers.wait(1)[1], [2])
 
 
 def test_a_callback_that_raises_ends_neither_the_session_nor_its_neighbours_replies(caplog):
-    version, answers = Version(), Answers()
+    replica, answers = FakeReplica(), Answers()
     caplog.set_level(logging.CRITICAL, logger="freshet.sessions")
     with group() as sessions:
-        with held(version, sessions, answers):
-            failing = answers.work(version, 9, [1])
+        with held(replica, sessions, answers):
+            failing = answers.work(replica, 9, [1])
             failing.done = lambda answer: 1 / 0
-            sessions.submit(failing)
-            sessions.submit(answers.work(version, 1, [2]))
+            sessions.enqueue(failing)
+            sessions.enqueue(answers.work(replica, 1, [2]))
         assert_answers(answers.wait(2)[1], [2])
-        sessions.submit(answers.work(version, 2, [3]))
+        sessions.enqueue(answers.work(replica, 2, [3]))
         assert_answers(answers.wait(1)[2], [3])
 
 
 def test_an_expired_request_is_answered_and_never_computed():
-    clock, version, answers = FakeClock(), Version(), Answers()
+    clock, replica, answers = FakeClock(), FakeReplica(), Answers()
     with group(clock=clock) as sessions:
-        with held(version, sessions, answers):
-            sessions.submit(answers.work(version, 0, [1], clock.now_s() + 1))
-            sessions.submit(answers.work(version, 1, [2], clock.now_s() + 10))
-            sessions.submit(answers.work(version, 2, [3]))
+        with held(replica, sessions, answers):
+            sessions.enqueue(answers.work(replica, 0, [1], clock.now_s() + 1))
+            sessions.enqueue(answers.work(replica, 1, [2], clock.now_s() + 10))
+            sessions.enqueue(answers.work(replica, 2, [3]))
             clock.advance(5)
         got = answers.wait(4)
         assert isinstance(got[0], Expired)
         assert_answers(got[1], [2])
         assert_answers(got[2], [3])
-    assert version.runs == [(4, 2)]
+    assert replica.runs == [(4, 2)]
 
 
 def test_a_queue_of_nothing_but_expired_requests_leaves_the_session_waiting_for_work():
-    clock, version, answers = FakeClock(now_s=10.0), Version(), Answers()
+    clock, replica, answers = FakeClock(now_s=10.0), FakeReplica(), Answers()
     with group(clock=clock) as sessions:
         for number in range(3):
-            sessions.submit(answers.work(version, number, [1], 5.0))
+            sessions.enqueue(answers.work(replica, number, [1], 5.0))
         assert all(isinstance(a, Expired) for a in answers.wait(3).values())
-        sessions.submit(answers.work(version, 3, [2]))
+        sessions.enqueue(answers.work(replica, 3, [2]))
         assert_answers(answers.wait(1)[3], [2])
 
 
 def test_a_full_queue_sheds_and_what_it_holds_is_answered():
-    version, answers = Version(), Answers()
+    replica, answers = FakeReplica(), Answers()
     with group(max_queue_rows=4) as sessions:
-        with held(version, sessions, answers):
-            sessions.submit(answers.work(version, 0, [1, 2]))
-            sessions.submit(answers.work(version, 1, [3, 4]))
+        with held(replica, sessions, answers):
+            sessions.enqueue(answers.work(replica, 0, [1, 2]))
+            sessions.enqueue(answers.work(replica, 1, [3, 4]))
             with pytest.raises(Overloaded) as shed:
-                sessions.submit(answers.work(version, 2, [5]))
+                sessions.enqueue(answers.work(replica, 2, [5]))
             # A row for 1.0 is being run and four wait; the cheapest batch does four for 1.5.
             assert shed.value.retry_after_s == pytest.approx(2.5, rel=1e-3)
         assert answers.wait(3).keys() == {-1, 0, 1}
 
 
 def test_closing_answers_what_is_queued_and_takes_nothing_more():
-    version, answers = Version(), Answers()
+    replica, answers = FakeReplica(), Answers()
     with group() as sessions:
-        gate = Version(hold=threading.Event())
-        sessions.submit(answers.work(gate, -1, [0]))
+        gate = FakeReplica(hold=threading.Event())
+        sessions.enqueue(answers.work(gate, -1, [0]))
         assert gate.entered.acquire(timeout=TIMEOUT_S)
         for number in range(5):
-            sessions.submit(answers.work(version, number, [number] * 3))
+            sessions.enqueue(answers.work(replica, number, [number] * 3))
         closer = threading.Thread(target=sessions.close)
         closer.start()
         wait_until(lambda: sessions._closing)
         with pytest.raises(NotReady, match="closed"):
-            sessions.submit(answers.work(version, 9, [1]))
+            sessions.enqueue(answers.work(replica, 9, [1]))
         gate.hold.set()
         closer.join(TIMEOUT_S)
         got = answers.wait(6)
@@ -342,7 +343,7 @@ def test_closing_answers_what_is_queued_and_takes_nothing_more():
 def test_sessions_work_at_the_same_time():
     barrier = threading.Barrier(3)
 
-    class Meeting(Version):
+    class Meeting(FakeReplica):
         def fill(self, *args):
             barrier.wait(TIMEOUT_S)
             super().fill(*args)
@@ -350,42 +351,42 @@ def test_sessions_work_at_the_same_time():
     answers = Answers()
     with group(sessions=3) as sessions:
         for number in range(3):
-            sessions.submit(answers.work(Meeting(), number, [number]))
+            sessions.enqueue(answers.work(Meeting(), number, [number]))
         got = answers.wait(3)
     for number in range(3):
         assert_answers(got[number], [number])
 
 
 def test_runs_are_bound_again_only_when_the_executable_changes():
-    version, answers = Version({4: 1.0}), Answers()
-    executable = SimpleNamespace(bucket=4, bind=version.binder(4))
+    replica, answers = FakeReplica({4: 1.0}), Answers()
+    executable = SimpleNamespace(bucket=4, bind=replica.binder(4))
     state = SimpleNamespace(generation=Generation(1, 1), tables=None, epoch=1, executables={4: executable})
-    version.pin, version.unpin = lambda reader: state, lambda reader: None
+    replica.pin, replica.unpin = lambda reader: state, lambda reader: None
     with group() as sessions:
         for number in range(3):
-            sessions.submit(answers.work(version, number, [1]))
+            sessions.enqueue(answers.work(replica, number, [1]))
             answers.wait(1)
-        assert version.log.binds == 1
-        state.executables = {4: SimpleNamespace(bucket=4, bind=version.binder(4))}
-        sessions.submit(answers.work(version, 4, [7]))
+        assert replica.log.binds == 1
+        state.executables = {4: SimpleNamespace(bucket=4, bind=replica.binder(4))}
+        sessions.enqueue(answers.work(replica, 4, [7]))
         assert_answers(answers.wait(1)[4], [7])
-        assert version.log.binds == 2
+        assert replica.log.binds == 2
 
 
 def test_an_idle_session_does_not_keep_a_version_that_nobody_serves():
-    version, answers, gone = Version(), Answers(), threading.Event()
+    replica, answers, gone = FakeReplica(), Answers(), threading.Event()
     with group() as sessions:
-        sessions.submit(answers.work(version, 0, [1, 2]))
+        sessions.enqueue(answers.work(replica, 0, [1, 2]))
         answers.wait(1)
-        weakref.finalize(version, gone.set)
-        version.plan = None
-        del version
+        weakref.finalize(replica, gone.set)
+        replica.plan = None
+        del replica
         assert gone.wait(TIMEOUT_S)
 
 
 def test_a_cut_through_a_batch_names_each_requests_first_row_and_rows():
-    answers, version = Answers(), Version()
-    works = [answers.work(version, 0, [0] * n) for n in (3, 1, 5)]
+    answers, replica = Answers(), FakeReplica()
+    works = [answers.work(replica, 0, [0] * n) for n in (3, 1, 5)]
     session = Session(0, FakeClock())
     part, spans = session._cut(works, 2, 6)
     assert part == [w.bound for w in works]
@@ -400,55 +401,55 @@ def test_a_cut_through_a_batch_names_each_requests_first_row_and_rows():
 
 
 def test_inline_a_batch_is_what_has_arrived_and_is_answered_in_the_thread_that_runs_it():
-    version, answers = Version(), Answers()
+    replica, answers = FakeReplica(), Answers()
     threads = []
     with group(compute="inline") as sessions:
         for number in range(3):
-            work = answers.work(version, number, [number])
+            work = answers.work(replica, number, [number])
             keep = work.done
             work.done = lambda answer, keep=keep: (threads.append(threading.get_ident()), keep(answer))
-            sessions.submit(work)
+            sessions.enqueue(work)
         assert sessions.queue_rows == 3
         sessions.run_once()
         got = answers.wait(3)
         assert sessions.queue_rows == 0
     for number in range(3):
         assert_answers(got[number], [number])
-    assert version.runs == [(4, 3)]
+    assert replica.runs == [(4, 3)]
     assert set(threads) == {threading.get_ident()}
 
 
 def test_inline_the_owner_is_asked_once_a_turn_and_again_while_something_waits():
-    version, answers, asked = Version(), Answers(), []
+    replica, answers, asked = FakeReplica(), Answers(), []
     with group(compute="inline", max_batch_rows=2) as sessions:
         assert sessions.attach(asked.append)
         for number in range(4):
-            sessions.submit(answers.work(version, number, [number]))
+            sessions.enqueue(answers.work(replica, number, [number]))
         assert asked == [0.0]
         sessions.run_once()
         assert asked == [0.0, 0.0]
         sessions.run_once()
         assert asked == [0.0, 0.0]
-        sessions.submit(answers.work(version, 4, [4]))
+        sessions.enqueue(answers.work(replica, 4, [4]))
         assert asked == [0.0] * 3
         sessions.run_once()
         assert answers.wait(5).keys() == set(range(5))
 
 
 def test_inline_what_was_queued_before_there_was_an_owner_is_asked_for():
-    version, answers, asked = Version(), Answers(), []
+    replica, answers, asked = FakeReplica(), Answers(), []
     with group(compute="inline") as sessions:
-        sessions.submit(answers.work(version, 0, [1]))
+        sessions.enqueue(answers.work(replica, 0, [1]))
         sessions.attach(asked.append)
         assert asked == [0.0]
     assert_answers(answers.wait(1)[0], [1])
 
 
 def test_inline_a_window_has_the_owner_come_back_when_it_ends():
-    clock, version, answers, asked = FakeClock(), Version({1: 1e-6, 4: 2e-6}), Answers(), []
+    clock, replica, answers, asked = FakeClock(), FakeReplica({1: 1e-6, 4: 2e-6}), Answers(), []
     with group(compute="inline", window_s=0.5, clock=clock) as sessions:
         sessions.attach(asked.append)
-        sessions.submit(answers.work(version, 0, [1]))
+        sessions.enqueue(answers.work(replica, 0, [1]))
         sessions.run_once()
         assert asked == [0.0, pytest.approx(0.5)]
         clock.advance(0.5)
@@ -460,24 +461,24 @@ def test_inline_an_owner_whose_loop_has_closed_leaves_the_work_to_whoever_waits(
     def closed(delay_s):
         raise RuntimeError("Event loop is closed")
 
-    version, answers = Version(), Answers()
+    replica, answers = FakeReplica(), Answers()
     with group(compute="inline") as sessions:
         sessions.attach(closed)
-        sessions.submit(answers.work(version, 0, [1]))
+        sessions.enqueue(answers.work(replica, 0, [1]))
         assert sessions.driven
         sessions.run_once()
         assert_answers(answers.wait(1)[0], [1])
 
 
 def test_inline_closing_answers_what_is_queued():
-    version, answers = Version(), Answers()
+    replica, answers = FakeReplica(), Answers()
     with group(compute="inline", window_s=100.0) as sessions:
         for number in range(3):
-            sessions.submit(answers.work(version, number, [number] * 5))
+            sessions.enqueue(answers.work(replica, number, [number] * 5))
         sessions.close()
         assert answers.wait(3).keys() == {0, 1, 2}
         with pytest.raises(NotReady):
-            sessions.submit(answers.work(version, 3, [1]))
+            sessions.enqueue(answers.work(replica, 3, [1]))
 
 
 def test_sessions_with_threads_have_no_owner_and_are_not_driven():
@@ -491,17 +492,17 @@ def test_sessions_with_threads_have_no_owner_and_are_not_driven():
 # Policies, splits, resizing
 
 
-def many(answers, version, count, **options):
-    return [answers.work(version, number, [number, -number], **options) for number in range(count)]
+def many(answers, replica, count, **options):
+    return [answers.work(replica, number, [number, -number], **options) for number in range(count)]
 
 
 @pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])
 def test_every_policy_answers_every_request_once_with_its_own_rows(policy):
-    version, answers = Version(), Answers()
+    replica, answers = FakeReplica(), Answers()
     with group(sessions=3, policy=policy, max_queue_rows=10_000) as sessions:
-        for work in many(answers, version, 200):
+        for work in many(answers, replica, 200):
             work.caller = int(work.bound.values[0]) % 7
-            sessions.submit(work)
+            sessions.enqueue(work)
         got = answers.wait(200)
         assert answers.calls.empty()
     for number in range(200):
@@ -512,16 +513,16 @@ def test_every_policy_answers_every_request_once_with_its_own_rows(policy):
 
 def queues_used(policy, callers, sessions=3):
     """For each request, the queue that it joins while every session is held."""
-    version, answers, gate, used = Version(), Answers(), threading.Event(), []
+    replica, answers, gate, used = FakeReplica(), Answers(), threading.Event(), []
     with group(sessions=sessions, policy=policy) as made:
         for number in range(sessions):
-            holding = Version(hold=gate)
+            holding = FakeReplica(hold=gate)
             work = answers.work(holding, -1 - number, [0], caller=number)
-            made.submit(work)
+            made.enqueue(work)
             assert holding.entered.acquire(timeout=TIMEOUT_S)
         for number, caller in enumerate(callers):
             before = [q.batcher.queue_rows for q in made._queues]
-            made.submit(answers.work(version, number, [number], caller=caller))
+            made.enqueue(answers.work(replica, number, [number], caller=caller))
             after = [q.batcher.queue_rows for q in made._queues]
             used.append(next(i for i, (a, b) in enumerate(zip(before, after)) if a != b))
         gate.set()
@@ -543,7 +544,7 @@ def test_least_loaded_sends_a_request_where_the_least_work_is():
     assert sorted(used[:3]) == sorted(used[3:]) == [0, 1, 2]
 
 
-class Partly(Version):
+class Partly(FakeReplica):
     """Of which 4 rows are worth a batch. Every pin is another generation, so parts that pin apart would show."""
 
     def __init__(self, **options):
@@ -561,15 +562,15 @@ class Partly(Version):
 @pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])
 @pytest.mark.parametrize(("rows", "parts"), [(1, 1), (4, 1), (7, 2), (8, 2), (9, 3), (12, 3), (33, 3), (1000, 3)])
 def test_a_large_request_is_split_rejoined_in_order_and_of_one_generation(policy, rows, parts):
-    version, answers = Partly(), Answers()
+    replica, answers = Partly(), Answers()
     with group(sessions=3, policy=policy) as sessions:
         wait_until(lambda: sum(len(queue.idle) for queue in sessions._queues) == 3)
-        sessions.submit(answers.work(version, 0, range(1, rows + 1), caller=1))
+        sessions.enqueue(answers.work(replica, 0, range(1, rows + 1), caller=1))
         assert_answers(answers.wait(1)[0], range(1, rows + 1))
-        assert len(version.readers) == 1, "one pin for all parts"
-        assert (version.readers[0] >= HOLDS) == (parts > 1)
+        assert len(replica.readers) == 1, "one pin for all parts"
+        assert (replica.readers[0] >= HOLDS) == (parts > 1)
         wait_until(lambda: len(sessions._holds) == SHADOW_READER - HOLDS)
-    assert set(version.pins.values()) == {None}
+    assert set(replica.pins.values()) == {None}
     stats = total(sessions.statistics())
     assert (stats.requests, stats.rows) == (1, rows)
     assert stats.batches == parts
@@ -583,54 +584,54 @@ def test_parts_of_a_request_run_at_the_same_time():
             barrier.wait(TIMEOUT_S)
             super().fill(*args)
 
-    version, answers = Meeting(), Answers()
+    replica, answers = Meeting(), Answers()
     with group(sessions=2) as sessions:
-        sessions.submit(answers.work(version, 0, range(8)))
+        sessions.enqueue(answers.work(replica, 0, range(8)))
         assert_answers(answers.wait(1)[0], range(8))
 
 
 def test_one_session_and_a_process_without_free_holds_split_nothing():
-    version, answers = Partly(), Answers()
+    replica, answers = Partly(), Answers()
     with group(sessions=1) as sessions:
-        sessions.submit(answers.work(version, 0, range(100)))
+        sessions.enqueue(answers.work(replica, 0, range(100)))
         assert_answers(answers.wait(1)[0], range(100))
     with group(sessions=2) as sessions:
         sessions._holds.clear()
-        sessions.submit(answers.work(version, 1, range(100)))
+        sessions.enqueue(answers.work(replica, 1, range(100)))
         assert_answers(answers.wait(1)[1], range(100))
-    assert all(reader < HOLDS for reader in version.readers)
+    assert all(reader < HOLDS for reader in replica.readers)
 
 
 def test_a_part_that_fails_fails_the_request_and_lets_go_of_the_pin(caplog):
-    version, answers = Partly(), Answers()
-    version.broken = {13: ZeroDivisionError()}
+    replica, answers = Partly(), Answers()
+    replica.broken = {13: ZeroDivisionError()}
     with group(sessions=2) as sessions, caplog.at_level(logging.CRITICAL, logger="freshet.sessions"):
-        sessions.submit(answers.work(version, 0, range(20)))
+        sessions.enqueue(answers.work(replica, 0, range(20)))
         assert type(answers.wait(1)[0]) is FreshetError
         assert answers.calls.empty()
         assert len(sessions._holds) == SHADOW_READER - HOLDS
-        version.broken = {}
-        sessions.submit(answers.work(version, 1, range(20)))
+        replica.broken = {}
+        sessions.enqueue(answers.work(replica, 1, range(20)))
         assert_answers(answers.wait(1)[1], range(20))
-    assert set(version.pins.values()) == {None}
+    assert set(replica.pins.values()) == {None}
 
 
 def test_a_part_that_expires_expires_the_request_and_the_rest_of_it_is_not_run():
-    clock, version, answers = FakeClock(), Partly(), Answers()
+    clock, replica, answers = FakeClock(), Partly(), Answers()
     with group(sessions=2, clock=clock) as sessions:
         gate = threading.Event()
         for number in range(2):
-            holding = Version(hold=gate)
-            sessions.submit(answers.work(holding, -1 - number, [0]))
+            holding = FakeReplica(hold=gate)
+            sessions.enqueue(answers.work(holding, -1 - number, [0]))
             assert holding.entered.acquire(timeout=TIMEOUT_S)
-        sessions.submit(answers.work(version, 0, range(8), deadline_s=clock.now_s() + 100))
+        sessions.enqueue(answers.work(replica, 0, range(8), deadline_s=clock.now_s() + 100))
         assert sessions.queue_rows == 8
         clock.advance(100)
         gate.set()
         assert isinstance(answers.wait(3)[0], Expired)
         assert answers.calls.empty()
-    assert version.readers == []
-    assert version.runs == []
+    assert replica.readers == []
+    assert replica.runs == []
 
 
 @settings(max_examples=25, deadline=None)
@@ -642,14 +643,14 @@ def test_a_part_that_expires_expires_the_request_and_the_rest_of_it_is_not_run()
     policy=st.sampled_from(["shared", "round-robin", "mod", "least-loaded"]),
 )
 def test_nothing_is_lost_doubled_or_out_of_order_whatever_is_split_batched_or_late(requests, sessions, policy):
-    version, answers = Partly(), Answers()
-    version.costs = CostTable({1: 1e-4, 4: 1.5e-4})
+    replica, answers = Partly(), Answers()
+    replica.costs = CostTable({1: 1e-4, 4: 1.5e-4})
     refused, clock = set(), SystemClock()
     with group(sessions=sessions, policy=policy, max_queue_rows=200) as made:
         for number, (rows, slack_s) in enumerate(requests):
             deadline_s = None if slack_s is None else clock.now_s() + slack_s
             try:
-                made.submit(answers.work(version, number, range(number, number + rows), deadline_s, caller=number))
+                made.enqueue(answers.work(replica, number, range(number, number + rows), deadline_s, caller=number))
             except Overloaded:
                 refused.add(number)
         got = answers.wait(len(requests) - len(refused))
@@ -660,16 +661,16 @@ def test_nothing_is_lost_doubled_or_out_of_order_whatever_is_split_batched_or_la
             assert requests[number][1] == 1e-3
         else:
             assert_answers(reply, range(number, number + requests[number][0]))
-    assert set(version.pins.values()) <= {None}
+    assert set(replica.pins.values()) <= {None}
     assert len(made._holds) == SHADOW_READER - HOLDS
 
 
 @pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])
 def test_resizing_under_load_loses_no_request_and_no_count(policy):
-    version, answers = Version(), Answers()
+    replica, answers = FakeReplica(), Answers()
     with group(sessions=1, policy=policy, max_queue_rows=100_000) as sessions:
         for number in range(600):
-            sessions.submit(answers.work(version, number, [number], caller=number))
+            sessions.enqueue(answers.work(replica, number, [number], caller=number))
             if number % 50 == 0:
                 sessions.resize((4, 1, 3, 2)[number // 50 % 4])
                 assert len(sessions) == (4, 1, 3, 2)[number // 50 % 4]
@@ -680,7 +681,7 @@ def test_resizing_under_load_loses_no_request_and_no_count(policy):
         wait_until(lambda: len(sessions._threads) == 1)
         stats = total(sessions.statistics())
         assert (stats.requests, stats.rows) == (600, 600)
-        np.testing.assert_array_equal(sessions.counts(version)[:, 0], [600])
+        np.testing.assert_array_equal(sessions.counts(replica)[:, 0], [600])
         numbers = {thread.session.number for thread in sessions._threads}
         assert max(numbers) < 8
 
@@ -706,16 +707,16 @@ def test_a_group_that_has_closed_or_computes_inline_is_not_resized():
 
 
 def test_a_request_that_cannot_be_answered_in_time_is_refused_before_and_after_it_is_read():
-    clock, version, answers = FakeClock(), Version({1: 1.0}), Answers()
+    clock, replica, answers = FakeClock(), FakeReplica({1: 1.0}), Answers()
     with group(clock=clock) as sessions:
-        with held(version, sessions, answers):
+        with held(replica, sessions, answers):
             for number in range(2):
-                sessions.submit(answers.work(version, number, [number], clock.now_s() + 4.1))
+                sessions.enqueue(answers.work(replica, number, [number], clock.now_s() + 4.1))
             for timeout_s in (None, 50.0):
-                sessions.admit(timeout_s)
+                sessions.check_room(timeout_s)
             for refuse in (
-                lambda: sessions.admit(2.5),
-                lambda: sessions.submit(answers.work(version, 9, [9], clock.now_s() + 2.5)),
+                lambda: sessions.check_room(2.5),
+                lambda: sessions.enqueue(answers.work(replica, 9, [9], clock.now_s() + 2.5)),
             ):
                 with pytest.raises(Overloaded) as shed:
                     refuse()
@@ -727,10 +728,10 @@ def test_a_request_that_cannot_be_answered_in_time_is_refused_before_and_after_i
 
 
 def test_waits_are_counted_as_predicted_and_as_they_were():
-    clock, version, answers = FakeClock(), Version({1: 1.0}), Answers()
+    clock, replica, answers = FakeClock(), FakeReplica({1: 1.0}), Answers()
     with group(clock=clock) as sessions:
-        with held(version, sessions, answers):
-            sessions.submit(answers.work(version, 0, [0]))
+        with held(replica, sessions, answers):
+            sessions.enqueue(answers.work(replica, 0, [0]))
             clock.advance(3.0)
         answers.wait(2)
     stats = total(sessions.statistics())

@@ -8,6 +8,7 @@ import pytest
 
 from processor.clock import FakeClock
 from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.overview import version_stats
 from processor.sessions.group import SessionGroup
 from processor.sessions.shadow import MAX_QUEUED, Busy
 from processor.versions.policy import ModelPolicy
@@ -69,7 +70,7 @@ def test_a_shadow_of_equal_weights_differs_by_nothing(opened, calm, options):
     scores = found.differences.scores(0)
     assert (found.dropped, found.differences.failed) == (0, 0)
     assert (scores.count, scores.total) == (60, 0.0)
-    (one, two) = processor.version_stats()
+    (one, two) = version_stats(processor)
     assert (one.shadow, two.shadow.differences.requests) == (None, 20)
     assert (one.sketch.requests, two.sketch.requests) == (20, 0)
 

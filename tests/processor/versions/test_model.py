@@ -669,7 +669,7 @@ def test_a_rollback_in_memory_needs_no_old_files(chained):
 
 
 class Absent(Replica):
-    """Readers that are not there for a while, as when every worker process is being replaced."""
+    """Replicas that are not there for a while, as when every worker process is being replaced."""
 
     there = True
 
@@ -681,7 +681,7 @@ class Absent(Replica):
 
 def test_what_nobody_was_there_to_serve_is_tried_again_and_not_refused(root, monkeypatch):
     def attach(version):
-        return Absent(version.reader, version.control, 0, 1, SystemClock())
+        return Absent(version.files, version.control, 0, 1, SystemClock())
 
     def load(reader):
         return ServedVersion(reader, 4, SystemClock())

@@ -20,10 +20,10 @@ def package(tmp_path_factory):
 
 
 class Refusing:
-    """Readers that cannot prepare a frame."""
+    """Replicas that cannot prepare a frame."""
 
-    def __init__(self, readers):
-        self.readers, self.cost = readers, {}
+    def __init__(self, replicas):
+        self.replicas, self.cost = replicas, {}
 
     def prepare(self, frame):
         raise BadInput("no")
@@ -32,28 +32,28 @@ class Refusing:
 def test_what_is_prepared_is_served_by_nobody_until_the_flip(package):
     version = open_version(package)
     change = version._next(Generation(1, 9), 1, dict(version.dense, **make_weights(9)))
-    version.readers.prepare(change.frame)
-    with version.readers.pinned(0) as state:
+    version.replicas.prepare(change.frame)
+    with version.replicas.pinned(0) as state:
         assert state.generation == Generation(1, 0)
         before = state.executables
     version._flip(change)
-    with version.readers.pinned(0) as state:
+    with version.replicas.pinned(0) as state:
         assert state.generation == Generation(1, 9)
         assert state.executables is not before
-    assert version.readers.generation == Generation(1, 9)
+    assert version.replicas.generation == Generation(1, 9)
 
 
 def test_a_pin_is_seen_by_the_writer_and_gone_after(package):
     version = open_version(package)
     version.apply(make_delta(1, [1]))
-    with version.readers.pinned(5):
+    with version.replicas.pinned(5):
         assert version.control.oldest_pin() == version.change.flip
     assert version.control.oldest_pin() == IDLE
 
 
 def test_replicas_of_two_processes_flip_together_and_pin_apart(package):
     version = ServedVersion(VersionReader(package), 4, SystemClock(), processes=2)
-    replicas = [Replica(version.reader, version.control, n, 1, SystemClock()) for n in range(2)]
+    replicas = [Replica(version.files, version.control, n, 1, SystemClock()) for n in range(2)]
 
     class Both:
         def prepare(self, frame):
@@ -91,9 +91,9 @@ def test_deltas_before_open_are_served_from_the_first_batch_on(package):
     version = ServedVersion(VersionReader(package), 4, SystemClock())
     version.apply(make_delta(1, [1], dense_seed=3))
     with pytest.raises(NotReady, match="is not open"):
-        _ = version.readers
+        _ = version.replicas
     version.open(connect(version))
-    with version.readers.pinned(0) as state:
+    with version.replicas.pinned(0) as state:
         assert state.generation == Generation(1, 1)
 
 
@@ -101,7 +101,7 @@ def test_frames_are_forgotten_once_the_flip_has_passed_every_reader(package):
     version = open_version(package)
     for step in range(1, 6):
         version.apply(make_delta(step, [1], dense_seed=step))
-        assert list(version.readers._frames) == [version.change.frame.number]
+        assert list(version.replicas._frames) == [version.change.frame.number]
 
 
 def test_deltas_of_rows_are_new_states_over_the_frame_that_is_there(package):
@@ -138,11 +138,11 @@ def test_an_index_that_grew_for_a_refused_delta_is_offered_with_the_next_flip(pa
 
 def test_a_process_that_answers_nothing_keeps_nothing_of_a_frame_that_was_forgotten(package):
     version = open_version(package)
-    with version.readers.pinned(0):
+    with version.replicas.pinned(0):
         pass
-    assert version.readers._newest is not None
+    assert version.replicas._newest is not None
     version.apply(make_delta(1, [1], dense_seed=1))
-    assert version.readers._newest is None
+    assert version.replicas._newest is None
 
 
 def test_a_session_that_stands_still_keeps_its_state_and_refuses_the_change_that_would_overwrite_it(
@@ -150,7 +150,7 @@ def test_a_session_that_stands_still_keeps_its_state_and_refuses_the_change_that
 ):
     monkeypatch.setattr(served, "GRACE_TIMEOUT_S", -1.0)
     version = open_version(package)
-    replica = version.readers
+    replica = version.replicas
     state = replica.pin(0)
     flips = 0
     while version.control.has_room(served.FLIPS):

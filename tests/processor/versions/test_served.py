@@ -27,7 +27,7 @@ def load(package, undo_depth=4):
 def scores(version, users, session=0):
     """Scores of the pinned state and its generation, computed as a session does."""
     inputs = make_inputs(users)
-    replica = version.readers
+    replica = version.replicas
     with replica.pinned(session) as state:
         bound = replica.plan.bind(inputs)
         x = np.zeros((16, replica.plan.width), np.float32)

@@ -1,9 +1,8 @@
 import pytest
 
 from processor.errors import BadInput, Conflict, NotFound
-from processor.sessions.placement import GroupStats
-from processor.sessions.session import SessionStats
 from processor.versions.routes import VersionStatus
+from processor.watching.stats import GroupStats, SessionStats
 from serving.front.model_control import Control, Forbidden, Gate, Unauthenticated, nothing_to_control
 
 

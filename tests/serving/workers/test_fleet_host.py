@@ -4,6 +4,7 @@ import pytest
 
 from processor.errors import BadInput, NotReady
 from processor.generation import Generation
+from processor.overview import model_stats
 from processor.package.delta import write_delta
 from processor.versions.control import IDLE, PINS
 from serving.serve_config import ServeConfig
@@ -55,7 +56,7 @@ def test_every_worker_has_a_version_before_any_route_names_it(hosts):
     host, workers = hosts()
     host.load_all()
     host.opened()
-    key = version_of(host).readers.key
+    key = version_of(host).replicas.key
     for worker in workers:
         names = [
             (op, key in [k for model in m.get("models", {}).values() for k in model["served"].values()])
@@ -113,7 +114,7 @@ def test_a_worker_that_dies_while_it_prepares_is_buried_before_the_flip_and_does
     host, workers = hosts()
     host.load_all()
     version = version_of(host)
-    key = version.readers.key
+    key = version.replicas.key
     workers[0].pin(key, 0)
     workers[0].dies_at = "frame"
     host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
@@ -147,11 +148,11 @@ def test_a_worker_that_dies_with_a_pin_between_two_deltas_of_rows_holds_up_neith
     host, workers = hosts()
     host.load_all()
     version = version_of(host)
-    workers[1].pin(version.readers.key, 0)
+    workers[1].pin(version.replicas.key, 0)
     host._fleet.bury(workers[1])
     host.apply_delta("small", delta(tmp_path, 1))
     assert (version.control.words[PINS:] == IDLE).all()
-    assert list(version.readers._held) == [workers[0]]
+    assert list(version.replicas._held) == [workers[0]]
 
 
 def test_a_version_that_nobody_is_there_to_open_is_loaded_by_the_next_look(hosts):
@@ -173,7 +174,7 @@ def test_a_new_worker_gets_every_version_at_the_frame_where_it_stands_then_route
     host.introduce(late)
     assert [op for op, _ in late.said][:3] == ["open", "frame", "routes"]
     frame, version = late.said[1][1], version_of(host)
-    control = late.control[version.readers.key]
+    control = late.control[version.replicas.key]
     assert control.entry(control.flip) == (2, 2, frame["frame"])
     named = {n for names in (*frame["tables"], frame["dense"]) for n in names.values()}
     assert {number for number, _ in frame["new"]} == named, "it holds nothing yet"
@@ -185,11 +186,11 @@ def test_a_new_worker_gets_every_version_at_the_frame_where_it_stands_then_route
 def test_a_version_is_closed_in_workers_after_no_route_names_it(hosts, root):
     host, workers = hosts()
     host.load_all()
-    first = version_of(host).readers.key
+    first = version_of(host).replicas.key
     write_package(root, version=2, users=USERS)
     host._model("small")._folder = type(host._model("small")._folder)(root / "small")
     host.poll()
-    second = version_of(host).readers.key
+    second = version_of(host).replicas.key
     for worker in workers:
         assert worker.ops("close") == [("close", first, None)]
         closed = [op for op, _ in worker.said].index("close")
@@ -223,7 +224,7 @@ def test_a_worker_that_does_not_take_its_routes_is_buried(hosts):
 def test_what_workers_report_is_what_the_models_have_done(hosts):
     host, workers = hosts()
     host.load_all()
-    key = str(version_of(host).readers.key)
+    key = str(version_of(host).replicas.key)
     for worker, requests in zip(workers, (3, 4)):
         work = {"batches": 1, "requests": requests, "rows": 10, "padded_rows": 2, "failed": 0}
         counters = {"series": {}, "predicted": {}, "groups": {"default": work}, "lookups": {key: [[60, 5], [40, 2]]}}
@@ -232,11 +233,12 @@ def test_what_workers_report_is_what_the_models_have_done(hosts):
             "gauges": {"groups": {"default": [1, 5]}, "costs": {key: [[1, requests / 8]]}, "cpu_s": 1.0},
         }
         host.heard(worker, {"op": "report", "report": report})
-    (stats,) = host.stats()
-    assert (stats.requests, stats.rows, stats.queue_rows, stats.lookups, stats.misses) == (7, 20, 10, 200, 14)
+    (stats,), group = model_stats(host), host.group_stats()["default"]
+    assert (group.work.requests, group.work.rows, group.queue_rows) == (7, 20, 10)
+    assert (stats.lookups, stats.misses) == (200, 14)
     host._fleet.bury(workers[0])
-    (stats,) = host.stats()
-    assert (stats.requests, stats.queue_rows, stats.lookups) == (7, 5, 200)
+    (stats,), group = model_stats(host), host.group_stats()["default"]
+    assert (group.work.requests, group.queue_rows, stats.lookups) == (7, 5, 200)
     assert host.info()["workers"] == host.workers()
     assert host.info()["models"]["small"]["served"]["1"]["buckets"] == {"1": 500000.0}, "of those that live"
 

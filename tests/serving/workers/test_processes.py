@@ -1,4 +1,4 @@
-"""Readers in another process while a writer flips, rolls back and reuses slots here."""
+"""Replicas in another process while a writer flips, rolls back and reuses slots here."""
 
 import subprocess
 import sys
@@ -20,14 +20,14 @@ USERS = range(16)
 
 
 class Child:
-    """processor.versions.replica.Readers: one process of tests.serving.workers.reading."""
+    """processor.versions.replica.Replicas: one process of tests.serving.workers.reading."""
 
     def __init__(self, version):
         self.channel, there = Channel.pair()
         with there:
             command = [sys.executable, "-m", "tests.serving.workers.reading", str(there.fileno()), str(len(USERS))]
             self.process = subprocess.Popen(command, cwd=ROOT, pass_fds=(there.fileno(),))
-        self.sender, self.held, self.cost = Sender(version.reader, version.control), frozenset(), {}
+        self.sender, self.held, self.cost = Sender(version.files, version.control), frozenset(), {}
         self.ask("open", *self.sender.opening(0))
 
     def ask(self, op, message=None, fds=()):

@@ -6,7 +6,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.sessions.session import SessionStats
+from processor.watching.stats import SessionStats
 from serving.telemetry.metrics import BOUNDS_S, Counts
 from serving.workers.worker_counts import Totals, add
 

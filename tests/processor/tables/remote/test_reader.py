@@ -47,17 +47,17 @@ def load(package, store, clock=None, tables=("small/*",), undo_depth=3, **config
 
 def pooled(version, requests, session=0):
     """The dense inputs of a batch [rows, width] and lookups and misses by table."""
-    with version.readers.pinned(session) as state:
-        bound = [version.readers.plan.bind(r) for r in requests]
-        x = np.zeros((sum(b.rows for b in bound), version.readers.plan.width), np.float32)
+    with version.replicas.pinned(session) as state:
+        bound = [version.replicas.plan.bind(r) for r in requests]
+        x = np.zeros((sum(b.rows for b in bound), version.replicas.plan.width), np.float32)
         counts = np.zeros((2, 2), np.int64)
         spans = np.array([[0, b.rows] for b in bound])
         stand_in = (
-            version.readers.remote.stand_in(state.tables, state.epoch, bound, spans)
-            if version.readers.remote
+            version.replicas.remote.stand_in(state.tables, state.epoch, bound, spans)
+            if version.replicas.remote
             else state
         )
-        version.readers.plan.fill(stand_in.tables, state.epoch, bound, spans, x, counts)
+        version.replicas.plan.fill(stand_in.tables, state.epoch, bound, spans, x, counts)
         return x, counts.tolist()
 
 
@@ -86,20 +86,20 @@ def test_a_batch_is_one_round_trip_and_asks_for_each_bucket_once(package, store)
     assert len(set(store.fetches[0])) == len(store.fetches[0])
     pooled(version, [make_inputs([0, 3, 6])])
     assert len(store.fetches) == 1
-    assert version.readers.remote.statistics().fetches == 1
+    assert version.replicas.remote.statistics().fetches == 1
 
 
 def test_rows_and_absences_are_cached_and_the_cache_can_be_off(package, store):
     version = load(package, store)
     for _ in range(3):
         user_rows(version, [0, 1, 2])
-    stats = version.readers.remote.statistics()
+    stats = version.replicas.remote.statistics()
     assert (stats.asked, stats.fetched, stats.cached, stats.lost) == (9, 3, 6, 0)
     assert load(package, store, cache_rows=0) is not None
     uncached = load(package, store, cache_rows=0)
     for _ in range(3):
         np.testing.assert_array_equal(user_rows(uncached, [0, 1]), expected_rows({0: 0}, [0, 1]))
-    assert uncached.readers.remote.statistics().fetched == 6
+    assert uncached.replicas.remote.statistics().fetched == 6
 
 
 ids = st.sampled_from([*range(30), 299, 2**62, -1])
@@ -132,7 +132,7 @@ def test_any_mix_of_deltas_rollbacks_and_reads_equals_a_dictionary(package, stor
             version.rollback(version.chain.step - back)
             del history[len(history) - back :]
         elif move == "cold":
-            version.readers.remote._cache = load(package, store, cache_rows=16).readers.remote._cache
+            version.replicas.remote._cache = load(package, store, cache_rows=16).replicas.remote._cache
         else:
             store.down = move == "down"
         for users in reads:
@@ -193,30 +193,30 @@ def test_removing_what_is_removed_already_costs_nothing(package, store):
 
 def test_only_the_rows_of_the_spans_are_asked_for(package, store):
     version = load(package, store)
-    bound = [version.readers.plan.bind(make_inputs(range(0, 60, 3), tags=[[]] * 20))]
-    with version.readers.pinned(0) as state:
+    bound = [version.replicas.plan.bind(make_inputs(range(0, 60, 3), tags=[[]] * 20))]
+    with version.replicas.pinned(0) as state:
         spans = np.array([[5, 3]])
-        x = np.zeros((3, version.readers.plan.width), np.float32)
-        stand_in = version.readers.remote.stand_in(state.tables, state.epoch, bound, spans)
-        version.readers.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
-    assert version.readers.remote.statistics().asked == 3
+        x = np.zeros((3, version.replicas.plan.width), np.float32)
+        stand_in = version.replicas.remote.stand_in(state.tables, state.epoch, bound, spans)
+        version.replicas.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
+    assert version.replicas.remote.statistics().asked == 3
     np.testing.assert_array_equal(x[:, :DIM], expected_rows(dict.fromkeys(USERS, 0), [15, 18, 21]))
 
 
 def test_a_reader_of_an_old_state_sees_old_rows(package, store):
     version = load(package, store)
     version.apply(make_delta(1, [0], [3]))
-    state = version.readers.pin(0)
+    state = version.replicas.pin(0)
     done = threading.Thread(target=lambda: version.apply(make_delta(2, [0, 3], [6])))
     done.start()
     while version.control.flip == state.flip:
         pass
-    bound = [version.readers.plan.bind(make_inputs([0, 3, 6], tags=[[], [], []]))]
-    x = np.zeros((3, version.readers.plan.width), np.float32)
+    bound = [version.replicas.plan.bind(make_inputs([0, 3, 6], tags=[[], [], []]))]
+    x = np.zeros((3, version.replicas.plan.width), np.float32)
     spans = np.array([[0, 3]])
-    stand_in = version.readers.remote.stand_in(state.tables, state.epoch, bound, spans)
-    version.readers.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
-    version.readers.unpin(0)
+    stand_in = version.replicas.remote.stand_in(state.tables, state.epoch, bound, spans)
+    version.replicas.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
+    version.replicas.unpin(0)
     done.join()
     np.testing.assert_array_equal(x[:, :DIM], expected_rows({0: 1, 6: 0}, [0, 3, 6]))
     np.testing.assert_array_equal(user_rows(version, [0, 3, 6]), expected_rows({0: 2, 3: 2}, [0, 3, 6]))
@@ -237,7 +237,7 @@ def test_a_store_that_is_down_gives_default_rows_counts_them_and_logs_once_a_sec
     assert len(caplog.records) == 2
     assert "cannot be reached" in caplog.text
     np.testing.assert_array_equal(got, expected_rows({0: 0, 6: 1}, [0, 3, 6]))
-    assert version.readers.remote.statistics().lost == 6
+    assert version.replicas.remote.statistics().lost == 6
     store.down = False
     np.testing.assert_array_equal(user_rows(version, [0, 3]), expected_rows({0: 0, 3: 0}, [0, 3]))
 
@@ -274,7 +274,7 @@ def test_a_bucket_that_is_missing_or_damaged_is_a_failure_and_not_an_unseen_id(p
         if value is not None:
             store.values[key] = value
     np.testing.assert_array_equal(user_rows(version, [0, 1]), expected_rows({}, [0, 1]))
-    stats = version.readers.remote.statistics()
+    stats = version.replicas.remote.statistics()
     assert (stats.lost, stats.fetched) == (2, 0)
     store.values = before
     np.testing.assert_array_equal(user_rows(version, [0, 1]), expected_rows({0: 0}, [0, 1]))
@@ -335,13 +335,13 @@ def test_many_sessions_read_the_same_rows_while_deltas_and_rollbacks_run(package
     def read(session):
         others = np.random.default_rng(session)
         while not stop.is_set():
-            with version.readers.pinned(session) as state:
+            with version.replicas.pinned(session) as state:
                 inputs = make_inputs([*users, *others.integers(0, 300, 20).tolist()], tags=[["a"]] * 26)
-                bound = [version.readers.plan.bind(inputs)]
-                x = np.zeros((26, version.readers.plan.width), np.float32)
+                bound = [version.replicas.plan.bind(inputs)]
+                x = np.zeros((26, version.replicas.plan.width), np.float32)
                 spans = np.array([[0, 26]])
-                stand_in = version.readers.remote.stand_in(state.tables, state.epoch, bound, spans)
-                version.readers.plan.fill(
+                stand_in = version.replicas.remote.stand_in(state.tables, state.epoch, bound, spans)
+                version.replicas.plan.fill(
                     stand_in.tables, state.epoch, bound, np.array([[0, 26]]), x, np.zeros((2, 2), np.int64)
                 )
                 step = state.generation.step
@@ -368,7 +368,7 @@ def test_dropping_a_version_leaves_nothing_and_its_reader_notices(package, store
     assert [t.name for t in drop("small", 1, ["user", "tag", "none"], store)] == ["small/1/user", "small/1/tag"]
     assert store.values == {}
     user_rows(version, [0])
-    assert version.readers.remote.statistics().lost == 1
+    assert version.replicas.remote.statistics().lost == 1
 
 
 def test_string_ids_are_remote_too(package, store):

@@ -278,9 +278,9 @@ def test_a_cluster_without_one_of_its_nodes_still_serves_the_others_rows(root, r
 
         def whole():
             clock.advance(PAUSE_S)
-            lost = engine._models["small"].pick().readers.remote.statistics().lost
+            lost = engine._models["small"].pick().replicas.remote.statistics().lost
             engine.process(PredictRequest("small", make_inputs(users)))
-            return engine._models["small"].pick().readers.remote.statistics().lost == lost
+            return engine._models["small"].pick().replicas.remote.statistics().lost == lost
 
         wait_until(whole)
         assert_scores(engine, users)

@@ -1,8 +1,7 @@
 """The cut between the sparse graph and the dense graph, tensor by tensor: who sends what, and where it is received.
 
-Both ends are made from this record, so that they may run apart (processor.sessions.device): the sender writes columns
-of one float32 matrix, row by row, and the receiver reads the very same columns. What comes back is one matrix an
-output.
+The sender writes columns of one float32 matrix, row by row, and the receiver reads the very same columns. What comes
+back is one matrix an output. For reports; the engine reads the same from the manifest.
 """
 
 from __future__ import annotations

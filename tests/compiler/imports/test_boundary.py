@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from processor.features.boundary import Boundary
+from compiler.imports.boundary import Boundary
 from processor.package.manifest import Feature, Input, Stage
 from tests.packages import manifest
 

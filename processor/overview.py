@@ -1,0 +1,111 @@
+"""Reports about a host's models: snapshots for metrics, and everything that a person would ask.
+
+Functions over the catalogue (processor.versions.host) and what the host has counted of it, in whichever processes. They
+read what is replaced whole and take no lock, so a report costs no change and no request anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from processor.versions.host import ModelHost
+from processor.versions.model import ServedModel
+from processor.watching.stats import ModelStats, VersionStats
+
+
+def model_stats(host: ModelHost) -> list[ModelStats]:
+    """A snapshot for each model that serves."""
+    snapshots = []
+    for name, model in sorted(host.catalogue.items()):
+        if not model.ready:
+            continue
+        version = model.pick()
+        lookups, misses = host.lookups(version).sum(axis=0).tolist()
+        snapshots.append(
+            ModelStats(
+                model=name,
+                generation=version.generation,
+                delta_count=version.delta_count,
+                delta_rows=version.delta_rows,
+                last_apply_ms=version.last_apply_ms,
+                last_freshness_s=version.last_freshness_s,
+                published_at=version.published_at,
+                event_time=version.event_time[1] if version.event_time else None,
+                lookups=lookups,
+                misses=misses,
+                delta_nbytes=version.delta_nbytes,
+                deltas={"apply": version.apply_s, "publication": version.age_s, "event": version.event_age_s},
+                remote=host.remote_rows(version),
+                tiers={name: tally for name, t in version.tables.items() if (tally := t.tier) is not None},
+            )
+        )
+    return snapshots
+
+
+def version_stats(host: ModelHost) -> list[VersionStats]:
+    """A snapshot of each loaded version."""
+    snapshots = []
+    for name, model in sorted(host.catalogue.items()):
+        routes = model.routes
+        shares = routes.shares()
+        for number, version in sorted(routes.served.items()):
+            trend = host.trend(name, number)
+            counted = host.lookups(version).tolist()
+            out = routes.traffic.out.get(number)
+            snapshots.append(
+                VersionStats(
+                    model=name,
+                    version=number,
+                    generation=version.generation,
+                    sketch=host.sketch(version),
+                    tables={t.name: (c[0], c[1]) for t, c in zip(version.manifest.tables, counted)},
+                    outputs=tuple(o.name for o in version.manifest.outputs),
+                    scores=trend.scores,
+                    drift=trend.drift,
+                    labels=tuple(sorted(label for label, v in routes.labels.items() if v == number)),
+                    share=shares.get(number, 0.0),
+                    out=out.reason if out else "",
+                    shadow=host.shadowed(version),
+                )
+            )
+    return snapshots
+
+
+def describe(host: ModelHost, now_s: float) -> dict[str, Any]:
+    """What ModelHost.info() says of the models, JSON-able: versions, labels, generation, freshness, memory. now_s: Unix
+    time."""
+    models = {name: _describe_model(host, model, now_s) for name, model in sorted(host.catalogue.items())}
+    return {"ready": host.ready, "models": models}
+
+
+def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[str, Any]:
+    served = {}
+    for number, version in sorted(model.served.items()):
+        remote = host.remote_rows(version)
+        served[str(number)] = {
+            "generation": str(version.generation),
+            "published_at": version.published_at,
+            "age_s": max(0.0, now_s - version.published_at),
+            "event_time": version.event_time[1] if version.event_time else None,
+            "last_freshness_s": version.last_freshness_s,
+            "last_apply_ms": version.last_apply_ms,
+            "delta_count": version.delta_count,
+            "delta_rows": version.delta_rows,
+            "memory": version.memory(),
+            "tables": {name: {"rows": t.rows, "dim": t.spec.dim} for name, t in version.tables.items()},
+            "remote": asdict(remote) if remote else None,
+            "buckets": {str(b): round(s * 1e6, 1) for b, s in version.replicas.cost.items()},
+        }
+    generation = str(model.pick().generation) if model.ready else None
+    routes = model.routes
+    return {
+        "generation": generation,
+        "labels": dict(model.labels),
+        "policy": model.policy.to_json(),
+        "shares": {str(version): share for version, share in sorted(routes.shares().items())},
+        "shadow": routes.shadow.manifest.version if routes.shadow else None,
+        "out": {str(version): asdict(out) for version, out in sorted(routes.traffic.out.items())},
+        "versions": [asdict(s) for s in model.status()],
+        "served": served,
+    }

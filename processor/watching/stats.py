@@ -1,0 +1,115 @@
+"""Snapshots of what sessions, groups, models and versions have done. Values; who takes them is told above
+(processor.overview, processor.sessions.placement)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+from processor.generation import Generation
+from processor.tables.remote.reader import RemoteStats
+from processor.tables.tier import Tally
+from processor.watching.histogram import Histogram
+from processor.watching.sketch import Scores, Sketch
+
+
+@dataclass(slots=True)
+class SessionStats:
+    """What one session has done, written by its thread only; and what its group has refused, under the group's lock.
+
+    batches to failed: computed. expired: dropped from the queue, their deadline passed or out of reach. refused_full,
+    refused_late: not admitted. wait_s, predicted_wait_s: in the queue, summed over requests. busy_s: in batches.
+    user_once: requests whose user's part was computed once. buckets: runs by bucket, named as JSON would.
+    """
+
+    batches: int = 0
+    requests: int = 0
+    rows: int = 0
+    padded_rows: int = 0
+    failed: int = 0
+    expired: int = 0
+    refused_full: int = 0
+    refused_late: int = 0
+    wait_s: float = 0.0
+    predicted_wait_s: float = 0.0
+    busy_s: float = 0.0
+    user_once: int = 0
+    buckets: dict[str, int] = field(default_factory=dict)
+
+    def ran(self, bucket: int, rows: int) -> None:
+        """Notes a run of so many rows in a bucket."""
+        label = str(bucket)
+        self.padded_rows += bucket - rows
+        self.buckets[label] = self.buckets.get(label, 0) + 1
+
+
+def total(parts: Sequence[SessionStats]) -> SessionStats:
+    """The sum of what several sessions have done."""
+    whole = SessionStats()
+    for part in parts:
+        for f in fields(SessionStats):
+            if f.name != "buckets":
+                setattr(whole, f.name, getattr(whole, f.name) + getattr(part, f.name))
+        for bucket, runs in part.buckets.copy().items():
+            whole.buckets[bucket] = whole.buckets.get(bucket, 0) + runs
+    return whole
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStats:
+    """A session group's snapshot. queue_rows: those that wait now. work: of all its sessions since the start."""
+
+    sessions: int
+    queue_rows: int
+    work: SessionStats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """What a version has done as a shadow. differences: its scores less those that were answered."""
+
+    differences: Sketch
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStats:
+    """A model's snapshot, of the version that stands for it. published_at and event_time (newest event learned): Unix
+    seconds, of the served generation. deltas: seconds that each took to apply ("apply"), from its publication
+    ("publication") and from its newest event ("event") until it was served. lookups, misses: of all its tables, and
+    those that got the default row. remote: of its tables in a row store. tiers: of its tables with a memory budget."""
+
+    model: str
+    generation: Generation
+    delta_count: int
+    delta_rows: int
+    last_apply_ms: float
+    last_freshness_s: float
+    published_at: float
+    event_time: float | None
+    lookups: int
+    misses: int
+    delta_nbytes: int = 0
+    deltas: Mapping[str, Histogram] = field(default_factory=dict)
+    remote: RemoteStats | None = None
+    tiers: dict[str, Tally] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VersionStats:
+    """A loaded version's snapshot. tables: lookups, and those answered by the default row, by table. outputs: names of
+    the sketch's outputs, in order. scores, drift: see Trend. out: why it has been taken out, or "". shadow: what it has
+    done as one."""
+
+    model: str
+    version: int
+    generation: Generation
+    sketch: Sketch
+    tables: Mapping[str, tuple[int, int]]
+    outputs: tuple[str, ...]
+    scores: tuple[Scores, ...]
+    drift: tuple[float, ...] | None
+    labels: tuple[str, ...]
+    share: float
+    out: str
+    shadow: Compared | None = None

@@ -1,0 +1,85 @@
+"""Reports about an engine's models: what they count, and that people and machines can read them."""
+
+import json
+
+import pytest
+
+from processor import PredictRequest, Processor, ProcessorConfig
+from processor.clock import FakeClock
+from processor.errors import Expired
+from processor.generation import Generation
+from processor.overview import model_stats, version_stats
+from processor.package.delta import write_delta
+from tests.packages import make_delta, make_inputs, write_package
+
+USERS = range(20)
+
+
+@pytest.fixture
+def root(tmp_path):
+    write_package(tmp_path / "repository", users=USERS)
+    return tmp_path / "repository"
+
+
+@pytest.fixture
+def open_processor(root):
+    opened = []
+
+    def build(clock=None, sessions=2):
+        opened.append(Processor.initialize(ProcessorConfig(str(root), sessions=sessions), clock))
+        return opened[-1]
+
+    yield build
+    for processor in opened:
+        processor.close()
+
+
+def request(users, **more):
+    return PredictRequest("small", make_inputs(users), **more)
+
+
+def test_an_engine_without_models_reports_none(tmp_path):
+    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
+        assert model_stats(processor) == version_stats(processor) == []
+        assert processor.info()["models"] == {}
+
+
+def test_statistics_count_what_was_done(root, open_processor, tmp_path):
+    clock = FakeClock()
+    processor = open_processor(clock, sessions=1)
+    processor.process(request([1, 2, 3, 999]))
+    with pytest.raises(Expired):
+        processor.process(request([1], timeout_s=0.0))
+    delta = make_delta(1, [1, 2], [3], event_time=(5.0, 1_699_999_000.0))
+    object.__setattr__(delta, "published_at", clock.unix_s() - 1.5)
+    write_delta(tmp_path / "upload", delta)
+    processor.apply_delta("small", data=(tmp_path / "upload").read_bytes())
+    (stats,) = model_stats(processor)
+    assert (stats.model, stats.generation) == ("small", Generation(1, 1))
+    group = processor.group_stats()["default"]
+    assert (group.work.requests, group.work.rows, group.work.failed, group.work.batches) == (1, 4, 0, 1)
+    assert group.queue_rows == 0
+    assert (stats.delta_count, stats.delta_rows) == (1, 2)
+    assert stats.last_freshness_s == pytest.approx(1.5)
+    assert stats.published_at == pytest.approx(clock.unix_s() - 1.5)
+    assert stats.event_time == 1_699_999_000.0
+    # Four users; tags of rows 0..3: none, a, a zz, a zz b. Unseen: user 999, zz twice.
+    assert (stats.lookups, stats.misses) == (4 + 6, 1 + 2)
+
+
+def test_info_is_json_and_tells_where_everything_stands(root, open_processor):
+    write_delta(root / "small" / "1" / "deltas" / "1.safetensors", make_delta(1, [1], dense_seed=1))
+    write_package(root, 2, users=USERS)
+    processor = open_processor()
+    processor.set_label("small", "previous", 1)
+    info = json.loads(json.dumps(processor.info(), allow_nan=False))
+    assert info["ready"]
+    assert info["sessions"] == 2
+    small = info["models"]["small"]
+    assert small["generation"] == "2.0"
+    assert small["labels"] == {"previous": 1}
+    assert [v["version"] for v in small["versions"]] == [2, 1]
+    assert small["served"]["1"]["generation"] == "1.1"
+    assert small["served"]["2"]["tables"]["user"] == {"rows": 20, "dim": 4}
+    assert small["served"]["2"]["buckets"].keys() == {"1", "4", "16"}
+    assert str(root) not in json.dumps(info)
