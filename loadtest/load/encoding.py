@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 ROW_SPLITS = ".row_splits"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 GENERATION = "x-model-generation"
-DTYPES = {"INT64": np.dtype("<i8"), "FP32": np.dtype("<f4")}
+DTYPES: dict[str, np.dtype[Any]] = {"INT64": np.dtype("<i8"), "FP32": np.dtype("<f4")}
 
 Column = Any
 
