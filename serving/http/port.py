@@ -60,13 +60,13 @@ class Port(uvicorn.Server):
 
     async def adopt(self, connection: socket.socket) -> None:
         """Serves a connection that was accepted elsewhere."""
-        protocol = functools.partial(
-            self.config.http_protocol_class,  # type: ignore[arg-type]
+        protocol = functools.partial(  # type: ignore[call-arg]  # uvicorn declares no more than asyncio.Protocol.
+            self.config.http_protocol_class,
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)  # type: ignore[arg-type]
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
 
     def end(self) -> None:
         """Stops accepting and finishes what is in flight."""
