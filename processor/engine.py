@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast, overload
+from typing import Any, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,7 @@ class Processor(Predictor, ModelHost):
         Predictor.__init__(self, Groups(config, clock), clock)
 
     @classmethod
-    def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Processor:
+    def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Self:
         """A processor with the newest version of every model loaded; raises when a model that is there cannot be."""
         processor = cls(config, clock)
         try:
@@ -90,7 +90,7 @@ class Processor(Predictor, ModelHost):
             raise
         return processor
 
-    def __enter__(self) -> Processor:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

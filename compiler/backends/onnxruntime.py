@@ -55,7 +55,7 @@ class Lowered:
 
     @property
     def definition(self) -> bytes:
-        return b"tf2onnx " + tf2onnx.__version__.encode() + b"\0" + self.model
+        return f"tf2onnx {tf2onnx.__version__}\0".encode() + self.model
 
     def compile(self, bucket: int) -> Compiled:
         """See compiler.backends.base.Lowered.compile."""
@@ -78,7 +78,8 @@ def with_inputs(model: bytes) -> bytes:
             kept.append(tensor)
     del parsed.graph.initializer[:]
     parsed.graph.initializer.extend(kept)
-    return parsed.SerializeToString(deterministic=True)
+    serialised: bytes = parsed.SerializeToString(deterministic=True)
+    return serialised
 
 
 def with_values(model: bytes, weights: Mapping[str, Matrix]) -> bytes:
@@ -88,7 +89,8 @@ def with_values(model: bytes, weights: Mapping[str, Matrix]) -> bytes:
         if tensor.data_location == TensorProto.EXTERNAL:
             value = weights[tensor.name.removeprefix(WEIGHT_PREFIX)]
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value), tensor.name))
-    return parsed.SerializeToString(deterministic=True)
+    serialised: bytes = parsed.SerializeToString(deterministic=True)
+    return serialised
 
 
 @contextmanager
@@ -128,7 +130,8 @@ def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
         raise BadInput("dense graph: an output that is one of the inputs is not for backend onnxruntime")
 
     names: dict[str, str] = {"": "", INPUT: INPUT, **{name: name for name in wanted_outputs}}
-    initializers, weights = [], []
+    initializers: list[TensorProto] = []
+    weights: list[str] = []
 
     def source(value: str) -> None:
         """Names an input that no node produces, and keeps the constant or weight behind it."""

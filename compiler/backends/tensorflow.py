@@ -39,7 +39,7 @@ class Lowered:
             outputs = graph.function(x, weights)
             for i, output in enumerate(graph.outputs):
                 tf.identity(outputs[output.name], name=f"output_{i}")
-        self._graph_def = drawn.as_graph_def().SerializeToString(deterministic=True)
+        self._graph_def: bytes = drawn.as_graph_def().SerializeToString(deterministic=True)
 
     @property
     def definition(self) -> bytes:

@@ -99,9 +99,9 @@ def calibrate(
             continue
         for entry in group:
             if entry.bucket in executables:
-                executable, error = executables[entry.bucket]
+                executable, off = executables[entry.bucket]
                 run, _ = _bound(executable, x, columns)
-                candidates[entry.bucket].append((replace(entry, error=error), run))
+                candidates[entry.bucket].append((replace(entry, error=off), run))
     machine = this_machine().name
     for bucket, found in candidates.items():
         if not found:

@@ -16,7 +16,7 @@ version, which takes seconds to compile and none of a request's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from processor.package.manifest import NAME, Feature, Output
 PREFIX = "fusion/"
 MAX_OUTPUTS = 64
 
-_OPERATIONS = {
+_OPERATIONS: dict[str, Callable[..., Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,

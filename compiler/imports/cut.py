@@ -82,7 +82,9 @@ class Splitter:
 
     def _walk(self, reasons: dict[str, str], whole: bool) -> tuple[list[Node], list[Ref]]:
         """From the outputs up to the sparse side: nodes passed and tensors met; what has to be sparse is added."""
-        shapes, dense, cut = self._shapes, {}, {}
+        shapes = self._shapes
+        dense: dict[str, Node] = {}
+        cut: dict[Ref, None] = {}
         stack = list(self._outputs.values())
         while stack:
             ref = stack.pop()

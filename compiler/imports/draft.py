@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,14 +122,14 @@ class Drafter:
         strings = isinstance(lookup.keys, list)
         default = [] if lookup.default is None else [float(v) for v in lookup.default]
         # What the rows are is said by a digest: tables may be large.
-        keys = repr(lookup.keys).encode() if isinstance(lookup.keys, list) else np.ascontiguousarray(lookup.keys)
-        digests = [hashlib.sha256(part).digest() for part in (keys, np.ascontiguousarray(lookup.rows))]
+        keys = repr(lookup.keys).encode() if isinstance(lookup.keys, list) else np.ascontiguousarray(lookup.keys).data
+        digests = [hashlib.sha256(part).digest() for part in (keys, np.ascontiguousarray(lookup.rows).data)]
         same = (lookup.variable, *digests, tuple(default), strings)
         if same in self._same:
             return self._same[same]
         label = self._variables[lookup.variable].replace("/", ".") if lookup.variable else f"{source}.keys"
-        name = _unused(plain(label), self._draft.tables.keys())
-        ids, seed = _hashed(lookup.keys) if strings else (np.asarray(lookup.keys, np.int64), 0)  # type: ignore[arg-type]
+        name = _unused(plain(label), self._draft.tables)
+        ids, seed = _hashed(lookup.keys) if isinstance(lookup.keys, list) else (lookup.keys, 0)
         spec = Table(name, lookup.dim, len(ids), default=default, hash_seed=seed)
         self._draft.tables[name] = (spec, (ids, lookup.rows))
         self._same[same] = name
@@ -146,7 +146,7 @@ def _hashed(keys: list[bytes]) -> tuple[NDArray[np.int64], int]:
     raise BadInput("table: keys that no seed tells apart")
 
 
-def _unused(name: str, taken: Mapping[str, Any] | set[str]) -> str:
+def _unused(name: str, taken: Container[str]) -> str:
     """`name`, or with a number behind it."""
     number, found = 1, name
     while found in taken:

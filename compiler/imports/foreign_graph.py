@@ -240,7 +240,7 @@ class Inliner:
             elif node.op in ("ResourceGather", "ResourceGatherNd"):
                 nodes[name] = self._gather(node)
         for name, node in list(nodes.items()):
-            inputs = map(self.resolve, node.inputs)
+            inputs: Iterable[Ref] = map(self.resolve, node.inputs)
             if node.op in CONTROL:
                 inputs = (self._handle(ref) for ref in inputs)
             nodes[name] = Node(name, node.op, tuple(inputs), node.definition)

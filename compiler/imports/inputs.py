@@ -94,7 +94,8 @@ def _dtype(name: str, info: Any) -> np.dtype[Any]:
     if dtype == tf.string:
         return np.dtype(object)
     if dtype in (tf.float16, tf.float32, tf.float64, tf.bool) or dtype.is_integer:
-        return np.dtype(dtype.as_numpy_dtype)
+        kind: np.dtype[Any] = np.dtype(dtype.as_numpy_dtype)
+        return kind
     raise BadInput(f"input {name[:64]!r}: strings or numbers wanted, got {dtype.name}")
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.imports.feeds import RAGGED, SPARSE, Fed
 from compiler.imports.foreign_graph import Ref
@@ -101,8 +102,13 @@ class PoolFinder:
                 name = ""
         return Pool(pool.lookup, pool.combiner, pool.entries, pool.segments, name)
 
-    def _pooled(self, pool: Pool, entries: Any, segments: Any, rows: int) -> Any:
+    def _pooled(self, pool: Pool, entries: Any, segments: Any, rows: int) -> NDArray[np.float32]:
         total = np.zeros((rows, pool.lookup.dim), np.float32)
         counts = np.maximum(np.bincount(segments, minlength=rows)[:rows, None], 1).astype(np.float32)
         np.add.at(total, segments, pool.lookup.values(entries))
-        return total / {"sum": 1, "mean": counts, "sqrtn": np.sqrt(counts)}[pool.combiner]
+        shares: dict[str, NDArray[np.float32]] = {
+            "sum": np.ones_like(counts),
+            "mean": counts,
+            "sqrtn": np.sqrt(counts),
+        }
+        return total / shares[pool.combiner]

@@ -66,7 +66,7 @@ def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
         raise BadInput("graph: the version has no graph/")
     graph = DenseGraph.load(source / GRAPH, reader.dense())
     counts: dict[str, int] = {}
-    for node in graph.function.get_concrete_function(*graph.signature).graph.as_graph_def().node:
+    for node in graph.concrete.graph.as_graph_def().node:
         if node.op not in ("Placeholder", "NoOp", "Identity"):
             counts[node.op] = counts.get(node.op, 0) + 1
     features = {f.name: f for f in manifest.features}

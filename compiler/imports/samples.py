@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.frameworks import tf
 from compiler.imports.feeds import DENSE, PADDED, Fed, feeds_of
@@ -100,7 +101,7 @@ def _repeated(fed: Fed, values: Any, rows: int) -> Column:
             return Ragged.of(chosen)
         if fed.dtype.kind == "O":
             return Strings.of(np.array(chosen, object).ravel().tolist())
-        dtype = np.float32 if fed.dtype.kind == "f" else np.int64
+        dtype: np.dtype[Any] = np.dtype(np.float32 if fed.dtype.kind == "f" else np.int64)
         columns = fed.input.columns
         return np.array(chosen, dtype).reshape((rows, columns) if columns else (rows,))
     except (ValueError, TypeError, AttributeError, OverflowError):
@@ -134,7 +135,7 @@ class Maker:
                 lengths[-1] = MAX_LENGTH + rows % 5
             splits = np.concatenate([[0], np.cumsum(lengths)])
             values = self._values(fed.dtype.kind, hints, int(splits[-1]))
-            made[fed.name] = Ragged(Strings.of(values) if fed.dtype.kind == "O" else values.astype(np.int64), splits)
+            made[fed.name] = Ragged(Strings.of(values) if isinstance(values, list) else values.astype(np.int64), splits)
         return made
 
     def hints(self, ref: Ref) -> Hints:
@@ -171,13 +172,13 @@ class Maker:
     def _column(self, fed: Fed, hints: Hints, rows: int) -> Column:
         count = rows * int(np.prod(fed.dims, dtype=np.int64))
         values = self._values(fed.dtype.kind, hints, count)
-        if fed.dtype.kind == "O":
+        if isinstance(values, list):
             return Strings.of(values)
-        dtype = np.float32 if fed.dtype.kind == "f" else np.int64
+        dtype: np.dtype[Any] = np.dtype(np.float32 if fed.dtype.kind == "f" else np.int64)
         columns = fed.input.columns
         return values.astype(dtype).reshape((rows, columns) if columns else (rows,))
 
-    def _values(self, kind: str, hints: Hints, count: int) -> Any:
+    def _values(self, kind: str, hints: Hints, count: int) -> NDArray[Any] | list[bytes]:
         random = self._random
         if kind == "f":
             return random.standard_normal(count, np.float32)
@@ -206,8 +207,8 @@ class Maker:
         features = {}
         for key, dtype, length, ref in self._parsed(name):
             values = self._values({tf.string: "O", tf.float32: "f"}.get(dtype, "i"), self.hints(ref), length)
-            if dtype == tf.string:
-                features[key] = tf.train.Feature(bytes_list=tf.train.BytesList(value=list(values)))
+            if isinstance(values, list):
+                features[key] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
             elif dtype == tf.float32:
                 features[key] = tf.train.Feature(float_list=tf.train.FloatList(value=values.tolist()))
             else:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.frameworks import quiet, tf
 from compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, Fed, feeds_of
@@ -81,20 +82,20 @@ class TensorFlowStage:
 
     def _column(self, output: Input, values: Any, segments: Any, rows: int) -> Column:
         if output.dtype == "string":
-            column: Any = Strings.of(values.ravel().tolist())
+            column: NDArray[Any] | Strings = Strings.of(values.ravel().tolist())
         else:
             column = np.ascontiguousarray(values, np.dtype(output.dtype))
         if not output.ragged:
-            if output.dtype != "string":
+            if not isinstance(column, Strings):
                 column = column.reshape((-1, output.columns) if output.columns else -1)
-            if len(column) != rows * (output.columns or 1 if output.dtype == "string" else 1):
+            if len(column) != rows * (output.columns or 1 if isinstance(column, Strings) else 1):
                 raise BadInput(f"the model has {len(column)} rows of {output.name!r} for {rows} rows of inputs")
             return column
         segments = np.asarray(segments, np.int64)
         if len(segments) > 1 and (segments[1:] < segments[:-1]).any():
             order = np.argsort(segments, kind="stable")
             segments = segments[order]
-            column = Strings.of(values[order].tolist()) if output.dtype == "string" else column[order]
+            column = Strings.of(values[order].tolist()) if isinstance(column, Strings) else column[order]
         return Ragged(column, np.searchsorted(segments, np.arange(rows + 1)).astype(np.int64))
 
 

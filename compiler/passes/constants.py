@@ -38,10 +38,10 @@ def fold(graph: Graph) -> tuple[Graph, int]:
         elif node.op == "Reshape" and graph.constant(node.inputs[1]) is None:
             shape = graph.shape((name, 0)) if graph.ranked((name, 0)) else (None, None)
             if shape.count(None) <= 1:
-                dims = edit.constant([-1 if n is None else n for n in shape], np.int32)
+                sizes = edit.constant([-1 if n is None else n for n in shape], np.int32)
                 edit.replace(
                     (name, 0),
-                    edit.add("Reshape", node.inputs[0], dims, T=graph.dtype((name, 0)), Tshape=tf.int32),
+                    edit.add("Reshape", node.inputs[0], sizes, T=graph.dtype((name, 0)), Tshape=tf.int32),
                 )
                 found += 1
     return edit.done(), found

@@ -58,7 +58,7 @@ class Graph:
         nodes: Mapping[str, Node],
         outputs: Mapping[str, Ref],
         width: int,
-        weights: Mapping[str, Shape],
+        weights: Mapping[str, tuple[int, ...]],
         library: Any = None,
     ) -> None:
         """nodes: in any order, with placeholders "x" and, of weight number i by name, "w<i>". library: functions that
@@ -249,7 +249,7 @@ class Graph:
             proto = message.node.add(name=name, op=node.op)
             proto.input.extend([f"{source}:{number}" for source, number in node.inputs])
             if name == X or name in self.placeholders:
-                shape = (rows, self.width) if name == X else self.weights[self.placeholders[name]]
+                shape: Shape = (rows, self.width) if name == X else self.weights[self.placeholders[name]]
                 proto.attr["dtype"].type = tf.float32.as_datatype_enum
                 proto.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
                 continue
@@ -268,7 +268,7 @@ class Edit:
         self.graph = graph
         self._nodes: dict[str, Node] = {}
         self._instead: dict[Ref, Ref] = {}
-        self._weights: dict[str, tuple[str, Shape]] = {}
+        self._weights: dict[str, tuple[str, tuple[int, ...]]] = {}
 
     @property
     def changes(self) -> int:
@@ -294,7 +294,7 @@ class Edit:
         self._nodes[name] = Node("Const", value=np.asarray(value, dtype))
         return name, 0
 
-    def weight(self, name: str, shape: Shape) -> Ref:
+    def weight(self, name: str, shape: tuple[int, ...]) -> Ref:
         """A new weight of the graph."""
         node = f"+{len(self._nodes)}"
         self._nodes[node], self._weights[node] = Node("Placeholder"), (name, shape)
@@ -388,7 +388,7 @@ def _renumbered(
     outputs: Mapping[str, Ref],
     width: int,
     placeholders: Mapping[str, str],
-    shapes: Mapping[str, Shape],
+    shapes: Mapping[str, tuple[int, ...]],
     library: Any,
 ) -> Graph:
     """A graph of the weights of `shapes`, whose placeholders have other names than a graph of those gives them."""
@@ -451,7 +451,7 @@ def _canonical(
     wanted = dict(sorted(outputs.items()))
     nodes = {**nodes, **{name: Node("Placeholder") for name in placeholders}}
     names = {name: name for name in placeholders}
-    order = []
+    order: list[str] = []
     for name in _ordered(nodes, wanted.values()):
         if name not in names:
             names[name] = f"n{len(order)}"

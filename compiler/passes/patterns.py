@@ -113,8 +113,8 @@ def _spans(
             continue
         start = 0 if axis >= len(bounds[0]) or masks[0] >> axis & 1 else bounds[0][axis]
         stop = whole if axis >= len(bounds[0]) or masks[1] >> axis & 1 else bounds[1][axis]
-        if whole is None:
+        if whole is None or stop is None:
             yield (start, stop) if start >= 0 and (stop is None or stop >= 0) else None
             continue
-        start, stop = (v + whole if v < 0 else v for v in (start, stop))  # type: ignore[operator]
+        start, stop = (v + whole if v < 0 else v for v in (start, stop))
         yield min(max(start, 0), whole), min(max(stop, 0), whole)

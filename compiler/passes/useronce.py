@@ -273,7 +273,7 @@ class _Split:
         if len(before) == 2 and len(after) == 3 and after[1] and after[2]:
             dim = after[2]
             ats = [_grouped(at, dim) for at in (value.user_at, value.rows_at)]
-            tail = (dim,)
+            tail: tuple[int, ...] = (dim,)
         elif len(before) == 3 and len(after) == 2 and before[2]:
             dim = before[2]
             ats = [tuple(g * dim + i for g in at for i in range(dim)) for at in (value.user_at, value.rows_at)]

@@ -58,7 +58,7 @@ def split_weights(dense: DenseGraph) -> Prepared:
     function.get_concrete_function()
     values = {name: tf.constant(value) for name, value in dense.weights.items()}
     made = {name: value.numpy() for name, value in function(values).items()} if derived else {}
-    left = _without(graph, derived)
+    left = _without(graph, derived, made)
     weights = {name: made[name] if name in made else dense.weights[name] for name in left.weights}
     return Prepared(function, left.to_dense(weights), list(derived))
 
@@ -71,9 +71,9 @@ def _cut(graph: Graph, ref: Ref) -> bool:
     return made and whole and any(user in graph.varying for user in graph.users[ref])
 
 
-def _without(graph: Graph, derived: Mapping[str, Ref]) -> Graph:
+def _without(graph: Graph, derived: Mapping[str, Ref], made: Weights) -> Graph:
     """The graph that takes derived weights as they are, of the others only those that it reads."""
     edit = Edit(graph)
     for name, ref in derived.items():
-        edit.replace(ref, edit.weight(name, graph.shape(ref)))
+        edit.replace(ref, edit.weight(name, made[name].shape))
     return edit.done().of_read_weights()

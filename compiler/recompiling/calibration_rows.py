@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.building.calibrate import Labelled
 from compiler.dense.dense_graph import Matrix
@@ -125,7 +126,7 @@ def _values(array: Any, spec: Input) -> Column:
     if nested != bool(spec.ragged or spec.columns):
         raise BadInput(f"data: column {spec.name!r}: {'one value' if nested else 'a list'} a row wanted")
     flat = array.flatten() if nested else array
-    values: Any
+    values: NDArray[Any] | Strings
     if spec.dtype == "string":
         values = Strings.of([str(v) for v in flat.to_pylist()])
     else:
@@ -133,7 +134,7 @@ def _values(array: Any, spec: Input) -> Column:
     if spec.ragged:
         lengths = [len(v or ()) for v in array.to_pylist()]
         return Ragged(values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
-    return values.reshape(-1, spec.columns) if spec.columns and spec.dtype != "string" else values
+    return values.reshape(-1, spec.columns) if spec.columns and not isinstance(values, Strings) else values
 
 
 def _mask(x: Matrix, feature: Feature, dim: int, random: np.random.Generator) -> None:

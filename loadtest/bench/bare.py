@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from models.bench import TABLES
+from processor.backends.base import Matrix
 from processor.engine import PredictRequest, Processor
 from processor.versions.control import READERS
 
@@ -40,6 +43,6 @@ class BareLoop:
             self._version.plan.fill(self._state.tables, self._state.epoch, batch, spans, x, self._counts)
             run()
 
-    def _bind(self, bucket: int) -> tuple:
+    def _bind(self, bucket: int) -> tuple[Matrix, Callable[[], None]]:
         x = np.zeros((bucket, self._version.plan.width), np.float32)
         return x, self._state.executables[bucket].bind(x, {"score": np.empty((bucket, 1), np.float32)})

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from processor.package.manifest import Output
 
 WIDTH = TABLES * DIM
 UPPER = np.triu(np.ones((TABLES, TABLES), np.float32), 1)
+
+# (x [rows, WIDTH], weights by name) -> [rows, columns]: TensorFlow's tensors, which have no types.
+Dense = Callable[[Any, Mapping[str, Any]], Any]
 
 
 def graphs() -> dict[str, DenseGraph]:
@@ -44,7 +48,7 @@ def graphs() -> dict[str, DenseGraph]:
     }
 
 
-def _dense(function: Callable, **shapes: tuple[int, ...]) -> DenseGraph:
+def _dense(function: Dense, **shapes: tuple[int, ...]) -> DenseGraph:
     random = np.random.default_rng(0)
     weights = {name: 0.1 * random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     made = tf.function(lambda x, w: {"y": function(x, w)}, input_signature=signature(WIDTH, weights), autograph=False)
@@ -52,13 +56,13 @@ def _dense(function: Callable, **shapes: tuple[int, ...]) -> DenseGraph:
     return DenseGraph(made, WIDTH, [Output("y", columns)], weights)
 
 
-def _machine(x, w):
+def _machine(x: Any, w: Mapping[str, Any]) -> Any:
     v = tf.reshape(x, (-1, TABLES, DIM))
     squares = tf.square(tf.reduce_sum(v, 1)) - tf.reduce_sum(tf.square(v), 1)
     return 0.5 * tf.reduce_sum(squares, 1, keepdims=True)
 
 
-def _pairs(x, w):
+def _pairs(x: Any, w: Mapping[str, Any]) -> Any:
     v = tf.reshape(x, (-1, TABLES, DIM))
     return tf.reshape(tf.reduce_sum(tf.matmul(v, v, transpose_b=True) * UPPER, (1, 2)), (-1, 1))
 
@@ -67,8 +71,8 @@ def _cross_weights() -> dict[str, tuple[int, ...]]:
     return {f"w{i}": (WIDTH, 1) for i in range(3)} | {f"b{i}": (WIDTH,) for i in range(3)}
 
 
-def _crossed(outer: bool) -> Callable:
-    def crossed(x, w):
+def _crossed(outer: bool) -> Dense:
+    def crossed(x: Any, w: Mapping[str, Any]) -> Any:
         h = x
         for i in range(3):
             if outer:

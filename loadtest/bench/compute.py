@@ -65,12 +65,13 @@ class Computing:
             process.communicate()
 
     @staticmethod
-    def _line(process: subprocess.Popen[str]) -> dict[str, Any]:
+    def _line(process: subprocess.Popen[str]) -> dict[str, float]:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             raise CommandFailed("computing without a server: the process ended")
-        return json.loads(line)
+        found: dict[str, float] = json.loads(line)
+        return found
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.train_config import parse_config
+from models.train_config import TrainConfig, parse_config
 from models.training.loop import Run
 from models.training.publish import publish_version
 from models.training.quality import auc
@@ -56,7 +56,7 @@ def measure(folder: Path, rows: int = ROWS) -> dict[str, dict[str, float]]:
         return report
 
 
-def _config(folder: Path, repository: Path, full_rows: int):
+def _config(folder: Path, repository: Path, full_rows: int) -> TrainConfig:
     return parse_config(
         {
             "model": {"name": "movies"},

@@ -60,8 +60,17 @@ def main() -> None:
 
 def _serve(port: int, nbytes: int) -> None:
     listener = socket.create_server((HOST, port), reuse_port=True, backlog=1024)
-    options = {"loop": "uvloop", "http": "httptools", "ws": "none", "lifespan": "off", "access_log": False}
-    uvicorn.Server(uvicorn.Config(Echo(nbytes), log_config=None, server_header=False, **options)).run([listener])
+    config = uvicorn.Config(
+        Echo(nbytes),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )
+    uvicorn.Server(config).run([listener])
 
 
 if __name__ == "__main__":

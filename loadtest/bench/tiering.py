@@ -19,6 +19,7 @@ from processor.kernels.hashing import init_rows
 from processor.package.manifest import Table
 from processor.package.tensors import map_file, parse_tensors, write_tensors
 from processor.tables.table import ServedTable, packed
+from processor.tables.tier import Tally
 
 ROWS, DIM, BATCH, BATCHES = 1_000_000, 16, 1664, 512
 SHARE = 0.1
@@ -29,7 +30,8 @@ WARM_ROUNDS = 40
 def zipf_ranks(rows: int, size: int, seed: int) -> np.ndarray:
     """`size` ranks below `rows`, rank r drawn in proportion to 1 / (r + 1) ** EXPONENT."""
     weights = np.cumsum(1 / np.arange(1, rows + 1) ** EXPONENT)
-    return np.searchsorted(weights, np.random.default_rng(seed).random(size) * weights[-1])
+    ranks: np.ndarray = np.searchsorted(weights, np.random.default_rng(seed).random(size) * weights[-1])
+    return ranks
 
 
 class Traffic:
@@ -82,6 +84,13 @@ def runner(table: ServedTable, traffic: Traffic) -> Callable[[], list[float]]:
     return run
 
 
+def tally(table: ServedTable) -> Tally:
+    """What the tiers of a table with a memory budget hold and have done."""
+    found = table.tier
+    assert found is not None
+    return found
+
+
 def pairs() -> list[Pair]:
     folder = tempfile.TemporaryDirectory(prefix="freshet-tiers-")
     whole, bounded, traffic = open_tables(Path(folder.name), ROWS)
@@ -104,7 +113,7 @@ def measure(rows: int, rounds: int) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="freshet-tiers-") as folder:
         whole, bounded, traffic = open_tables(Path(folder), rows)
         runs = {"all in memory": runner(whole, traffic), "a tenth": runner(bounded, traffic)}
-        before = bounded.tier
+        before = tally(bounded)
         ratio = compare(Pair("", runs["a tenth"], runs["all in memory"], BATCH * BATCHES, "row"), rounds)
         lines.append(
             f"throughput, a tenth / all: {1 / ratio.median:.2f} ({ratio.a_ns:.0f} / {ratio.b_ns:.0f} ns a row)"
@@ -116,7 +125,7 @@ def measure(rows: int, rounds: int) -> list[str]:
         for name, seconds in times.items():
             p50, p99, p999 = np.percentile(np.array(seconds) * 1e6, [50, 99, 99.9])
             lines.append(f"{name}: a batch of {BATCH} in {p50:.0f} us, p99 {p99:.0f}, p99.9 {p999:.0f}")
-        after = bounded.tier
+        after = tally(bounded)
         cold, hot = after.cold_lookups - before.cold_lookups, after.hot_lookups - before.hot_lookups
         lines.append(
             f"found in memory: {hot / (hot + cold):.3f} of the lookups; {after.hot_rows} rows of {rows} are hot"

@@ -115,7 +115,8 @@ class Reference:
             total = np.sum(vectors, axis=0)
             squares = np.sum([v * v for v in vectors], axis=0)
             logit = logit + 0.5 * np.sum(total * total - squares, axis=1, keepdims=True)
-        return (1.0 / (1.0 + np.exp(-logit[:, 0]))).astype(np.float32)
+        scores: Matrix = 1.0 / (1.0 + np.exp(-logit[:, 0]))
+        return scores.astype(np.float32)
 
 
 def delta_keys(path: Path) -> dict[str, NDArray[np.int64]]:

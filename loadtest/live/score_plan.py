@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def requests(self) -> int:
-        return self.expected.shape[1]
+        return int(self.expected.shape[1])
 
     def check(self, request: int, generation: str | None, scores: NDArray[np.float32]) -> None:
         """Raises WrongReply unless the scores are those that the named generation gives to the request."""
@@ -131,7 +131,8 @@ def build(folder: Path, deltas: Sequence[Path], requests: int, rows: int, seed: 
 def moved(plan: Plan) -> NDArray[np.float64]:
     """Per delta, the share of requests of which it moves some score clearly."""
     moves: NDArray[np.float32] = np.abs(np.diff(plan.expected, axis=0)).max(axis=2, initial=0.0)
-    return (moves > CLEAR).mean(axis=1)
+    shares: NDArray[np.float64] = (moves > CLEAR).mean(axis=1)
+    return shares
 
 
 def _aim(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 ROW_SPLITS = ".row_splits"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 GENERATION = "x-model-generation"
-DTYPES = {"INT64": np.dtype("<i8"), "FP32": np.dtype("<f4")}
+DTYPES: dict[str, np.dtype[Any]] = {"INT64": np.dtype("<i8"), "FP32": np.dtype("<f4")}
 
 Column = Any
 
@@ -85,7 +85,7 @@ def encode_kserve(
         rows = max(rows, len(column))
         flat = _flat(tensor, column)
         shape = [len(flat)] if tensor.ragged or not tensor.columns else [len(column), tensor.columns]
-        parts = [(tensor.name, tensor.datatype, shape, _buffer(tensor.datatype, flat))]
+        parts = [(tensor.name, tensor.datatype, shape, _buffer(flat))]
         if tensor.ragged:
             splits = np.zeros(len(column) + 1, "<i8")
             np.cumsum([len(row) for row in column], out=splits[1:])
@@ -165,10 +165,10 @@ def _flat(tensor: Tensor, column: Column) -> Any:
     return np.ascontiguousarray(column, dtype).reshape(-1)
 
 
-def _buffer(datatype: str, flat: NDArray[Any] | Sequence[str]) -> bytes:
-    """BYTES: each string as its length (4 bytes, little-endian) and its UTF-8."""
-    if datatype != "BYTES":
-        return flat.tobytes()  # type: ignore[union-attr]
+def _buffer(flat: NDArray[Any] | Sequence[str]) -> bytes:
+    """Strings: each as its length (4 bytes, little-endian) and its UTF-8."""
+    if isinstance(flat, np.ndarray):
+        return flat.tobytes()
     coded = [value.encode() for value in flat]
     return b"".join(struct.pack("<I", len(value)) + value for value in coded)
 

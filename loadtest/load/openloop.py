@@ -108,6 +108,8 @@ class Connection:
 
     __slots__ = ("_owner", "_parser", "number", "rest", "socket")
 
+    rest: bytes | memoryview
+
     def __init__(self, owner: Generator) -> None:
         self._owner = owner
         self.open()
@@ -123,7 +125,7 @@ class Connection:
             self.socket.close()
             raise OSError(code, os.strerror(code))
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         try:
             sent = self.socket.send(data)
         except BlockingIOError:

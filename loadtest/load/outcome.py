@@ -131,7 +131,8 @@ def of_microseconds(values: NDArray[np.int64]) -> HdrHistogram:
 
 
 def encode(hdr: HdrHistogram) -> str:
-    return hdr.encode().decode()
+    encoded: bytes = hdr.encode()
+    return encoded.decode()
 
 
 def merge(encoded: Iterable[str]) -> HdrHistogram:

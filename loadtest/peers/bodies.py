@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import orjson
@@ -40,7 +41,7 @@ def scores(kind: str, body: bytes, headers: Mapping[str, str]) -> NDArray[np.flo
         raise ValueError("a KServe v2 reply with one output wanted") from None
 
 
-def _json(inputs: Mapping[str, NDArray]) -> bytes:
+def _json(inputs: Mapping[str, NDArray[Any]]) -> bytes:
     tensors = [
         {
             "name": t.name,

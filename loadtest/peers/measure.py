@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from loadtest.load import wrk
 from loadtest.load.launch import MODEL, CommandFailed, Serving, run_freshet
 from loadtest.load.payload import Payload
-from loadtest.load.sides import Ratio, Side, compare, ratio, values
+from loadtest.load.sides import Ratio, Side, Turns, compare, ratio, values
 from loadtest.peers import bodies
 from loadtest.peers.process import ask, install, running
 from loadtest.peers.roster import Peer
@@ -117,7 +117,7 @@ class Arena:
         figures.sort(key=lambda f: (f.what == "light", f.candidates))
         return Variant(name, {str(n): shlex.join(options) for n, options in chosen.items()}, figures)
 
-    def _compare(self, peer: Peer, port: int, candidates: int, rounds: int, connections: int):
+    def _compare(self, peer: Peer, port: int, candidates: int, rounds: int, connections: int) -> Turns:
         def side(name: str, port: int, payload: Path) -> Side:
             def turn() -> dict[str, float]:
                 run = self._rate(port, payload, connections)
@@ -156,7 +156,14 @@ def write_model(repository: Path, table_rows: int) -> None:
     run_freshet("bench", "model", "--rows", str(table_rows), "--repository", str(repository))
 
 
-def _figure(what: str, candidates: int, above, below, ours, theirs) -> Figure:
+def _figure(
+    what: str,
+    candidates: int,
+    above: Sequence[float],
+    below: Sequence[float],
+    ours: Sequence[float],
+    theirs: Sequence[float],
+) -> Figure:
     return Figure(what, candidates, ratio(above, below), float(np.median(ours)), float(np.median(theirs)))
 
 

@@ -25,8 +25,7 @@ def plot_latency(summary: dict[str, Any], path: Path) -> None:
     for key, label in (("p50_ms", "p50"), ("p90_ms", "p90"), ("p99_ms", "p99"), ("max_ms", "max")):
         axes.plot(at, [w[key] for w in summary["windows"]], label=label, linewidth=1.4)
     for number, moment in enumerate(summary["delta_at_s"]):
-        label = "delta" if number == 0 else None
-        axes.axvline(moment, color="0.8", linewidth=0.7, zorder=0, label=label)
+        axes.axvline(moment, color="0.8", linewidth=0.7, zorder=0, label="delta" if number == 0 else None)
     axes.set(xlabel="seconds", ylabel="latency, ms", title="Predict latency, second by second")
     axes.set_ylim(bottom=0)
     drawing.legend(loc="outside lower center", ncols=5, fontsize="small")

@@ -55,16 +55,16 @@ _TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 def _is_string(t: pa.DataType) -> bool:
     views = pt.is_string_view(t) or pt.is_binary_view(t)
-    return views or pt.is_string(t) or pt.is_large_string(t) or pt.is_binary(t) or pt.is_large_binary(t)
+    return bool(views or pt.is_string(t) or pt.is_large_string(t) or pt.is_binary(t) or pt.is_large_binary(t))
 
 
 def _is_list(t: pa.DataType) -> bool:
     views = pt.is_list_view(t) or pt.is_large_list_view(t)
-    return views or pt.is_list(t) or pt.is_large_list(t) or pt.is_fixed_size_list(t)
+    return bool(views or pt.is_list(t) or pt.is_large_list(t) or pt.is_fixed_size_list(t))
 
 
 def _is_number(t: pa.DataType) -> bool:
-    return pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t)
+    return bool(pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t))
 
 
 def _fits(t: pa.DataType, kind: str) -> bool:
@@ -75,7 +75,7 @@ def _fits(t: pa.DataType, kind: str) -> bool:
     if kind in ("ids", "strings"):
         return _is_list(t) and _fits(t.value_type, "id" if kind == "ids" else "string")
     if kind == "id":
-        return pt.is_integer(t)
+        return bool(pt.is_integer(t))
     if kind == "string":
         return _is_string(t)
     if kind == "time":
@@ -124,7 +124,8 @@ def _refuse_nulls(array: pa.Array, wanted: str, name: str, where: Where) -> None
 
 
 def _numpy(array: pa.Array) -> np.ndarray:
-    return array.to_numpy(zero_copy_only=False)
+    values: np.ndarray = array.to_numpy(zero_copy_only=False)
+    return values
 
 
 def _ids(array: pa.Array, name: str, where: Where) -> pa.Array:
@@ -203,9 +204,10 @@ def column(array: pa.Array, kind: str) -> Column:
         return _strings(array)
     if kind in ("ids", "strings"):
         at = _offsets(array)
-        values = array.values.slice(at[0], at[-1] - at[0])
-        return Ragged(_strings(values) if kind == "strings" else values.to_numpy(), at - at[0])
-    return array.to_numpy()
+        inner = array.values.slice(at[0], at[-1] - at[0])
+        return Ragged(_strings(inner) if kind == "strings" else inner.to_numpy(), at - at[0])
+    values: np.ndarray = array.to_numpy()
+    return values
 
 
 def _offsets(array: pa.Array) -> np.ndarray:

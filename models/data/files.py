@@ -119,7 +119,8 @@ class ParquetFile:
         self._path = path
         self.name = path.name
         with self._open() as file:
-            self._schema, self._rows = file.schema_arrow, file.metadata.num_rows
+            self._schema: pa.Schema = file.schema_arrow
+            self._rows: int = file.metadata.num_rows
         self.empty = self._rows == 0
 
     @contextmanager
@@ -210,7 +211,8 @@ class CsvFile:
 
     @property
     def names(self) -> list[str]:
-        return self._schema.names
+        names: list[str] = self._schema.names
+        return names
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         return _pick(names, self._schema, self.name)

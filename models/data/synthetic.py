@@ -16,6 +16,7 @@ A model that stops learning is therefore worth nothing after a quarter of a turn
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -110,7 +111,8 @@ class SyntheticSource:
         price: Any = batch.columns["price"]
         above = np.log(np.maximum(price, 1e-6) / self._price_of(item))
         logit = _BIAS + _TASTE * taste + _QUALITY * quality + _HOUR * hour - _PRICE * above
-        return 1 / (1 + np.exp(-logit))
+        shares: NDArray[np.float64] = 1 / (1 + np.exp(-logit))
+        return shares
 
     def _block(self, number: int) -> Batch:
         """Rows [number * _BLOCK_ROWS, (number + 1) * _BLOCK_ROWS)."""
@@ -141,7 +143,8 @@ class SyntheticSource:
         oldest = row // self._item_rows
         item = np.arange(oldest, oldest + self._items, dtype=np.int64)
         share = np.cumsum(np.maximum(self._uniform(_ITEM, _uint(item), 21), 1 / self._items) ** -0.9)
-        return item[np.searchsorted(share, u * share[-1])]
+        drawn: NDArray[np.int64] = item[np.searchsorted(share, u * share[-1])]
+        return drawn
 
     def _category_of(self, item: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return (self._uniform(_ITEM, item, 22) * self._categories).astype(np.uint64)
@@ -168,7 +171,7 @@ class SyntheticSource:
         for plane in range(_PLANES):
             phase = 2 * np.pi * (self._uniform(kind, ids, plane) + (-1) ** plane * turn)
             vectors[:, 2 * plane], vectors[:, 2 * plane + 1] = np.cos(phase), np.sin(phase)
-        return vectors / np.sqrt(_PLANES)
+        return vectors / math.sqrt(_PLANES)
 
     def _uniform(self, kind: int, ids: NDArray[np.uint64], draw: int) -> NDArray[np.float64]:
         """Uniform in (0, 1), one for each id, always the same."""
@@ -185,7 +188,8 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _uint(column: Any) -> NDArray[np.uint64]:
-    return column.astype(np.uint64)
+    numbers: NDArray[np.uint64] = column.astype(np.uint64)
+    return numbers
 
 
 def _name(names: list[bytes], which: NDArray[np.int64]) -> Strings:

@@ -4,6 +4,8 @@ The forward pass is serving's kernel (processor.kernels.pool); these are its mir
 deterministic: contributions are added in the order of the batch.
 """
 
+# mypy: ignore-errors
+
 import numba as nb
 import numpy as np
 

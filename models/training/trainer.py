@@ -144,7 +144,6 @@ class Trainer:
         width = self.plan.width
         specs = [tf.TensorSpec((None, width), tf.float32), tf.TensorSpec((None,), tf.float32)]
 
-        @tf.function(input_signature=specs, autograph=False)
         def step(x: Any, label: Any) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(x)
@@ -154,4 +153,4 @@ class Trainer:
             optimizer.apply(grads[1:], model.trainable_variables)
             return loss, grads[0]
 
-        return step
+        return tf.function(step, input_signature=specs, autograph=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ class Arch:
             return built
         if not isinstance(built, keras.Model):
             raise BadInput(f"arch: the builder is to return a keras.Model, got {type(built).__name__}")
-        ends = [getattr(tensor, "shape", ()) for tensor in (*built.inputs, *built.outputs)]
+        ends: list[Sequence[int | None]] = [getattr(tensor, "shape", ()) for tensor in (*built.inputs, *built.outputs)]
         if len(ends) != 2 or any(len(shape) != 2 for shape in ends) or ends[1][1] != 1:
             raise BadInput("arch: a functional keras.Model from one input [n, width] to one logit [n, 1] wanted")
         score = keras.layers.Activation("sigmoid", name="score")(built.outputs[0])
@@ -53,7 +53,7 @@ def resolve_arch(name: str) -> Builder:
         module = importlib.import_module(match[1])
     except ImportError as error:
         raise BadInput(f"arch: module {match[1]!r} of {name[:80]!r} cannot be imported: {error}") from error
-    builder = getattr(module, match[2], None)
+    builder: Callable[..., Any] | None = getattr(module, match[2], None)
     if not callable(builder):
         raise BadInput(f"arch: {name[:80]!r} is no function of that module")
     return builder

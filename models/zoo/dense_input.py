@@ -41,7 +41,9 @@ class Layout:
     @classmethod
     def from_features(cls, features: Iterable[Feature]) -> Layout:
         """Reads kind, offset and width of every feature; raises BadInput unless they tile the input."""
-        embeddings, floats, width = [], [], 0
+        embeddings: list[Span] = []
+        floats: list[Span] = []
+        width = 0
         for feature in sorted(features, key=lambda f: f.offset):
             if feature.offset != width or feature.width < 1:
                 raise BadInput(f"feature {feature.name!r}: offset {width} wanted, got {feature.offset}")

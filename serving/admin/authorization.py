@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from serving.http.asgi import JSON_TYPE, RawHeaders, Receive, Scope, Send, error_body, reply
@@ -30,7 +31,7 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """ASGI middleware. token: "" for none; host: what the port is bound to."""
 
-    def __init__(self, app: object, token: str, host: str) -> None:
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], token: str, host: str) -> None:
         self._app = app
         self._token = token.encode()
         self._host = host.lower()
@@ -46,7 +47,7 @@ class Guard:
                 ]
                 await reply(send, status, error_body(message), headers)
                 return
-        await self._app(scope, receive, send)  # type: ignore[operator]
+        await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = dict(scope["headers"])

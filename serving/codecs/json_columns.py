@@ -16,6 +16,7 @@ from typing import Any
 
 import numba as nb
 import numpy as np
+from numpy.typing import NDArray
 
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
@@ -102,7 +103,7 @@ def _has_boolean_letters(body):  # type: ignore[no-untyped-def]
     return found
 
 
-def numbers(spec: Input, flat: list[Any], plain: bool = False) -> Any:
+def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
     """int64 or float32 [len(flat)] as spec.dtype says; raises BadInput for other types and for values out of range.
     plain: they hold no booleans."""
     if plain:

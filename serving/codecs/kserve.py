@@ -99,9 +99,10 @@ def encode(
     if not options.id and all(wanted.binary and wanted.span is None for wanted in options.outputs):
         shapes = tuple([(wanted.name, array.shape, array.nbytes) for wanted, array in arrays])
         header, kinds = _binary_reply(model, version, shapes)
-        return b"".join([header, *[array for _, array in arrays]]), kinds
+        # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
+        return b"".join([header, *[array for _, array in arrays]]), kinds  # type: ignore[list-item]
     tensors: list[dict[str, Any]] = []
-    buffers = []
+    buffers: list[NDArray[np.float32]] = []
     for wanted, array in arrays:
         if wanted.span is not None:
             # Without parameters: Triton's C++ client takes them for those of a binary tensor.
@@ -117,7 +118,9 @@ def encode(
     if options.id:
         document["id"] = options.id
     header = dump_json(document)
-    return (b"".join([header, *buffers]), _binary_kinds(header)) if buffers else (header, (JSON_TYPE,))
+    if not buffers:
+        return header, (JSON_TYPE,)
+    return b"".join([header, *buffers]), _binary_kinds(header)  # type: ignore[list-item]  # As above.
 
 
 def into_span(

@@ -22,7 +22,12 @@ from serving.codecs.json_columns import numbers, strings
 from serving.codecs.wire import MAX_TIMEOUT_S, kind, show
 
 DATATYPES = {"int64": "INT64", "float32": "FP32", "string": "BYTES"}
-DTYPES = {"INT64": np.dtype("<i8"), "FP32": np.dtype("<f4"), "FP16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+DTYPES: dict[str, np.dtype[Any]] = {
+    "INT64": np.dtype("<i8"),
+    "FP32": np.dtype("<f4"),
+    "FP16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
 # What else a float32 input may be sent as, in binary.
 HALVES = ("FP16", "BF16")
 ROW_SPLITS = ".row_splits"
@@ -50,11 +55,11 @@ class Wanted(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """One input of a header. count: elements. nbytes: of its place behind the header; None where `values` or a span
+    """One input of a header. elements: how many. nbytes: of its place behind the header; None where `values` or a span
     holds it."""
 
     spec: Input
-    count: int
+    elements: int
     datatype: str
     nbytes: int | None
     values: Any
@@ -229,7 +234,7 @@ def _places(shapes: Iterable[Shape]) -> Places | None:
             return None
         if spec.ragged or spec.dtype == "string" or spec.name.endswith(ROW_SPLITS):
             return None
-        rows = shape.count // (spec.columns or 1)
+        rows = shape.elements // (spec.columns or 1)
         places.append(Place(spec.name, DTYPES[shape.datatype], rows, spec.columns, offset))
         offset += shape.nbytes
     return Places(tuple(places), offset)
@@ -310,16 +315,16 @@ def _of_span(shape: Shape, read: ReadSpan | None) -> Any:
     span = shape.span
     if shape.datatype == "BYTES":
         return _binary(shape, read(span), 0, span.nbytes)
-    exact = shape.count * DTYPES[shape.datatype].itemsize
+    exact = shape.elements * DTYPES[shape.datatype].itemsize
     return _binary(shape, read(span._replace(nbytes=exact)), 0, exact)
 
 
 def _binary(shape: Shape, body: bytes, at: int, nbytes: int) -> Any:
     name = shape.spec.name
     if shape.datatype == "BYTES":
-        return decode_bytes(np.frombuffer(body, np.uint8, nbytes, at), shape.count, f"inputs[{name}]")
+        return decode_bytes(np.frombuffer(body, np.uint8, nbytes, at), shape.elements, f"inputs[{name}]")
     dtype = DTYPES[shape.datatype]
-    view = np.frombuffer(body, dtype, shape.count, at) if nbytes else np.empty(0, dtype)
+    view = np.frombuffer(body, dtype, shape.elements, at) if nbytes else np.empty(0, dtype)
     if shape.datatype == "FP16":
         return view.astype(np.float32)
     if shape.datatype == "BF16":

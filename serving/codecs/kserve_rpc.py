@@ -156,7 +156,8 @@ def encode(
         arrays = [np.ascontiguousarray(outputs[wanted.name], "<f4") for wanted in asked.outputs]
         shapes = tuple([(wanted.name, array.shape, array.nbytes) for wanted, array in zip(asked.outputs, arrays)])
         head, tags = _reply(asked.model, version, shapes)
-        return b"".join([head, *[part for pair in zip(tags, arrays) for part in pair]])
+        # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
+        return b"".join([head, *[part for pair in zip(tags, arrays) for part in pair]])  # type: ignore[list-item]
     reply = Response(model_name=asked.model, model_version=str(version), id=asked.id)
     for wanted in asked.outputs:
         array = np.ascontiguousarray(outputs[wanted.name], "<f4")

@@ -30,7 +30,7 @@ from serving.codecs.tfs_rest import check_signature
 from serving.codecs.wire import MAX_BODY_NBYTES, show
 
 INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
-DTYPES = {"int64": np.dtype("<i8"), "float32": np.dtype("<f4")}
+DTYPES: dict[str, np.dtype[Any]] = {"int64": np.dtype("<i8"), "float32": np.dtype("<f4")}
 # DataType of each of our types, and the field of a TensorProto that holds its values.
 TYPES = {
     "int64": (9, "DT_INT64", "int64_val"),
@@ -148,22 +148,28 @@ def _column(spec: Input, given: Mapping[str, Any]) -> Column:
     tensor = given[spec.name]
     shape = _shape(tensor, spec)
     if not spec.ragged:
-        width = spec.columns or 1
-        if not shape or shape[1:] not in ([[width]] if spec.columns else [[], [1]]):
-            wanted = f"[n,{spec.columns}]" if spec.columns else "[n]"
-            raise BadInput(f"{spec.name}: shape {wanted} wanted, got {shape}")
-        values = _values(tensor, spec, math.prod(shape))
-        return values.reshape(shape[0], width) if spec.columns and spec.dtype != "string" else values
+        return _plain(tensor, spec, shape)
     if spec.name + ROW_SPLITS in given:
         if len(shape) != 1:
             raise BadInput(f"{spec.name}: shape [total] wanted beside its row_splits, got {shape}")
-        splits = _column(Input(spec.name + ROW_SPLITS, "int64"), given)
+        beside = Input(spec.name + ROW_SPLITS, "int64")
+        splits = _plain(given[beside.name], beside, _shape(given[beside.name], beside))
     else:
         if len(shape) != 2:
             raise BadInput(f"{spec.name}: shape [n,k] wanted, or [total] and {spec.name}{ROW_SPLITS}, got {shape}")
         splits = np.arange(shape[0] + 1, dtype=np.int64) * shape[1]
     assert isinstance(splits, np.ndarray), "ints"
     return Ragged(_values(tensor, spec, math.prod(shape)), splits)
+
+
+def _plain(tensor: Any, spec: Input, shape: list[int]) -> NDArray[Any] | Strings:
+    """The tensor as the column of an input that is not ragged."""
+    width = spec.columns or 1
+    if not shape or shape[1:] not in ([[width]] if spec.columns else [[], [1]]):
+        wanted = f"[n,{spec.columns}]" if spec.columns else "[n]"
+        raise BadInput(f"{spec.name}: shape {wanted} wanted, got {shape}")
+    values = _values(tensor, spec, math.prod(shape))
+    return values.reshape(shape[0], width) if spec.columns and not isinstance(values, Strings) else values
 
 
 def _shape(tensor: Any, spec: Input) -> list[int]:
@@ -180,8 +186,8 @@ def _shape(tensor: Any, spec: Input) -> list[int]:
     return shape
 
 
-def _values(tensor: Any, spec: Input, count: int) -> Any:
-    """The tensor's values, flat: an array, or Strings."""
+def _values(tensor: Any, spec: Input, count: int) -> NDArray[Any] | Strings:
+    """The tensor's values, flat."""
     name = spec.name
     content, values = tensor.tensor_content, getattr(tensor, TYPES[spec.dtype][2])
     if content:
@@ -215,13 +221,14 @@ def _check_filled(name: str, lacking: int, nbytes: int) -> None:
 
 def encode(outputs: Mapping[str, NDArray[np.float32]], asked: Asked, version: int) -> bytes:
     """The reply: float_val. outputs: float32 [n, columns] each."""
-    parts = []
+    parts: list[bytes | NDArray[np.float32]] = []
     for name in asked.outputs or outputs:
         array = np.ascontiguousarray(outputs[name], "<f4")
         before, after = _entry(name, array.shape)
         parts += [before, array, after]
     parts.append(_spec(asked.model, version, asked.signature))
-    return b"".join(parts)
+    # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
+    return b"".join(parts)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=1024)

@@ -60,7 +60,7 @@ def _no_servable(model: str, version: int | None) -> NotFound:
 
 def admit_servable(processor: Processor, who: Who, timeout_s: float | None, key: bytes | None = None) -> Replica:
     """See Predictor.admit, for TensorFlow Serving's clients."""
-    return servable(who, lambda *asked: processor.admit(*asked, timeout_s, key))
+    return servable(who, lambda model, version, label: processor.admit(model, version, label, timeout_s, key))
 
 
 def servable_manifest(processor: Processor, who: Who) -> tuple[Manifest, Generation]:

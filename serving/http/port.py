@@ -7,7 +7,8 @@ import contextlib
 import functools
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 
@@ -25,13 +26,17 @@ class Port(uvicorn.Server):
     """A uvicorn server that leaves signals to its owner."""
 
     def __init__(
-        self, app: object, listener: socket.socket | None, shutdown_timeout_s: float, http: object = "httptools"
+        self,
+        app: Callable[..., Any],
+        listener: socket.socket | None,
+        shutdown_timeout_s: float,
+        http: object = "httptools",
     ) -> None:
         """listener: bound and listening; None where connections come by adopt(). http: a class of protocols."""
         super().__init__(
             uvicorn.Config(
-                app,  # type: ignore[arg-type]
-                http=http,  # type: ignore[arg-type]
+                app,
+                http=http,  # type: ignore[arg-type]  # A function that makes protocols does as well.
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -39,7 +44,7 @@ class Port(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=shutdown_timeout_s,  # type: ignore[arg-type]
+                timeout_graceful_shutdown=shutdown_timeout_s,  # type: ignore[arg-type]  # It waits for fractions too.
                 backlog=BACKLOG,
             )
         )
@@ -60,13 +65,13 @@ class Port(uvicorn.Server):
 
     async def adopt(self, connection: socket.socket) -> None:
         """Serves a connection that was accepted elsewhere."""
-        protocol = functools.partial(
-            self.config.http_protocol_class,  # type: ignore[arg-type]
+        protocol = functools.partial(  # type: ignore[call-arg]  # uvicorn declares no more than asyncio.Protocol.
+            self.config.http_protocol_class,
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)  # type: ignore[arg-type]
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
 
     def end(self) -> None:
         """Stops accepting and finishes what is in flight."""

@@ -23,6 +23,10 @@ from processor.watching.stats import GroupStats, ModelStats, SessionStats
 from serving.lifecycle import Lifecycle
 from serving.telemetry.version_metrics import buckets, version_families
 
+if TYPE_CHECKING:
+    from processor.engine import Processor
+    from processor.versions.host import ModelHost
+
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 # Seconds; two or three buckets an octave where a CTR request lives, wider above.
 BOUNDS_S = (
@@ -249,7 +253,7 @@ class Counts:
 class Metrics(Collector):
     """Turns Counts and the processor's snapshots into metric families when scraped."""
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(self, lifecycle: Lifecycle[ModelHost] | Lifecycle[Processor]) -> None:
         self._lifecycle = lifecycle
         self._counts = Counts()
         self.observe, self.predicted, self.stage = self._counts.observe, self._counts.predicted, self._counts.stage

@@ -28,7 +28,8 @@ GAUGES: tuple[tuple[str, str, Callable[[VersionStats], float]], ...] = (
 
 def buckets(bounds: Sequence[float], counts: Iterable[int]) -> list[tuple[str, float]]:
     """A histogram as Prometheus has it: counts up to each bound. counts: one more than there are bounds."""
-    total, cumulated = 0, []
+    total = 0
+    cumulated: list[tuple[str, float]] = []
     for bound, count in zip((*bounds, math.inf), counts):
         total += count
         cumulated.append(("+Inf" if bound == math.inf else repr(float(bound)), total))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from loadtest.bench.harness import Bench, Result, Row
@@ -59,7 +60,7 @@ def run(bench: Bench) -> Result:
             served = {"served after ms": statistics.median(taken)} if taken else {}
             return {"rate/s": rate, "p99 ms": found.latency_ms["p99"], "p50 ms": found.latency_ms["p50"], **served}
 
-        sides = [Side(label, lambda label=label: turn(label)) for label in histograms]
+        sides = [Side(label, functools.partial(turn, label)) for label in histograms]
         turns = compare(sides, bench.rounds, bench.say)
         small = _single(bench, server, load(), [write(SMALL) for _ in range(SMALL_COUNT)], SMALL_EVERY_S)
         largest = min(LARGE, 26 * bench.table_rows)
@@ -82,7 +83,7 @@ def run(bench: Bench) -> Result:
 
 
 @contextlib.contextmanager
-def chain(bench: Bench, repository: Path, version: int = 1) -> Iterator:
+def chain(bench: Bench, repository: Path, version: int = 1) -> Iterator[Callable[[int], bytes]]:
     """write(rows): the next delta of a chain, as the bytes of its file."""
     manifest = VersionReader(repository / "bench" / str(version)).manifest
     path, step = bench.work / "next.safetensors", 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 
-from loadtest.bench.compute import computing
+from loadtest.bench.compute import Computing, computing
 from loadtest.bench.harness import Bench, Result, Row, ServerSide
+from loadtest.load.launch import Serving
 from loadtest.load.processes import pss_nbytes, tree
 from loadtest.load.sides import Ratio, Side, compare, ratio, values
 
@@ -20,6 +22,13 @@ SIZES = (1, 2)
 def run(bench: Bench) -> Result:
     """The engine as a library, where nothing but sessions computes; and servers, which share the cores with wrk."""
     result = Result("group", "SessionGroup of 2 / one session")
+
+    def computed(engine: Computing) -> dict[str, float]:
+        return {"requests/s": engine.measure(bench.seconds)}
+
+    def served(server: Serving) -> dict[str, float]:
+        return {"requests/s": bench.saturate(server, CANDIDATES).per_s}
+
     with contextlib.ExitStack() as stack:
         engines = {
             n: stack.enter_context(computing("engine", bench.repository(), CANDIDATES, bench.table_rows, n))
@@ -29,8 +38,8 @@ def run(bench: Bench) -> Result:
             stack, [ServerSide(f"server, {n}", ("--workers", "1", "--sessions", str(n))) for n in SIZES], result
         )
         sides = [
-            *(Side(f"engine, {n}", lambda e=e: {"requests/s": e.measure(bench.seconds)}) for n, e in engines.items()),
-            *(Side(s.name, lambda v=v: {"requests/s": bench.saturate(v, CANDIDATES).per_s}) for s, v in servers),
+            *(Side(f"engine, {n}", functools.partial(computed, engine)) for n, engine in engines.items()),
+            *(Side(side.name, functools.partial(served, server)) for side, server in servers),
         ]
         turns = compare(sides, bench.rounds, bench.say)
         memory = _memory(bench)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import statistics
@@ -61,7 +62,7 @@ def _measure(bench: Bench, side: ServerSide, server: Serving, seconds: float, re
         histograms[label].append(found.hdr)
         return {"p99 ms": found.latency_ms["p99"], "p50 ms": found.latency_ms["p50"]}
 
-    turns = compare([Side(label, lambda label=label: turn(label)) for label in histograms], bench.rounds, bench.say)
+    turns = compare([Side(label, functools.partial(turn, label)) for label in histograms], bench.rounds, bench.say)
     tail = ratio(values(turns, "with B", "p99 ms"), values(turns, "alone", "p99 ms"))
     result.rows.append(Row(f"{side.name}: p99 of A with B saturated / alone", tail))
     for label in histograms:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 from loadtest.bench.front import Front
 from loadtest.bench.harness import CONNECTIONS, Bench, Result, Row
@@ -87,19 +88,16 @@ def _rounds(front: Front, turn_s: float) -> int:
 
 
 def _metrics(front: Front, rounds: int, connections: int) -> Pair:
-    counted, noted, timed = front.app.metrics, session_module.note_batch, app_module.TIMED_EVERY
-
     def on() -> None:
         front.run(rounds)
 
     def off() -> None:
-        front.app.metrics = Uncounted()  # type: ignore[assignment]
-        session_module.note_batch = _nothing
-        app_module.TIMED_EVERY = sys.maxsize
-        try:
+        with (
+            patch.object(front.app, "metrics", Uncounted()),
+            patch.object(session_module, "note_batch", _nothing),
+            patch.object(app_module, "TIMED_EVERY", sys.maxsize),
+        ):
             front.run(rounds)
-        finally:
-            front.app.metrics, session_module.note_batch, app_module.TIMED_EVERY = counted, noted, timed
 
     return Pair("metrics", on, off, rounds * connections, "request")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 
 from loadtest.bench.harness import Bench, Result, Row
@@ -48,7 +49,7 @@ def run(bench: Bench) -> Result:
                 "generator cores": found.cores,
             }
 
-        sides = [Side(f"{f:g}x", lambda f=f: turn(f)) for f in histograms]
+        sides = [Side(f"{f:g}x", functools.partial(turn, f)) for f in histograms]
         turns = compare(sides, bench.rounds, bench.say)
     over = values(turns, f"{OVERLOAD:g}x", "of saturation")
     best = max(FACTORS, key=lambda f: statistics.median(values(turns, f"{f:g}x", "of saturation")))

@@ -9,11 +9,13 @@ given against the bare loop scaled to the cores that wrk left.
 from __future__ import annotations
 
 import contextlib
+import functools
 import resource
 import statistics
 
 from loadtest.bench.compute import computing
 from loadtest.bench.harness import CORES, Bench, Result, Row
+from loadtest.load.launch import Serving
 from loadtest.load.sides import Side, compare, ratio, values
 
 CANDIDATES = 64
@@ -36,7 +38,7 @@ def run(bench: Bench) -> Result:
         loops = {1: bare(CORES, 1)}
         for workers in {side.workers for side, _ in started} - {1}:
             loops[workers] = bare(max(1, CORES // workers), workers)
-        sides = [*loops.values(), *(Side(s.name, lambda server=server: _turn(bench, server)) for s, server in started)]
+        sides = [*loops.values(), *(Side(s.name, functools.partial(_turn, bench, server)) for s, server in started)]
         turns = compare(sides, bench.rounds, bench.say)
     for side, _ in started:
         made = values(turns, side.name, "requests/s")
@@ -53,7 +55,7 @@ def run(bench: Bench) -> Result:
     return result
 
 
-def _turn(bench: Bench, server) -> dict[str, float]:
+def _turn(bench: Bench, server: Serving) -> dict[str, float]:
     before = _children_s()
     run = bench.saturate(server, CANDIDATES)
     cores = (_children_s() - before) / run.seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from loadtest.bench.harness import Bench, Result, Row, reply_nbytes
 from loadtest.load import wrk
 from loadtest.load.launch import Serving, free_ports
 from loadtest.load.outcome import encode, merge
-from loadtest.load.sides import Side, compare, ratio, values
+from loadtest.load.sides import Side, Turns, compare, ratio, values
 
 CANDIDATES = 1
 CONNECTIONS = 128
@@ -46,7 +47,7 @@ def run(bench: Bench) -> Result:
             return {"offered/s": rate, **tail, "failed": found.failed}
 
         halves = compare(
-            [Side(side.name, lambda side=side, server=server: half(side.name, server)) for side, server in started],
+            [Side(side.name, functools.partial(half, side.name, server)) for side, server in started],
             bench.rounds,
             bench.say,
         )
@@ -100,5 +101,5 @@ def _side(bench: Bench, name: str, port: int) -> Side:
     return Side(name, turn)
 
 
-def _ms(turns, side: str, quantile: str) -> str:
+def _ms(turns: Turns, side: str, quantile: str) -> str:
     return f"{statistics.median(values(turns, side, f'{quantile} ms')):.2f} ms"
