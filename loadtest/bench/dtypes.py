@@ -74,7 +74,7 @@ def _publish(run: Run, repository: Path, dtype: str) -> None:
     exports = {name: table.export() for name, table in trainer.tables.items()}
     repository.mkdir(parents=True)
     graph = replace(trainer.graph, weights=trainer.weights())
-    publish_version(repository, draft, 1, {n: (e.keys, e.rows) for n, e in exports.items()}, graph, created_at=0.0)
+    publish_version(repository, draft, {n: (e.keys, e.rows) for n, e in exports.items()}, graph)
 
 
 def _score(processor: Processor, run: Run, rows: int) -> tuple[np.ndarray, np.ndarray]:
