@@ -1,9 +1,10 @@
-"""Progress on a terminal: one bar for each part of a long piece of work."""
+"""Progress of a long piece of work: who is told of it, and bars on a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -17,9 +18,21 @@ from rich.progress import (
 )
 
 
+class Reporter(Protocol):
+    """Who is told how a compile or a training run goes."""
+
+    def begin(self, what: str, total: int | None) -> None:
+        """A long part starts; total: its rows or steps, None when it has no end."""
+
+    def advance(self, done: int) -> None:
+        """So much of the part is done."""
+
+    def note(self, text: str) -> None:
+        """One line worth keeping."""
+
+
 class Bars:
-    """compiler.recompiling.recompile.Reporter and models.training.loop.Reporter: one bar a part, notes above the
-    bars."""
+    """A Reporter on a terminal: one bar a part, notes above the bars."""
 
     def __init__(self, progress: Progress, console: Console) -> None:
         self._progress, self._console = progress, console

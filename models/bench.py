@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,8 @@ def write_model(repository: Path, rows: int, seed: int = 0, dtype: str = "float3
         init_rows(keys, np.uint64(seed * 1000 + i), np.float32(LIMIT), values)
         tables[table.name] = (keys, values)
     arch = Arch.of(build(Layout.from_features(draft.features), hidden=HIDDEN, seed=seed))
-    publish_version(repository, draft, version, tables, DenseGraph.from_keras(arch.scores), created_at=time.time())
+    draft = replace(draft, version=version, created_at=time.time())
+    publish_version(repository, draft, tables, DenseGraph.from_keras(arch.scores))
     return Generation(version, 0)
 
 

@@ -13,20 +13,21 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from compiler.dense.expression import parse as parse_expression
 from models.data import FORMATS, default_features, format_of
+from models.data.formats import DataConfig
 from models.data.source import nearest
+from models.embedding.optimizer import OPTIMIZERS
+from models.zoo.architectures import ARCHITECTURES
 from processor.errors import BadInput
 from processor.package.manifest import COMBINERS, KINDS, NAME, SIDES
 from processor.package.rowtypes import ROW_TYPES
 
-ARCHS = ("deepfm", "dlrm")
-OPTIMIZERS = ("adagrad", "adam", "ftrl")
 TRANSFORMS = ("none", "log1p")
 HASHED = ("string", "strings")
 RAGGED = ("ids", "strings")
@@ -46,18 +47,6 @@ class ModelConfig:
     name: str
     arch: str = "deepfm"
     hidden: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DataConfig:
-    """[data]. path: file, folder or glob, relative to the working folder; format: one of FORMATS, after
-    load_config never empty; label, time: columns of a Parquet or CSV table (time "": none); the other formats
-    have their own."""
-
-    path: str
-    format: str = ""
-    label: str = ""
-    time: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +238,10 @@ def _want(condition: bool, where: str, wanted: str, got: Any) -> None:
         raise BadInput(f"{where}: {wanted} wanted, got {str(got)[:80]!r}")
 
 
-def _want_one_of(value: str, choices: tuple[str, ...], where: str, more: str = "") -> None:
+def _want_one_of(value: str, choices: Collection[str], where: str, more: str = "") -> None:
     if value not in choices:
         raise BadInput(
-            f"{where}: one of {', '.join(choices)}{more} wanted, got {value[:80]!r}{nearest(value, choices)}"
+            f"{where}: one of {', '.join(choices)}{more} wanted, got {value[:80]!r}{nearest(value, list(choices))}"
         )
 
 
@@ -269,7 +258,7 @@ def _want_above_0(value: float, where: str) -> None:
 def _check_model(model: ModelConfig) -> None:
     _want(NAME.fullmatch(model.name) is not None, "model.name", "letters, digits, '_', '.', '-'", model.name)
     if not _FUNCTION.fullmatch(model.arch):
-        _want_one_of(model.arch, ARCHS, "model.arch", " or 'package.module:function'")
+        _want_one_of(model.arch, ARCHITECTURES, "model.arch", " or 'package.module:function'")
     for i, units in enumerate(model.hidden):
         _want_between(units, 1, 65536, f"model.hidden[{i}]")
 
@@ -306,7 +295,7 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
     if "dim" in section:
         _want_between(feature.dim, 1, 4096, f"{where}.dim")
     if "dtype" in section:
-        _want_one_of(feature.dtype, tuple(ROW_TYPES), f"{where}.dtype")
+        _want_one_of(feature.dtype, ROW_TYPES, f"{where}.dtype")
     if "table" in section:
         named = NAME.fullmatch(feature.table) is not None
         _want(named, f"{where}.table", "letters, digits, '_', '.', '-'", feature.table)
@@ -363,7 +352,7 @@ def _check_train(train: TrainSettings) -> None:
 
 def _check_publish(publish: PublishConfig) -> None:
     _want(publish.repository != "", "publish.repository", "a folder", "")
-    _want_one_of(publish.table_dtype, tuple(ROW_TYPES), "publish.table_dtype")
+    _want_one_of(publish.table_dtype, ROW_TYPES, "publish.table_dtype")
     _want_between(publish.full_rows, 0, 2**63 - 1, "publish.full_rows")
     _want_between(publish.delta_rows, 0, 2**63 - 1, "publish.delta_rows")
     if not (publish.delta_seconds >= 0 and math.isfinite(publish.delta_seconds)):

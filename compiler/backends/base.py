@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -59,9 +58,9 @@ class Variant:
 
 
 class Half(Protocol):
-    """A module compiler.backends.<name>."""
+    """The compiler's half of a backend, a module compiler.backends.<name>."""
 
-    def variants(self) -> Sequence[Variant]:
+    def variants(self) -> list[Variant]:
         """What can be compiled on this machine; raises BadInput that says what to install."""
 
     def lower(self, graph: object, variant: Variant) -> Lowered:

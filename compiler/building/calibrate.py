@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.building.auc import auc
 from compiler.building.compile import TOLERANCE, largest_error, load
 from compiler.dense.dense_graph import DenseGraph, Matrix
 from processor.backends.base import Executable as Loaded
@@ -127,18 +128,6 @@ def variant_name(entry: Executable) -> str:
     return entry.backend + device + ("" if entry.precision == "float32" else f" {entry.precision}")
 
 
-def auc(scores: NDArray[np.float32], labels: NDArray[np.float32]) -> float:
-    """Area under the ROC curve; equal scores count half. 0.5 where all labels are equal."""
-    positive = np.asarray(labels, bool).reshape(-1)
-    of, hits = int(positive.size), int(positive.sum())
-    if hits in (0, of):
-        return 0.5
-    _, group, sizes = np.unique(np.asarray(scores).reshape(-1), return_inverse=True, return_counts=True)
-    # The mean rank of each group of equal scores, counted from 1.
-    ranks = np.cumsum(sizes) - (sizes - 1) / 2
-    return float((ranks[group][positive].sum() - hits * (hits + 1) / 2) / (hits * (of - hits)))
-
-
 def other_weights(weights: Mapping[str, Matrix]) -> dict[str, Matrix]:
     """Weights as a delta might bring them: matrices a little off, and zeros for vectors, which libraries take as an
     invitation to leave operations out."""
@@ -203,7 +192,8 @@ def _checked(
 
 
 def _auc_change(graph: DenseGraph, executable: Loaded, labelled: Labelled) -> float:
-    """The executable's AUC less TensorFlow's, of the output `score`, or else the first."""
+    """The executable's AUC less TensorFlow's, of the output `score`, or else the first; 0 where all labels
+    are equal."""
     name = next((o.name for o in graph.outputs if o.name == "score"), graph.outputs[0].name)
     columns = {output.name: output.columns for output in graph.outputs}
     bucket, n = executable.bucket, len(labelled.x)
@@ -216,7 +206,8 @@ def _auc_change(graph: DenseGraph, executable: Loaded, labelled: Labelled) -> fl
         run()
         got[start : start + len(rows)] = outputs[name][: len(rows), 0]
         wanted[start : start + len(rows)] = graph.run(rows)[name][:, 0]
-    return auc(got, labelled.labels) - auc(wanted, labelled.labels)
+    change = auc(labelled.labels, got) - auc(labelled.labels, wanted)
+    return 0.0 if np.isnan(change) else change
 
 
 def _bound(executable: Loaded, x: Matrix, columns: Mapping[str, int]) -> tuple[Callable[[], None], dict[str, Matrix]]:

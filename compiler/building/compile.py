@@ -7,21 +7,21 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 
-from compiler.backends.base import Compiled, Lowered, Variant
+from compiler.backends.base import Compiled, Half, Lowered, Variant
 from compiler.dense.dense_graph import DenseGraph
 from processor.backends.capsule import pack, sha256
 from processor.backends.opening import Opened, open_programs
+from processor.backends.registry import builtin
 from processor.errors import BadInput
 from processor.package.atomic import atomic_file
-from processor.package.manifest import PRECISIONS, Executable
-from processor.package.roles import WHOLE
+from processor.package.manifest import PRECISIONS, WHOLE, Executable, Manifest
 
 BUCKETS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-BACKENDS = ("onnxruntime", "openvino", "xla", "tensorrt", "tensorflow")
+BACKENDS = (*builtin(), "tensorflow")
 TOLERANCE = 1e-3
 DIGEST_DIGITS = 12
 
@@ -73,14 +73,12 @@ def parse_variant(text: str) -> Variant:
 
 def variants(backend: str) -> list[Variant]:
     """All that a backend can compile on this machine; raises BadInput that says what to install."""
-    found: list[Variant] = _half(backend).variants()
-    return found
+    return _half(backend).variants()
 
 
 def lower(graph: DenseGraph, variant: Variant) -> Lowered:
     """The graph in the backend's language; raises BadInput when it has no words for it."""
-    lowered: Lowered = _half(variant.backend).lower(graph, variant)
-    return lowered
+    return _half(variant.backend).lower(graph, variant)
 
 
 def build(lowered: Lowered, bucket: int, version_folder: Path, role: str = WHOLE) -> Executable:
@@ -122,24 +120,16 @@ class Uncommitted:
     """processor.backends.opening.Package of files that no manifest names yet."""
 
     folder: Path
-    manifest: Listed
+    manifest: Manifest
 
     def file(self, name: str) -> bytes:
         return (self.folder / name).read_bytes()
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """What of a manifest it takes to load executables."""
-
-    executables: list[Executable]
-    model: str = "compile"
-    version: int = 0
-
-
 def load(graph: DenseGraph, version_folder: Path, entries: Sequence[Executable]) -> Opened:
     """Entries of one role that are not committed yet, loaded exactly as a server would, for one thread."""
-    package = Uncommitted(version_folder, Listed(list(entries)))
+    listed = Manifest("compile", 0, "", 0.0, [], [], [], graph.outputs, graph.width, {}, {}, list(entries))
+    package = Uncommitted(version_folder, listed)
     columns = {output.name: output.columns for output in graph.outputs}
     return open_programs(package, graph.width, columns, role=entries[0].role)
 
@@ -174,8 +164,8 @@ def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[Executable
                     raise BadInput(f"executable b{bucket}: output {name!r} is off by {error:.3g} from TensorFlow's")
 
 
-def _half(backend: str) -> Any:
-    return importlib.import_module(f"compiler.backends.{backend}")
+def _half(backend: str) -> Half:
+    return cast(Half, importlib.import_module(f"compiler.backends.{backend}"))
 
 
 def _write_origin(version_folder: Path, relative: str, compiled: Compiled) -> str:

@@ -51,18 +51,6 @@ def ladder(rows: Sequence[int], most: int, cost: Cost, max_bucket: int = 1024) -
     return sorted(chosen)
 
 
-def expected_cost(rows: Sequence[int], buckets: Sequence[int], cost: Cost) -> float:
-    """The sum that ladder() minimises."""
-    ascending = sorted(buckets)
-    spent = 0.0
-    for size in rows:
-        whole, rest = divmod(size, ascending[-1])
-        spent += whole * cost(ascending[-1])
-        if rest:
-            spent += cost(next(bucket for bucket in ascending if bucket >= rest))
-    return spent
-
-
 def interpolated(costs: Mapping[int, float]) -> Cost:
     """A cost for every number of rows from those that were measured: linear between them and beyond the last, no less
     than that of fewer rows."""

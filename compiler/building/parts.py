@@ -15,8 +15,8 @@ from compiler.dense.dense_graph import DenseGraph
 from compiler.passes.flops import Effect
 from compiler.passes.optimise import optimise
 from compiler.passes.useronce import UserOnce, split_user
-from processor.package.manifest import Feature
-from processor.package.roles import CANDIDATE, USER, WHOLE, columns, user_features
+from processor.package.manifest import CANDIDATE, USER, WHOLE, Feature
+from processor.package.roles import columns, user_features
 
 # A user's part is computed for so many requests at once.
 USER_BUCKETS = (1, 4, 16)

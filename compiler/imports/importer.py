@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.building.compile import BUCKETS, compile_graph
-from compiler.building.parts import parts
+from compiler.building.compile import BUCKETS
+from compiler.building.publish import publish
 from compiler.dense.dense_graph import DenseGraph, Matrix
 from compiler.frameworks import quiet, tf
 from compiler.imports.cut import Split, Splitter
@@ -37,9 +37,8 @@ from processor.errors import BadInput
 from processor.features.plan import SparsePlan
 from processor.package.manifest import NAME, Manifest, Stage
 from processor.package.repository import Repository, check_name
-from processor.package.version import DENSE, GRAPH, VersionWriter, table_file
-from processor.package.warmup import carry_warmup
-from processor.tables.table import ServedTable, packed
+from processor.package.version import VersionReader, VersionWriter
+from processor.tables.table import ServedTable, descriptors, packed
 
 STAGE_FILE = "stage/graph.pb"
 CLOSE = 1e-5
@@ -89,10 +88,9 @@ def import_model(
         VersionWriter(repository, model, number, beside) as writer,
         quiet(),
     ):
-        made = Importer(opened, options.samples, options.user).make(writer, options.buckets)
-        manifest = replace(made.manifest, model=model, version=number, created_at=time.time())
-        carry_warmup(Repository(repository), model, manifest.inputs, writer)
-        return Imported(writer.commit(manifest), made.report, made.passes)
+        published = Importer(opened, options.samples, options.user).publish(writer, options.buckets)
+        notes = published.manifest.notes
+        return Imported(published.folder, notes["import"], notes["passes"])
 
 
 def analyse(source: Path, options: Options | None = None) -> dict[str, Any]:
@@ -103,13 +101,6 @@ def analyse(source: Path, options: Options | None = None) -> dict[str, Any]:
         split = importer.splitter.split()
         graph = build_dense(split, importer.shapes, importer.outputs)
         return importer.report(split, importer.draft(split), graph, [])
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    manifest: Manifest
-    report: dict[str, Any]
-    passes: list[str]
 
 
 class Importer:
@@ -128,13 +119,13 @@ class Importer:
         self._check_rows()
         self.splitter = Splitter(self.shapes, source.inputs, self.outputs, self.samples)
 
-    def make(self, writer: VersionWriter, buckets: Sequence[int]) -> _Made:
-        """Writes all files of the package but the manifest."""
+    def publish(self, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
+        """Splits, proves and commits the model: whole, in TensorFlow, where that fails."""
         try:
-            return self._make(self.splitter.split(), writer, buckets, self._notes)
+            return self._publish(self.splitter.split(), writer, buckets, self._notes)
         except BadInput as error:
             note = f"the whole model runs in TensorFlow: {error}"
-            return self._make(self.splitter.split(whole=True), writer, buckets, [*self._notes, note])
+            return self._publish(self.splitter.split(whole=True), writer, buckets, [*self._notes, note])
 
     def draft(self, split: Split) -> Draft:
         draft = Drafter(split, self.shapes, self.runner, self.source.inputs).draft
@@ -144,17 +135,16 @@ class Importer:
     def report(self, split: Split, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
         return describe(self.source, self.shapes, split, draft, graph, notes)
 
-    def _make(self, split: Split, writer: VersionWriter, buckets: Sequence[int], notes: list[str]) -> _Made:
+    def _publish(self, split: Split, writer: VersionWriter, buckets: Sequence[int], notes: list[str]) -> VersionReader:
         draft = self.draft(split)
         graph = build_dense(split, self.shapes, self.outputs)
         tables = {name: packed(*rows) for name, (_, rows) in draft.tables.items()}
         stage = draft.stage.write() if draft.stage else b""
-        report = self.report(split, draft, graph, notes)
         manifest = Manifest(
-            model="imported",
-            version=1,
+            model=writer.model,
+            version=writer.version,
             arch="imported",
-            created_at=0.0,
+            created_at=time.time(),
             inputs=draft.inputs,
             features=draft.features,
             tables=[spec for spec, _ in draft.tables.values()],
@@ -163,39 +153,23 @@ class Importer:
             dense={name: list(array.shape) for name, array in graph.weights.items()},
             files={},
             stage=Stage("tensorflow", STAGE_FILE, [o.spec for o in draft.stage.outputs]) if draft.stage else None,
-            notes={"import": report},
+            notes={"import": self.report(split, draft, graph, notes)},
         )
         graph = replace(graph, examples=self._prove(manifest, tables, stage, graph))
-        compiled = parts(graph, draft.features, buckets)
-        for name, arrays in tables.items():
-            writer.tensors(table_file(name), arrays)
-        if graph.weights:
-            writer.tensors(DENSE, graph.weights)
-        if stage:
-            (writer.folder / STAGE_FILE).parent.mkdir(exist_ok=True)
-            (writer.folder / STAGE_FILE).write_bytes(stage)
-        graph.save(writer.folder / GRAPH)
-        executables = [
-            entry
-            for role, part in compiled.by_role.items()
-            for entry in compile_graph(part.graph, writer.folder, part.buckets, role=role)
-        ]
-        notes = manifest.notes | {"passes": compiled.lines()}
-        made = replace(manifest, executables=executables, user_width=compiled.user_width, notes=notes)
-        return _Made(made, report, compiled.lines())
+        return publish(writer, manifest, tables.items(), graph, buckets, stage=stage)
 
     def _prove(self, manifest: Manifest, tables: Mapping[str, Any], stage: bytes, graph: DenseGraph) -> Matrix:
         """The samples as the dense graph gets them; raises BadInput unless the package gives what the model does."""
         spec = manifest.stage
         plan = SparsePlan(manifest, TensorFlowStage(stage, manifest.inputs, spec.outputs) if spec else None)
         served = [ServedTable(table, tables[table.name]) for table in manifest.tables]
-        descriptors = np.array([table.descriptor() for table in served] or [[0] * 15], np.int64)
+        matrix = descriptors([table.descriptor() for table in served])
         counts = np.zeros((max(1, len(served)), 2), np.int64)
         examples = []
         for sample, rows, values in zip(self.samples, SIZES, self.shapes.values):
             x = np.zeros((rows, manifest.width), np.float32)
             bound = plan.bind(sample)
-            plan.fill(descriptors, 0, [bound], np.array([[0, rows]], np.int64), x, counts)
+            plan.fill(matrix, 0, [bound], np.array([[0, rows]], np.int64), x, counts)
             examples.append(x)
             got = graph.run(x)
             for name, ref in self.outputs.items():

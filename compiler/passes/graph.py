@@ -131,11 +131,6 @@ class Graph:
             message.node.add(name=f"output/{name}", op="Identity", input=[f"{node}:{number}"])
         return bytes(message.SerializeToString(deterministic=True))
 
-    def of_read_weights(self) -> Graph:
-        """The graph without the weights that it does not read."""
-        shapes = {name: self.weights[name] for node, name in self.placeholders.items() if (node, 0) in self.users}
-        return _renumbered(self.nodes, self.outputs, self.width, self.placeholders, shapes, self.library)
-
     def shape(self, ref: Ref) -> Shape:
         """Static shape; raises BadInput for a tensor whose rank is not known before the graph runs."""
         shape = self._inferred[ref][0]
@@ -268,7 +263,6 @@ class Edit:
         self.graph = graph
         self._nodes: dict[str, Node] = {}
         self._instead: dict[Ref, Ref] = {}
-        self._weights: dict[str, tuple[str, tuple[int, ...]]] = {}
 
     @property
     def changes(self) -> int:
@@ -293,12 +287,6 @@ class Edit:
         name = f"+{len(self._nodes)}"
         self._nodes[name] = Node("Const", value=np.asarray(value, dtype))
         return name, 0
-
-    def weight(self, name: str, shape: tuple[int, ...]) -> Ref:
-        """A new weight of the graph."""
-        node = f"+{len(self._nodes)}"
-        self._nodes[node], self._weights[node] = Node("Placeholder"), (name, shape)
-        return node, 0
 
     def copy(self, node: Node, inputs: Sequence[Ref]) -> str:
         """A new node like another, over other inputs; returns its name."""
@@ -370,36 +358,7 @@ class Edit:
         }
         wanted = {name: final(ref) for name, ref in (graph.outputs if outputs is None else outputs).items()}
         width = graph.width if width is None else width
-        if not self._weights:
-            return Graph(nodes, wanted, width, graph.weights, graph.library)
-        shapes = graph.weights | dict(self._weights.values())
-        return _renumbered(
-            nodes,
-            wanted,
-            width,
-            {**graph.placeholders, **{node: name for node, (name, _) in self._weights.items()}},
-            shapes,
-            graph.library,
-        )
-
-
-def _renumbered(
-    nodes: Mapping[str, Node],
-    outputs: Mapping[str, Ref],
-    width: int,
-    placeholders: Mapping[str, str],
-    shapes: Mapping[str, tuple[int, ...]],
-    library: Any,
-) -> Graph:
-    """A graph of the weights of `shapes`, whose placeholders have other names than a graph of those gives them."""
-    number = {name: f"w{i}" for i, name in enumerate(sorted(shapes))}
-    # A placeholder that is none any more keeps out of the way of the new names.
-    new = {old: number.get(name, f"-{old}") for old, name in placeholders.items()}
-    moved = {
-        new.get(name, name): replace(node, inputs=tuple((new.get(n, n), i) for n, i in node.inputs))
-        for name, node in nodes.items()
-    }
-    return Graph(moved, {o: (new.get(n, n), i) for o, (n, i) in outputs.items()}, width, shapes, library)
+        return Graph(nodes, wanted, width, graph.weights, graph.library)
 
 
 def _of_proto(node: Any, inputs: tuple[Ref, ...]) -> Node:

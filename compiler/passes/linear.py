@@ -1,7 +1,7 @@
 """Dense layers brought into one form, MatMul then BiasAdd then activation, which every backend runs as one kernel.
 
 Matrices are read untransposed, biases in any spelling become one BiasAdd, two layers with nothing between them become
-one where that is less work. What this does to weights is left to the graph of weights (compiler.passes.weights).
+one where that is less work.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from processor.features.stage import load_stage
 from processor.package.manifest import Feature, Input, Manifest
 from processor.package.version import VersionReader, table_file
 from processor.tables.quantise import Stored, dequantise
-from processor.tables.table import descriptor
+from processor.tables.table import descriptor, descriptors
 from processor.versions.served import ServedVersion
 
 CHUNK_ROWS = 4096
@@ -39,7 +39,7 @@ def drawn_rows(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
         if not feature.table:
             continue
         spec = m.table(feature.table)
-        for at in range(feature.width // spec.dim if feature.combiner != "none" else feature.max_length):
+        for at in range(feature.length or 1):
             block = slice(feature.offset + at * spec.dim, feature.offset + (at + 1) * spec.dim)
             if spec.rows:
                 file = files[spec.name]
@@ -48,7 +48,7 @@ def drawn_rows(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
                 x[:, block] = dequantise(Stored(file["rows"][picked], scales), spec.dtype)
             else:
                 x[:, block] *= 0.05
-        if feature.combiner == "none":
+        if feature.length:
             _mask(x, feature, spec.dim, random)
     return x
 
@@ -68,7 +68,7 @@ def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: i
     version = ServedVersion(reader, 0, SystemClock())
     plan = SparsePlan(m, load_stage(m, reader.file(m.stage.file)) if m.stage else None)
     arrays = version.change.frame.arrays
-    tables = np.array([descriptor(t, a) for t, a in zip(m.tables, arrays)], np.int64)
+    tables = descriptors([descriptor(t, a) for t, a in zip(m.tables, arrays)])
     counts = np.zeros((max(1, len(m.tables)), 2), np.int64)
     x = aligned((len(labels), m.width))
     for start in range(0, len(labels), CHUNK_ROWS):

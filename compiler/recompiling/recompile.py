@@ -21,44 +21,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from compiler.backends.base import Lowered, Variant
 from compiler.building.calibrate import Bound, Calibration, Labelled, calibrate, variant_name
-from compiler.building.compile import BACKENDS, BUCKETS, build, checked_buckets, lower, parse_variant, variants
+from compiler.building.compile import BUCKETS, build, checked_buckets, lower, parse_variant, variants
 from compiler.building.ladder import interpolated, ladder
 from compiler.building.parts import Part, Parts, parts
 from compiler.dense.dense_graph import DenseGraph, Matrix
+from compiler.progress import Reporter
 from compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample
 from processor.backends.opening import executable_files
+from processor.backends.registry import builtin
 from processor.errors import BadInput, Conflict, FreshetError, NotFound
 from processor.machine import this_machine
 from processor.package.atomic import atomic_file
-from processor.package.manifest import Executable, File, Manifest
+from processor.package.manifest import CANDIDATE, USER, WHOLE, Executable, File, Manifest
 from processor.package.repository import Repository
-from processor.package.roles import CANDIDATE, USER, WHOLE, columns, user_features
+from processor.package.roles import columns, user_features
 from processor.package.tensors import crc32
 from processor.package.version import GRAPH, MANIFEST, VersionReader
 
 COMPILED = "compiled"
 PRICED = (1, 8, 64, 256, 1024)
-# Not by itself: TensorFlow is the reference, and serving needs none.
-UNASKED = tuple(backend for backend in BACKENDS if backend != "tensorflow")
-
-
-class Reporter(Protocol):
-    """Who is told how it goes."""
-
-    def begin(self, what: str, total: int | None) -> None: ...
-
-    def advance(self, done: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """backends: such as "xla" or "openvino:bfloat16"; empty for all that are installed. buckets: given, or empty: from
+    """backends: such as "xla" or "openvino:bfloat16"; empty for all that are installed,
+    but for TensorFlow: it is the reference, and serving needs none. buckets: given, or empty: from
     `sample`, a Parquet file of rows a request, at most `most`; or else those of the package. data: a Parquet file of
     labelled rows. max_error, max_auc_change: how far a lower precision may be off."""
 
@@ -154,7 +147,7 @@ def _wanted(backends: Sequence[str]) -> tuple[list[Variant], list[str]]:
     """What to compile, and why the rest is not. A backend that was asked for by name and precision is compiled in that
     precision only."""
     wanted, skipped = [], []
-    for text in backends or UNASKED:
+    for text in backends or builtin():
         asked = parse_variant(text)
         try:
             found = variants(asked.backend)

@@ -9,7 +9,6 @@ user's ids and floats once, the item's a row for each candidate.
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +98,7 @@ def write(repository: Path, table_rows: int) -> None:
         for kind in KINDS:
             draft = manifest(f"{kind}_{dim}", "user" if kind == "once" else "context", table_rows, dim)
             graph = DenseGraph.from_keras(build(Layout.from_features(draft.features), HIDDEN, seed=0).scores)
-            publish_version(repository, draft, 1, tables, graph, time.time())
+            publish_version(repository, draft, tables, graph)
 
 
 def main() -> None:

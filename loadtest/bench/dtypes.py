@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from compiler.building.auc import auc
 from models.train_config import TrainConfig, parse_config
 from models.training.loop import Run
 from models.training.publish import publish_version
-from models.training.quality import auc
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.package.rowtypes import ROW_TYPES
 
@@ -74,7 +74,7 @@ def _publish(run: Run, repository: Path, dtype: str) -> None:
     exports = {name: table.export() for name, table in trainer.tables.items()}
     repository.mkdir(parents=True)
     graph = replace(trainer.graph, weights=trainer.weights())
-    publish_version(repository, draft, 1, {n: (e.keys, e.rows) for n, e in exports.items()}, graph, created_at=0.0)
+    publish_version(repository, draft, {n: (e.keys, e.rows) for n, e in exports.items()}, graph)
 
 
 def _score(processor: Processor, run: Run, rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from models.data.formats import FORMATS, format_of
+from models.data.formats import FORMATS, DataConfig, format_of
 from models.data.source import Batch, Field, Schema, Source, Wanted
-
-if TYPE_CHECKING:
-    from models.train_config import DataConfig
 
 
 def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
@@ -48,6 +45,7 @@ def open_source(data: DataConfig, features: Sequence[Wanted]) -> Source:
 __all__ = [
     "FORMATS",
     "Batch",
+    "DataConfig",
     "Field",
     "Schema",
     "Source",

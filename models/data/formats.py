@@ -1,7 +1,8 @@
-"""The formats of stored data, and how a path tells its own."""
+"""Where stored data lie and in which format, and how a path tells its own."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from processor.errors import BadInput
@@ -11,6 +12,18 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 CSV_SUFFIXES = tuple(name + packed for name in (".csv", ".tsv") for packed in ("", ".gz", ".bz2", ".zst"))
 MOVIELENS_EVENTS = ("events.csv.gz", "events.csv", "ratings.dat")
 """The events of a MovieLens folder; the first that is there counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataConfig:
+    """Section [data] of a training configuration. path: file, folder or glob, relative to the working folder; format:
+    one of FORMATS, after load_config never empty; label, time: columns of a Parquet or CSV table (time "": none); the
+    other formats have their own."""
+
+    path: str
+    format: str = ""
+    label: str = ""
+    time: str = ""
 
 
 def format_of(path: str) -> str:

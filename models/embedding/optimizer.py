@@ -1,4 +1,8 @@
-"""Optimizers of embedding rows: how many slots a row needs, and one update of the rows that a batch touched."""
+"""Optimizers of embedding rows: how many slots a row needs, and one update of the rows that a batch touched.
+
+The table of them: the kernel of models.embedding.kernels that moves rows has the optimizer's name. It is imported with
+the first update, so that a configuration is checked without Numba.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +12,47 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedding import kernels
 from processor.errors import BadInput
 
 INITIAL_ACCUMULATOR = 0.1
 
+Float32s = NDArray[np.float32]
+
 
 @dataclass(frozen=True, slots=True)
 class RowOptimizer:
-    """slots_a_row(dim) floats of state for each row, filled with fill(dim) when the row is born; update() moves rows.
-
-    update(touched int64 [m], sums float32 [m, dim], rows [_, dim], slots [_, slots], rate).
-    """
+    """One optimizer. slots_a_row(dim): floats of state for each row, filled with fill(dim) when the row is born."""
 
     name: str
     slots_a_row: Callable[[int], int]
-    fill: Callable[[int], NDArray[np.float32]]
-    update: Callable[..., None]
+    fill: Callable[[int], Float32s]
+
+    def update(self, touched: NDArray[np.int64], sums: Float32s, rows: Float32s, slots: Float32s, rate: float) -> None:
+        """Moves rows `touched` [m] of rows [_, dim] and slots [_, slots_a_row] by their gradients `sums` [m, dim]."""
+        from models.embedding import kernels
+
+        getattr(kernels, self.name)(touched, sums, rows, slots, np.float32(rate))
 
 
-def _adagrad_fill(dim: int) -> NDArray[np.float32]:
+def _adagrad_fill(dim: int) -> Float32s:
     return np.full(dim, INITIAL_ACCUMULATOR, np.float32)
 
 
-def _adam_fill(dim: int) -> NDArray[np.float32]:
+def _adam_fill(dim: int) -> Float32s:
     return np.zeros(2 * dim + 1, np.float32)
 
 
-def _ftrl_fill(dim: int) -> NDArray[np.float32]:
+def _ftrl_fill(dim: int) -> Float32s:
     return np.concatenate([np.full(dim, INITIAL_ACCUMULATOR, np.float32), np.zeros(dim, np.float32)])
 
 
 OPTIMIZERS = {
-    "adagrad": RowOptimizer("adagrad", lambda dim: dim, _adagrad_fill, kernels.adagrad),
-    "adam": RowOptimizer("adam", lambda dim: 2 * dim + 1, _adam_fill, kernels.adam),
-    "ftrl": RowOptimizer("ftrl", lambda dim: 2 * dim, _ftrl_fill, kernels.ftrl),
+    optimizer.name: optimizer
+    for optimizer in (
+        RowOptimizer("adagrad", lambda dim: dim, _adagrad_fill),
+        RowOptimizer("adam", lambda dim: 2 * dim + 1, _adam_fill),
+        RowOptimizer("ftrl", lambda dim: 2 * dim, _ftrl_fill),
+    )
 }
 
 

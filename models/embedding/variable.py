@@ -88,7 +88,7 @@ class EmbeddingVariable:
 
     def update(self, touched: Int64s, sums: Float32s, rate: float, step: int) -> None:
         """One optimizer step on rows `touched` [m] with gradients `sums` [m, dim]."""
-        self.optimizer.update(touched, sums, self.rows, self.slots, np.float32(rate))
+        self.optimizer.update(touched, sums, self.rows, self.slots, rate)
         self.last_step[touched] = step
         self.counts[touched] += 1
         self._changed[touched] = True
@@ -102,11 +102,6 @@ class EmbeddingVariable:
         self._removed.update(self._keys[gone].tolist())
         self._free.extend(gone.tolist())
         return len(gone)
-
-    def evict(self, before_step: int) -> int:
-        """Removes every row last trained before a step (DeepRec's GlobalStepEvict); returns how many."""
-        refs = self._live()
-        return self.remove(self._keys[refs[self.last_step[refs] < before_step]])
 
     def changes(self) -> Changes:
         """What happened since the last clear_changed()."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,14 @@ from models.embedding.variable import Changes
 from models.training.trainer import Trainer
 from processor.errors import BadInput, Corrupt
 from processor.package.atomic import atomic_file
-from processor.package.tensors import Tensors, array_crc32, crc32, map_file, parse_tensors, write_tensors
+from processor.package.tensors import (
+    Tensors,
+    array_crc32,
+    header_checksum,
+    map_file,
+    parse_tensors,
+    write_tensors,
+)
 
 FORMAT = "freshet-checkpoint/1"
 FILE = re.compile(r"([0-9]{1,12})\.(full|inc)\.safetensors")
@@ -142,7 +148,7 @@ class Checkpoints:
             "state": json.dumps(dataclasses.asdict(state)),
             "checksums": json.dumps({name: array_crc32(a) for name, a in arrays.items()}),
         }
-        metadata["checksum"] = _header_checksum(metadata, arrays)
+        metadata["checksum"] = header_checksum(metadata, arrays)
         path = self.folder / f"{self._number + 1:08d}.{kind}.safetensors"
         with atomic_file(path) as file:
             write_tensors(file, arrays, metadata)
@@ -183,15 +189,9 @@ def _open(path: Path) -> Tensors:
     metadata = tensors.metadata
     if metadata.get("format") != FORMAT:
         raise Corrupt(f"{path.name}: format {FORMAT!r} wanted, got {metadata.get('format', '')[:40]!r}")
-    if metadata.get("checksum") != _header_checksum(metadata, tensors.arrays):
+    if metadata.get("checksum") != header_checksum(metadata, tensors.arrays):
         raise Corrupt(f"{path.name}: the header does not match its checksum")
     return tensors
-
-
-def _header_checksum(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
-    rest = {k: v for k, v in metadata.items() if k != "checksum"}
-    shapes = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
-    return crc32(json.dumps([rest, shapes], sort_keys=True).encode())
 
 
 def _state(tensors: Tensors) -> RunState:

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
+from compiler.progress import Reporter
 from models.data import open_source
 from models.data.source import Batch, Source
 from models.embedding.variable import Changes
@@ -35,19 +35,6 @@ from processor.package.delta import Delta, TableDelta
 from processor.package.repository import Repository
 
 CHECKPOINT_SECONDS = 30.0
-
-
-class Reporter(Protocol):
-    """Who is told how a run goes."""
-
-    def begin(self, what: str, total: int | None) -> None:
-        """A long part starts; total: its rows or steps, None when it has no end."""
-
-    def advance(self, done: int) -> None:
-        """So much of the part is done."""
-
-    def note(self, text: str) -> None:
-        """One line worth keeping."""
 
 
 class Quiet:
@@ -210,15 +197,18 @@ class Run:
         state = self.state
         exports = {name: table.export() for name, table in self.trainer.tables.items()}
         graph = self.trainer.dense_graph()
+        draft = replace(
+            self.trainer.manifest,
+            version=state.version,
+            created_at=state.finished_at,
+            event_time=list(state.event_time or ()),
+        )
         self._report.begin("compiling", 5)
         publish_version(
             self.repository,
-            self.trainer.manifest,
-            state.version,
+            draft,
             {name: (e.keys, e.rows) for name, e in exports.items()},
             graph,
-            created_at=state.finished_at,
-            event_time=state.event_time,
             progress=lambda done, total: self._report.advance(1),
             counts={name: e.counts for name, e in exports.items()},
         )

@@ -9,7 +9,7 @@ import numpy as np
 from models.data.source import Source
 from models.train_config import FeatureConfig, TrainConfig
 from processor.errors import BadInput
-from processor.package.manifest import Feature, Input, Manifest, Output, Table, validate
+from processor.package.manifest import Feature, Input, Manifest, Output, Table, feature_width, validate
 
 SCALING_ROWS = 20_000
 INPUT_DTYPES = {"id": "int64", "ids": "int64", "string": "string", "strings": "string", "float": "float32"}
@@ -47,9 +47,7 @@ def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
         if f.table:
             tables.setdefault(f.table, Table(f.table, f.dim, 0, f.dtype or config.publish.table_dtype))
         mean, scale = scaling.get(f.name, (0.0, 1.0))
-        width = f.dim if f.table else 1
-        if f.combiner == "none":
-            width = (f.dim + 1) * f.max_length
+        width = feature_width(f.combiner, f.dim, f.max_length) if f.table else 1
         features.append(
             Feature(
                 name=f.name,

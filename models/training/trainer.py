@@ -24,9 +24,10 @@ from models.train_config import TrainSettings
 from models.zoo.arch import Arch, resolve_arch
 from models.zoo.dense_input import Layout
 from processor.columns import Column
-from processor.features.plan import COMBINERS, Bound, SparsePlan
-from processor.kernels.rows import TABLE_FIELDS
-from processor.package.manifest import Manifest
+from processor.features.plan import Bound, SparsePlan
+from processor.kernels.pool import SLOT
+from processor.package.manifest import COMBINERS, Manifest
+from processor.tables.table import descriptors
 
 NO_SPLITS = np.zeros(1, np.int64)
 
@@ -80,7 +81,7 @@ class Trainer:
     def pool(self, bound: Bound) -> NDArray[np.float32]:
         """The dense input [n, width] for bound columns, from the tables as they are."""
         x = np.zeros((bound.rows, self.plan.width), np.float32)
-        tables = np.array([t.descriptor() for t in self.tables.values()] or [[0] * TABLE_FIELDS], np.int64)
+        tables = descriptors([t.descriptor() for t in self.tables.values()])
         self.plan.fill(tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, self._counts)
         return x
 
@@ -116,7 +117,7 @@ class Trainer:
             if not f.table:
                 refs.append(NO_SPLITS)
                 continue
-            slot = bound.keep[self.plan.plan[row, 1]]
+            slot = bound.keep[self.plan.plan[row, SLOT]]
             values = slot.values.reshape(-1)
             if slot.splits is None and slot.stride > 1:
                 values = np.ascontiguousarray(values[f.column :: slot.stride])
@@ -130,7 +131,7 @@ class Trainer:
             touched, sums = np.empty(most, np.int64), np.empty((most, table.dim), np.float32)
             place, count = table.place, 0
             for i, f in features:
-                slot = bound.keep[self.plan.plan[i, 1]]
+                slot = bound.keep[self.plan.plan[i, SLOT]]
                 splits = NO_SPLITS if slot.splits is None else slot.splits
                 part = grad[:, f.offset : f.offset + f.width]
                 count = kernels.accumulate(

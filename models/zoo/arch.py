@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.frameworks import keras
+from models.zoo.architectures import ARCHITECTURES
 from processor.errors import BadInput
 
 Builder = Callable[..., Any]
 """(layout: Layout, hidden=..., seed=..., **options) -> Arch, or a keras.Model of logits."""
-
-ZOO = {"deepfm": "models.zoo.deepfm:build", "dlrm": "models.zoo.dlrm:build"}
 
 _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
@@ -46,9 +45,9 @@ def resolve_arch(name: str) -> Builder:
 
     A reference imports the user's module: only ever resolve names from the user's own configuration.
     """
-    match = _REFERENCE.fullmatch(ZOO.get(name, name))
+    match = _REFERENCE.fullmatch(ARCHITECTURES.get(name, name))
     if match is None:
-        raise BadInput(f"arch: {', '.join(ZOO)} or 'package.module:function' wanted, got {name[:80]!r}")
+        raise BadInput(f"arch: {', '.join(ARCHITECTURES)} or 'package.module:function' wanted, got {name[:80]!r}")
     try:
         module = importlib.import_module(match[1])
     except ImportError as error:

@@ -48,8 +48,7 @@ class Layout:
             if feature.offset != width or feature.width < 1:
                 raise BadInput(f"feature {feature.name!r}: offset {width} wanted, got {feature.offset}")
             width += feature.width
-            length = feature.max_length if feature.combiner == "none" else 0
-            span = Span(feature.name, feature.offset, feature.width, length)
+            span = Span(feature.name, feature.offset, feature.width, feature.length)
             (floats if feature.kind == "float" else embeddings).append(span)
         if not width:
             raise BadInput("features: at least one wanted, got none")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.backends.base import Executable, Matrix, aligned
-from processor.package.roles import WHOLE
+from processor.package.manifest import WHOLE
 from processor.watching.sketch import Block
 
 Outputs = dict[str, Matrix]

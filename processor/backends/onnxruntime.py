@@ -247,3 +247,6 @@ class _DeviceRun:
                 np.copyto(array, self._held[name].numpy())
         except Exception as error:
             raise FreshetError(f"onnxruntime failed on a batch of {len(self._x)} rows") from error
+
+
+BACKEND = OnnxRuntime

@@ -27,8 +27,7 @@ from processor.backends.base import Artefact, Backend, Program
 from processor.backends.capsule import sha256, unpack
 from processor.errors import BadInput, Corrupt, FreshetError
 from processor.machine import Machine, this_machine
-from processor.package.manifest import Executable, Manifest
-from processor.package.roles import WHOLE
+from processor.package.manifest import WHOLE, Executable, Manifest
 
 log = logging.getLogger("freshet.executables")
 

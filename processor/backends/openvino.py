@@ -227,3 +227,6 @@ class _Run:
             self.request.infer()
         except Exception as error:
             raise FreshetError(f"openvino failed on a batch of {len(self.x)} rows") from error
+
+
+BACKEND = OpenVino

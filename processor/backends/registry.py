@@ -1,37 +1,44 @@
-"""Backends by name, each imported when it is first asked for.
+"""Backends by name.
 
-Others add their own as an entry point of the group `freshet.backends`: the name, and a class that is a
-processor.backends.base.Backend. TensorFlow is one of these, because this floor must not import it.
+A backend of ours is a module of this folder that is named as the backend and says BACKEND = its class, a
+processor.backends.base.Backend: there is no other list. Its library is imported when the class is called.
+
+Others add their own as an entry point of the group `freshet.backends`: the name, and such a class. TensorFlow is one of
+these, because this floor must not import it.
 """
 
 from __future__ import annotations
 
-import importlib
+from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
+from pkgutil import iter_modules
 
 from processor.backends.base import Backend
 from processor.errors import BadInput, FreshetError
 
 GROUP = "freshet.backends"
-BUILTIN = {
-    "onnxruntime": "OnnxRuntime",
-    "openvino": "OpenVino",
-    "xla": "Xla",
-    "tensorrt": "TensorRt",
-}
+
+
+@cache
+def builtin() -> dict[str, type[Backend]]:
+    """The backends of this folder, by name, in the alphabet's order."""
+    names = [module.name for module in iter_modules([str(Path(__file__).parent)])]
+    modules = {name: import_module(f"{__package__}.{name}") for name in names}
+    return {name: module.BACKEND for name, module in modules.items() if hasattr(module, "BACKEND")}
 
 
 def load_backend(name: str) -> Backend:
     """The backend of that name; raises BadInput for an unknown one, or when its library is missing."""
-    if name in BUILTIN:
-        backend: Backend = getattr(importlib.import_module(f"processor.backends.{name}"), BUILTIN[name])()
-        return backend
+    if name in builtin():
+        return builtin()[name]()
     added = {point.name: point for point in entry_points(group=GROUP)}
     if name not in added:
-        known = ", ".join(sorted({*BUILTIN, *added}))
+        known = ", ".join(sorted({*builtin(), *added}))
         raise BadInput(f"backend: one of {known} wanted, got {name[:64]!r}")
     try:
-        backend = added[name].load()()
+        backend: Backend = added[name].load()()
     except FreshetError:
         raise
     except Exception as error:

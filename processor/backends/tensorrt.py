@@ -174,3 +174,6 @@ class _Run:
 
     def __del__(self) -> None:
         self.cuda.call("cudaStreamDestroy", self.stream)
+
+
+BACKEND = TensorRt

@@ -341,3 +341,6 @@ class _Run:
                 self.on.fetch(result, end)
         except Exception as error:
             raise FreshetError(f"xla failed on a batch of {len(self.x)} rows") from error
+
+
+BACKEND = Xla

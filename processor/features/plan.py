@@ -24,12 +24,11 @@ from processor.errors import BadInput
 from processor.features.stage import Stage
 from processor.kernels import pool
 from processor.kernels.hashing import hash_strings
-from processor.package.manifest import Feature, Input, Manifest
+from processor.package.manifest import COMBINERS, Feature, Input, Manifest
 from processor.package.roles import user_features
 
 MAX_LAYOUTS = 256
 KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ONE, "string": pool.KIND_ONE}
-COMBINERS = {"sum": pool.SUM, "mean": pool.MEAN, "sqrtn": pool.SQRTN, "none": pool.NONE}
 
 
 class Slot(NamedTuple):
@@ -212,7 +211,7 @@ class SparsePlan:
         """These features alone, side by side in their order from column 0 on."""
         rows = [self._features[f.name] for f in features]
         plan, widths = self.plan[rows], [f.width for f in features]
-        plan[:, 6] = np.cumsum([0, *widths[:-1]])
+        plan[:, pool.OFFSET] = np.cumsum([0, *widths[:-1]])
         return Pooling(plan, self.scaling[rows])
 
 

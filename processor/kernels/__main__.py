@@ -3,7 +3,12 @@
 Clears the cache first: Numba notices when a kernel's own file changes, not when one that it has inlined does.
 """
 
+from importlib import import_module
 from pathlib import Path
 
-for stale in Path(__file__).parent.glob("__pycache__/*.nb[ic]"):
+HERE = Path(__file__).parent
+
+for stale in HERE.glob("__pycache__/*.nb[ic]"):
     stale.unlink()
+for module in sorted(HERE.glob("[a-z]*.py")):
+    import_module(f"processor.kernels.{module.stem}")

@@ -1,46 +1,100 @@
 """Row types: float32 rows to what a table stores, and back, element by element.
 
-FLOAT32    as it is
-FLOAT16    nearest, ties to even
-BFLOAT16   nearest, ties to even: the upper half of the float32
-INT8       round(x / scale), ties to even, with one float32 scale a row = max |x| / 127, 0 for a row of zeros
+float32    as it is
+float16    nearest, ties to even
+bfloat16   nearest, ties to even: the upper half of the float32
+int8       round(x / scale), ties to even, with one float32 scale a row = max |x| / 127, 0 for a row of zeros
 
-Back is exact for the first three; for INT8 it is one float32 product, step * scale.
+Back is exact for the first three; for int8 it is one float32 product, step * scale. processor.package.rowtypes is the
+table of the types; how each is written and read is here alone.
 """
 
 # mypy: ignore-errors
 
 import numba as nb
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from processor.kernels.pointers import (
-    add_bf16,
-    add_bf16x8,
-    add_f16,
-    add_f16x8,
     add_f32x8,
-    add_i8,
-    add_i8x8,
-    copy_bf16,
-    copy_bf16x8,
-    copy_f16,
-    copy_f16x8,
     copy_f32x8,
-    copy_i8,
-    copy_i8x8,
     load_f32,
     load_f32_bits,
-    store_f16,
     store_f32,
     store_i8,
     store_i16,
 )
+from processor.package.rowtypes import ROW_TYPES
 
-FLOAT32, FLOAT16, BFLOAT16, INT8 = 0, 1, 2, 3
+FLOAT32, FLOAT16, BFLOAT16 = (ROW_TYPES[name].code for name in ("float32", "float16", "bfloat16"))
 STEPS = 127
 
 # Added and taken away again, it rounds a float32 below 2**22 to the nearest integer, ties to even.
 ROUNDER = np.float32(1.5 * 2**23)
+
+
+@intrinsic
+def store_f16(typingctx, address, value):
+    """Stores a float32 as the nearest float16, ties to even."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], ir.HalfType().as_pointer())
+        builder.store(builder.fptrunc(args[1], ir.HalfType()), pointer, align=2)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32), codegen
+
+
+def _vector(kind, lanes):
+    return ir.VectorType(kind, lanes)
+
+
+def _from_f16(builder, source, scale, lanes):
+    half = builder.load(builder.inttoptr(source, _vector(ir.HalfType(), lanes).as_pointer()), align=2)
+    return builder.fpext(half, _vector(ir.FloatType(), lanes))
+
+
+def _from_bf16(builder, source, scale, lanes):
+    wide = _vector(ir.IntType(32), lanes)
+    bits = builder.load(builder.inttoptr(source, _vector(ir.IntType(16), lanes).as_pointer()), align=2)
+    shifted = builder.shl(builder.zext(bits, wide), ir.Constant(wide, [16] * lanes))
+    return builder.bitcast(shifted, _vector(ir.FloatType(), lanes))
+
+
+def _from_i8(builder, source, scale, lanes):
+    floats = _vector(ir.FloatType(), lanes)
+    steps = builder.load(builder.inttoptr(source, _vector(ir.IntType(8), lanes).as_pointer()), align=1)
+    first = builder.insert_element(ir.Constant(floats, ir.Undefined), scale, ir.Constant(ir.IntType(32), 0))
+    every = builder.shuffle_vector(first, first, ir.Constant(_vector(ir.IntType(32), lanes), [0] * lanes))
+    return builder.fmul(builder.sitofp(steps, floats), every)
+
+
+def _mover(read, lanes, add):
+    """(target, source, scale): `lanes` elements of another type to float32, stored or added to what is there."""
+
+    @intrinsic
+    def move(typingctx, target, source, scale):
+        def codegen(context, builder, signature, args):
+            pointer = builder.inttoptr(args[0], _vector(ir.FloatType(), lanes).as_pointer())
+            value = read(builder, args[1], args[2], lanes)
+            if add:
+                value = builder.fadd(builder.load(pointer, align=4), value)
+            builder.store(value, pointer, align=4)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.float32), codegen
+
+    return move
+
+
+copy_f16x8, copy_f16 = _mover(_from_f16, 8, False), _mover(_from_f16, 1, False)
+add_f16x8, add_f16 = _mover(_from_f16, 8, True), _mover(_from_f16, 1, True)
+copy_bf16x8, copy_bf16 = _mover(_from_bf16, 8, False), _mover(_from_bf16, 1, False)
+add_bf16x8, add_bf16 = _mover(_from_bf16, 8, True), _mover(_from_bf16, 1, True)
+copy_i8x8, copy_i8 = _mover(_from_i8, 8, False), _mover(_from_i8, 1, False)
+add_i8x8, add_i8 = _mover(_from_i8, 8, True), _mover(_from_i8, 1, True)
 
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
@@ -65,7 +119,7 @@ def add_row(target, source, width):
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def copy_typed(dtype, target, source, scale, width):
-    """Copies width elements of any type as float32; scale: the address of the row's, read for INT8 only."""
+    """Copies width elements of any type as float32; scale: the address of the row's, of scaled types only."""
     whole, one = width & ~7, np.float32(1.0)
     if dtype == FLOAT32:
         copy_row(target, source, width)
@@ -89,7 +143,7 @@ def copy_typed(dtype, target, source, scale, width):
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def add_typed(dtype, target, source, scale, width):
-    """Adds width elements of FLOAT16, BFLOAT16 or INT8 to float32."""
+    """Adds width elements of any type but float32 to float32."""
     whole, one = width & ~7, np.float32(1.0)
     if dtype == FLOAT16:
         for j in range(0, whole, 8):
@@ -111,7 +165,7 @@ def add_typed(dtype, target, source, scale, width):
 
 @nb.njit(nb.float32(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def scale_of(source, width):
-    """The scale of a row of width float32 for INT8."""
+    """The scale of a row of width float32 for int8."""
     most = np.float32(0.0)
     for j in range(width):
         most = max(most, abs(load_f32(source + 4 * j)))
@@ -120,7 +174,7 @@ def scale_of(source, width):
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def store_typed(dtype, target, scale, source, width):
-    """Stores width finite float32 as elements of any type; scale: where the row's goes, written for INT8 only."""
+    """Stores width finite float32 as elements of any type; scale: where the row's goes, of scaled types only."""
     if dtype == FLOAT32:
         copy_row(target, source, width)
     elif dtype == FLOAT16:

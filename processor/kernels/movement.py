@@ -10,10 +10,10 @@ both are the same row. What is given up in this way may be read until every read
 import numba as nb
 import numpy as np
 
-from processor.kernels.conversion import INT8
 from processor.kernels.index import probe
 from processor.kernels.pointers import (
     add_relaxed,
+    copy_bytes,
     load_f32,
     load_i64,
     load_u8,
@@ -45,6 +45,7 @@ from processor.kernels.rows import (
     row_at,
     scale_at,
 )
+from processor.package.rowtypes import SCALED
 
 SAMPLE, SAMPLE_BITS = 8, 3
 MOST_HITS = 255
@@ -74,16 +75,6 @@ def note(table, key, ref):
         add_relaxed(ring + 16, SAMPLE)
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
-def copy_bytes(target, source, nbytes):
-    """Copies nbytes."""
-    whole = nbytes & ~7
-    for j in range(0, whole, 8):
-        store_i64(target + j, load_i64(source + j))
-    for j in range(whole, nbytes):
-        store_i8(target + j, load_u8(source + j))
-
-
 @nb.njit(
     nb.int64(nb.int64[::1], nb.int64[::1], nb.uint8[::1], nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.uint8[::1]),
     cache=True,
@@ -96,7 +87,7 @@ def promote(table, keys, counts, slots, slot_keys, settled, hits):
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8]
-    meta, nbytes, scaled = table[META // 8], table[ROW_NBYTES // 8], table[DTYPE // 8] % TIERED == INT8
+    meta, nbytes, scaled = table[META // 8], table[ROW_NBYTES // 8], table[DTYPE // 8] % TIERED >= SCALED
     used = 0
     for i in range(len(keys)):
         e = probe(index, capacity, keys[i])
@@ -121,7 +112,7 @@ def promote(table, keys, counts, slots, slot_keys, settled, hits):
 def record(table, keys, refs, number):
     """Writes the rows at `refs` as records number, number + 1, ... of the log, where no ref points yet."""
     at = np.int64(table.ctypes.data)
-    nbytes, scaled = table[ROW_NBYTES // 8], table[DTYPE // 8] % TIERED == INT8
+    nbytes, scaled = table[ROW_NBYTES // 8], table[DTYPE // 8] % TIERED >= SCALED
     to = table[LOG // 8] + number * table[RECORD_NBYTES // 8]
     for i in range(len(keys)):
         store_i64(to + LOG_KEY, keys[i])

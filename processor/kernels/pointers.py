@@ -162,18 +162,6 @@ def load_f32_bits(typingctx, address):
     return types.int64(types.int64), codegen
 
 
-@intrinsic
-def store_f16(typingctx, address, value):
-    """Stores a float32 as the nearest float16, ties to even."""
-
-    def codegen(context, builder, signature, args):
-        pointer = builder.inttoptr(args[0], ir.HalfType().as_pointer())
-        builder.store(builder.fptrunc(args[1], ir.HalfType()), pointer, align=2)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.float32), codegen
-
-
 def _int_store(bits):
     """A store of the low bits of an int64."""
 
@@ -190,6 +178,19 @@ def _int_store(bits):
 
 
 store_i8, store_i16 = _int_store(8), _int_store(16)
+
+
+@intrinsic
+def copy_bytes(typingctx, target, source, nbytes):
+    """Copies bytes between addresses that do not overlap, of any alignment."""
+
+    def codegen(context, builder, signature, args):
+        pointer = ir.IntType(8).as_pointer()
+        target, source = (builder.inttoptr(a, pointer) for a in args[:2])
+        cgutils.raw_memcpy(builder, target, source, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
 
 
 @intrinsic
@@ -215,56 +216,6 @@ def add_f32x8(typingctx, target, source):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
-
-
-def _vector(kind, lanes):
-    return ir.VectorType(kind, lanes)
-
-
-def _from_f16(builder, source, scale, lanes):
-    half = builder.load(builder.inttoptr(source, _vector(ir.HalfType(), lanes).as_pointer()), align=2)
-    return builder.fpext(half, _vector(ir.FloatType(), lanes))
-
-
-def _from_bf16(builder, source, scale, lanes):
-    wide = _vector(ir.IntType(32), lanes)
-    bits = builder.load(builder.inttoptr(source, _vector(ir.IntType(16), lanes).as_pointer()), align=2)
-    shifted = builder.shl(builder.zext(bits, wide), ir.Constant(wide, [16] * lanes))
-    return builder.bitcast(shifted, _vector(ir.FloatType(), lanes))
-
-
-def _from_i8(builder, source, scale, lanes):
-    floats = _vector(ir.FloatType(), lanes)
-    steps = builder.load(builder.inttoptr(source, _vector(ir.IntType(8), lanes).as_pointer()), align=1)
-    first = builder.insert_element(ir.Constant(floats, ir.Undefined), scale, ir.Constant(ir.IntType(32), 0))
-    every = builder.shuffle_vector(first, first, ir.Constant(_vector(ir.IntType(32), lanes), [0] * lanes))
-    return builder.fmul(builder.sitofp(steps, floats), every)
-
-
-def _mover(read, lanes, add):
-    """(target, source, scale): `lanes` elements of another type to float32, stored or added to what is there."""
-
-    @intrinsic
-    def move(typingctx, target, source, scale):
-        def codegen(context, builder, signature, args):
-            pointer = builder.inttoptr(args[0], _vector(ir.FloatType(), lanes).as_pointer())
-            value = read(builder, args[1], args[2], lanes)
-            if add:
-                value = builder.fadd(builder.load(pointer, align=4), value)
-            builder.store(value, pointer, align=4)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.float32), codegen
-
-    return move
-
-
-copy_f16x8, copy_f16 = _mover(_from_f16, 8, False), _mover(_from_f16, 1, False)
-add_f16x8, add_f16 = _mover(_from_f16, 8, True), _mover(_from_f16, 1, True)
-copy_bf16x8, copy_bf16 = _mover(_from_bf16, 8, False), _mover(_from_bf16, 1, False)
-add_bf16x8, add_bf16 = _mover(_from_bf16, 8, True), _mover(_from_bf16, 1, True)
-copy_i8x8, copy_i8 = _mover(_from_i8, 8, False), _mover(_from_i8, 1, False)
-add_i8x8, add_i8 = _mover(_from_i8, 8, True), _mover(_from_i8, 1, True)
 
 
 @intrinsic

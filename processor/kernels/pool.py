@@ -4,7 +4,7 @@ All state arrives as flat int64 tables of addresses and sizes, so one call serve
 requests, runs without the GIL and allocates nothing but one block of 2.5 kB.
 
 tables   int64 [T, 15]     see kernels.rows
-plan     int64 [F, 8]      kind, slot, column, table, combiner, max_length, offset, width
+plan     int64 [F, 8]      by name: KIND, SLOT, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH
 scaling  float32 [F, 3]    log1p (0 | 1), mean, scale of float features
 inputs   int64 [R, S, 4]   per request and slot: values, rows (1: broadcast), stride in values, row_splits (0: none)
 spans    int64 [R, 2]      per request: its first row in this call, how many rows
@@ -18,7 +18,7 @@ single candidate with 26 features overlaps its misses just as well as 64 candida
 
 Floats of a block are copied as they are, without the transform of single float features.
 
-Rows of another type than float32 are turned into it as they are moved, 8 elements at a time (kernels.rowtypes).
+Rows of another type than float32 are turned into it as they are moved, 8 elements at a time (kernels.conversion).
 
 Pooling adds rows in the order of the list, in float32, and divides once: training calls this very kernel, so pooled
 embeddings are equal to the bit. An empty list pools to zeros; an unseen id counts with the table's default row.
@@ -30,7 +30,7 @@ Without a combiner the rows of a list are laid out one after another (package.ma
 import numba as nb
 import numpy as np
 
-from processor.kernels.conversion import FLOAT32, INT8, add_row, add_typed, copy_row, copy_typed
+from processor.kernels.conversion import FLOAT32, add_row, add_typed, copy_row, copy_typed
 from processor.kernels.index import ABSENT, home, probe_from
 from processor.kernels.movement import note, sampled
 from processor.kernels.pointers import (
@@ -57,10 +57,13 @@ from processor.kernels.rows import (
     scale_at,
     visible,
 )
+from processor.package.manifest import COMBINERS
+from processor.package.rowtypes import SCALED
 
 KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK = 0, 1, 2, 3
-SUM, MEAN, SQRTN, NONE = 0, 1, 2, 3
+MEAN, SQRTN, NONE = COMBINERS["mean"], COMBINERS["sqrtn"], COMBINERS["none"]
 PLAN_FIELDS, INPUT_FIELDS = 8, 4
+KIND, SLOT, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH = range(PLAN_FIELDS)
 
 # An operation is six int64: what, a, b, target address, width, start. COPY and ADD: a table's number, a key and its
 # home; once resolved, b is the row's address, start that of its scale, and what has TYPED * the row's type added.
@@ -115,7 +118,7 @@ def carry_out(count, block, tables, epoch, counts):
                         note(table, load_i64(op + 16), ref)
                     if dtype != FLOAT32:
                         store_i64(op, load_i64(op) + TYPED * dtype)
-                    if dtype == INT8:
+                    if dtype >= SCALED:
                         scale = scale_at(table, ref)
                         prefetch(scale)
                         store_i64(op + 40, scale)
@@ -197,9 +200,9 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
     pitch = out.shape[1] * 4
     count = 0
     for f in range(plan.shape[0]):
-        kind, slot, column, table = plan[f, 0], plan[f, 1], plan[f, 2], plan[f, 3]
-        combiner, max_length, offset, width = plan[f, 4], plan[f, 5], plan[f, 6], plan[f, 7]
-        target = np.int64(out.ctypes.data) + 4 * offset
+        kind, slot, column, table = plan[f, KIND], plan[f, SLOT], plan[f, COLUMN], plan[f, TABLE]
+        combiner, max_length, width = plan[f, COMBINER], plan[f, MAX_LENGTH], plan[f, WIDTH]
+        target = np.int64(out.ctypes.data) + 4 * plan[f, OFFSET]
         for r in range(inputs.shape[0]):
             values, stride, splits = inputs[r, slot, 0], inputs[r, slot, 2], inputs[r, slot, 3]
             first, rows = spans[r, 0], spans[r, 1]

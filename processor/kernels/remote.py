@@ -1,4 +1,4 @@
-"""Kernels for tables whose base rows live in a row store: what a batch reads, the cache of rows, a bucket's bytes.
+"""Kernels for tables whose base rows live in a row store: what deltas brought here, and what a batch reads.
 
 A remote table's local index holds only what deltas brought (base_rows is 0, a ref is a slot). A batch gets an index of
 its own, the stand-in, in which the fused kernel of kernels.pool finds every id that the batch reads:
@@ -6,77 +6,19 @@ its own, the stand-in, in which the fused kernel of kernels.pool finds every id 
     ref p < bound           row p of the batch's fetched rows
     ref bound + slot        a local row, in the table's arena
     ABSENT                  a visible tombstone, or an id that has no row: the default row
-
-Statuses of fetched ids: LOST (could not be had), FOUND, NOWHERE (the store has no row for it).
 """
 
 # mypy: ignore-errors
 
 import numba as nb
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from processor.kernels.index import ABSENT, EMPTY, LINE_ENTRIES, home, probe
-from processor.kernels.pointers import load_acquire, load_i64, load_i64_anywhere, prefetch, store_i64, store_release
-from processor.kernels.pool import KIND_ONE
+from processor.kernels.index import ABSENT, EMPTY, LINE_ENTRIES, probe
+from processor.kernels.pointers import load_acquire, load_i64, load_i64_anywhere, store_i64, store_release
+from processor.kernels.pool import COLUMN, KIND, KIND_ONE, MAX_LENGTH, SLOT, TABLE
 from processor.kernels.rows import CAPACITY, INDEX, META, SETTLED, holder
 
-LOST, FOUND, NOWHERE = 0, 1, 2
 BURIED, ELSEWHERE = -3, -4
-WAYS = 8
-AHEAD = 16
-MOST = 127
-HAS_ROW = 128
-HALVE_EVERY = 16
-CACHE_FIELDS = 6
-BUCKET_HEADER_NBYTES = 8
-
-
-@intrinsic
-def copy_bytes(typingctx, target, source, nbytes):
-    """Copies bytes between addresses that do not overlap, of any alignment."""
-
-    def codegen(context, builder, signature, args):
-        pointer = ir.IntType(8).as_pointer()
-        target, source = (builder.inttoptr(a, pointer) for a in args[:2])
-        cgutils.raw_memcpy(builder, target, source, args[2], 1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
-
-
-@intrinsic
-def load_mark(typingctx, address, n):
-    """The byte at address + n, as int64."""
-
-    def codegen(context, builder, signature, args):
-        pointer = builder.inttoptr(builder.add(args[0], args[1]), ir.IntType(8).as_pointer())
-        return builder.zext(builder.load(pointer), ir.IntType(64))
-
-    return types.int64(types.int64, types.int64), codegen
-
-
-@intrinsic
-def store_mark(typingctx, address, n, value):
-    """Stores the low byte of a value at address + n."""
-
-    def codegen(context, builder, signature, args):
-        pointer = builder.inttoptr(builder.add(args[0], args[1]), ir.IntType(8).as_pointer())
-        builder.store(builder.trunc(args[2], ir.IntType(8)), pointer)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
-
-
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
-def put(rows, row_nbytes, scales, number, value, nbytes):
-    """Copies a value's row, and its scale if it has one, to their place among others."""
-    copy_bytes(rows + number * row_nbytes, value, row_nbytes)
-    if nbytes > row_nbytes:
-        copy_bytes(scales + 4 * number, value + row_nbytes, 4)
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
@@ -141,7 +83,7 @@ def lay_out(plan, inputs, spans, remote, stands, starts):
     """
     stands[:] = 0
     for f in range(plan.shape[0]):
-        kind, slot, table, max_length = plan[f, 0], plan[f, 1], plan[f, 3], plan[f, 5]
+        kind, slot, table, max_length = plan[f, KIND], plan[f, SLOT], plan[f, TABLE], plan[f, MAX_LENGTH]
         if table < 0 or remote[table] < 0:
             continue
         total = 0
@@ -232,7 +174,8 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
     for k in range(stands.shape[0]):
         stands[k, 0] = stood + 16 * stands[k, 0]
     for f in range(plan.shape[0]):
-        kind, slot, column, table, max_length = plan[f, 0], plan[f, 1], plan[f, 2], plan[f, 3], plan[f, 5]
+        kind, slot, column = plan[f, KIND], plan[f, SLOT], plan[f, COLUMN]
+        table, max_length = plan[f, TABLE], plan[f, MAX_LENGTH]
         if table < 0 or remote[table] < 0:
             continue
         k = remote[table]
@@ -256,167 +199,3 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
                         key, index, capacity, bound, own, own_capacity, meta, epoch, wanted, entries, start, count
                     )
         counts[k] = count
-
-
-@nb.njit(
-    nb.int64(
-        nb.int64[:, ::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[:, ::1],
-        nb.uint8[::1],
-    ),
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-)
-def take(cache, starts, counts, wanted, entries, rows, status):
-    """Serves waiting ids from the cache; returns how many it does not know.
-
-    cache int64 [K, 6]: addresses of keys, marks and values, sets, bytes a value (a row with its scale), evictions.
-    rows int64 [K, 3]: where table k's fetched rows go, bytes of one, where their scales go. status[starts[k] + p]:
-    LOST for those that are to be fetched. Caller holds the cache's lock.
-    """
-    unknown = 0
-    for k in range(cache.shape[0]):
-        keys, marks, kept, sets, nbytes = cache[k, 0], cache[k, 1], cache[k, 2], cache[k, 3], cache[k, 4]
-        for p in range(counts[k]):
-            if p % AHEAD == 0:
-                # Sets are far apart and two lines each: their misses overlap when asked for together.
-                for q in range(p, min(p + AHEAD, counts[k])):
-                    line = home(wanted[starts[k] + q], sets) * WAYS
-                    prefetch(keys + 8 * line)
-                    prefetch(marks + line)
-                for q in range(p, min(p + AHEAD, counts[k])):
-                    line = home(wanted[starts[k] + q], sets) * WAYS
-                    for way in range(line, line + WAYS):
-                        if load_i64(keys + 8 * way) == wanted[starts[k] + q]:
-                            prefetch(kept + way * nbytes)
-            key = wanted[starts[k] + p]
-            line = home(key, sets) * WAYS
-            status[starts[k] + p] = LOST
-            for way in range(line, line + WAYS):
-                mark = load_mark(marks, way)
-                if mark == 0 or load_i64(keys + 8 * way) != key:
-                    continue
-                if mark & MOST < MOST:
-                    store_mark(marks, way, mark + 1)
-                if mark & HAS_ROW:
-                    put(rows[k, 0], rows[k, 1], rows[k, 2], p, kept + way * nbytes, nbytes)
-                    status[starts[k] + p] = FOUND
-                else:
-                    store_i64(entries[starts[k] + p], ABSENT)
-                    status[starts[k] + p] = NOWHERE
-                break
-            if status[starts[k] + p] == LOST:
-                unknown += 1
-    return unknown
-
-
-@nb.njit(
-    nb.void(nb.int64[::1], nb.int64[::1], nb.uint8[:, ::1], nb.uint8[::1]), cache=True, nogil=True, boundscheck=False
-)
-def keep(cache, ids, rows, status):
-    """Enters fetched ids in one table's cache: those FOUND with their row, those NOWHERE without.
-
-    A full set gives up a way with the smallest count, each in its turn; every HALVE_EVERY-th eviction halves the counts
-    of its set. cache: a row of take()'s, its last field counts evictions. Caller holds the cache's lock.
-    """
-    keys, marks, kept, sets, nbytes = cache[0], cache[1], cache[2], cache[3], cache[4]
-    source = np.int64(rows.ctypes.data)
-    for i in range(len(ids)):
-        if status[i] == LOST:
-            continue
-        line = home(ids[i], sets) * WAYS
-        chosen, least, known = np.int64(0), np.int64(MOST + 1), False
-        for turn in range(cache[5], cache[5] + WAYS):
-            way = line + turn % WAYS
-            mark = load_mark(marks, way)
-            known |= mark != 0 and load_i64(keys + 8 * way) == ids[i]
-            if mark & MOST < least:
-                chosen, least = way, mark & MOST
-        if known:
-            continue
-        if least > 0:
-            cache[5] += 1
-            if cache[5] % HALVE_EVERY == 0:
-                for way in range(line, line + WAYS):
-                    mark = load_mark(marks, way)
-                    store_mark(marks, way, (mark & HAS_ROW) | max(1, (mark & MOST) >> 1))
-        store_i64(keys + 8 * chosen, ids[i])
-        if status[i] == FOUND:
-            copy_bytes(kept + chosen * nbytes, source + i * nbytes, nbytes)
-        store_mark(marks, chosen, 1 | (HAS_ROW if status[i] == FOUND else 0))
-
-
-@nb.njit(
-    nb.int64(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.uint8[:, ::1], nb.uint8[::1]),
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-)
-def place(positions, entries, target, rows, status):
-    """Puts fetched rows where the stand-in expects them; returns how many ids are LOST.
-
-    positions[i]: which waiting id row i belongs to. entries: addresses of the waiting ids' refs. target: the table's
-    row of take()'s rows.
-    """
-    lost, nbytes = 0, rows.shape[1]
-    source = np.int64(rows.ctypes.data)
-    for i in range(len(positions)):
-        if status[i] == FOUND:
-            put(target[0], target[1], target[2], positions[i], source + i * nbytes, nbytes)
-        else:
-            store_i64(entries[positions[i]], ABSENT)
-            lost += status[i] == LOST
-    return lost
-
-
-@nb.njit(nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64, nb.int64[::1]), cache=True, nogil=True)
-def buckets_of(ids, buckets, out):
-    """out[i] = the bucket that ids[i] belongs to."""
-    for i in range(len(ids)):
-        out[i] = home(ids[i], buckets)
-
-
-@nb.njit(
-    nb.void(
-        nb.types.Array(nb.uint8, 1, "C", readonly=True),
-        nb.int64[::1],
-        nb.int64,
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.uint8[:, ::1],
-        nb.uint8[::1],
-    ),
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-)
-def unpack(data, starts, tag, ids, bucket, rows, status):
-    """Looks ids up in the buckets that came: status[i], and rows[i] where it is FOUND.
-
-    data: buckets end to end; bucket b is data[starts[b]:starts[b + 1]], empty when it did not come. tag: what the
-    bucket's first four bytes have to be. A bucket of any other tag or length is as good as lost.
-    """
-    source, nbytes = np.int64(data.ctypes.data), rows.shape[1]
-    target = np.int64(rows.ctypes.data)
-    for i in range(len(ids)):
-        status[i] = LOST
-        start = starts[bucket[i]]
-        size = starts[bucket[i] + 1] - start - BUCKET_HEADER_NBYTES
-        if size < 0:
-            continue
-        header = load_i64_anywhere(source + start)
-        count = (header >> 32) & 0xFFFFFFFF
-        if header & 0xFFFFFFFF != tag or count * (8 + nbytes) != size:
-            continue
-        status[i] = NOWHERE
-        keys = source + start + BUCKET_HEADER_NBYTES
-        for n in range(count):
-            if load_i64_anywhere(keys + 8 * n) == ids[i]:
-                copy_bytes(target + i * nbytes, keys + 8 * count + n * nbytes, nbytes)
-                status[i] = FOUND
-                break

@@ -17,9 +17,9 @@ base, base_rows          the file's rows; row_nbytes each, as the arena's
 arena, meta
 row_nbytes
 default                  float32 [dim], the row of an unseen id
-dtype                    what rows are stored as (kernels.rowtypes)
+dtype                    the code of what rows are stored as (processor.package.rowtypes)
                          plus TIERED for a table with a memory budget
-scales, arena_scales     float32, one a row, INT8 only
+scales, arena_scales     float32, one a row, scaled types only
 log, record_nbytes       records of a key, a scale and a row (LOG_KEY, LOG_SCALE, LOG_ROW: where in a record)
 hits                     uint8 [slots], how often settled slots were read lately
 ring                     int64 [RING_HEADER + RING_KEYS]: notes so far, cold lookups, hot lookups; keys of cold rows
@@ -36,6 +36,7 @@ import numpy as np
 from processor.kernels.conversion import copy_typed, store_typed
 from processor.kernels.index import ABSENT, EMPTY, home, probe, probe_from
 from processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
+from processor.package.rowtypes import SCALED
 
 TABLE_FIELDS = 15
 TABLE_NBYTES = 8 * TABLE_FIELDS
@@ -43,7 +44,7 @@ INDEX, CAPACITY, BASE, BASE_ROWS, ARENA, META, ROW_NBYTES, DEFAULT = range(0, 64
 DTYPE, SCALES, ARENA_SCALES, LOG, RECORD_NBYTES, HITS, RING = range(64, TABLE_NBYTES, 8)
 
 SETTLED, LOGGED = 1 << 40, 1 << 41
-TIERED = 4
+TIERED = 2 * SCALED
 LOG_KEY, LOG_SCALE, LOG_ROW = 0, 8, 16
 RING_HEADER, RING_KEYS = 8, 1 << 14
 BLOCK = 32
@@ -86,7 +87,7 @@ def row_at(table, ref):
 
 @nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def scale_at(table, ref):
-    """Address of the row's scale, of a table of INT8 rows."""
+    """Address of the row's scale, of a table of a scaled type."""
     base_rows = load_i64(table + BASE_ROWS)
     if ref < base_rows:
         return load_i64(table + SCALES) + 4 * ref

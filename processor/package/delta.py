@@ -28,7 +28,14 @@ from processor.errors import BadInput, Corrupt
 from processor.package.atomic import atomic_file
 from processor.package.manifest import Manifest
 from processor.package.rowtypes import CHECK_ROWS, ROW_TYPES, all_below
-from processor.package.tensors import Tensors, array_crc32, crc32, map_file, parse_tensors, write_tensors
+from processor.package.tensors import (
+    Tensors,
+    array_crc32,
+    header_checksum,
+    map_file,
+    parse_tensors,
+    write_tensors,
+)
 
 FORMAT = "freshet-delta/1"
 SUFFIX = ".safetensors"
@@ -134,7 +141,7 @@ def write_delta(path: Path, delta: Delta) -> None:
         "counts": json.dumps({"rows": delta.rows, "removed": delta.removed, "dense": len(delta.dense)}),
         "checksums": json.dumps({name: array_crc32(a) for name, a in arrays.items()}),
     }
-    metadata["checksum"] = _header_checksum(metadata, arrays)
+    metadata["checksum"] = header_checksum(metadata, arrays)
     with atomic_file(path) as file:
         write_tensors(file, arrays, metadata)
 
@@ -151,7 +158,7 @@ def parse_delta(data: bytes | bytearray | NDArray[np.uint8]) -> Delta:
     meta = tensors.metadata
     if meta.get("format") != FORMAT:
         raise Corrupt(f"delta: format {FORMAT!r} wanted, got {meta.get('format', '')[:40]!r}")
-    if meta.get("checksum") != _header_checksum(meta, tensors.arrays):
+    if meta.get("checksum") != header_checksum(meta, tensors.arrays):
         raise Corrupt("delta: the header does not match its checksum")
     return _parse_verified(tensors)
 
@@ -199,12 +206,6 @@ def _parse_verified(tensors: Tensors) -> Delta:
     if delta.step <= delta.parent_step:
         raise Corrupt(f"delta: a step above its parent {delta.parent_step} wanted, got {delta.step}")
     return delta
-
-
-def _header_checksum(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
-    rest = {k: v for k, v in metadata.items() if k != "checksum"}
-    shapes = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
-    return crc32(json.dumps([rest, shapes], sort_keys=True).encode())
 
 
 def _typed(array: NDArray[Any], dtype: type, rank: int | None, name: str) -> NDArray[Any]:

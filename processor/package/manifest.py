@@ -24,9 +24,11 @@ MAX_MANIFEST_NBYTES = 64 << 20
 
 KINDS = ("id", "string", "float", "ids", "strings")
 FLOATS = "floats"
-COMBINERS = ("sum", "mean", "sqrtn", "none")
+COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 3}
+"""By name, what kernels know them by."""
 SIDES = ("user", "item", "context")
-ROLES = ("whole", "user", "candidate")
+ROLES = WHOLE, USER, CANDIDATE = "whole", "user", "candidate"
+"""Which part of the dense graph an executable is (processor.package.roles)."""
 MAX_USER_WIDTH = 1 << 16
 DTYPES = ("int64", "float32", "string")
 PRECISIONS = ("float32", "float16", "bfloat16", "int8")
@@ -74,6 +76,16 @@ class Feature:
     scale: float = 1.0
     offset: int = 0
     width: int = 1
+
+    @property
+    def length(self) -> int:
+        """Rows that lie one after another, with a mask behind them; 0 where there is a combiner."""
+        return self.max_length if self.combiner == "none" else 0
+
+
+def feature_width(combiner: str, dim: int, max_length: int) -> int:
+    """Columns of the dense input that a feature of rows of `dim` floats fills, as Feature describes them."""
+    return (dim + 1) * max_length if combiner == "none" else dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +156,7 @@ class Executable:
     cost_us: float = 0.0
     error: float = 0.0
     measured_on: str = ""
-    role: str = "whole"
+    role: str = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +321,9 @@ def validate(manifest: Manifest) -> None:
         for w in e.weights:
             _want(w in m.dense, f"{where}.weights: {w[:64]!r} is not among manifest.dense")
     _want(0 <= m.user_width <= MAX_USER_WIDTH, f"manifest.user_width: 0 to {MAX_USER_WIDTH} wanted, got {m.user_width}")
-    split = {e.role for e in m.executables} - {"whole"}
+    split = {e.role for e in m.executables} - {WHOLE}
     _want(
-        split == ({"user", "candidate"} if m.user_width else set()),
+        split == ({USER, CANDIDATE} if m.user_width else set()),
         f"manifest.user_width: {m.user_width}, so executables of {'both' if m.user_width else 'no'} parts wanted",
     )
     for path, file in m.files.items():
@@ -352,11 +364,10 @@ def _validate_features(m: Manifest) -> None:
             _want(fits, f"{where}: kind {f.kind} has no table and width {max(wide, 1)}")
         else:
             _want(f.table in tables, f"{where}.table: {f.table[:64]!r} is not among manifest.tables")
-            wide = tables[f.table].dim
             if f.combiner == "none":
                 _want(f.kind in ("ids", "strings"), f"{where}.combiner: none is for ids and strings, not {f.kind}")
                 _want(f.max_length > 0, f"{where}.max_length: 1 or more wanted for combiner none, got 0")
-                wide = (wide + 1) * f.max_length
+            wide = feature_width(f.combiner, tables[f.table].dim, f.max_length)
             _want(f.width == wide, f"{where}.width: {wide} wanted, got {f.width}")
         _want(
             f.offset >= 0 and f.offset + f.width <= m.width, f"{where}.offset: inside the dense width {m.width} wanted"

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from processor.package.manifest import Feature, Manifest
+from processor.package.manifest import CANDIDATE, Feature, Manifest
 
-WHOLE, USER, CANDIDATE = "whole", "user", "candidate"
 LENT = "u"
 
 

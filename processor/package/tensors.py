@@ -27,16 +27,14 @@ from numpy.typing import NDArray
 
 from processor.errors import BadInput, Corrupt
 from processor.memory import SharedMap
+from processor.package.rowtypes import ROW_TYPES
 
-# numpy has no bfloat16: an array of uint16 holds its bit patterns, and nothing else of a package is uint16.
+# What rows are stored as, and what else a package holds.
 DTYPES: dict[str, np.dtype[Any]] = {
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype("<u2"),
+    **{kind.tag: kind.dtype for kind in ROW_TYPES.values()},
     "I64": np.dtype("<i8"),
     "I32": np.dtype("<i4"),
     "U32": np.dtype("<u4"),
-    "I8": np.dtype("i1"),
     "U8": np.dtype("u1"),
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -209,6 +207,14 @@ def _view(body: NDArray[np.uint8], address: int, entry: Any, where: str) -> tupl
     else:
         array = body[start:stop].view(kind).reshape(shape)
     return start, stop, array
+
+
+def header_checksum(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """The checksum under a file's own `checksum`: of the rest of its metadata, and of every tensor's name, dtype and
+    shape."""
+    rest = {k: v for k, v in metadata.items() if k != "checksum"}
+    shapes = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
+    return crc32(json.dumps([rest, shapes], sort_keys=True).encode())
 
 
 def _naturals(value: Any) -> bool:

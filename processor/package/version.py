@@ -58,6 +58,7 @@ class VersionWriter:
 
     def __init__(self, repository: Path, model: str, version: int, beside: bool = False) -> None:
         """beside: the version's folder is there already and holds what the version is made from, but no manifest."""
+        self.repository, self.model, self.version = repository, model, version
         self._target, self._beside = repository / model / str(version), beside
         if (self._target / MANIFEST if beside else self._target).exists():
             raise Conflict(f"version {version} of {model!r} exists already")
@@ -77,10 +78,17 @@ class VersionWriter:
         self, relative: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
     ) -> None:
         """Writes one safetensors file of the package."""
+        with atomic_file(self._place(relative)) as file:
+            write_tensors(file, arrays, metadata or {})
+
+    def file(self, relative: str, data: bytes) -> None:
+        """Writes one file of any other kind."""
+        self._place(relative).write_bytes(data)
+
+    def _place(self, relative: str) -> Path:
         path = self.folder / relative
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as file:
-            write_tensors(file, arrays, metadata or {})
+        return path
 
     def commit(self, manifest: Manifest) -> Path:
         """Fills in the manifest's list of files, writes it last and renames the folder into place."""

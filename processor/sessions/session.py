@@ -21,7 +21,8 @@ from processor.backends.buffers import Buffers
 from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
 from processor.features.plan import Bound, address
-from processor.package.roles import CANDIDATE, LENT, USER
+from processor.package.manifest import CANDIDATE, USER
+from processor.package.roles import LENT
 from processor.sessions.scatter import Part
 from processor.sessions.work import Outputs, PredictReply, Timing, Work, answer
 from processor.versions.once import UserOnce

@@ -1,7 +1,7 @@
 """Rows of float32 to the type that a table stores, and back: the one way for export, deltas and serving.
 
 An export quantises whole tables here, a server quantises each delta's rows on arrival, both by the same kernel
-(kernels.rowtypes): a version and its deltas hold the same bits as the version that is published whole.
+(kernels.conversion): a version and its deltas hold the same bits as the version that is published whole.
 
 |stored - x| is at most, for a row of largest magnitude m: float16 2**-11 |x| (2**-25 below 2**-14), bfloat16 2**-8 |x|,
 int8 m / 254, each but for the last bit of a float32.
@@ -16,15 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.errors import BadInput
-from processor.kernels import conversion as rowtypes
+from processor.kernels import conversion
 from processor.package.rowtypes import ROW_TYPES, all_below
-
-CODES = {
-    "float32": rowtypes.FLOAT32,
-    "float16": rowtypes.FLOAT16,
-    "bfloat16": rowtypes.BFLOAT16,
-    "int8": rowtypes.INT8,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +37,8 @@ def quantise(rows: NDArray[np.float32], dtype: str) -> Stored:
     stored = np.empty(source.shape, kind.dtype)
     scales = np.empty(len(source) if kind.scaled else 0, np.float32)
     row_nbytes = source.shape[1] * kind.dtype.itemsize
-    rowtypes.store_rows(
-        CODES[dtype],
+    conversion.store_rows(
+        kind.code,
         stored.ctypes.data,
         row_nbytes,
         scales.ctypes.data,
@@ -62,8 +55,8 @@ def dequantise(stored: Stored, dtype: str) -> NDArray[np.float32]:
     scales = np.ascontiguousarray(stored.scales)
     rows = np.empty(source.shape, np.float32)
     row_nbytes = source.shape[1] * source.itemsize
-    rowtypes.load_rows(
-        CODES[dtype],
+    conversion.load_rows(
+        ROW_TYPES[dtype].code,
         rows.ctypes.data,
         source.ctypes.data,
         row_nbytes,

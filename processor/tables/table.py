@@ -25,7 +25,7 @@ from __future__ import annotations
 import mmap
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from processor.package.manifest import Table
 from processor.package.rowtypes import ROW_TYPES, all_below
 from processor.package.tensors import ALIGNMENT
 from processor.tables.arena import Slots
-from processor.tables.quantise import CODES, quantise
+from processor.tables.quantise import quantise
 from processor.tables.tier import Tally, Tier, tier_fields
 
 MIN_ARENA_SLOTS = 1 << 26
@@ -93,11 +93,16 @@ def descriptor(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
         arrays["meta"].ctypes.data,
         spec.dim * ROW_TYPES[spec.dtype].dtype.itemsize,
         arrays["default"].ctypes.data,
-        CODES[spec.dtype] + (row_kernels.TIERED if "ring" in arrays else 0),
+        ROW_TYPES[spec.dtype].code + (row_kernels.TIERED if "ring" in arrays else 0),
         arrays["scales"].ctypes.data,
         arrays["arena_scales"].ctypes.data,
         *tier_fields(spec, arrays),
     ]
+
+
+def descriptors(tables: Sequence[Sequence[int]]) -> Int64s:
+    """Descriptors as kernels take those of all tables, int64 [T, TABLE_FIELDS]; a row of zeros where there are none."""
+    return np.array(tables or [[0] * row_kernels.TABLE_FIELDS], np.int64)
 
 
 def _checked(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.float32]]:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from processor.backends.cost import CostTable
 from processor.features.plan import SparsePlan
-from processor.package.roles import CANDIDATE, USER, WHOLE, Division, Part
+from processor.package.manifest import CANDIDATE, USER, WHOLE
+from processor.package.roles import Division, Part
 
 # Less than this is not worth a run more: it is what filling and starting one costs.
 WORTH = 0.97

@@ -38,13 +38,12 @@ from processor.cores import on
 from processor.features.plan import SparsePlan, blank_inputs
 from processor.features.stage import load_stage
 from processor.generation import Generation
-from processor.kernels.rows import TABLE_FIELDS
 from processor.memory import advise
-from processor.package.manifest import Manifest
-from processor.package.roles import WHOLE, division
+from processor.package.manifest import WHOLE, Manifest
+from processor.package.roles import division
 from processor.package.warmup import WARMUP, parse_warmup
 from processor.tables.remote.reader import RemoteTables
-from processor.tables.table import descriptor
+from processor.tables.table import descriptor, descriptors
 from processor.versions.control import Control, Pins
 from processor.versions.once import UserOnce
 from processor.versions.rehearsal import rehearse
@@ -204,7 +203,7 @@ class Replica:
             self._dense, self._executables = frame.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, frame.arrays)]
         keep = tuple(array for arrays in frame.arrays for array in arrays.values())
-        matrix = np.array(tables, np.int64) if tables else np.zeros((1, TABLE_FIELDS), np.int64)
+        matrix = descriptors(tables)
         if not self._frames:
             _populate(frame.arrays)
             self._rehearse(matrix)

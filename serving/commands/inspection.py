@@ -10,9 +10,8 @@ from rich.table import Table
 
 from processor.errors import FreshetError, NotFound
 from processor.package.delta import read_delta
-from processor.package.manifest import Executable, Input
+from processor.package.manifest import WHOLE, Executable, Input
 from processor.package.repository import Repository
-from processor.package.roles import WHOLE
 
 
 def describe_repository(root: str, model: str | None, version: int | None, verify: bool) -> None:

@@ -40,8 +40,9 @@ def announce_commits():
 
 def make_run(repository):
     """The training run that both the child and its uninterrupted twin make: an endless stream."""
+    from models.data import DataConfig
     from models.data.synthetic import SyntheticSource, default_features
-    from models.train_config import DataConfig, FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
+    from models.train_config import FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
     from models.training import loop as run
 
     # A checkpoint after every batch of the first phase: more to be killed in.

@@ -13,9 +13,9 @@ import numpy as np
 from processor.columns import Packed
 from processor.eas import codec as eas
 from processor.features.plan import SparsePlan
-from processor.package.delta import Delta, TableDelta, _header_checksum, _parse_verified, parse_delta, write_delta
+from processor.package.delta import Delta, TableDelta, _parse_verified, parse_delta, write_delta
 from processor.package.manifest import Feature, Input, Manifest, Output, Table
-from processor.package.tensors import parse_tensors, write_tensors
+from processor.package.tensors import header_checksum, parse_tensors, write_tensors
 from serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
 from serving.codecs.bytes_tensor import decode_bytes
 from serving.codecs.messages import message
@@ -238,7 +238,7 @@ def delta_file(tmp):
 def delta_past_its_checksum(data):
     """An attacker can write a checksum that fits."""
     tensors = parse_tensors(np.frombuffer(data, np.uint8), "delta")
-    checksum = _header_checksum(tensors.metadata, tensors.arrays)
+    checksum = header_checksum(tensors.metadata, tensors.arrays)
     _parse_verified(replace(tensors, metadata={**tensors.metadata, "checksum": checksum}))
 
 

@@ -27,7 +27,7 @@ from models.bench import FLOATS, TABLES, bench_delta, write_model
 from processor.clock import SystemClock
 from processor.features.plan import SparsePlan
 from processor.package.delta import write_delta
-from processor.package.roles import WHOLE
+from processor.package.manifest import WHOLE
 from processor.package.tensors import write_tensors
 from processor.package.version import GRAPH, VersionReader
 from processor.tables.table import descriptor

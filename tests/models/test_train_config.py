@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from models.train_config import DataConfig, FeatureConfig, PublishConfig, TrainSettings, load_config, parse_config
+from models.data import DataConfig
+from models.train_config import FeatureConfig, PublishConfig, TrainSettings, load_config, parse_config
 from models.training.spec import draft
 from processor.errors import BadInput
 

@@ -11,6 +11,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from loadtest.bench.harness import CORES, Bench, Result, Row, ServerSide
@@ -44,12 +45,12 @@ def run(bench: Bench) -> Result:
         with contextlib.ExitStack() as stack:
             servers = {name: stack.enter_context(_server(bench, layout, tree)) for name, tree in trees.items()}
             for candidates in CONNECTIONS:
-                sides = [Side(n, lambda s=s, c=candidates: _turn(bench, s, c)) for n, s in servers.items()]
+                sides = [Side(n, partial(_turn, bench, s, candidates)) for n, s in servers.items()]
                 _add(result, bench, f"{NAMES[candidates]}: {layout.name}, {candidates} candidates", sides)
     for candidates in CONNECTIONS:
         with contextlib.ExitStack() as stack:
             engines = {name: stack.enter_context(_engine(bench, tree, candidates)) for name, tree in trees.items()}
-            sides = [Side(n, lambda e=e: {FIGURE: _asked(e)}) for n, e in engines.items()]
+            sides = [Side(n, partial(_asked, e)) for n, e in engines.items()]
             _add(result, bench, f"micro: engine inline, {candidates} candidates", sides)
     result.notes.append("The interval is that of the median over rounds, 95 %, by order statistics.")
     return result
@@ -93,8 +94,8 @@ def _engine(bench: Bench, checkout: Path, candidates: int) -> Iterator[subproces
         process.communicate()
 
 
-def _asked(process: subprocess.Popen[str]) -> float:
-    """Microseconds of processor time a request, of one more turn."""
+def _asked(process: subprocess.Popen[str]) -> dict[str, float]:
+    """One more turn of an engine."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("\n")
@@ -102,4 +103,4 @@ def _asked(process: subprocess.Popen[str]) -> float:
     line = process.stdout.readline()
     if not line:
         raise CommandFailed("the engine of a checkout ended")
-    return float(line)
+    return {FIGURE: float(line)}

@@ -22,7 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernels import remote as kernels
+from processor.kernels import row_cache as kernels
+from processor.kernels.bucket_bytes import LOST
 from processor.memory import reserve
 
 Int64s = NDArray[np.int64]
@@ -46,9 +47,9 @@ class RowCache:
             self._tables[k] = [*(b.ctypes.data for b in buffers), sets, nbytes, 0]
 
     def take(self, starts: Int64s, counts: Int64s, wanted: Int64s, entries: Int64s, rows: Int64s, status: Bytes) -> int:
-        """Serves what it has of the waiting ids (kernels.remote.take); returns how many are to be fetched."""
+        """Serves what it has of the waiting ids (kernels.row_cache.take); returns how many are to be fetched."""
         if not self._sets:
-            status[:] = kernels.LOST
+            status[:] = LOST
             return int(counts.sum())
         with self.lock:
             return int(kernels.take(self._tables, starts, counts, wanted, entries, rows, status))

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.errors import BadInput, Corrupt
-from processor.kernels import remote as kernels
+from processor.kernels import bucket_bytes
 from processor.package.manifest import Manifest
 from processor.package.rowtypes import ROW_TYPES
 from processor.package.version import table_file
@@ -114,7 +114,7 @@ class StoredTable:
         ids int64 [rows], rows [rows, dim] of the table's type, scales float32 [rows], or [0] if it has none.
         """
         of_row = np.empty(len(ids), np.int64)
-        kernels.buckets_of(ids, self.buckets, of_row)
+        bucket_bytes.buckets_of(ids, self.buckets, of_row)
         order = np.argsort(of_row, kind="stable")
         edges = np.zeros(self.buckets + 1, np.int64)
         np.cumsum(np.bincount(of_row, minlength=self.buckets), out=edges[1:])
@@ -143,12 +143,13 @@ class StoredTable:
     def plan(self, ids: Int64s) -> tuple[list[bytes], Int64s]:
         """The keys to fetch for ids, each once, and int64 [n]: which of them holds id i."""
         of_id = np.empty(len(ids), np.int64)
-        kernels.buckets_of(ids, self.buckets, of_id)
+        bucket_bytes.buckets_of(ids, self.buckets, of_id)
         buckets, position = np.unique(of_id, return_inverse=True)
         return self.keys(buckets), position.astype(np.int64, copy=False)
 
     def unpack(self, values: Sequence[bytes | None], position: Int64s, ids: Int64s) -> tuple[Bytes, Bytes]:
-        """Rows uint8 [n, value_nbytes] and statuses uint8 [n] (kernels.remote) of ids from what plan()'s keys hold.
+        """Rows uint8 [n, value_nbytes] and statuses uint8 [n] (kernels.bucket_bytes) of ids, from what plan()'s keys
+        hold.
 
         values are a store's word and are trusted in nothing: whatever is not a bucket of this table counts as lost.
         """
@@ -156,7 +157,7 @@ class StoredTable:
         np.cumsum([0 if v is None else len(v) for v in values], out=starts[1:])
         data = np.frombuffer(b"".join(v for v in values if v is not None) or bytes(1), np.uint8)
         rows, status = np.empty((len(ids), self.value_nbytes), np.uint8), np.empty(len(ids), np.uint8)
-        kernels.unpack(data, starts, self.tag, ids, position, rows, status)
+        bucket_bytes.unpack(data, starts, self.tag, ids, position, rows, status)
         return rows, status
 
 

@@ -32,6 +32,8 @@ from processor.errors import Corrupt, NotReady
 from processor.features.plan import Bound, SparsePlan, inputs_of
 from processor.kernels import remote as kernels
 from processor.kernels import rows as row_kernels
+from processor.kernels.bucket_bytes import LOST
+from processor.kernels.row_cache import place
 from processor.package.manifest import Manifest
 from processor.tables.remote.cache import Bytes, Int64s, RowCache
 from processor.tables.remote.layout import COMPLETE, StoredTable, parse_marker
@@ -209,7 +211,7 @@ class RemoteReader:
         keys: list[bytes] = []
         for k, table in enumerate(self._tables):
             here = slice(int(waiting.starts[k]), int(waiting.starts[k] + waiting.counts[k]))
-            positions = np.flatnonzero(waiting.status[here] == kernels.LOST)
+            positions = np.flatnonzero(waiting.status[here] == LOST)
             if len(positions):
                 ids = waiting.ids[here][positions]
                 wanted, bucket = table.plan(ids)
@@ -219,7 +221,7 @@ class RemoteReader:
         lost = 0
         for k, table, here, positions, ids, bucket, part in jobs:
             rows, status = table.unpack(reply.values[part], bucket, ids)
-            lost += kernels.place(positions, waiting.entries[here], waiting.rows[k], rows, status)
+            lost += place(positions, waiting.entries[here], waiting.rows[k], rows, status)
             self._cache.keep(k, ids, rows, status)
         return lost, reply.problem or "has lost some of its buckets"
 

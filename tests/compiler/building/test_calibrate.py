@@ -4,16 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 import compiler.building.calibrate as calibrating
 import compiler.building.compile as compiling
 from compiler.backends.base import Variant
-from compiler.building.calibrate import Bound, Calibration, Labelled, auc, calibrate, other_weights, variant_name
+from compiler.building.calibrate import Bound, Calibration, Labelled, calibrate, other_weights, variant_name
 from compiler.building.compile import build, largest_error
 from processor.errors import BadInput
 from processor.machine import this_machine
@@ -199,11 +196,3 @@ def test_errors_are_absolute_below_one_and_relative_above():
     assert error([np.nan, np.inf], [np.nan, np.inf]) == 0.0
     assert error([np.nan], [1.0]) == np.inf
     assert error([np.inf], [1.0]) == np.inf
-
-
-@given(hnp.arrays(np.float32, st.integers(2, 40), elements=st.sampled_from([0.0, 0.25, 0.5, 1.0])), st.data())
-def test_the_auc_is_the_share_of_pairs_in_the_right_order(scores, data):
-    labels = np.array(data.draw(st.lists(st.booleans(), min_size=len(scores), max_size=len(scores))), np.float32)
-    pairs = [(a, b) for a, x in zip(scores, labels) if x for b, y in zip(scores, labels) if not y]
-    wanted = sum((a > b) + 0.5 * (a == b) for a, b in pairs) / len(pairs) if pairs else 0.5
-    assert auc(scores, labels) == pytest.approx(wanted)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.building.ladder import MAX_SIZES, expected_cost, interpolated, ladder
+from compiler.building.ladder import MAX_SIZES, interpolated, ladder
 from processor.errors import BadInput
 
 samples = st.lists(st.integers(1, 12), min_size=1, max_size=30)
@@ -18,6 +18,18 @@ def costs(draw):
     steps = draw(st.lists(st.integers(0, 40), min_size=12, max_size=12))
     sums = list(itertools.accumulate(steps, initial=1))
     return lambda rows: float(sums[min(rows, 12)])
+
+
+def expected_cost(rows, buckets, cost):
+    """The sum that ladder() minimises."""
+    ascending = sorted(buckets)
+    spent = 0.0
+    for size in rows:
+        whole, rest = divmod(size, ascending[-1])
+        spent += whole * cost(ascending[-1])
+        if rest:
+            spent += cost(next(bucket for bucket in ascending if bucket >= rest))
+    return spent
 
 
 @settings(max_examples=150, deadline=None)

@@ -36,7 +36,7 @@ BOTH = ("onnxruntime", "xla")
 
 
 class Silent:
-    """compiler.recompiling.recompile.Reporter that remembers."""
+    """compiler.progress.Reporter that remembers."""
 
     def __init__(self):
         self.told = []
@@ -80,7 +80,7 @@ def published(tmp_path_factory):
         for t in manifest.tables
     }
     model = deepfm.build(Layout.from_features(manifest.features), (8, 4), seed=1)
-    publish_version(root, manifest, 1, tables, DenseGraph.from_keras(model.scores), 1.7e9, buckets=(1, 8))
+    publish_version(root, manifest, tables, DenseGraph.from_keras(model.scores), buckets=(1, 8))
     return root
 
 
@@ -214,7 +214,7 @@ def divided(tmp_path_factory):
     manifest = Manifest("m", 1, "deepfm", 1.7e9, inputs, features, [table], [Output("score")], 18, {}, {})
     rows = {"user": (np.arange(USERS, dtype=np.int64), random.standard_normal((USERS, 8), np.float32))}
     model = deepfm.build(Layout.from_features(features), (64, 16), seed=2)
-    publish_version(root, manifest, 1, rows, DenseGraph.from_keras(model.scores), 1.7e9, buckets=LADDER)
+    publish_version(root, manifest, rows, DenseGraph.from_keras(model.scores), buckets=LADDER)
     return root
 
 

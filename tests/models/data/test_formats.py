@@ -1,10 +1,9 @@
 import pytest
 
-from models.data import default_features, format_of, open_source
+from models.data import DataConfig, default_features, format_of, open_source
 from models.data.movielens import FIELDS, MovieLensSource
 from models.data.source import Field
 from models.data.tabular import TableSource
-from models.train_config import DataConfig
 from processor.errors import BadInput
 
 

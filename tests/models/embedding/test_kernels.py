@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.embedding.kernels import accumulate, forget
-from processor.features.plan import COMBINERS
-from processor.kernels.pool import MEAN, SQRTN, SUM
+from processor.package.manifest import COMBINERS
 
 TABLE_ROWS, DIM = 9, 3
 NO_SPLITS = np.zeros(1, np.int64)
@@ -80,8 +79,7 @@ def test_the_gradient_is_the_transpose_of_pooling():
     random = np.random.default_rng(3)
     table = random.standard_normal((TABLE_ROWS, DIM)).astype(np.float32)
     rows = [[1, 1, 4], [], [2], [8, 7, 6, 5, 4, 3]]
-    for combiner, name in ((SUM, "sum"), (MEAN, "mean"), (SQRTN, "sqrtn")):
-        assert COMBINERS[name] == combiner
+    for name in ("sum", "mean", "sqrtn"):
         features = [("many", rows, name, 4)]
         touched, sums, _ = run(features, 5)
         (grad,) = make_gradients(features, 5)

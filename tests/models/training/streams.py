@@ -11,9 +11,10 @@ import functools
 
 import numpy as np
 
+from models.data import DataConfig
 from models.data.source import Batch, Field, Schema, check_position
 from models.embedding.variable import Changes
-from models.train_config import DataConfig, FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
+from models.train_config import FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
 from processor.columns import Ragged, Strings
 
 PARTS = [f.name for f in dataclasses.fields(Changes)]
@@ -144,3 +145,9 @@ def served_as_bytes(export):
     tables, dense = export
     parts = {f"{name}/{part}": a.tobytes() for name, pair in tables.items() for part, a in zip(("keys", "rows"), pair)}
     return parts | {f"dense/{name}": a.tobytes() for name, a in dense.items()}
+
+
+def untouched(table, since_step):
+    """The ids of an EmbeddingVariable that were last trained before a step."""
+    held = table.export()
+    return held.keys[held.last_step < since_step]

@@ -10,7 +10,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from models.training.checkpoint import Checkpoints, RunState
 from models.training.spec import draft
 from processor.errors import BadInput, Corrupt
-from tests.models.training.streams import PARTS, MixedSource, differing, make_batch, make_config, snapshot
+from tests.models.training.streams import PARTS, MixedSource, differing, make_batch, make_config, snapshot, untouched
 from tests.models.training.trainers import Trainers
 
 pytestmark = pytest.mark.tensorflow
@@ -70,7 +70,7 @@ def test_increments_give_back_every_bit_removals_included(trainer, other, tmp_pa
     for n in range(3, 9):
         learn(trainer, n, users=20 * n)
         if n % 2:
-            trainer.tables["item"].evict(trainer.steps - 1)
+            trainer.tables["item"].remove(untouched(trainer.tables["item"], trainer.steps - 1))
         trainer.tables["user"].remove(make_batch(4, seed=n).columns["user"])
         returned = checkpoints.save(trainer, replace(STATE, step=n))
         restored = Checkpoints(tmp_path).restore(other, "finger")

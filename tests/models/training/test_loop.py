@@ -291,7 +291,7 @@ def whole(tmp_path_factory, _stand_ins):
     with pytest.MonkeyPatch.context() as patch:
         trainers, compiled = _stand_ins
         patch.setattr("models.training.loop.Trainer", trainers)
-        patch.setattr("models.training.publish.compile_graph", compiled.compile_graph)
+        patch.setattr("compiler.building.publish.compile_graph", compiled.compile_graph)
         patch.setattr("compiler.dense.dense_graph.DenseGraph.save", lambda graph, path: compiled.save(graph, path))
         patch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
         disk = Disk(patch, lambda n: shutil.copytree(repository, disks / f"{n:03d}"))

@@ -1,9 +1,10 @@
 """Training and serving are one function: the same dense input to the bit, and the same scores, at every generation.
 
-A run publishes a version and deltas while rows are removed and evicted under it. A processor that follows by polling,
+A run publishes a version and deltas while rows are removed under it. A processor that follows by polling,
 one that starts late, and one that rolls back and comes forward again all have to hold what the trainer held.
 """
 
+import dataclasses
 import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.models.training.streams import (
     odd_batch,
     served_as_bytes,
     spread,
+    untouched,
 )
 
 pytestmark = pytest.mark.tensorflow
@@ -94,7 +96,7 @@ def open_processor(repository, **options):
 
 @dataclass
 class Story:
-    """A run that removed and evicted rows on its way: its repository, what each generation held, its trainer."""
+    """A run that removed rows on its way: its repository, what each generation held, its trainer."""
 
     repository: Path
     held: dict
@@ -110,6 +112,7 @@ def story(request, tmp_path_factory):
     repository = tmp_path_factory.mktemp("story")
     config = make_config(repository, features, arch=arch, optimizer=optimizer, full_rows=256, delta_rows=64)
     run, held, worst = Run(config, MixedSource(ROWS, users=300, items=900)), {}, 0.0
+    user, item = run.trainer.tables["user"], run.trainer.tables["item"]
     generations = itertools.chain([run.full()], run.stream())
     first = next(generations)
     held[first] = Held.by(run.trainer)
@@ -121,12 +124,12 @@ def story(request, tmp_path_factory):
             assert processor.manifest("mixed")[1] == generation
             worst = max(worst, held[generation].assert_served_by(processor))
             if generation.step == 2:
-                assert run.trainer.tables["user"].remove(spread(np.arange(0, 300, 3)))
+                assert user.remove(spread(np.arange(0, 300, 3)))
             if generation.step == 4:
                 # Trained later in the next chunk or not at all: some come back as new rows, some stay away.
-                assert run.trainer.tables["item"].evict(run.trainer.steps + 1)
+                assert item.remove(untouched(item, run.trainer.steps + 1))
             if generation.step == 5:
-                assert run.trainer.tables["user"].evict(run.trainer.steps)
+                assert user.remove(untouched(user, run.trainer.steps))
     return Story(repository, held, run, worst)
 
 
@@ -185,7 +188,7 @@ def test_a_version_and_its_deltas_are_the_version_published_whole(story, tmp_pat
     trainer = story.run.trainer
     tables, _ = exported(trainer)
     graph = DenseGraph.from_keras(trainer.arch.scores)
-    publish_version(tmp_path, trainer.manifest, 2, tables, graph, created_at=1.0)
+    publish_version(tmp_path, dataclasses.replace(trainer.manifest, version=2), tables, graph)
     with open_processor(tmp_path) as whole, open_processor(story.repository) as chain:
         by_version = served_as_bytes(whole._models["mixed"].pick().export())
         by_deltas = served_as_bytes(chain._models["mixed"].pick().export())

@@ -19,23 +19,6 @@ def arrays(rows):
 
 
 @given(labelled)
-def test_auc_is_the_share_of_pairs_in_the_right_order_ties_counting_half(rows):
-    labels, scores = arrays(rows)
-    pairs = [(p > n) + (p == n) / 2 for p in scores[labels > 0.5] for n in scores[labels < 0.5]]
-    if pairs:
-        assert auc(labels, scores) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
-    else:
-        assert math.isnan(auc(labels, scores))
-
-
-def test_auc_knows_perfect_inverted_and_useless_scores():
-    labels = np.array([0, 0, 1, 1], np.float32)
-    assert auc(labels, np.array([0.1, 0.2, 0.3, 0.4], np.float32)) == 1
-    assert auc(labels, np.array([0.4, 0.3, 0.2, 0.1], np.float32)) == 0
-    assert auc(labels, np.full(4, 0.7, np.float32)) == 0.5
-
-
-@given(labelled)
 def test_log_loss_is_the_mean_negative_log_likelihood(rows):
     labels, scores = arrays(rows)
     clipped = [min(max(float(s), CLIP), 1 - CLIP) for s in scores]

@@ -9,7 +9,7 @@ from compiler.dense.dense_graph import DenseGraph
 from models.embedding.variable import EmbeddingVariable
 from models.training.spec import draft, measure_scaling
 from models.training.trainer import Trainer
-from processor.package.roles import WHOLE
+from processor.package.manifest import WHOLE
 
 
 def make_trainer(config, source):

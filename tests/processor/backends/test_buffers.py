@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 
 from processor.backends.buffers import Buffers, Ends
-from processor.package.roles import WHOLE
+from processor.package.manifest import WHOLE
 from tests.packages import make_delta, make_inputs, open_version, write_package
 
 

@@ -4,13 +4,13 @@ import sys
 import pytest
 
 from processor.backends import load_backend, registry
-from processor.backends.registry import BUILTIN
+from processor.backends.registry import builtin
 from processor.errors import BadInput
 
 LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "xla": "jaxlib", "tensorrt": "tensorrt"}
 
 
-@pytest.mark.parametrize("name", BUILTIN)
+@pytest.mark.parametrize("name", builtin())
 def test_a_backend_is_loaded_by_the_name_it_answers_to(name):
     pytest.importorskip(LIBRARIES[name], reason="the library is not installed")
     backend = load_backend(name)
@@ -18,7 +18,7 @@ def test_a_backend_is_loaded_by_the_name_it_answers_to(name):
     assert backend.library.split()[0] == LIBRARIES[name]
 
 
-@pytest.mark.parametrize("name", BUILTIN)
+@pytest.mark.parametrize("name", builtin())
 def test_a_missing_library_is_one_line_that_says_what_to_install(name, monkeypatch):
     monkeypatch.setitem(sys.modules, LIBRARIES[name], None)
     with pytest.raises(
@@ -57,6 +57,13 @@ def test_an_added_backend_that_cannot_be_loaded_is_one_clear_line(monkeypatch):
 
 
 def test_no_backend_library_is_imported_before_it_is_asked_for():
-    code = "import sys, processor.backends; sys.exit(bool({'onnxruntime', 'openvino', 'jaxlib'} & set(sys.modules)))"
+    code = (
+        "import sys; from processor.backends.registry import builtin; builtin();"
+        f"sys.exit(bool({set(LIBRARIES.values())} & set(sys.modules)))"
+    )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_backend_of_the_folder_is_found_and_nothing_else():
+    assert builtin().keys() == LIBRARIES.keys()

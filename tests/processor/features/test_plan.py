@@ -14,6 +14,7 @@ from processor.errors import BadInput
 from processor.features import plan as sparse
 from processor.features.plan import SparsePlan
 from processor.kernels.hashing import hash_strings
+from processor.kernels.pool import SLOT
 from processor.package.manifest import Feature, Input, Table
 from tests.packages import make_inputs, manifest
 
@@ -245,7 +246,7 @@ def test_a_string_input_of_two_tables_is_hashed_by_the_seed_of_each():
     words = Strings.of(["a", "b"])
     bound = plan.bind({"word": words})
     assert len(bound.keep) == 2, "tables with the same seed share the hashed values"
-    slots = plan.plan[:, 1]
+    slots = plan.plan[:, SLOT]
     for feature, seed in enumerate([5, 9, 5]):
         assert bound.keep[slots[feature]].values.tolist() == hash_strings(words, seed).tolist()
 

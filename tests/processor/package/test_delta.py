@@ -18,13 +18,12 @@ from processor.package import delta as delta_module
 from processor.package.delta import (
     Delta,
     TableDelta,
-    _header_checksum,
     all_finite,
     parse_delta,
     read_delta,
     write_delta,
 )
-from processor.package.tensors import array_crc32, map_file, parse_tensors, write_tensors
+from processor.package.tensors import array_crc32, header_checksum, map_file, parse_tensors, write_tensors
 from tests.packages import make_delta, manifest
 
 ids = st.integers(-(2**63), 2**63 - 1)
@@ -238,7 +237,7 @@ def forged(arrays=None, drop=(), **meta):
     checksums = {name: array_crc32(a) for name, a in arrays.items()}
     metadata = {**META, "checksums": json.dumps(checksums), **meta}
     metadata = {k: v for k, v in metadata.items() if k not in drop}
-    metadata["checksum"] = _header_checksum(metadata, arrays)
+    metadata["checksum"] = header_checksum(metadata, arrays)
     file = io.BytesIO()
     write_tensors(file, arrays, metadata)
     return file.getvalue()

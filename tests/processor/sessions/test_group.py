@@ -18,7 +18,7 @@ from processor.backends.cost import CostTable
 from processor.clock import FakeClock, SystemClock
 from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
-from processor.package.roles import WHOLE
+from processor.package.manifest import WHOLE
 from processor.sessions.group import HOLDS, GroupOptions, SessionGroup
 from processor.sessions.session import Session
 from processor.sessions.work import PredictReply, Work

@@ -69,7 +69,7 @@ def package(tmp_path_factory):
     repository = tmp_path_factory.mktemp("once")
     graph = DenseGraph.from_keras(build(Layout.from_features(FEATURES), (64, 16), seed=3).scores)
     tables = {name: table(n) for n, name in enumerate(TABLE_NAMES)}
-    publish_version(repository, draft(), 1, tables, graph, time.time(), buckets=BUCKETS)
+    publish_version(repository, draft(), tables, graph, buckets=BUCKETS)
     return repository, graph.weights
 
 

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.kernels.remote import FOUND, LOST, NOWHERE, WAYS
+from processor.kernels.bucket_bytes import FOUND, LOST, NOWHERE
+from processor.kernels.row_cache import WAYS
 from processor.tables.remote.cache import RowCache
 
 NBYTES = 12

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from processor.errors import BadInput, Corrupt
-from processor.kernels.remote import FOUND, LOST, NOWHERE
+from processor.kernels.bucket_bytes import FOUND, LOST, NOWHERE
 from processor.tables.remote.layout import COMPLETE, PUSHING, ROWS_PER_BUCKET, SHARDS, StoredTable, parse_marker
 from tests.packages import manifest
 

@@ -1,0 +1,74 @@
+"""Publication: a model as a committed version of a package. Training and import end here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.building.compile import BUCKETS, compile_graph
+from compiler.building.parts import Parts, parts
+from compiler.dense.dense_graph import DenseGraph
+from processor.package.manifest import Executable, Manifest
+from processor.package.repository import Repository
+from processor.package.version import DENSE, GRAPH, VersionReader, VersionWriter, table_file
+from processor.package.warmup import carry_warmup
+
+Progress = Callable[[int, int], None]
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def publish(
+    writer: VersionWriter,
+    draft: Manifest,
+    tables: Iterable[tuple[str, Arrays]],
+    graph: DenseGraph,
+    buckets: Sequence[int] = BUCKETS,
+    progress: Progress | None = None,
+    stage: bytes = b"",
+) -> VersionReader:
+    """Compiles the dense graph, writes all files of the version and commits it.
+
+    draft: the manifest but for what follows from the rest: model and version (the writer's), rows of tables, outputs,
+    dense, files, executables, user_width, the note `passes`. tables: by name, the tensors of its file
+    (processor.tables.table.packed), asked for one after the other. graph: with the weights to publish. progress: called
+    with the buckets that are compiled, and all of them. stage: what draft.stage.file is to hold. Raises BadInput where
+    the graph cannot be compiled, Conflict where the version has come to exist.
+    """
+    compiled = parts(graph, draft.features, buckets)
+    executables: list[Executable] = []
+    for role, part in compiled.by_role.items():
+        told = _after(len(executables), compiled, progress)
+        executables += compile_graph(part.graph, writer.folder, part.buckets, progress=told, role=role)
+    rows: dict[str, int] = {}
+    for name, arrays in tables:
+        writer.tensors(table_file(name), arrays)
+        rows[name] = len(arrays["keys"])
+    if graph.weights:
+        writer.tensors(DENSE, graph.weights)
+    if draft.stage is not None:
+        writer.file(draft.stage.file, stage)
+    graph.save(writer.folder / GRAPH)
+    carry_warmup(Repository(writer.repository), writer.model, draft.inputs, writer)
+    manifest = replace(
+        draft,
+        model=writer.model,
+        version=writer.version,
+        tables=[replace(table, rows=rows[table.name]) for table in draft.tables],
+        outputs=graph.outputs,
+        dense={name: list(array.shape) for name, array in graph.weights.items()},
+        executables=executables,
+        user_width=compiled.user_width,
+        notes={**draft.notes, "passes": compiled.lines()},
+    )
+    return VersionReader(writer.commit(manifest))
+
+
+def _after(done: int, compiled: Parts, progress: Progress | None) -> Progress | None:
+    """A part's progress as that of all parts together."""
+    if progress is None:
+        return None
+    total = sum(len(part.buckets) for part in compiled.by_role.values())
+    return lambda more, _: progress(done + more, total)

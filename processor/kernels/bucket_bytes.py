@@ -1,0 +1,63 @@
+"""A row store's buckets as bytes: which bucket an id belongs to, and what it has for an id.
+
+Statuses of ids that were asked for: LOST (could not be had), FOUND, NOWHERE (the store has no row for it).
+"""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+
+from processor.kernels.index import home
+from processor.kernels.pointers import copy_bytes, load_i64_anywhere
+
+LOST, FOUND, NOWHERE = 0, 1, 2
+BUCKET_HEADER_NBYTES = 8
+
+
+@nb.njit(nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64, nb.int64[::1]), cache=True, nogil=True)
+def buckets_of(ids, buckets, out):
+    """out[i] = the bucket that ids[i] belongs to."""
+    for i in range(len(ids)):
+        out[i] = home(ids[i], buckets)
+
+
+@nb.njit(
+    nb.void(
+        nb.types.Array(nb.uint8, 1, "C", readonly=True),
+        nb.int64[::1],
+        nb.int64,
+        nb.int64[::1],
+        nb.int64[::1],
+        nb.uint8[:, ::1],
+        nb.uint8[::1],
+    ),
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+)
+def unpack(data, starts, tag, ids, bucket, rows, status):
+    """Looks ids up in the buckets that came: status[i], and rows[i] where it is FOUND.
+
+    data: buckets end to end; bucket b is data[starts[b]:starts[b + 1]], empty when it did not come. tag: what the
+    bucket's first four bytes have to be. A bucket of any other tag or length is as good as lost.
+    """
+    source, nbytes = np.int64(data.ctypes.data), rows.shape[1]
+    target = np.int64(rows.ctypes.data)
+    for i in range(len(ids)):
+        status[i] = LOST
+        start = starts[bucket[i]]
+        size = starts[bucket[i] + 1] - start - BUCKET_HEADER_NBYTES
+        if size < 0:
+            continue
+        header = load_i64_anywhere(source + start)
+        count = (header >> 32) & 0xFFFFFFFF
+        if header & 0xFFFFFFFF != tag or count * (8 + nbytes) != size:
+            continue
+        status[i] = NOWHERE
+        keys = source + start + BUCKET_HEADER_NBYTES
+        for n in range(count):
+            if load_i64_anywhere(keys + 8 * n) == ids[i]:
+                copy_bytes(target + i * nbytes, keys + 8 * count + n * nbytes, nbytes)
+                status[i] = FOUND
+                break
