@@ -5,11 +5,11 @@
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
-COPY serving serving
+COPY freshet_serving freshet_serving
 COPY processor processor
 COPY compiler compiler
 COPY models models
-COPY loadtest loadtest
+COPY serving serving
 RUN python -m venv /opt/freshet && /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt .
 # Kernels are compiled for the CPU that builds the image; on another kind they are compiled once more, at the first start.
 ENV NUMBA_CACHE_DIR=/opt/freshet/kernels

@@ -34,7 +34,7 @@ check: .venv/.dev .venv/.kernels ## lint, format, types
 protos: .venv/.dev ## serving/codecs/descriptors.py and processor/eas/descriptor.py from *.proto
 	$(BIN)/python -m serving.codecs.generate_messages
 
-format: .venv/.dev .venv/.kernels
+format: .venv/.dev ## lint and format, put right
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -86,7 +86,7 @@ constraints: ## constraints.txt anew: the newest releases that agree with each o
 	(grep '^#' constraints.txt; build/constraints/bin/pip freeze --exclude-editable) > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 
-clean:
+clean: ## removes .venv, build and .demo
 	rm -rf .venv build *.egg-info .demo
 
 .venv/bin/pip:

@@ -1,23 +1,41 @@
-"""Freshet's engine, ground floor: package format, tables and kernels, generations, batcher, sessions, backends.
+"""Freshet's engine, the ground floor: package format, tables and kernels, versions, sessions; nothing of other floors.
 
-    from processor import Processor, ProcessorConfig, PredictRequest
-
-Names load on first use, so that processor.package stays importable with numpy and safetensors alone.
+engine      the processor as a library: initialize, process, batch_process, info, close
+sessions    who computes: batcher, sessions and their groups, device stages, shadow traffic
+versions    what is served: versions, their deltas and replicas, labels, splits, the one writer
+watching    what is counted of batches and scores, and what is concluded from it
+backends    what runs dense graphs, one module a library, and what a batch costs on them
+features    the sparse graph: a request's named inputs in, the dense graph's input out
+tables      embedding tables: rows in memory, on disk, in a row store
+kernels     what Numba compiles
+package     the on-disk format; numpy alone
+eas         DeepRec's messages
+capi        DeepRec Processor's C interface
+generation  which state answers, and the chain of deltas between states
+columns     the shapes in which feature values travel
+errors      every error a caller can meet
+memory      memory that other processes can map
+cores       cpusets and memory nodes
+machine     what this machine's processor can do
+clock       time as a collaborator
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig
-
-__all__ = ["PredictReply", "PredictRequest", "Processor", "ProcessorConfig"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'processor' has no attribute {name!r}")
-    from processor import engine
-
-    return getattr(engine, name)
+__all__ = [
+    "backends",
+    "clock",
+    "columns",
+    "cores",
+    "eas",
+    "engine",
+    "errors",
+    "features",
+    "generation",
+    "kernels",
+    "machine",
+    "memory",
+    "package",
+    "sessions",
+    "tables",
+    "versions",
+    "watching",
+]

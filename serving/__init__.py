@@ -1,0 +1,20 @@
+"""The edges: HTTP, gRPC, the admin port, worker processes, the command line.
+
+commands         the `freshet` command
+server           the server process: its ports, the watcher, readiness, an orderly end
+workers          `--workers N`: one supervisor, N processes that answer
+serve_config     the options of `freshet serve`
+data_ports       HTTP and gRPC of one process, begun and ended together
+admin            the admin port
+http             the HTTP port
+rpc              the gRPC port
+front            what both ports ask a processor, and how replies come back
+telemetry        logs, metrics, traces, recordings
+loading          what brings versions and deltas in from the repository
+request_headers  what a request says of itself beside its body
+codecs           protocols as pure functions
+lifecycle        whether there is a processor, and new traffic is wanted
+client           the client of predictions
+"""
+
+__all__ = ["client", "commands"]

@@ -1,0 +1,12 @@
+"""How dense graphs are compiled: one module a library; processor.backends runs what they write.
+
+base                the seam between the compiler and a library
+onnxruntime         TensorFlow to ONNX, weights by name and shape only
+openvino            ONNX to the library's own compiled model
+xla                 StableHLO to a PJRT executable
+tensorrt            ONNX with the weights inside, to an engine a bucket
+tensorflow          a GraphDef: the reference
+tensorflow_runtime  loads and runs that GraphDef; the entry point freshet.backends
+"""
+
+__all__ = ["base", "tensorflow_runtime"]

@@ -1,0 +1,9 @@
+"""Executables for every bucket: compiled, proven, measured, chosen.
+
+compile    a dense graph compiled for every bucket, each result proven
+parts      what is compiled of a dense graph: the whole, and the parts of the user-once split
+ladder     which batch sizes to compile for
+calibrate  of each bucket the fastest backend that is right
+"""
+
+__all__ = ["calibrate", "compile", "ladder", "parts"]

@@ -1,1 +1,24 @@
-"""The front end: any TensorFlow SavedModel or Keras file in, a package out (docs/import.md)."""
+"""The front end: any TensorFlow SavedModel or Keras file in, a package out (docs/import.md).
+
+importer          the whole way, proven against the model itself
+foreign           opens a SavedModel folder or a Keras file
+foreign_graph     a signature as one flat graph
+ops               which operations may be used, and which cannot be dense
+inputs            what a signature is fed with, as inputs of a package
+feeds             a request's inputs as the tensors that the model's own graph wants
+samples           inputs that a model can be tried on
+runner            any tensor of the flat graph, fed at any tensor
+shapes            what every tensor is shaped like, seen by running it
+cut               what the CPU computes and what is dense
+keys              embeddings: tensors that can be rows of a table
+pooling           sums and means over the ids of a row
+draft             the parts of a package: inputs, features, tables
+dense_side        the dense side as a DenseGraph
+staging           what tables do not take the place of, written as one frozen graph
+tensorflow_stage  runs such a graph; the entry point freshet.stages
+import_report     what was put where and why, as plain data
+printing          that report as lines of text
+drawing           that report as a drawing
+"""
+
+__all__ = ["drawing", "importer", "printing", "tensorflow_stage"]

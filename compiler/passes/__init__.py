@@ -1,0 +1,16 @@
+"""What makes a dense graph cheaper without changing what it says (docs/passes.md).
+
+optimise      every pass in turn, until none finds anything more
+graph         nodes, edges and constants, with static shapes
+patterns      what a node means, however a front end wrote it
+constants     what follows from constants alone, computed now
+cleanup       moves to no purpose and what is computed twice
+batchnorm     normalisation folded into the matrices beside it
+linear        dense layers in the one form that backends fuse
+interactions  interactions of features in cheaper forms
+weights       what follows from weights alone
+useronce      what depends on the user alone, once a request
+flops         what a graph costs for each row
+"""
+
+__all__ = ["flops", "optimise", "useronce"]

@@ -1,1 +1,26 @@
-"""Benchmarks: kernels in pairs in one process, and servers side by side; every figure a ratio within one run."""
+"""Benchmarks: kernels in pairs in one process, and servers side by side; every figure a ratio within one run.
+
+scenarios       the scenarios of `make bench`
+harness         what scenarios share: repository, payloads, servers, the form of results
+pairs           two things run in turn, compared pair by pair
+bench_report    the page of `make bench`
+bench_backends  `make bench-backends`
+bench_tables    `make bench-tables`
+bench_passes    what the compiler's passes gain
+bench_useronce  what the user-once split gains
+bare            the engine with nothing around it
+engine          the engine against the bare loop
+compute         computing without a server, in processes of its own
+front           front end and engine in this process
+echo            the fastest that a Python server can be asked to be
+collector       an OpenTelemetry collector that throws spans away
+crowding        what a saturated neighbour does to latency
+lookup          lookups against numpy.take, and against an overlay index
+hashing         the hash kernel against the library
+loading         how long executables take from disk
+scale           one table of 20 million rows
+tiering         a memory budget against all rows in memory
+dtypes          smaller rows on real data
+"""
+
+__all__: list[str] = []

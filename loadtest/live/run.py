@@ -118,7 +118,7 @@ def _locust(settings: Settings, server: Serving, root: Path, publish_folder: Pat
         "--record": root / "record.json",
     }
     arguments = [text for name, value in options.items() for text in (name, str(value))]
-    command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "locustfile.py")]
+    command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "live" / "locustfile.py")]
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
     log = root / "locust.log"
     with open(log, "wb") as out:

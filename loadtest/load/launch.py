@@ -29,7 +29,7 @@ class CommandFailed(Exception):
 def freshet() -> list[str]:
     """The command beside this interpreter; the package's own entry where it is not installed."""
     installed = Path(sys.executable).with_name("freshet")
-    return [str(installed)] if installed.exists() else [sys.executable, "-m", "serving"]
+    return [str(installed)] if installed.exists() else [sys.executable, "-m", "freshet_serving"]
 
 
 def run_freshet(*arguments: str) -> None:

@@ -1,4 +1,14 @@
-"""Readers that turn stored or made-up events into batches of columns; models.data.source is the contract."""
+"""Readers that turn stored or made-up events into batches of columns; source is the contract.
+
+source     what every reader gives: a schema, and batches in the order of the stream
+formats    the formats, and how a path tells its own
+tabular    a user's own table in Parquet or CSV
+criteo     Criteo's display advertising logs
+movielens  MovieLens as a click stream
+synthetic  a made-up click stream whose truth is known
+files      Parquet and CSV as streams of Arrow batches
+arrow      Arrow arrays to columns
+"""
 
 from __future__ import annotations
 
@@ -53,4 +63,6 @@ __all__ = [
     "default_features",
     "format_of",
     "open_source",
+    "source",
+    "synthetic",
 ]

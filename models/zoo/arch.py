@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from processor.errors import BadInput
 
 Builder = Callable[..., Any]
 """(layout: Layout, hidden=..., seed=..., **options) -> Arch, or a keras.Model of logits."""
+
+OURS = {"processor", "compiler", "models", "serving"}
+"""Top-level names under which a user's own module is not found: Freshet has imported its own."""
 
 _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
@@ -51,8 +55,17 @@ def resolve_arch(name: str) -> Builder:
     try:
         module = importlib.import_module(match[1])
     except ImportError as error:
-        raise BadInput(f"arch: module {match[1]!r} of {name[:80]!r} cannot be imported: {error}") from error
+        why = f"{error}{_taken(error.name or '')}"
+        raise BadInput(f"arch: module {match[1]!r} of {name[:80]!r} cannot be imported: {why}") from error
     builder: Callable[..., Any] | None = getattr(module, match[2], None)
     if not callable(builder):
-        raise BadInput(f"arch: {name[:80]!r} is no function of that module")
+        raise BadInput(f"arch: {name[:80]!r} is no function of that module{_taken(match[1])}")
     return builder
+
+
+def _taken(module: str) -> str:
+    """Why a module of the user's cannot be found by this name; empty where nothing of ours is in its way."""
+    top = module.partition(".")[0]
+    if top not in OURS or top not in sys.modules:
+        return ""
+    return f"; the name {top!r} is taken by Freshet's own package ({sys.modules[top].__file__}): rename yours"

@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from processor.backends import load_backend
 from processor.backends.base import Artefact, Backend, Program
 from processor.backends.capsule import sha256, unpack
+from processor.backends.registry import load_backend
 from processor.errors import BadInput, Corrupt, FreshetError
 from processor.machine import Machine, this_machine
 from processor.package.manifest import WHOLE, Executable, Manifest

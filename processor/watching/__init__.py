@@ -1,0 +1,9 @@
+"""What is counted of batches and scores, and what is concluded from it. Values; nothing here acts.
+
+sketch     what a version's batches were like, in counts that add up
+histogram  counts by bounds of what happens now and then
+judge      whether a canary may stay
+trend      how far a version's scores have moved
+"""
+
+__all__ = ["histogram", "judge", "sketch", "trend"]

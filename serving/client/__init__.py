@@ -1,18 +1,19 @@
 """A client of Freshet's predictions, over binary HTTP or gRPC, synchronous or with asyncio.
 
-    from serving.client import Client
+    from freshet_serving import Client
 
     with Client("http://localhost:8501") as client:
         scores = client.rank("ctr", user={"user": 7}, candidates={"item": [12, 13, 14]}, timeout_s=0.05)
 
-It speaks KServe v2 alone. HTTP needs httpx, gRPC (grpc://localhost:8500) needs grpcio; both come with freshet[client].
+It speaks KServe v2 alone. HTTP needs httpx, gRPC (grpc://localhost:8500) needs grpcio;
+both come with freshet[client].
+
+client          Client and AsyncClient
+prediction      one prediction as it is asked for and got, whatever carries it
+retry           when a prediction is tried again
+arrays          a request's values as tensors
+http_transport  KServe v2 over binary HTTP
+grpc_transport  KServe v2 over gRPC
 """
 
-from __future__ import annotations
-
-from processor.columns import Ragged
-from serving.client.client import AsyncClient, Client
-from serving.client.prediction import Prediction
-from serving.client.retry import Lost, Retry
-
-__all__ = ["AsyncClient", "Client", "Lost", "Prediction", "Ragged", "Retry"]
+__all__ = ["client", "prediction", "retry"]

@@ -26,13 +26,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from models.training.quality import Scored
 from processor.columns import Ragged, Strings
 from processor.errors import BadInput, NotReady
 
 if TYPE_CHECKING:
     from models.data.source import Batch, Source
     from models.train_config import TrainConfig
+    from models.training.quality import Scored
     from processor.columns import Column
 
 WINDOW_EVENTS = 20_000
@@ -90,6 +90,12 @@ def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
     return parse_config(raw | {"publish": publish}), source
 
 
+def _scored() -> Scored:
+    from models.training.quality import Scored
+
+    return Scored()
+
+
 @dataclass(slots=True)
 class Figures:
     """What the view shows."""
@@ -100,8 +106,8 @@ class Figures:
     failed: int = 0
     generation: str = ""
     freshness_ms: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
-    served: Scored = field(default_factory=Scored)
-    frozen: Scored = field(default_factory=Scored)
+    served: Scored = field(default_factory=_scored)
+    frozen: Scored = field(default_factory=_scored)
     events: int = 0
 
 
@@ -213,9 +219,10 @@ class Demo:
         self._frozen = Processor.initialize(ProcessorConfig(str(self._folder / "frozen"), sessions=1))
 
     def _serve(self) -> None:
-        command = [sys.executable, "-m", "serving", "serve", "--repository", str(self._folder / "repository")]
+        command = [sys.executable, "-P", "-m", "freshet_serving", "serve"]
+        options = ["--repository", str(self._folder / "repository"), *self._ports]
         log = open(self._folder / "serve.log", "w")  # noqa: SIM115
-        child = subprocess.Popen([*command, *self._ports], stdout=log, stderr=log, text=True)
+        child = subprocess.Popen([*command, *options], stdout=log, stderr=log, text=True)
         log.close()
         self._children.append(child)
         deadline_s = time.monotonic() + READY_TIMEOUT_S
@@ -238,7 +245,7 @@ class Demo:
         self._probe = bodies[0].encode()
         path = self._folder / "traffic.json"
         path.write_text(json.dumps({"path": f"/v1/models/{self._config.model.name}:predict", "bodies": bodies}))
-        command = [sys.executable, "-m", "serving.commands.demo_traffic", self._http, str(path)]
+        command = [sys.executable, "-P", "-m", "serving.commands.demo_traffic", self._http, str(path)]
         self._traffic = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._children.append(self._traffic)
 

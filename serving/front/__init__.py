@@ -1,0 +1,12 @@
+"""What both ports ask a processor on behalf of clients, and how replies come back to their event loop.
+
+asking         servables and admission, in the words that clients of each protocol know
+desk           where the ports of one event loop submit requests
+offloading     requests of versions with a stage, submitted on threads of their own
+wakeups        replies from session threads to the event loop
+catalog        what clients ask about the server and its models
+model_control  what clients ask of the whole server: statistics, loading, unloading
+shared_memory  regions of system shared memory that clients have registered
+"""
+
+__all__ = ["asking", "catalog", "desk", "model_control", "shared_memory"]

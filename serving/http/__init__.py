@@ -1,0 +1,13 @@
+"""The HTTP port: TensorFlow Serving REST, KServe v2, DeepRec's messages, health and metrics.
+
+port        one listening port, or the connections of one
+protocol    predict requests below ASGI
+app         everything that the port answers, as one ASGI application
+dialects    how each form of a predict request is read, and how it is answered
+paths       which path asks for what
+head_cache  heads of predict requests, known by their bytes
+asgi        reading and writing on the raw ASGI interface
+openapi     the routes for people and their tools
+"""
+
+__all__ = ["app", "asgi", "port", "protocol"]

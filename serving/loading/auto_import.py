@@ -69,7 +69,7 @@ class Running:
 
 def start(arguments: Sequence[str], said: IO[bytes]) -> Process:
     """`freshet` with these arguments, in a process of its own."""
-    command = [sys.executable, "-m", "serving", *arguments]
+    command = [sys.executable, "-P", "-m", "freshet_serving", *arguments]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said)
 
 

@@ -1,7 +1,12 @@
 """The gRPC port: TensorFlow Serving's services, KServe's, health and reflection.
 
-protos        what the services and their messages are; descriptors: the same, compiled by `make protos`
-messages      classes of the messages, in a descriptor pool of their own
-server        the port; desk: how a handler answers
-tensorflow, inference, health, reflection: the services
+rpc_port     the port, on the event loop that the HTTP port has
+handlers     what its handlers share: messages, errors as statuses, deadlines, metrics
+predictions  a prediction from admission to reply
+tfs          PredictionService and ModelService of TensorFlow Serving
+inference    KServe's GRPCInferenceService, and Triton's extensions of it
+health       grpc.health.v1
+reflection   grpc.reflection
 """
+
+__all__ = ["rpc_port"]

@@ -1,0 +1,13 @@
+"""What a server tells of itself: logs, metrics, traces, and a sample of its requests.
+
+observers          what one process is watched by, as its options say
+logs               the log and the access log
+metrics            Prometheus text
+version_metrics    the metric families of loaded versions
+triton_statistics  what Triton's statistics extension says of each model
+trail              traces of a sample of the requests
+otel               spans to an OpenTelemetry collector
+recorder           a sample of the requests, as Parquet
+"""
+
+__all__ = ["logs", "metrics", "observers", "recorder", "trail", "triton_statistics"]

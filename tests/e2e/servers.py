@@ -34,7 +34,7 @@ class LiveServer:
 
     def __init__(self, repository, *options, log, env=None):
         self.http_port, self.grpc_port, self.admin_port = free_port(), free_port(), free_port()
-        command = [sys.executable, "-m", "serving", "serve", "--repository", str(repository)]
+        command = [sys.executable, "-m", "freshet_serving", "serve", "--repository", str(repository)]
         command += ["--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)]
         command += ["--admin-port", str(self.admin_port), *options]
         self._log_path = log

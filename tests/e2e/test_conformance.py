@@ -96,7 +96,7 @@ def perf_analyzer():
 def bench(tmp_path_factory):
     """A server of the benchmark's model, whose inputs a load generator can make up."""
     folder = tmp_path_factory.mktemp("perf")
-    command = [sys.executable, "-m", "serving", "bench", "model", "--rows", "500", "--repository", "repository"]
+    command = [sys.executable, "-m", "freshet_serving", "bench", "model", "--rows", "500", "--repository", "repository"]
     subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
     with LiveServer(folder / "repository", "--shared-memory", "on", log=folder / "serve.log") as server:
         yield server

@@ -188,7 +188,7 @@ delta_rows = 250
 
 def freshet(*arguments, cwd):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "serving", *arguments]
+    command = [sys.executable, "-m", "freshet_serving", *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 
 

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from compiler.imports.boundary import Boundary
-from processor import PredictRequest, Processor, ProcessorConfig
 from processor.backends.base import Artefact, Executable, Matrix, aligned
 from processor.backends.cuda import Cuda
 from processor.backends.onnxruntime import OnnxRuntime
 from processor.backends.xla import Xla, XlaProgram, device
+from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, Conflict
 from processor.machine import this_machine
 from processor.package.delta import read_delta

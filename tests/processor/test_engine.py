@@ -9,10 +9,10 @@ import weakref
 import numpy as np
 import pytest
 
-from processor import PredictReply, PredictRequest, Processor, ProcessorConfig
 from processor.backends.cost import CostTable
 from processor.clock import FakeClock
 from processor.columns import Ragged, Strings
+from processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig
 from processor.errors import (
     BadInput,
     Conflict,

@@ -1,1 +1,16 @@
-"""The scenarios of `make bench`, one a module: run(bench) measures and returns a Result."""
+"""The scenarios of `make bench`, one a module: run(bench) measures and returns a Result.
+
+single     1 candidate a request against an ASGI echo
+saturated  64 candidates a request against the bare loop
+micro      kernels and engine against the plainest code that does the same
+group      a SessionGroup of 2 against one session
+protocols  every dialect against binary KServe over HTTP
+overload   three times what the server can do, with deadlines
+neighbour  a saturated model beside another
+deltas     deltas while requests come
+observe    what metrics and traces cost
+useronce   the user-once split against the same model without it
+soak       half load, a delta a second, versions and workers that come and go
+"""
+
+__all__: list[str] = []

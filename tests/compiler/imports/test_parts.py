@@ -7,7 +7,7 @@ pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from compiler.frameworks import tf
 from compiler.imports.importer import Options, import_model
-from processor import PredictRequest, Processor, ProcessorConfig
+from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput
 from processor.package.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable

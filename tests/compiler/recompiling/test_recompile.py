@@ -21,8 +21,8 @@ from compiler.recompiling.recompile import Options, compile_version, find_versio
 from models.training.publish import publish_version
 from models.zoo import deepfm
 from models.zoo.dense_input import Layout
-from processor import PredictRequest, Processor, ProcessorConfig
 from processor.columns import Ragged
+from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, Conflict, Corrupt, NotFound
 from processor.package.delta import Delta
 from processor.package.manifest import Feature, Input, Manifest, Output, Table

@@ -6,8 +6,8 @@ import asyncio
 
 import numpy as np
 
+from freshet_serving import AsyncClient, Client, Ragged
 from processor.errors import BadInput, Expired, NotFound
-from serving.client import AsyncClient, Client, Ragged
 from tests.e2e.clients.probe import check, read, refusal
 
 TIMEOUT_S = 30.0

@@ -60,3 +60,18 @@ def test_what_is_no_network_of_one_logit_is_refused():
         Arch.of(keras.Model(x, keras.layers.Dense(2)(x)))
     with pytest.raises(BadInput, match=r"to one logit \[n, 1\] wanted"):
         Arch.of(keras.Model(x, [keras.layers.Dense(1)(x), keras.layers.Dense(1)(x)]))
+
+
+def test_a_users_module_that_has_a_name_of_ours_is_told_whose_the_name_is(tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "towers.py").write_text("def build(layout, hidden, seed=0): return 'built'\n")
+    (tmp_path / "their_towers.py").write_text("from models import towers\n")
+    (tmp_path / "compiler.py").write_text("def build(layout, hidden, seed=0): return 'built'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    ours = r"the name '{0}' is taken by Freshet's own package \(.*{0}/__init__\.py\): rename yours$"
+    for name in ("models.towers:build", "their_towers:build"):
+        with pytest.raises(BadInput, match=f"cannot be imported: .*; {ours.format('models')}"):
+            resolve_arch(name)
+    with pytest.raises(BadInput, match=f"'compiler:build' is no function of that module; {ours.format('compiler')}"):
+        resolve_arch("compiler:build")

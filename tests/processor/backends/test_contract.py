@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from processor.backends import load_backend
 from processor.backends.base import Artefact, aligned, weights_hash
+from processor.backends.registry import load_backend
 from processor.errors import BadInput
 from tests.processor.backends.artefacts import (
     NAMES,

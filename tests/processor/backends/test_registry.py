@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from processor.backends import load_backend, registry
-from processor.backends.registry import builtin
+from processor.backends import registry
+from processor.backends.registry import builtin, load_backend
 from processor.errors import BadInput
 
 LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "xla": "jaxlib", "tensorrt": "tensorrt"}

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from processor.backends import load_backend
 from processor.backends.cuda import Cuda
+from processor.backends.registry import load_backend
 from processor.errors import BadInput, FreshetError
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor import PredictRequest, Processor, ProcessorConfig
+from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
 from processor.overview import model_stats

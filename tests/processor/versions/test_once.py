@@ -14,9 +14,9 @@ from compiler.dense.dense_graph import DenseGraph
 from models.training.publish import publish_delta, publish_version
 from models.zoo.deepfm import build
 from models.zoo.dense_input import Layout
-from processor import PredictRequest, Processor, ProcessorConfig
 from processor.backends.cost import CostTable
 from processor.columns import Packed, Place, Places, Ragged
+from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.features.plan import SparsePlan
 from processor.package.delta import Delta, TableDelta
 from processor.package.manifest import Executable, Feature, Input, Manifest, Output, Table

@@ -139,7 +139,7 @@ def test_a_server_that_does_not_answer_is_one_line():
 
 
 def test_a_mistake_on_the_command_line_is_one_line_and_code_2():
-    command = [sys.executable, "-m", "serving", "serve", "--repository", "r", "--workers", "-1"]
+    command = [sys.executable, "-m", "freshet_serving", "serve", "--repository", "r", "--workers", "-1"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
     assert result.stderr == "freshet: workers: 0 (one per core) to 256 wanted, got -1\n"

@@ -7,8 +7,8 @@ import signal
 import numpy as np
 import pytest
 
-from processor import PredictRequest, Processor, ProcessorConfig
 from processor.clock import FakeClock, SystemClock
+from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, Conflict, NotReady
 from processor.package.version import VersionReader
 from processor.tables.remote.breaker import OPEN_AFTER, PAUSE_S

@@ -1,0 +1,81 @@
+"""Every room (folder with an __init__.py) says what it is for, what is in it, and which of it other rooms may import.
+
+A room's docstring has a line `name  what it is` for each of its modules and rooms, and its __all__ the names of those
+that are imported from outside. Benchmarks and peers measure the engine, so they may look into all of it.
+"""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest")
+ROOMS = sorted(
+    ".".join(path.parent.relative_to(ROOT).parts)
+    for floor in FLOORS[1:]
+    for path in (ROOT / floor).rglob("__init__.py")
+)
+LOOK_INSIDE = ("loadtest.bench.", "loadtest.peers.")
+
+
+def folder(room):
+    return ROOT.joinpath(*room.split("."))
+
+
+@cache
+def head(room):
+    """(docstring, names of __all__) of a room."""
+    tree = ast.parse((folder(room) / "__init__.py").read_text())
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            return ast.get_docstring(tree) or "", ast.literal_eval(node.value)
+    return ast.get_docstring(tree) or "", None
+
+
+def members(room):
+    """Modules and rooms that lie in a room."""
+    files = {path.stem for path in folder(room).glob("*.py")} - {"__init__", "__main__"}
+    return files | {path.parent.name for path in folder(room).glob("*/__init__.py")}
+
+
+@cache
+def imports():
+    """(importing module, imported name in full) over all floors."""
+    found = set()
+    for path in (path for floor in FLOORS for path in (ROOT / floor).rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found.update((module, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                found.update((module, f"{node.module}.{alias.name}") for alias in node.names)
+    return found
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_says_what_it_is_for_and_has_a_line_for_each_of_its_modules(room):
+    docstring, _ = head(room)
+    lines = dict(re.findall(r"^([a-z]\w*)  +(\S.*)$", docstring, re.M))
+
+    assert docstring.split("\n")[0].endswith("."), f"{room}: what is it for?"
+    assert members(room) - set(lines) == set(), f"{room}/__init__.py lacks these lines"
+    assert set(lines) - members(room) == set(), f"{room}/__init__.py has lines of what is gone"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_other_rooms_import_only_what_a_room_offers(room):
+    _, offered = head(room)
+    used = {
+        name.removeprefix(f"{room}.").partition(".")[0]
+        for module, name in imports()
+        if name.startswith(f"{room}.")
+        and not f"{module}.".startswith(f"{room}.")
+        and not (module.startswith(LOOK_INSIDE) and not room.startswith("loadtest"))
+    }
+
+    assert offered is not None, f"{room}/__init__.py has no __all__"
+    assert used - set(offered) == set(), f"imported from outside; if that is meant, into {room}.__all__ with them"
