@@ -124,7 +124,7 @@ class Answers:
 
 @contextmanager
 def group(sessions=1, max_batch_rows=8, max_queue_rows=100, clock=None, **options):
-    options = GroupOptions(sessions, max_batch_rows, max_queue_rows, **options)
+    options = GroupOptions(sessions=sessions, max_batch_rows=max_batch_rows, max_queue_rows=max_queue_rows, **options)
     made = SessionGroup(options, clock or SystemClock())
     try:
         yield made
@@ -446,7 +446,7 @@ def test_inline_what_was_queued_before_there_was_an_owner_is_asked_for():
 
 def test_inline_a_window_has_the_owner_come_back_when_it_ends():
     clock, version, answers, asked = FakeClock(), Version({1: 1e-6, 4: 2e-6}), Answers(), []
-    with group(compute="inline", window_s=0.5, clock=clock) as sessions:
+    with group(compute="inline", batch_window_us=5e5, clock=clock) as sessions:
         sessions.attach(asked.append)
         sessions.submit(answers.work(version, 0, [1]))
         sessions.run_once()
@@ -471,7 +471,7 @@ def test_inline_an_owner_whose_loop_has_closed_leaves_the_work_to_whoever_waits(
 
 def test_inline_closing_answers_what_is_queued():
     version, answers = Version(), Answers()
-    with group(compute="inline", window_s=100.0) as sessions:
+    with group(compute="inline", batch_window_us=1e8) as sessions:
         for number in range(3):
             sessions.submit(answers.work(version, number, [number] * 5))
         sessions.close()
