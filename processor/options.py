@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any
 
 from processor.errors import BadInput
@@ -36,6 +36,12 @@ class Option:
     unit: str = ""
     heading: str = ""
     empty: str = "none"
+
+    @property
+    def facts(self) -> str:
+        """Unit and values as a sentence; "" where there is nothing to say."""
+        facts = ", ".join(filter(None, (self.unit, self.values.words if self.values is not None else "")))
+        return f"{facts[0].upper()}{facts[1:]}." if facts else ""
 
 
 def option(
@@ -66,6 +72,17 @@ def options_of(config: Any) -> Iterator[tuple[dataclasses.Field[Any], Option]]:
     for field in dataclasses.fields(config):
         if "option" in field.metadata:
             yield field, field.metadata["option"]
+
+
+def default_of(field: dataclasses.Field[Any]) -> str:
+    """The default of an option, in words; "" for an option that has to be given."""
+    if field.default is MISSING and field.default_factory is MISSING:
+        return ""
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    if default in ("", []):
+        empty: str = field.metadata["option"].empty
+        return empty
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def check(config: Any, where: str = "") -> None:

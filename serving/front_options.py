@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from processor.options import Values, above, between, one_of, option
 
-REQUESTS, WATCHING = "Requests", "Watching"
+PORTS, REQUESTS, LIFE, WATCHING = "Ports", "Requests", "Start and end", "Watching"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SHARE = between(0, 1)
 
@@ -33,9 +33,7 @@ class FrontOptions:
     )
     shutdown_timeout_s: float = field(
         default=30.0,
-        metadata=option(
-            "How long requests in flight get to finish", above(0, 3600), unit="seconds", heading="Start and end"
-        ),
+        metadata=option("How long requests in flight get to finish", above(0, 3600), unit="seconds", heading=LIFE),
     )
     model_control: str = field(
         default="none",
@@ -57,7 +55,7 @@ class FrontOptions:
         metadata=option(
             "Bearer token of the admin port; better set as FRESHET_ADMIN_TOKEN",
             Values("printable ASCII without spaces", lambda t: t.isascii() and t.isprintable() and " " not in t),
-            heading="Ports",
+            heading=PORTS,
         ),
     )
     log_level: str = field(
@@ -65,7 +63,7 @@ class FrontOptions:
     )
     log_format: str = field(
         default="text",
-        metadata=option("How it is: json is one object a line", one_of("text", "json"), heading=WATCHING),
+        metadata=option("How it is logged: json is one object a line", one_of("text", "json"), heading=WATCHING),
     )
     access_log_share: float = field(
         default=0.0, metadata=option("Share of the requests to log, one line each", SHARE, heading=WATCHING)

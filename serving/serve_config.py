@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 
 from processor.errors import BadInput
 from processor.options import Values, between, check, one_of, option, options_of
-from processor.sessions.options import COMPUTES, HEADING, GroupConfig, SessionOptions
+from processor.sessions.options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from processor.tables.budgets import Budgets
 from processor.tables.remote.settings import RemoteConfig
 from serving.admin.authorization import is_loopback
-from serving.front_options import FrontOptions
+from serving.front_options import LIFE, PORTS, REQUESTS, WATCHING, FrontOptions
 
 if TYPE_CHECKING:
     from processor.versions.policy import ModelPolicy
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
 SECTIONS = ("groups", "model")
-REPOSITORY, PORTS, TABLES, LIFE = "Repository", "Ports", "Tables", "Start and end"
+REPOSITORY, TABLES = "Repository", "Tables"
+HEADINGS = (REPOSITORY, PORTS, COMPUTING, REQUESTS, TABLES, LIFE, WATCHING)
 FOLDER, ADDRESS = Values("a folder", bool), Values("an address", bool)
 PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
 
@@ -41,7 +42,7 @@ class ServeConfig(FrontOptions, SessionOptions):
     set anywhere."""
 
     repository: str = field(
-        metadata=option("Folder of models: <repository>/<model>/<version>/", FOLDER, heading=REPOSITORY)
+        metadata=option("Where the models lie: <repository>/<model>/<version>/", FOLDER, heading=REPOSITORY)
     )
     models: list[str] = field(
         default_factory=list,
@@ -57,27 +58,27 @@ class ServeConfig(FrontOptions, SessionOptions):
         default=16,
         metadata=option("Deltas that can be rolled back in memory", between(0, 65536), heading=REPOSITORY),
     )
-    host: str = field(default="127.0.0.1", metadata=option("Address of the data ports", ADDRESS, heading=PORTS))
-    http_port: int = field(default=8501, metadata=option("HTTP port; 0 takes a free one", PORT, heading=PORTS))
-    grpc_port: int = field(default=8500, metadata=option("gRPC port; 0 takes a free one", PORT, heading=PORTS))
+    host: str = field(default="127.0.0.1", metadata=option("Where the data ports listen", ADDRESS, heading=PORTS))
+    http_port: int = field(default=8501, metadata=option("For HTTP; 0 takes a free one", PORT, heading=PORTS))
+    grpc_port: int = field(default=8500, metadata=option("For gRPC; 0 takes a free one", PORT, heading=PORTS))
     admin_host: str = field(
         default="127.0.0.1",
-        metadata=option("Address of the admin port; loopback unless a token is set", ADDRESS, heading=PORTS),
+        metadata=option("Where the admin port listens; loopback unless a token is set", ADDRESS, heading=PORTS),
     )
-    admin_port: int = field(default=8502, metadata=option("Admin port; 0 takes a free one", PORT, heading=PORTS))
+    admin_port: int = field(default=8502, metadata=option("For changes; 0 takes a free one", PORT, heading=PORTS))
     workers: int = field(
-        default=1, metadata=option("Processes that answer", between(0, 256, "one per core"), heading=HEADING)
+        default=1, metadata=option("Processes that answer", between(0, 256, "one per core"), heading=COMPUTING)
     )
     compute: str = field(
         default="auto",
         metadata=option(
-            "Where: inline is in the event loop, threads one a session",
+            "inline computes in the event loop, threads in one thread a session",
             one_of("auto", *sorted(COMPUTES)),
-            heading=HEADING,
+            heading=COMPUTING,
         ),
     )
     session_cpus: str = field(
-        default="", metadata=option('Cores of each session in turn, such as "0-1;2-3"', heading=HEADING, empty="any")
+        default="", metadata=option('Cores of each session in turn, such as "0-1;2-3"', heading=COMPUTING, empty="any")
     )
     table_memory: list[str] = field(
         default_factory=list,
@@ -270,6 +271,11 @@ def _kind(hint: Any) -> type:
 
 
 _HINTS = get_type_hints(ServeConfig)
-KINDS = {field.name: _kind(_HINTS[field.name]) for field, _ in options_of(ServeConfig)}
+# As people read them: by heading, an option of the server before those of its ports and sessions.
+OPTIONS = sorted(
+    options_of(ServeConfig),
+    key=lambda each: (HEADINGS.index(each[1].heading), each[0].name not in ServeConfig.__annotations__),
+)
+KINDS = {field.name: _kind(_HINTS[field.name]) for field, _ in OPTIONS}
 GROUP_KINDS = {name: _kind(hint) for name, hint in get_type_hints(GroupConfig).items()}
 PARSERS: dict[str, Callable[[str], Any]] = {key: split_names if kind is list else kind for key, kind in KINDS.items()}

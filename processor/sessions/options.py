@@ -13,7 +13,7 @@ Policy = Literal["shared", "round-robin", "mod", "least-loaded"]
 Compute = Literal["threads", "inline"]
 COMPUTES: tuple[str, ...] = get_args(Compute)
 MAX_SESSIONS = 1024
-HEADING = "Computing"
+COMPUTING = "Computing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,24 +25,24 @@ class SessionOptions:
         metadata=option(
             "Sessions of a process; 0 with several workers is one each",
             between(0, MAX_SESSIONS, "one per core"),
-            heading=HEADING,
+            heading=COMPUTING,
         ),
     )
     threads_per_session: int = field(
         default=1,
-        metadata=option("Threads that one run of an executable may use", between(1, 256), heading=HEADING),
+        metadata=option("Threads that one run of an executable may use", between(1, 256), heading=COMPUTING),
     )
     device_stages: int = field(
         default=0,
         metadata=option(
             "Threads that run what sessions have filled, in large batches; for GPUs",
             between(0, 64, "none"),
-            heading=HEADING,
+            heading=COMPUTING,
         ),
     )
     policy: Policy = field(
         default="shared",
-        metadata=option("Which session gets a request", one_of(*get_args(Policy)), heading=HEADING),
+        metadata=option("Which session gets a request", one_of(*get_args(Policy)), heading=COMPUTING),
     )
     batch_window_us: float = field(
         default=0.0,
@@ -50,12 +50,12 @@ class SessionOptions:
             "How long a batch may wait to grow; with 0 an idle session takes all",
             between(0, 10_000_000),
             unit="microseconds",
-            heading=HEADING,
+            heading=COMPUTING,
         ),
     )
     max_queue_rows: int = field(
         default=65536,
-        metadata=option("Candidate rows that may wait before shedding", between(1, 1 << 31), heading=HEADING),
+        metadata=option("Candidate rows that may wait before shedding", between(1, 1 << 31), heading=COMPUTING),
     )
 
 
