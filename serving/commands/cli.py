@@ -1,8 +1,6 @@
-"""The `freshet` command. Each command imports what it needs when it runs, so that --help and serve stay
-light.
+"""The `freshet` command: the table of contents of its commands, each in a module of its own.
 
-A command that belongs to another floor registers itself here: define it with @app.command() (or add a Typer
-with app.add_typer) and import models or compiler inside the function.
+A command imports what it needs when it runs, models and compiler above all, so that --help and serve stay light.
 """
 
 from __future__ import annotations

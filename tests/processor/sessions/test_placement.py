@@ -103,8 +103,3 @@ def test_inline_there_is_one_session():
 def test_what_contradicts_itself_is_refused(options, message):
     with pytest.raises(BadInput, match=message):
         planned(**options)
-
-
-def test_a_process_takes_its_options_from_json():
-    options = {"sessions": 2, "groups": {"a": {"models": ["m"], "cpus": "0"}}}
-    assert SessionConfig.of(options) == SessionConfig(sessions=2, groups={"a": GroupConfig(["m"], cpus="0")})
