@@ -26,7 +26,7 @@ class DataPorts:
 
     def __init__(
         self,
-        lifecycle: Lifecycle,
+        lifecycle: Lifecycle[Any],
         metrics: Metrics,
         options: FrontOptions,
         watching: Watching,

@@ -244,7 +244,7 @@ def _typed(value: Any, kind: type, where: str) -> Any:
     """A value of the file as what its option is; raises BadInput."""
     if kind is float and type(value) is int:
         return float(value)
-    if type(value) is not kind or (kind is list and any(type(v) is not str for v in value)):
+    if type(value) is not kind or (isinstance(value, list) and any(type(v) is not str for v in value)):
         wanted = "list of strings" if kind is list else kind.__name__
         raise BadInput(f"{where}: {wanted} wanted, got {type(value).__name__}")
     return value
@@ -266,8 +266,9 @@ def _kind(hint: Any) -> type:
     """str, int, float or list: what a field of this type holds, None apart."""
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (each for each in get_args(hint) if each is not NoneType)
-    origin: type = get_origin(hint) or hint
-    return str if origin is Literal else origin
+    origin = get_origin(hint) or hint
+    kind: type = str if origin is Literal else origin
+    return kind
 
 
 _HINTS = get_type_hints(ServeConfig)

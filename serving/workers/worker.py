@@ -134,7 +134,7 @@ class Worker:
         self._predictor = WorkerPredictor(
             Groups(SessionConfig.of(settings["session_options"]), self._clock), self._clock
         )
-        self._lifecycle: Lifecycle = Lifecycle()
+        self._lifecycle: Lifecycle[WorkerPredictor] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
         self._watching = Watching(options, self._slot)
         self._watching.count(self._metrics)
