@@ -13,7 +13,7 @@ LOADTEST_ARGS ?=
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos format bench bench-tables bench-backends bench-peers canary fuzz soak loadtest conformance kills gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test check protos docs-options format bench bench-tables bench-backends bench-peers canary fuzz soak loadtest conformance kills gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,9 @@ check: .venv/.dev .venv/.kernels ## lint, format, types
 
 protos: .venv/.dev ## serving/codecs/descriptors.py and processor/eas/descriptor.py from *.proto
 	$(BIN)/python -m serving.codecs.generate_messages
+
+docs-options: .venv/.kernels ## docs/options.md from the options of `freshet serve`
+	$(BIN)/python -m serving.commands.options_page
 
 format: .venv/.dev ## lint and format, put right
 	$(BIN)/ruff check --fix .

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from processor.clock import Clock, SystemClock
 from processor.errors import BadInput
 from processor.overview import describe
-from processor.sessions.placement import GroupConfig, Groups, SessionConfig
+from processor.sessions.options import GroupConfig, SessionConfig
+from processor.sessions.placement import Groups
 from processor.sessions.predictor import Predictor
 from processor.sessions.work import PredictReply, PredictRequest
 from processor.tables.budgets import Budgets
@@ -56,7 +57,7 @@ __all__ = [
 class ProcessorConfig(SessionConfig):
     """The options of a Processor. repository: folder of models. models: the only ones to serve, or None. undo_depth:
     deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row store, or None.
-    budgets: memory for the rows of tables, or None. policies: by model. The rest: see processor.sessions.placement."""
+    budgets: memory for the rows of tables, or None. policies: by model. The rest: see processor.sessions.options."""
 
     repository: str
     models: list[str] | None = None
@@ -119,7 +120,7 @@ class Processor(Predictor, ModelHost):
             version.files,
             version.control,
             0,
-            options.threads,
+            options.threads_per_session,
             self._clock,
             options.all_cpus,
             self._remote,

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from serving.front.desk import Desk
-from serving.front.model_control import Act, Gate
+from serving.front.model_control import Act
 from serving.front.shared_memory import Regions
+from serving.front_options import FrontOptions
 from serving.http.app import DataApp
 from serving.http.port import Port
 from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Lifecycle
 from serving.rpc.rpc_port import RpcPort
-from serving.telemetry.logs import AccessLog
 from serving.telemetry.metrics import Metrics
-from serving.telemetry.trail import Trail
+from serving.telemetry.observers import Watching
 
 
 class DataPorts:
@@ -25,41 +26,31 @@ class DataPorts:
 
     def __init__(
         self,
-        lifecycle: Lifecycle,
+        lifecycle: Lifecycle[Any],
         metrics: Metrics,
+        options: FrontOptions,
+        watching: Watching,
         *,
-        http: Any,
+        http: socket.socket | None,
         grpc: str,
         control: Act,
-        gate: Gate,
-        version: str,
-        max_body_nbytes: int,
-        default_timeout_s: float | None,
-        shutdown_timeout_s: float,
-        shared_memory: bool = False,
-        access: AccessLog | None = None,
-        trail: Trail | None = None,
         protocol: Callable[..., PredictProtocol] = PredictProtocol,
         protocol_options: Mapping[str, Any] | None = None,
     ) -> None:
         """http: a listening socket, or None where connections come by adopt(). grpc: a reserved address. protocol: of a
-        connection of the HTTP port. The rest: see DataApp."""
+        connection of the HTTP port. control: what clients may ask of the whole server."""
         self.desk = Desk()
-        shared = {
-            "version": version,
-            "max_body_nbytes": max_body_nbytes,
-            "default_timeout_s": default_timeout_s,
-            "desk": self.desk,
-            "control": control,
-            "gate": gate,
-            "regions": Regions() if shared_memory else None,
-            "access": access,
-            "trail": trail,
-        }
-        app = DataApp(lifecycle, metrics, **shared)
+        regions = Regions() if options.shared_memory == "on" else None
+        access, trail = watching.access, watching.trail
+        app = DataApp(
+            lifecycle, metrics, options, desk=self.desk, control=control, regions=regions, access=access, trail=trail
+        )
         connection = functools.partial(protocol, data_app=app, **(protocol_options or {}))
-        self.http = Port(app, http, shutdown_timeout_s, connection)
-        self._rpc = RpcPort(lifecycle, metrics, address=grpc, shutdown_timeout_s=shutdown_timeout_s, **shared)
+        self.http = Port(app, http, options.shutdown_timeout_s, connection)
+        self._rpc = RpcPort(
+            lifecycle, metrics, options, address=grpc, desk=self.desk, control=control, regions=regions,
+            access=access, trail=trail,
+        )  # fmt: skip
         self._stopping: list[asyncio.Task[None]] = []
 
     async def listen(self) -> None:

@@ -33,7 +33,7 @@ from processor.errors import BadInput, FreshetError
 from processor.overview import model_stats
 from serving.admin.api import create_admin
 from serving.data_ports import DataPorts
-from serving.front.model_control import Control, Gate
+from serving.front.model_control import Control
 from serving.http.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit, reserve
 from serving.lifecycle import Lifecycle
 from serving.loading.auto_import import Importer
@@ -137,26 +137,20 @@ class Server:
         self, data: socket.socket, open_processor: Callable[[ServeConfig], Processor], version: str
     ) -> None:
         """This process answers."""
-        config = self._config
+        config, options = self._config, self._config.front_options(version, processes=1)
         self._metrics = metrics = Metrics(self._lifecycle)
-        self._watching = watching = Watching(config.watching(), config.recording(1), 0)
+        self._watching = watching = Watching(options, 0)
         watching.count(metrics.own)
         self._front = ports = DataPorts(
             self._lifecycle,
-            self._metrics,
+            metrics,
+            options,
+            watching,
             http=data,
             grpc=self.grpc_address,
             control=Control(
                 self._lifecycle.processor, lambda: ports.desk.served.snapshot(), config.repository, config.groups
             ),
-            gate=Gate(config.model_control, config.admin_token),
-            version=version,
-            max_body_nbytes=config.max_body_bytes,
-            default_timeout_s=config.default_timeout_s,
-            shutdown_timeout_s=config.shutdown_timeout_s,
-            shared_memory=config.shared_memory == "on",
-            access=watching.access,
-            trail=watching.trail,
         )
 
         def open_watched() -> Processor:
@@ -175,19 +169,10 @@ class Server:
 
         config = self._config
         settings = WorkerSettings(
+            front=config.front_options(version, self._workers),
             session_options=config.session_options(self._workers, len(available())),
-            default_timeout_s=config.default_timeout_s,
-            max_body_nbytes=config.max_body_bytes,
-            shutdown_timeout_s=config.shutdown_timeout_s,
-            log_level=config.log_level,
-            version=version,
             remote=config.remote(),
-            recording=config.recording(self._workers),
-            watching=config.watching(),
-            log_format=config.log_format,
             grpc_address=self.grpc_address,
-            model_control=config.model_control,
-            admin_token=config.admin_token,
         )
         fleet = Fleet(self._workers, settings)
         self._front = door = Door(data, fleet)

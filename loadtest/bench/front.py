@@ -14,6 +14,7 @@ from typing import Any
 
 from loadtest.load.payload import Payload
 from processor.engine import Processor, ProcessorConfig
+from serving.front_options import FrontOptions
 from serving.http.app import DataApp
 from serving.http.port import Port, new_loop
 from serving.http.protocol import PredictProtocol
@@ -38,7 +39,7 @@ class Front:
         self.processor = Processor.initialize(ProcessorConfig(repository=str(repository), compute="inline"))
         lifecycle: Lifecycle[Processor] = Lifecycle()
         lifecycle.open(self.processor)
-        self.app = DataApp(lifecycle, Metrics(lifecycle))
+        self.app = DataApp(lifecycle, Metrics(lifecycle), FrontOptions())
         self._loop = new_loop()
         port = Port(self.app, None, 1.0, functools.partial(_Counting, data_app=self.app))
         port.config.load()

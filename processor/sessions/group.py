@@ -29,7 +29,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +39,7 @@ from processor.cores import run_on
 from processor.errors import BadInput, Expired, NotReady, Overloaded
 from processor.sessions.batcher import Batcher, Taken
 from processor.sessions.device import DeviceStages, StagedSession, slots_of
+from processor.sessions.options import MAX_SESSIONS, Compute, SessionOptions
 from processor.sessions.scatter import Part, Split
 from processor.sessions.session import Session
 from processor.sessions.work import Work, answer
@@ -50,27 +50,19 @@ from processor.watching.stats import SessionStats, total
 
 log = logging.getLogger("freshet.sessions")
 
-Policy = Literal["shared", "round-robin", "mod", "least-loaded"]
-Compute = Literal["threads", "inline"]
 Wake = Callable[[float], None]
-HOLDS = 1024
+HOLDS = MAX_SESSIONS
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOptions:
-    """A session group's options. sessions: with compute "inline" there is one. window_s: 0 for none. cpus: cores for
-    each session in turn; empty for any. threads: that one run of an executable may use. device_stages: threads that run
-    what sessions have filled (processor.sessions.device); 0: sessions run it themselves."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions(SessionOptions):
+    """What a group is made with. sessions: with compute "inline" there is one. cpus: cores for each session in turn;
+    empty for any."""
 
     sessions: int = 1
     max_batch_rows: int = 256
-    max_queue_rows: int = 65536
-    policy: Policy = "shared"
     compute: Compute = "threads"
-    window_s: float = 0.0
     cpus: tuple[frozenset[int], ...] = ()
-    threads: int = 1
-    device_stages: int = 0
 
     @property
     def runs(self) -> int:
@@ -87,7 +79,8 @@ class Queue:
     """A batcher and the sessions that take from it. Guarded by the group's lock."""
 
     def __init__(self, options: GroupOptions) -> None:
-        self.batcher: Batcher[Work] = Batcher(options.max_batch_rows, options.max_queue_rows, options.window_s)
+        window_s = options.batch_window_us / 1e6
+        self.batcher: Batcher[Work] = Batcher(options.max_batch_rows, options.max_queue_rows, window_s)
         self.sessions = 0
         self.idle: list[SessionThread] = []
         self.waking = 0

@@ -7,9 +7,9 @@ the group "default", which has the options of the process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,52 +17,14 @@ from numpy.typing import NDArray
 from processor.clock import Clock
 from processor.cores import available, numa_nodes, parse_cpusets, spread
 from processor.errors import BadInput, NotFound
-from processor.sessions.group import HOLDS, Compute, GroupOptions, Policy, SessionGroup
+from processor.options import check
+from processor.sessions.group import GroupOptions, SessionGroup
+from processor.sessions.options import MAX_SESSIONS, GroupConfig, SessionConfig, SessionOptions
 from processor.versions.replica import Replica
 from processor.watching.sketch import Sketch
 from processor.watching.stats import GroupStats, total
 
 DEFAULT, ANY = "default", "*"
-POLICIES = ("shared", "round-robin", "mod", "least-loaded")
-COMPUTES = ("threads", "inline")
-MAX_SESSIONS, MAX_THREADS, MAX_STAGES = HOLDS, 256, 64
-
-
-@dataclass(frozen=True, slots=True)
-class GroupConfig:
-    """A group as the user writes it: what is None is as for the process. sessions: 0 for one a core. cpus: cores such
-    as "0-1", or one set for each session in turn, such as "0-1;2-3"; "" for any."""
-
-    models: list[str] = field(default_factory=list)
-    sessions: int | None = None
-    threads_per_session: int | None = None
-    cpus: str | None = None
-    policy: Policy | None = None
-    batch_window_us: float | None = None
-    max_queue_rows: int | None = None
-    device_stages: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionConfig:
-    """The options of a process's sessions; groups may have their own. device_stages: see processor.sessions.device; 0:
-    none."""
-
-    sessions: int = 0
-    threads_per_session: int = 1
-    cpus: str = ""
-    policy: Policy = "shared"
-    batch_window_us: float = 0.0
-    max_queue_rows: int = 65536
-    compute: Compute = "threads"
-    device_stages: int = 0
-    groups: Mapping[str, GroupConfig] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
-        """From options as JSON or TOML holds them: every group an object of its own options."""
-        groups = {name: GroupConfig(**group) for name, group in options["groups"].items()}
-        return cls(**{**options, "groups": groups})
 
 
 def plan(
@@ -72,6 +34,7 @@ def plan(
 
     allowed: the process's cores. nodes: memory nodes, as cores.numa_nodes() gives them.
     """
+    check(config)
     groups = dict(config.groups)
     named: dict[str, str] = {}
     for name, group in groups.items():
@@ -107,45 +70,28 @@ def plan(
         if dedicated and not frozenset().union(*cpus):
             raise BadInput(f"groups.{name[:64]}: no core is left for it")
         cores = len(frozenset().union(*cpus)) if cpus else len(allowed)
-        sessions = _first(group.sessions, 0 if group.cpus else config.sessions)
+        own_options = _own_options(config, group)
+        check(own_options, "" if name == DEFAULT else f"groups.{name[:64]}.")
+        if own_options.device_stages and config.compute == "inline":
+            raise BadInput("compute: threads wanted with device_stages, got inline")
+        sessions = own_options.sessions or min(cores, MAX_SESSIONS)
         options = GroupOptions(
-            sessions=1 if config.compute == "inline" else sessions or cores,
-            threads=_first(group.threads_per_session, config.threads_per_session),
-            max_queue_rows=_first(group.max_queue_rows, config.max_queue_rows),
-            policy=_first(group.policy, config.policy),
-            window_s=_first(group.batch_window_us, config.batch_window_us) / 1e6,
+            **{**asdict(own_options), "sessions": 1 if config.compute == "inline" else sessions},
             compute=config.compute,
             cpus=cpus,
-            device_stages=_first(group.device_stages, config.device_stages),
         )
-        _check(name, options)
         models = [ANY] if name == DEFAULT else group.models or [name]
         plans[name] = (tuple(models), options)
     return plans
 
 
-def _first(mine: Any, others: Any) -> Any:
-    return others if mine is None else mine
-
-
-def _check(name: str, options: GroupOptions) -> None:
-    where = "" if name == DEFAULT else f"groups.{name[:64]}."
-    if not 1 <= options.sessions <= MAX_SESSIONS:
-        raise BadInput(f"{where}sessions: 0 to {MAX_SESSIONS} wanted, got {options.sessions}")
-    if not 1 <= options.threads <= MAX_THREADS:
-        raise BadInput(f"{where}threads_per_session: 1 to {MAX_THREADS} wanted, got {options.threads}")
-    if options.policy not in POLICIES:
-        raise BadInput(f"{where}policy: one of {', '.join(POLICIES)} wanted, got {str(options.policy)[:40]!r}")
-    if options.compute not in COMPUTES:
-        raise BadInput(f"{where}compute: one of {', '.join(COMPUTES)} wanted, got {str(options.compute)[:40]!r}")
-    if not 0 <= options.window_s <= 10:
-        raise BadInput(f"{where}batch_window_us: 0 to 10000000 wanted, got {options.window_s * 1e6:g}")
-    if not 0 <= options.device_stages <= MAX_STAGES:
-        raise BadInput(f"{where}device_stages: 0 to {MAX_STAGES} wanted, got {options.device_stages}")
-    if options.device_stages and options.compute == "inline":
-        raise BadInput(f"{where}compute: threads wanted with device_stages, got inline")
-    if options.max_queue_rows < 1:
-        raise BadInput(f"{where}max_queue_rows: 1 or more wanted, got {options.max_queue_rows}")
+def _own_options(config: SessionConfig, group: GroupConfig) -> SessionOptions:
+    """The options of a group: its own, else those of the process. A group with cores of its own has a session each."""
+    own = {f.name: value for f in fields(SessionOptions) if (value := getattr(group, f.name)) is not None}
+    others = {f.name: getattr(config, f.name) for f in fields(SessionOptions)}
+    if group.cpus:
+        others["sessions"] = 0
+    return SessionOptions(**{**others, **own})
 
 
 class Groups:
@@ -183,7 +129,7 @@ class Groups:
         return {
             "models": [*models, *([ANY] if group is self._any else [])],
             "sessions": len(group),
-            "threads_per_session": options.threads,
+            "threads_per_session": options.threads_per_session,
             "cpus": [sorted(cpus) for cpus in options.cpus],
             "policy": options.policy,
             "compute": options.compute,

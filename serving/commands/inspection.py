@@ -1,17 +1,41 @@
-"""What `freshet inspect` and `freshet delta list` print about a repository on disk."""
+"""`freshet inspect`, and what it and `freshet delta list` print about a repository on disk."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from processor.errors import FreshetError, NotFound
+from processor.errors import BadInput, FreshetError, NotFound
 from processor.package.delta import read_delta
 from processor.package.manifest import WHOLE, Executable, Input
 from processor.package.repository import Repository
+from serving.commands.importing import draw
+
+
+def inspect(
+    model: Annotated[str | None, typer.Argument(help="A model of the repository; all of them when left out.")] = None,
+    repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")] = "",
+    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+    verify: Annotated[bool, typer.Option(help="Also check size and checksum of every file.")] = False,
+    graph: Annotated[
+        Path | None, typer.Option(help="How this version's folder, SavedModel or .keras file is split.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --graph: an SVG file to draw the split into.")] = None,
+    signature: Annotated[str, typer.Option(help="With --graph: which signature of a SavedModel.")] = "serving_default",
+) -> None:
+    """Describes models of a repository from their manifests, without serving them; or with --graph how one is split."""
+    if graph is not None:
+        draw(graph, out, signature)
+        return
+    if not repository:
+        raise BadInput("repository: --repository wanted, or --graph")
+    describe_repository(repository, model, version, verify)
 
 
 def describe_repository(root: str, model: str | None, version: int | None, verify: bool) -> None:

@@ -29,7 +29,6 @@ from serving.telemetry.triton_statistics import Snapshot, document
 log = logging.getLogger("freshet.control")
 
 EXPLICIT = "explicit"
-MODES = ("none", EXPLICIT)
 MAX_MODELS = 1024
 MAX_LATEST = 999_999
 

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from processor.engine import PredictReply, PredictRequest
 from processor.errors import BadInput, FreshetError, NotFound, NotReady
 from processor.generation import Generation
-from serving.codecs.wire import MAX_BODY_NBYTES, Headers, deflate, dump_json, header_timeout_s, inflate, kind, load_json
+from serving.codecs.wire import Headers, deflate, dump_json, header_timeout_s, inflate, kind, load_json
 from serving.front import asking, catalog
 from serving.front.desk import Desk
 from serving.front.model_control import Act, Gate, nothing_to_control
 from serving.front.shared_memory import Regions
+from serving.front_options import FrontOptions
 from serving.http import openapi
 from serving.http.asgi import (
     JSON_TYPE,
@@ -81,28 +82,26 @@ class DataApp:
         self,
         lifecycle: Lifecycle,
         metrics: Metrics,
+        options: FrontOptions,
         *,
-        version: str = "",
-        max_body_nbytes: int = MAX_BODY_NBYTES,
-        default_timeout_s: float | None = None,
         desk: Desk | None = None,
         control: Act = nothing_to_control,
-        gate: Gate | None = None,
         regions: Regions | None = None,
         access: AccessLog | None = None,
         trail: Trail | None = None,
     ):
-        """default_timeout_s: how long a request may take that does not say so itself; None for any time. desk: the
-        event loop's, if another port has it too. control, gate: what clients may change. regions: shared memory, if it
-        is served. access, trail: where requests are logged and traced; None for nowhere."""
+        """desk: the event loop's, if another port has it too. control: what clients may ask of the whole server.
+        regions: shared memory, if it is served. access, trail: where requests are logged and traced; None for
+        nowhere."""
         self._lifecycle = lifecycle
         self.metrics = metrics
-        self._version = version
-        self.max_body_nbytes = max_body_nbytes
+        self._version = options.version
+        self.max_body_nbytes = options.max_body_bytes
         self.heads = Heads()
         self.desk = desk or Desk()
-        self._default_timeout_s = default_timeout_s
-        self._control, self._gate, self._regions = control, gate or Gate(), regions
+        self._default_timeout_s = options.default_timeout_s
+        self._control, self._regions = control, regions
+        self._gate = Gate(options.model_control, options.admin_token)
         self.access, self._trail = access, trail
         self._turn = 0
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {

@@ -21,6 +21,7 @@ from processor.errors import BadInput
 from serving.front.desk import Desk
 from serving.front.model_control import Act, Gate
 from serving.front.shared_memory import Regions
+from serving.front_options import FrontOptions
 from serving.lifecycle import Lifecycle
 from serving.rpc.handlers import Calls
 from serving.rpc.health import Health
@@ -44,34 +45,31 @@ class RpcPort:
         self,
         lifecycle: Lifecycle,
         metrics: Metrics,
+        options: FrontOptions,
         *,
         address: str,
         desk: Desk,
         control: Act,
-        gate: Gate,
         regions: Regions | None = None,
         access: AccessLog | None = None,
         trail: Trail | None = None,
-        version: str = "",
-        max_body_nbytes: int,
-        default_timeout_s: float | None = None,
-        shutdown_timeout_s: float = 30.0,
     ) -> None:
         """address: host:port, reserved. The rest: see DataApp."""
-        self._address, self._shutdown_timeout_s = address, shutdown_timeout_s
+        self._address, self._shutdown_timeout_s = address, options.shutdown_timeout_s
         self._options = [
             ("grpc.so_reuseport", 1),
-            ("grpc.max_receive_message_length", max_body_nbytes + MARGIN_NBYTES),
+            ("grpc.max_receive_message_length", options.max_body_bytes + MARGIN_NBYTES),
             ("grpc.max_send_message_length", -1),
             # Clients may ask now and then whether the connection is alive, also while nothing is in flight.
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
             ("grpc.keepalive_permit_without_calls", 1),
         ]
         calls_of = partial(Calls, lifecycle, metrics, access=access, trail=trail)
-        predictions = Predictions(lifecycle, metrics, desk, default_timeout_s)
+        predictions = Predictions(lifecycle, metrics, desk, options.default_timeout_s)
+        gate = Gate(options.model_control, options.admin_token)
         services = {
             **TensorFlowServing(lifecycle, calls_of, predictions, control, gate).services,
-            **Inference(lifecycle, calls_of, predictions, control, gate, regions, version).services,
+            **Inference(lifecycle, calls_of, predictions, control, gate, regions, options.version).services,
         }
         services |= Health(lifecycle, calls_of, services).services
         services |= Reflection(calls_of, services).services

@@ -13,8 +13,6 @@ from typing import Any
 
 import orjson
 
-FORMATS = ("text", "json")
-
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message; process, exception and fields where there are any."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from processor.errors import BadInput
 from processor.sessions.predictor import Predictor
+from serving.front_options import FrontOptions
 from serving.telemetry.logs import AccessLog
 from serving.telemetry.metrics import Counts
 from serving.telemetry.otel import OtlpExporter
@@ -14,15 +14,13 @@ from serving.telemetry.trail import Trail
 
 
 class Watching:
-    """Of one process. access, trail: None where they are off."""
+    """What watches one process. access, trail: None where they are off."""
 
-    def __init__(self, settings: Mapping[str, Any], recording: Mapping[str, Any] | None, slot: int) -> None:
-        """settings: ServeConfig.watching(). recording: ServeConfig.recording(). slot: this process's number. Raises
-        BadInput."""
-        share = settings["access_log_share"]
-        self.access = AccessLog(share) if share else None
-        self.trail = _trail(settings["trace_endpoint"], settings["trace_share"], slot)
-        self._recording, self._name = recording, f"w{slot}"
+    def __init__(self, options: FrontOptions, slot: int) -> None:
+        """slot: this process's number. Raises BadInput."""
+        self.access = AccessLog(options.access_log_share) if options.access_log_share else None
+        self.trail = _trail(options.trace_endpoint, options.trace_share, slot)
+        self._options, self._name = options, f"w{slot}"
         self._closers: list[Callable[[], None]] = []
 
     def count(self, counts: Counts) -> None:
@@ -32,13 +30,14 @@ class Watching:
 
     def record(self, predictor: Predictor, counts: Counts) -> None:
         """Has the requests of a predictor recorded, if that is wanted. Raises BadInput."""
-        if self._recording is None:
+        if not self._options.record:
             return
         try:
             from serving.telemetry.recorder import Recorder
         except ImportError:
             raise BadInput("record: needs pyarrow: pip install 'freshet[record]'") from None
-        recorder = Recorder(**self._recording, name=self._name)
+        options = self._options
+        recorder = Recorder(options.record, options.record_share, options.record_max_bytes, self._name)
         counts.source(recorder.counters)
         self._closers.append(recorder.close)
         predictor.tap(recorder)

@@ -168,7 +168,7 @@ class Receiver:
             package,
             control,
             message["process"],
-            options.threads,
+            options.threads_per_session,
             clock,
             options.all_cpus,
             remote,

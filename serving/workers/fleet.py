@@ -34,7 +34,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,6 +42,7 @@ import numpy as np
 from processor.errors import FreshetError, NotReady
 from processor.memory import reserve, share
 from processor.tables.remote.settings import RemoteConfig
+from serving.front_options import FrontOptions
 from serving.workers.channel import Channel, Gone, Message, refusal
 from serving.workers.parcel import Parcel
 
@@ -70,24 +71,15 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker is started with. session_options, recording, watching: see ServeConfig. grpc_address: reserved for
-    all of them."""
+    """What a worker is started with. session_options: see ServeConfig. grpc_address: reserved for all of them."""
 
+    front: FrontOptions
     session_options: dict[str, Any]
-    default_timeout_s: float | None
-    max_body_nbytes: int
-    shutdown_timeout_s: float
-    log_level: str
-    version: str
-    remote: RemoteConfig | None = None
-    recording: dict[str, Any] | None = None
-    watching: dict[str, Any] = field(default_factory=dict)
-    log_format: str = "text"
-    grpc_address: str = "127.0.0.1:0"
-    model_control: str = "none"
-    admin_token: str = field(default="", repr=False)
+    remote: RemoteConfig | None
+    grpc_address: str
 
     def message(self) -> Message:
+        """As Worker reads it."""
         return asdict(self)
 
 
@@ -328,7 +320,7 @@ class Fleet:
 
     def join(self) -> None:
         """Returns once every process has ended, by itself or, when it takes too long, killed."""
-        give_up_s = time.monotonic() + self.settings.shutdown_timeout_s + END_MARGIN_S
+        give_up_s = time.monotonic() + self.settings.front.shutdown_timeout_s + END_MARGIN_S
         for slot in self._slots:
             worker = slot.worker
             if worker is not None:
@@ -394,7 +386,7 @@ class Fleet:
             log.exception("worker %d cannot serve", slot.number)
         finally:
             if self._ending.is_set() and not late:
-                worker.wait(self.settings.shutdown_timeout_s + END_MARGIN_S)
+                worker.wait(self.settings.front.shutdown_timeout_s + END_MARGIN_S)
             self.bury(worker)
 
     def _last_rites(self, worker: WorkerProcess) -> None:

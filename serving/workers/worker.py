@@ -31,7 +31,8 @@ from typing import Any
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
 from processor.sessions.group import GroupOptions
-from processor.sessions.placement import Groups, SessionConfig
+from processor.sessions.options import SessionConfig
+from processor.sessions.placement import Groups
 from processor.sessions.predictor import Predictor
 from processor.tables.remote.reader import RemoteTables
 from processor.tables.remote.settings import RemoteConfig
@@ -39,7 +40,7 @@ from processor.versions.replica import Replica
 from processor.versions.routes import Routes, VersionStatus, find
 from processor.versions.traffic import Traffic
 from serving.data_ports import DataPorts
-from serving.front.model_control import Gate
+from serving.front_options import FrontOptions
 from serving.http.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
 from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Lifecycle
@@ -123,33 +124,29 @@ class CountedProtocol(PredictProtocol):
 
 
 class Worker:
-    """The process. settings: see fleet.WorkerProcess."""
+    """The process. settings: of fleet.WorkerSettings and fleet.Fleet."""
 
     def __init__(self, channel: Channel, settings: Message, unpacker: Unpacker) -> None:
         self._channel, self._slot = channel, int(settings["slot"])
+        options = FrontOptions(**settings["front"])
         self._ended_connections = unpacker.unpack(settings["ended_connections"])
         self._clock = SystemClock()
         self._predictor = WorkerPredictor(
             Groups(SessionConfig.of(settings["session_options"]), self._clock), self._clock
         )
-        self._lifecycle: Lifecycle = Lifecycle()
+        self._lifecycle: Lifecycle[WorkerPredictor] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
-        self._watching = Watching(settings["watching"], settings["recording"], self._slot)
+        self._watching = Watching(options, self._slot)
         self._watching.count(self._metrics)
         self._watching.record(self._predictor, self._metrics)
         self._ports = DataPorts(
             self._lifecycle,
             self._metrics,
+            options,
+            self._watching,
             http=None,
             grpc=settings["grpc_address"],
             control=self._control,
-            gate=Gate(settings["model_control"], settings["admin_token"]),
-            version=settings["version"],
-            max_body_nbytes=settings["max_body_nbytes"],
-            default_timeout_s=settings["default_timeout_s"],
-            shutdown_timeout_s=settings["shutdown_timeout_s"],
-            access=self._watching.access,
-            trail=self._watching.trail,
             protocol=CountedProtocol,
             protocol_options={"ended": self._connection_ended},
         )
@@ -341,7 +338,7 @@ def main(fd: int) -> int:
         return 1
     assert received is not None, "a blocking receive brings a message"
     settings, fds = received
-    log_to_stderr(settings["log_level"], settings["log_format"], f"worker-{settings['slot']}")
+    log_to_stderr(settings["front"]["log_level"], settings["front"]["log_format"], f"worker-{settings['slot']}")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_descriptor_limit()
     with Unpacker(fds) as unpacker:

@@ -125,7 +125,7 @@ class Answers:
 
 @contextmanager
 def group(sessions=1, max_batch_rows=8, max_queue_rows=100, clock=None, **options):
-    options = GroupOptions(sessions, max_batch_rows, max_queue_rows, **options)
+    options = GroupOptions(sessions=sessions, max_batch_rows=max_batch_rows, max_queue_rows=max_queue_rows, **options)
     made = SessionGroup(options, clock or SystemClock())
     try:
         yield made
@@ -447,7 +447,7 @@ def test_inline_what_was_queued_before_there_was_an_owner_is_asked_for():
 
 def test_inline_a_window_has_the_owner_come_back_when_it_ends():
     clock, replica, answers, asked = FakeClock(), FakeReplica({1: 1e-6, 4: 2e-6}), Answers(), []
-    with group(compute="inline", window_s=0.5, clock=clock) as sessions:
+    with group(compute="inline", batch_window_us=5e5, clock=clock) as sessions:
         sessions.attach(asked.append)
         sessions.enqueue(answers.work(replica, 0, [1]))
         sessions.run_once()
@@ -472,7 +472,7 @@ def test_inline_an_owner_whose_loop_has_closed_leaves_the_work_to_whoever_waits(
 
 def test_inline_closing_answers_what_is_queued():
     replica, answers = FakeReplica(), Answers()
-    with group(compute="inline", window_s=100.0) as sessions:
+    with group(compute="inline", batch_window_us=1e8) as sessions:
         for number in range(3):
             sessions.enqueue(answers.work(replica, number, [number] * 5))
         sessions.close()

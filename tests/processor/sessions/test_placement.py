@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from processor.errors import BadInput
-from processor.sessions.placement import GroupConfig, SessionConfig, plan
+from processor.sessions.options import GroupConfig, SessionConfig
+from processor.sessions.placement import plan
 
 CORES = frozenset(range(4))
 
@@ -17,7 +18,7 @@ def planned(allowed=CORES, nodes=(), **options):
 def test_without_groups_one_has_every_model_and_a_session_a_core():
     ((name, (models, options)),) = planned().items()
     assert (name, models) == ("default", ("*",))
-    assert (options.sessions, options.cpus, options.threads, options.window_s) == (4, (), 1, 0.0)
+    assert (options.sessions, options.cpus, options.threads_per_session, options.batch_window_us) == (4, (), 1, 0.0)
 
 
 def test_a_group_keeps_its_cores_and_every_other_group_is_kept_off_them():
@@ -47,9 +48,15 @@ def test_groups_have_their_own_options_and_else_those_of_the_process():
         groups={"a": own, "b": GroupConfig(["b"])},
     )  # fmt: skip
     a, b = plans["a"][1], plans["b"][1]
-    assert (a.sessions, a.threads, a.policy, a.window_s, a.max_queue_rows) == (2, 3, "mod", 0.0005, 7)
+    assert (a.sessions, a.threads_per_session, a.policy, a.batch_window_us, a.max_queue_rows) == (2, 3, "mod", 500.0, 7)
     assert (a.device_stages, b.device_stages) == (3, 0)
-    assert (b.sessions, b.threads, b.policy, b.window_s, b.max_queue_rows) == (1, 2, "least-loaded", 0.0001, 9)
+    assert (b.sessions, b.threads_per_session, b.policy, b.batch_window_us, b.max_queue_rows) == (
+        1,
+        2,
+        "least-loaded",
+        100.0,
+        9,
+    )
 
 
 def test_sessions_of_a_process_take_their_cpusets_in_turn_less_what_is_dedicated():
@@ -81,23 +88,18 @@ def test_inline_there_is_one_session():
         ({"groups": {"a": GroupConfig(cpus="x")}}, "groups.a.cpus: cores such as"),
         ({"groups": {"default": GroupConfig(["ctr"])}}, "no models wanted"),
         ({"compute": "inline", "groups": {"a": GroupConfig()}}, "compute: with groups threads wanted, got inline"),
-        ({"sessions": -1}, "sessions: 0 to 1024 wanted, got -1"),
-        ({"sessions": 1025}, "sessions: 0 to 1024 wanted, got 1025"),
+        ({"sessions": -1}, "sessions: 0 .one per core. to 1024 wanted, got -1"),
+        ({"sessions": 1025}, "sessions: 0 .one per core. to 1024 wanted, got 1025"),
         ({"threads_per_session": 0}, "threads_per_session: 1 to 256 wanted, got 0"),
-        ({"device_stages": 65}, "device_stages: 0 to 64 wanted, got 65"),
+        ({"device_stages": 65}, "device_stages: 0 .none. to 64 wanted, got 65"),
         ({"compute": "inline", "device_stages": 1}, "compute: threads wanted with device_stages, got inline"),
         ({"policy": "fastest"}, "policy: one of shared, round-robin, mod, least-loaded wanted, got 'fastest'"),
         ({"compute": "gpu"}, "compute: one of threads, inline wanted, got 'gpu'"),
         ({"batch_window_us": -1.0}, "batch_window_us: 0 to 10000000 wanted"),
-        ({"max_queue_rows": 0}, "max_queue_rows: 1 or more wanted, got 0"),
-        ({"groups": {"a": GroupConfig(sessions=2000)}}, "groups.a.sessions: 0 to 1024 wanted, got 2000"),
+        ({"max_queue_rows": 0}, "max_queue_rows: 1 to 2147483648 wanted, got 0"),
+        ({"groups": {"a": GroupConfig(sessions=2000)}}, "groups.a.sessions: 0 .one per core. to 1024 wanted, got 2000"),
     ],
 )
 def test_what_contradicts_itself_is_refused(options, message):
     with pytest.raises(BadInput, match=message):
         planned(**options)
-
-
-def test_a_process_takes_its_options_from_json():
-    options = {"sessions": 2, "groups": {"a": {"models": ["m"], "cpus": "0"}}}
-    assert SessionConfig.of(options) == SessionConfig(sessions=2, groups={"a": GroupConfig(["m"], cpus="0")})

@@ -10,6 +10,7 @@ import pytest
 from processor.errors import BadInput, Expired, Overloaded, TooLarge
 from serving.front import catalog
 from serving.front.wakeups import Wakeups
+from serving.front_options import FrontOptions
 from serving.http.app import DataApp
 from serving.lifecycle import Lifecycle
 from serving.request_headers import request_id_of
@@ -28,12 +29,13 @@ INFER = {
 }
 
 
-def serve(processor=None, **options):
+def serve(processor=None, access=None, trail=None, **options):
     lifecycle = Lifecycle()
     processor = processor or FakeProcessor()
     lifecycle.open(processor)
     metrics = Metrics(lifecycle)
-    return DataApp(lifecycle, metrics, version="9", **options), processor, lifecycle, metrics
+    app = DataApp(lifecycle, metrics, FrontOptions(version="9", **options), access=access, trail=trail)
+    return app, processor, lifecycle, metrics
 
 
 def test_a_prediction_names_its_generation():
@@ -120,7 +122,7 @@ def test_the_server_describes_itself():
 
 def test_ready_is_503_while_loading_and_while_draining_but_live_is_200():
     lifecycle = Lifecycle()
-    app = DataApp(lifecycle, Metrics(lifecycle))
+    app = DataApp(lifecycle, Metrics(lifecycle), FrontOptions())
     for path in ("/v2/health/ready", "/v2/models/ctr/ready", "/v1/models/ctr"):
         assert send(app, "GET", path).status == 503
     loading = send(app, "POST", "/v1/models/ctr:predict", BODY)
@@ -188,7 +190,7 @@ def test_bodies_may_be_compressed_and_may_come_in_pieces():
 
 
 def test_a_body_that_is_too_large_is_refused_before_all_of_it_is_read():
-    app, _, _, _ = serve(max_body_nbytes=100)
+    app, _, _, _ = serve(max_body_bytes=100)
     declared = send(app, "POST", "/v1/models/ctr:predict", [b"x" * 10] * 2, {"content-length": "101"})
     assert (declared.status, declared.headers["connection"]) == (413, "close")
     assert send(app, "POST", "/v1/models/ctr:predict", [b"x" * 60] * 9).status == 413
@@ -303,7 +305,7 @@ def test_an_overload_is_refused_before_the_body_is_read():
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/models/ctr:predict", ROW), ("/v2/models/ctr/infer", INFER)])
 def test_a_request_without_a_deadline_gets_the_servers_own_and_one_that_has_it_keeps_it(path, body):
-    app, processor, _, _ = serve(default_timeout_s=0.25)
+    app, processor, _, _ = serve(default_timeout_ms=250.0)
     for headers in ({}, {"x-request-timeout-ms": "40"}):
         assert send(app, "POST", path, json.dumps(body).encode(), headers).status == 200
     assert [r.timeout_s for r in processor.requests] == [0.25, 0.04]

@@ -13,7 +13,8 @@ import pytest
 from processor.errors import BadInput, Expired, Overloaded
 from serving.codecs.messages import message
 from serving.front.desk import Desk
-from serving.front.model_control import Gate, nothing_to_control
+from serving.front.model_control import nothing_to_control
+from serving.front_options import FrontOptions
 from serving.http.port import reserve
 from serving.lifecycle import Lifecycle
 from serving.rpc.rpc_port import RpcPort
@@ -28,15 +29,15 @@ WAIT_S = 30
 class Live:
     """A port on an event loop in a thread of its own."""
 
-    def __init__(self, processor=None, *, opened=True, **options):
+    def __init__(self, processor=None, *, opened=True, access=None, trail=None, **options):
         self.processor, self.lifecycle = processor or FakeProcessor(), Lifecycle()
         if opened:
             self.lifecycle.open(self.processor)
         self.metrics = Metrics(self.lifecycle)
         self.reserved, self.address = reserve("127.0.0.1", 0)
         self.port = RpcPort(
-            self.lifecycle, self.metrics, address=self.address, desk=Desk(), control=nothing_to_control, gate=Gate(),
-            **{"max_body_nbytes": 1 << 20, "version": "9", **options},
+            self.lifecycle, self.metrics, FrontOptions(**{"max_body_bytes": 1 << 20, "version": "9", **options}),
+            address=self.address, desk=Desk(), control=nothing_to_control, access=access, trail=trail,
         )  # fmt: skip
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
@@ -116,7 +117,7 @@ def test_a_prediction_names_what_answered_it():
 
 
 def test_a_deadline_of_the_call_and_one_of_the_request_become_the_shorter():
-    with Live(default_timeout_s=20.0) as live:
+    with Live(default_timeout_ms=20_000.0) as live:
         made = request()
         live.infer(made, timeout=10.0)
         live.infer(made)
@@ -164,7 +165,7 @@ def test_bytes_that_are_no_message_are_a_wrong_request():
 
 
 def test_a_message_beyond_the_limit_is_refused_by_its_length():
-    with Live(max_body_nbytes=1000) as live:
+    with Live(max_body_bytes=1000) as live:
         error = refused(live.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer"), bytes(100_000))
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 

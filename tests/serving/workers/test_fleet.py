@@ -7,13 +7,14 @@ import threading
 import pytest
 
 from processor.errors import Conflict, FreshetError, NotReady
+from serving.front_options import FrontOptions
 from serving.workers import fleet as fleet_module
 from serving.workers.channel import Gone, refusal
 from serving.workers.door import Door
 from serving.workers.fleet import Fleet, WorkerSettings
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 
-SETTINGS = WorkerSettings(1, "threads", 100, 100, 1.0, "info", "9")
+SETTINGS = WorkerSettings(FrontOptions(shutdown_timeout_s=1.0, version="9"), {}, None, "127.0.0.1:0")
 WAIT_S = 30
 
 

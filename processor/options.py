@@ -1,0 +1,101 @@
+"""Options: what a field of a dataclass says of itself, so that it is said once.
+
+    sessions: int = field(default=0, metadata=option("Sessions a process", between(0, 1024, "one per core")))
+
+Checks of one value, the command line and the documentation are derived from that; a check across options stays with
+their dataclass. An option that repr() does not show is shown by no message either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from processor.errors import BadInput
+
+SHOWN_CHARS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values that an option may have, in words and as a test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of an option but for its name, type and default. values: None for any. unit: of a number, "" where
+    the help names what is counted. heading: of the options that it stands with. empty: what an empty default means."""
+
+    help: str
+    values: Values | None = None
+    unit: str = ""
+    heading: str = ""
+    empty: str = "none"
+
+    @property
+    def facts(self) -> str:
+        """Unit and values as a sentence; "" where there is nothing to say."""
+        facts = ", ".join(filter(None, (self.unit, self.values.words if self.values is not None else "")))
+        return f"{facts[0].upper()}{facts[1:]}." if facts else ""
+
+
+def option(
+    help: str, values: Values | None = None, *, unit: str = "", heading: str = "", empty: str = "none"
+) -> Mapping[str, Option]:
+    """The metadata of a field that is an option; see Option."""
+    return {"option": Option(help, values, unit, heading, empty)}
+
+
+def between(least: float, most: float, zero: str = "") -> Values:
+    """From `least` to `most`, both included. zero: what 0 means."""
+    meaning = f" ({zero})" if zero else ""
+    return Values(f"{least}{meaning} to {most}", lambda value: least <= value <= most)
+
+
+def above(bound: float, most: float) -> Values:
+    """Above `bound`, up to `most`."""
+    return Values(f"above {bound}, to {most}", lambda value: bound < value <= most)
+
+
+def one_of(*names: str) -> Values:
+    """One of these names."""
+    return Values(f"one of {', '.join(names)}", lambda value: value in names)
+
+
+def options_of(config: Any) -> Iterator[tuple[dataclasses.Field[Any], Option]]:
+    """The options among the fields of a dataclass, or of an instance of one."""
+    for field in dataclasses.fields(config):
+        if "option" in field.metadata:
+            yield field, field.metadata["option"]
+
+
+def default_of(field: dataclasses.Field[Any]) -> str:
+    """The default of an option, in words; "" for an option that has to be given."""
+    if field.default is MISSING and field.default_factory is MISSING:
+        return ""
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    if default in ("", []):
+        empty: str = field.metadata["option"].empty
+        return empty
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def check(config: Any, where: str = "") -> None:
+    """Raises BadInput for the first option of a dataclass's instance that may not have its value. where: what stands
+    before the option's name in the message."""
+    for field, option in options_of(config):
+        value, values = getattr(config, field.name), option.values
+        if values is not None and not values.holds(value):
+            got = f", got {_shown(value)}" if field.repr else ""
+            raise BadInput(f"{where}{field.name}: {values.words} wanted{got}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(value[:SHOWN_CHARS]) if value else "nothing"
+    return f"{value:g}" if isinstance(value, float) else str(value)[:SHOWN_CHARS]

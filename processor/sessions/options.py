@@ -1,0 +1,89 @@
+"""The options of sessions, as users write them: for a process, and for its groups. Light to import: the command line
+reads its options here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, get_args
+
+from processor.options import between, one_of, option
+
+Policy = Literal["shared", "round-robin", "mod", "least-loaded"]
+Compute = Literal["threads", "inline"]
+COMPUTES: tuple[str, ...] = get_args(Compute)
+MAX_SESSIONS = 1024
+COMPUTING = "Computing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """What the sessions of a process have unless their group has its own."""
+
+    sessions: int = field(
+        default=0,
+        metadata=option(
+            "Sessions of a process; 0 with several workers is one each",
+            between(0, MAX_SESSIONS, "one per core"),
+            heading=COMPUTING,
+        ),
+    )
+    threads_per_session: int = field(
+        default=1,
+        metadata=option("Threads that one run of an executable may use", between(1, 256), heading=COMPUTING),
+    )
+    device_stages: int = field(
+        default=0,
+        metadata=option(
+            "Threads that run what sessions have filled, in large batches; for GPUs",
+            between(0, 64, "none"),
+            heading=COMPUTING,
+        ),
+    )
+    policy: Policy = field(
+        default="shared",
+        metadata=option("Which session gets a request", one_of(*get_args(Policy)), heading=COMPUTING),
+    )
+    batch_window_us: float = field(
+        default=0.0,
+        metadata=option(
+            "How long a batch may wait to grow; with 0 an idle session takes all",
+            between(0, 10_000_000),
+            unit="microseconds",
+            heading=COMPUTING,
+        ),
+    )
+    max_queue_rows: int = field(
+        default=65536,
+        metadata=option("Candidate rows that may wait before shedding", between(1, 1 << 31), heading=COMPUTING),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """A group as the user writes it: what is None is as for the process. sessions: 0 for one a core. cpus: cores such
+    as "0-1", or one set for each session in turn, such as "0-1;2-3"; "" for any."""
+
+    models: list[str] = field(default_factory=list)
+    sessions: int | None = None
+    threads_per_session: int | None = None
+    cpus: str | None = None
+    policy: Policy | None = None
+    batch_window_us: float | None = None
+    max_queue_rows: int | None = None
+    device_stages: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionConfig(SessionOptions):
+    """The options of a process's sessions; groups may have their own. cpus: see GroupConfig."""
+
+    cpus: str = ""
+    compute: Compute = field(default="threads", metadata=option("Where sessions compute", one_of(*COMPUTES)))
+    groups: Mapping[str, GroupConfig] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """From options as JSON or TOML holds them: every group an object of its own options."""
+        groups = {name: GroupConfig(**group) for name, group in options["groups"].items()}
+        return cls(**{**options, "groups": groups})

@@ -1,0 +1,75 @@
+"""`freshet delta`: what lies in a repository, and what a running server does with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+delta_app = typer.Typer(help="List, apply and roll back deltas.", no_args_is_help=True)
+
+AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
+TokenOption = Annotated[
+    str,
+    typer.Option("--admin-token", envvar="FRESHET_ADMIN_TOKEN", help="Bearer token; better set in the environment."),
+]
+DEFAULT_ADMIN = "http://127.0.0.1:8502"
+
+
+@delta_app.command("list")
+def delta_list(
+    repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
+    model: Annotated[str, typer.Argument(help="A model of the repository.")],
+    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+) -> None:
+    """Lists the deltas that lie in a repository, each verified, with what it changes."""
+    from serving.commands.inspection import describe_deltas
+
+    describe_deltas(repository, model, version)
+
+
+@delta_app.command("apply")
+def delta_apply(
+    model: Annotated[str, typer.Argument(help="The model.")],
+    file: Annotated[
+        str, typer.Argument(help="The delta file; with --on-server, its path inside the server's repository.")
+    ],
+    on_server: Annotated[
+        bool, typer.Option("--on-server", help="The file is in the server's repository already.")
+    ] = False,
+    admin: AdminOption = DEFAULT_ADMIN,
+    admin_token: TokenOption = "",
+) -> None:
+    """Applies one delta on a running server and waits until it is served."""
+    from processor.errors import BadInput
+    from serving.commands.admin_client import Admin, quoted
+
+    route, server = f"/admin/models/{quoted(model)}/deltas", Admin(admin, admin_token)
+    if on_server:
+        applied = server.send_json("POST", route, {"path": file})
+    else:
+        try:
+            data = Path(file).read_bytes()
+        except OSError as error:
+            raise BadInput(f"{file}: {error.strerror}") from None
+        applied = server.upload(route, data)
+    print(
+        f"{applied['model']} {applied['generation']}: {applied['rows']} rows, {applied['removed']} removed, "
+        f"{applied['apply_ms']:.1f} ms"
+    )
+
+
+@delta_app.command("rollback")
+def delta_rollback(
+    model: Annotated[str, typer.Argument(help="The model.")],
+    generation: Annotated[str, typer.Argument(help="The generation to go back to, such as 3.16.")],
+    admin: AdminOption = DEFAULT_ADMIN,
+    admin_token: TokenOption = "",
+) -> None:
+    """Goes back to an earlier generation on a running server."""
+    from serving.commands.admin_client import Admin, quoted
+
+    route = f"/admin/models/{quoted(model)}/rollback"
+    reached: dict[str, Any] = Admin(admin, admin_token).send_json("POST", route, {"generation": generation})
+    print(f"{reached['model']} {reached['generation']}")

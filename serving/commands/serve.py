@@ -1,0 +1,60 @@
+"""`freshet serve`: its command line is read off the fields of ServeConfig."""
+
+from __future__ import annotations
+
+import os
+from inspect import Parameter, Signature
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from processor.options import default_of
+from serving.serve_config import KINDS, OPTIONS, load_config, split_names
+from serving.telemetry.logs import log_to_stderr
+
+ConfigOption = Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")]
+
+
+def serve(config: str | None, **options: Any) -> None:
+    """Serves a model repository until SIGTERM.
+
+    Every option is also an environment variable (FRESHET_HTTP_PORT) and a key of the --config file
+    (http_port).
+    """
+    lists = {key: split_names(options[key]) for key, kind in KINDS.items() if kind is list and options[key] is not None}
+    settings = load_config({**options, **lists}, os.environ, config)
+    log_to_stderr(settings.log_level, settings.log_format)
+    from serving.server import Server
+
+    raise typer.Exit(Server(settings, version=package_version()).run())
+
+
+def package_version() -> str:
+    """The installed version of Freshet, or "0" when it runs from a bare checkout."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("freshet")
+    except PackageNotFoundError:
+        return "0"
+
+
+def _signature() -> Signature:
+    """What typer makes the command line of. An option that is not given is None: it may be given elsewhere."""
+    parameters = []
+    for field, option in OPTIONS:
+        default, kind = default_of(field), str if KINDS[field.name] is list else KINDS[field.name]
+        shown = typer.Option(
+            help=escape(" ".join(filter(None, (f"{option.help}.", option.facts, default and f"[{default}]")))),
+            rich_help_panel=option.heading,
+        )
+        parameters.append(
+            Parameter(field.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, shown])
+        )
+    parameters.append(Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption))
+    return Signature(parameters)
+
+
+# Python reads this attribute of any callable; the types of the standard library do not know it.
+serve.__signature__ = _signature()  # type: ignore[attr-defined]

@@ -1,0 +1,102 @@
+"""The options of the data ports of a process: what reads requests, refuses them, and tells of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from processor.options import Values, above, between, one_of, option
+
+PORTS, REQUESTS, LIFE, WATCHING = "Ports", "Requests", "Start and end", "Watching"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+SHARE = between(0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontOptions:
+    """Passed whole to whatever is of the data ports, and, as JSON, to worker processes. version: Freshet's own."""
+
+    version: str = ""
+    max_body_bytes: int = field(
+        default=64 << 20,
+        metadata=option(
+            "Largest request body, also when inflated", between(1, 1 << 32), unit="bytes", heading=REQUESTS
+        ),
+    )
+    default_timeout_ms: float = field(
+        default=0.0,
+        metadata=option(
+            "Deadline of requests that bring none",
+            between(0, 3_600_000, "none"),
+            unit="milliseconds",
+            heading=REQUESTS,
+        ),
+    )
+    shutdown_timeout_s: float = field(
+        default=30.0,
+        metadata=option("How long requests in flight get to finish", above(0, 3600), unit="seconds", heading=LIFE),
+    )
+    model_control: str = field(
+        default="none",
+        metadata=option(
+            "Whether clients of the data ports may load and unload models", one_of("none", "explicit"), heading=REQUESTS
+        ),
+    )
+    shared_memory: str = field(
+        default="off",
+        metadata=option(
+            "Whether clients may send tensors in system shared memory; with one worker only",
+            one_of("off", "on"),
+            heading=REQUESTS,
+        ),
+    )
+    admin_token: str = field(
+        default="",
+        repr=False,
+        metadata=option(
+            "Bearer token of the admin port; better set as FRESHET_ADMIN_TOKEN",
+            Values("printable ASCII without spaces", lambda t: t.isascii() and t.isprintable() and " " not in t),
+            heading=PORTS,
+        ),
+    )
+    log_level: str = field(
+        default="info", metadata=option("What is logged, on standard error", one_of(*LOG_LEVELS), heading=WATCHING)
+    )
+    log_format: str = field(
+        default="text",
+        metadata=option("How it is logged: json is one object a line", one_of("text", "json"), heading=WATCHING),
+    )
+    access_log_share: float = field(
+        default=0.0, metadata=option("Share of the requests to log, one line each", SHARE, heading=WATCHING)
+    )
+    trace_endpoint: str = field(
+        default="",
+        metadata=option(
+            "OpenTelemetry collector, by OTLP over HTTP, such as http://host:4318",
+            Values("an http:// or https:// address", lambda url: not url or url.startswith(("http://", "https://"))),
+            heading=WATCHING,
+        ),
+    )
+    trace_share: float = field(
+        default=0.01,
+        metadata=option("Share of the requests to trace that bring no traceparent", SHARE, heading=WATCHING),
+    )
+    record: str = field(
+        default="", metadata=option("Folder for a sample of the requests, as Parquet", heading=WATCHING)
+    )
+    record_share: float = field(
+        default=0.01, metadata=option("Share of the requests to record", above(0, 1), heading=WATCHING)
+    )
+    record_max_bytes: int = field(
+        default=1 << 30,
+        metadata=option(
+            "Disk for recorded requests; the oldest go first",
+            between(1 << 20, 1 << 50),
+            unit="bytes",
+            heading=WATCHING,
+        ),
+    )
+
+    @property
+    def default_timeout_s(self) -> float | None:
+        """How long a request may take that does not say so itself; None for any time."""
+        return self.default_timeout_ms / 1e3 or None

@@ -1,0 +1,16 @@
+from dataclasses import fields
+from typing import get_type_hints
+
+from processor.sessions.options import GroupConfig, SessionConfig, SessionOptions
+
+
+def test_a_process_takes_its_options_from_json():
+    options = {"sessions": 2, "groups": {"a": {"models": ["m"], "cpus": "0"}}}
+    assert SessionConfig.of(options) == SessionConfig(sessions=2, groups={"a": GroupConfig(["m"], cpus="0")})
+
+
+def test_a_group_may_have_every_option_of_sessions_for_its_own():
+    hints, own = get_type_hints(SessionOptions), get_type_hints(GroupConfig)
+    for option in fields(SessionOptions):
+        assert own[option.name] == hints[option.name] | None
+        assert getattr(GroupConfig(), option.name) is None

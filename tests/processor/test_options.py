@@ -1,0 +1,51 @@
+from dataclasses import dataclass, field
+
+import pytest
+
+from processor.errors import BadInput
+from processor.options import above, between, check, default_of, one_of, option, options_of
+
+
+@dataclass
+class Some:
+    name: str = field(metadata=option("Whose", one_of("a", "b")))
+    count: int = field(default=0, metadata=option("How many", between(0, 9, "any")))
+    share: float = field(default=0.5, metadata=option("What part", above(0, 1)))
+    wait_s: float = field(default=0.0, metadata=option("How long", between(0, 60), unit="seconds"))
+    token: str = field(default="", repr=False, metadata=option("Secret", one_of("", "x")))
+    tags: list[str] = field(default_factory=list, metadata=option("Words", empty="all"))
+    other: int = 1
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": "c"}, "x.name: one of a, b wanted, got 'c'"),
+        ({"name": ""}, "x.name: one of a, b wanted, got nothing"),
+        ({"count": 10}, "x.count: 0 (any) to 9 wanted, got 10"),
+        ({"share": 0.0}, "x.share: above 0, to 1 wanted, got 0"),
+        ({"share": float("nan")}, "x.share: above 0, to 1 wanted, got nan"),
+        ({"wait_s": 1e3}, "x.wait_s: 0 to 60 wanted, got 1000"),
+        ({"token": "secret"}, "x.token: one of , x wanted"),
+    ],
+)
+def test_a_value_that_an_option_may_not_have_is_named_and_a_secret_one_is_not_shown(values, message):
+    with pytest.raises(BadInput) as caught:
+        check(Some(**{"name": "a", **values}), "x.")
+    assert str(caught.value) == message
+
+
+def test_values_at_the_bounds_are_taken():
+    check(Some("b", count=9, share=1.0, wait_s=60.0, token="x"))
+
+
+def test_unit_values_and_default_are_told_in_words():
+    told = {each.name: (default_of(each), about.facts) for each, about in options_of(Some)}
+    assert told == {
+        "name": ("", "One of a, b."),
+        "count": ("0", "0 (any) to 9."),
+        "share": ("0.5", "Above 0, to 1."),
+        "wait_s": ("0", "Seconds, 0 to 60."),
+        "token": ("none", "One of , x."),
+        "tags": ("all", ""),
+    }

@@ -1,0 +1,52 @@
+import inspect
+import re
+
+from typer.testing import CliRunner
+
+from processor.options import options_of
+from serving.commands import serve as command
+from serving.commands.cli import app
+from serving.serve_config import ENV_PREFIX, HEADINGS, KINDS, OPTIONS, SECTIONS, ServeConfig
+
+
+def test_every_field_of_the_configuration_is_an_option_but_for_what_no_line_can_hold():
+    fields = set(inspect.signature(ServeConfig).parameters)
+    assert fields - {field.name for field, _ in OPTIONS} == {*SECTIONS, "given", "version"}
+    assert [p for p in inspect.signature(command.serve).parameters if p != "config"] == list(KINDS)
+
+
+def test_every_option_says_what_it_is_under_one_of_the_headings():
+    for field, option in options_of(ServeConfig):
+        assert option.help, field.name
+        assert option.heading in HEADINGS, field.name
+        assert not option.help.endswith("."), field.name
+
+
+def test_help_shows_the_options_by_heading_with_unit_values_and_default():
+    text = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "220", "NO_COLOR": "1"}).output
+    assert re.findall(r"─ (\w[\w ]*\w) ─", text) == ["Options", *HEADINGS]
+    assert "Deadline of requests that bring none. Milliseconds, 0 (none) to 3600000. [0]" in text
+    assert "What is logged, on standard error. One of debug, info, warning, error. [info]" in text
+    assert "Serve only these, separated by commas. [all]" in text
+
+
+def test_options_reach_the_server_from_the_line_and_from_the_environment(monkeypatch, tmp_path):
+    made = []
+
+    class Server:
+        def __init__(self, config, version):
+            made.append(config)
+
+        def run(self):
+            return 0
+
+    monkeypatch.setattr("serving.server.Server", Server)
+    monkeypatch.setattr(command, "log_to_stderr", lambda level, form: None)
+    file = tmp_path / "serve.toml"
+    file.write_text("undo_depth = 3\nhttp_port = 1\n")
+    line = ["serve", "--repository", "r", "--models", "a, b", "--batch-window-us", "20", "--config", str(file)]
+    result = CliRunner().invoke(app, line, env={f"{ENV_PREFIX}HTTP_PORT": "2"})
+    assert result.exit_code == 0, result.output
+    (config,) = made
+    assert (config.models, config.batch_window_us, config.http_port, config.undo_depth) == (["a", "b"], 20.0, 2, 3)
+    assert config.given == {"repository", "models", "batch_window_us", "http_port", "undo_depth"}
