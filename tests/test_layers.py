@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FLOORS = ("serving", "models", "compiler", "processor", "loadtest")
+FLOORS = ("freshet_serving", "serving", "models", "compiler", "processor", "loadtest")
 MAY_IMPORT = {
     "processor": {"processor"},
     "compiler": {"compiler", "processor"},
     "models": {"models", "compiler", "processor"},
     "serving": {"serving", "processor"},
+    "freshet_serving": {"freshet_serving", "serving", "processor"},
     "loadtest": {"loadtest"},
 }
 # The rooms of each floor, folders and flat modules, from top to bottom: a room imports only rooms of lower levels.
 LEVELS = {
+    "freshet_serving": (("__main__",), ("shadowing",)),
     "processor": (
         ("capi",),
         ("engine",),
@@ -29,7 +31,7 @@ LEVELS = {
         ("tables",),
         ("eas", "features"),
         ("cores", "generation", "kernels", "package"),
-        ("clock", "columns", "errors", "machine", "memory"),
+        ("clock", "columns", "errors", "machine", "memory", "options"),
     ),
     "compiler": (
         ("imports", "recompiling"),
@@ -45,7 +47,6 @@ LEVELS = {
         ("data", "embedding", "zoo"),
     ),
     "serving": (
-        ("__main__",),
         ("commands",),
         ("server",),
         ("workers",),
@@ -67,7 +68,7 @@ LEVELS = {
 }
 MOST_FLAT = 12
 # Commands lead to every floor; benchmarks measure the engine in its own process.
-EVERYWHERE = ("serving/commands/", "serving/__main__.py", "loadtest/bench/")
+EVERYWHERE = ("serving/commands/", "loadtest/bench/")
 # Peers must compute with the very same kernels and executables, or computing would be compared instead of serving.
 SAME_KERNELS = {"loadtest/peers/same_kernels.py"}
 HEAVY = {"tensorflow", "keras", "jax", "openvino", "onnxruntime", "tensorrt", "onnx", "tf2onnx", "redis"}

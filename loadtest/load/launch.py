@@ -74,7 +74,7 @@ def serving(repository: Path, log: Path, options: list[str], checkout: Path | No
     code is to serve; None for what is installed."""
     http_port, grpc_port, admin_port = free_ports(3)
     ports = ["--http-port", str(http_port), "--grpc-port", str(grpc_port), "--admin-port", str(admin_port)]
-    program = freshet() if checkout is None else [sys.executable, "-m", "serving"]
+    program = freshet() if checkout is None else _program(checkout)
     command = [*program, "serve", "--repository", str(repository), "--host", HOST, *ports, *options]
     start_s = time.monotonic()
     with open(log, "wb") as out:
@@ -91,6 +91,12 @@ def serving(repository: Path, log: Path, options: list[str], checkout: Path | No
             raise CommandFailed(_ended("freshet serve", process.returncode, _read(log)))
     finally:
         _stop(process)
+
+
+def _program(checkout: Path) -> list[str]:
+    """The command of a checkout; older ones have it in the module `serving`."""
+    module = "freshet_serving" if (checkout / "freshet_serving").is_dir() else "serving"
+    return [sys.executable, "-m", module]
 
 
 def environment(checkout: Path | None) -> dict[str, str] | None:

@@ -1,29 +1,29 @@
-"""Device stages: sessions fill slots on the CPU, and M threads beside them run what is in the slots, in large batches.
+"""Device stages: sessions fill trays on the CPU, and M threads beside them run what is in the trays, in large batches.
 
-    N sessions ── look up and pool straight into rows of a slot ──▶ queue of slot numbers ──▶ M device stages
+    N sessions ── look up and pool straight into rows of a tray ──▶ queue of tray numbers ──▶ M device stages
         ▲                                                                                          │ one run a batch
-        └────────────── slots that are free again ◀── outputs copied to their requests ◀───────────┘
+        └────────────── trays that are free again ◀── outputs copied to their requests ◀───────────┘
 
-For a device that wants larger batches than a session has: a GPU, or a CPU backend with threads of its own. A slot is
+For a device that wants larger batches than a session has: a GPU, or a CPU backend with threads of its own. A tray is
 one of a replica's Buffers, as many rows as its largest bucket, bound to every executable before a request or
 a flip needs it. So whatever several sessions have filled of it is one run, and nothing is gathered. Where to use the
 device and where not is the manifest's to say: a stage runs what was chosen for the bucket, as any session does.
 
 Who owns what
-- A slot's rows: until filled() the session that reserved them; from take() until give_back() the stage that took it.
+- A tray's rows: until filled() the session that reserved them; from take() until give_back() the stage that took it.
 - The lock guards the hand-over and the free buffers. Nothing is computed and no done() is called under it; a pin is
   taken and given back under it.
-- Each slot has a reader's word of its own (processor.versions.control). It is pinned when the slot is opened and
-  unpinned when its outputs have been copied, so a slot, and every request in it, is computed under one state. A session
-  joins an open slot only while that slot's state is the one that is served, and else opens another: a delta is seen by
+- Each tray has a reader's word of its own (processor.versions.control). It is pinned when the tray is opened and
+  unpinned when its outputs have been copied, so a tray, and every request in it, is computed under one state. A session
+  joins an open tray only while that tray's state is the one that is served, and else opens another: a delta is seen by
   whatever is filled after its flip.
-- Parts of a split request share slots with nobody else: their state is the one that their split has pinned.
+- Parts of a split request share trays with nobody else: their state is the one that their split has pinned.
 
 What may never be seen: rows of two states or two models in one run; a reply before all of its rows have been computed;
-a slot filled anew while outputs of it are read. An error of a run is told to the requests of that slot, an error of
+a tray filled anew while outputs of it are read. An error of a run is told to the requests of that tray, an error of
 filling to the requests of that span, and to nobody else.
 
-Bounded: there are SLOTS_PER_STAGE slots a stage and one more. A session that finds none free waits, its next batch
+Bounded: there are TRAYS_PER_STAGE trays a stage and one more. A session that finds none free waits, its next batch
 grows in the batcher meanwhile, and the batcher sheds by the pace that it measures. close() runs what has been filled,
 answers it, and ends the stages; sessions have ended before.
 
@@ -51,17 +51,17 @@ from processor.versions.replica import Replica, State
 from processor.watching.sketch import Block
 from processor.watching.stats import SessionStats
 
-SLOTS_PER_STAGE = 2
+TRAYS_PER_STAGE = 2
 
 
-def slots_of(stages: int) -> int:
-    """How many slots so many stages have: one that each runs, one that waits for it, and one that is being filled."""
-    return SLOTS_PER_STAGE * stages + 1
+def trays_of(stages: int) -> int:
+    """How many trays so many stages have: one that each runs, one that waits for it, and one that is being filled."""
+    return TRAYS_PER_STAGE * stages + 1
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """A slot's content. owned: whether the slot's own word pins the state. spans: those that are to be answered.
+    """A tray's content. owned: whether the tray's own word pins the state. spans: those that are to be answered.
     requests, wait_s, sparse_s: how many there are but for parts, and what they have waited and their filling has taken,
     summed."""
 
@@ -78,10 +78,10 @@ class Batch:
 
 
 class DeviceStages:
-    """M stages and the slots in front of them."""
+    """M stages and the trays in front of them."""
 
     def __init__(self, stages: int, words: Sequence[int], clock: Clock, cpus: frozenset[int] = frozenset()) -> None:
-        """words: reader's words that nobody else uses, slots_of(stages) of them. cpus: cores of the stages' threads."""
+        """words: reader's words that nobody else uses, trays_of(stages) of them. cpus: cores of the stages' threads."""
         self._words, self._clock, self._cpus = words, clock, cpus
         self._handover = Handover(len(words))
         self._batches: dict[int, Batch] = {}
@@ -99,7 +99,7 @@ class DeviceStages:
             thread.start()
 
     def reserve(self, replica: Replica, rows: int, part: Part | None = None) -> tuple[Span, Batch]:
-        """Rows to fill, at most the replica's largest bucket, and under which state; waits for a slot. Every
+        """Rows to fill, at most the replica's largest bucket, and under which state; waits for a tray. Every
         reserve() is followed by a filled(). part: of a split request, whose state is used."""
         target, capacity = (replica if part is None else part.split), replica.costs.max_rows
         with self._lock:
@@ -111,18 +111,18 @@ class DeviceStages:
                 self._room.wait()
             if span.opens:
                 try:
-                    self._batches[span.slot] = self._open(span.slot, replica, part)
+                    self._batches[span.tray] = self._open(span.tray, replica, part)
                 except BaseException:
                     self._handover.abandon(span)
                     raise
-            batch = self._batches[span.slot]
+            batch = self._batches[span.tray]
             batch.rows = span.first + rows
             return span, batch
 
-    def _open(self, slot: int, replica: Replica, part: Part | None) -> Batch:
+    def _open(self, tray: int, replica: Replica, part: Part | None) -> Batch:
         free = self._buffers.get(replica)
         buffers = free.pop() if free else self._lend(replica)
-        state = replica.pin(self._words[slot]) if part is None else part.split.state
+        state = replica.pin(self._words[tray]) if part is None else part.split.state
         return Batch(replica, state, buffers, part is None, began_s=self._clock.now_s())
 
     def _lend(self, replica: Replica) -> Buffers:
@@ -131,7 +131,7 @@ class DeviceStages:
         return buffers
 
     def blocks(self, replica: Replica) -> list[Block]:
-        """The sketch of a replica's batches, a block a slot."""
+        """The sketch of a replica's batches, a block a tray."""
         with self._lock:
             return [buffers.block for buffers in self._lent.get(replica, ())]
 
@@ -140,7 +140,7 @@ class DeviceStages:
         wait_s: the mean wait of the works. sparse_s: what filling took."""
         with self._lock:
             if works:
-                batch = self._batches[span.slot]
+                batch = self._batches[span.tray]
                 batch.spans.append((span, works))
                 batch.requests += len(works) if batch.owned else 0
                 batch.wait_s += wait_s * len(works)
@@ -159,19 +159,19 @@ class DeviceStages:
     def _serve(self, stats: SessionStats) -> None:
         """The life of a stage's thread."""
         run_on(self._cpus)
-        while (slot := self._take()) is not None:
-            self._run(slot, stats)
+        while (tray := self._take()) is not None:
+            self._run(tray, stats)
 
     def _take(self) -> int | None:
         with self._lock:
-            while (slot := self._handover.take()) is None:
+            while (tray := self._handover.take()) is None:
                 if self._closing and not self._handover.busy:
                     return None
                 self._due.wait()
-            return slot
+            return tray
 
-    def _run(self, slot: int, stats: SessionStats) -> None:
-        batch = self._batches[slot]
+    def _run(self, tray: int, stats: SessionStats) -> None:
+        batch = self._batches[tray]
         error: FreshetError | None = None
         results: Outputs = {}
         timing: Timing | None = None
@@ -189,7 +189,7 @@ class DeviceStages:
             error = told(raised)
             block.fail(batch.requests)
         generation, model = batch.state.generation, batch.replica.manifest.model
-        self._free(slot, batch)
+        self._free(tray, batch)
         stats.busy_s += self._clock.now_s() - started_s
         for span, works in batch.spans:
             if error is not None:
@@ -236,19 +236,19 @@ class DeviceStages:
         stats.batches += 1
         return results, dense_s, sum(cover) - rows
 
-    def _free(self, slot: int, batch: Batch) -> None:
+    def _free(self, tray: int, batch: Batch) -> None:
         with self._lock:
-            del self._batches[slot]
+            del self._batches[tray]
             if batch.owned:
-                batch.replica.unpin(self._words[slot])
+                batch.replica.unpin(self._words[tray])
             self._buffers.setdefault(batch.replica, []).append(batch.buffers)
-            self._handover.give_back(slot)
+            self._handover.give_back(tray)
             # All of them: what one waits for may not fit into what the next opens.
             self._room.notify_all()
 
 
 class StagedSession(Session):
-    """The sparse half of a session: it fills slots, and the stages answer."""
+    """The sparse half of a session: it fills trays, and the stages answer."""
 
     def __init__(self, number: int, clock: Clock, stages: DeviceStages) -> None:
         super().__init__(number, clock)
@@ -289,14 +289,14 @@ class StagedSession(Session):
         part.split.leave()
 
     def _counted(self, replica: Replica) -> Buffers:
-        """The rows are the slots'; what a session keeps of a replica is what it counts."""
+        """The rows are the trays'; what a session keeps of a replica is what it counts."""
         counted = self.buffers.get(replica)
         if counted is None:
             counted = self.buffers[replica] = Buffers({}, len(replica.manifest.tables), len(replica.outputs))
         return counted
 
     def _fill(self, works: Sequence[Work], part: Part | None) -> None:
-        """Writes the works' rows into a slot; raises why that failed, and then nobody else answers them."""
+        """Writes the works' rows into a tray; raises why that failed, and then nobody else answers them."""
         replica = works[0].replica
         rows = sum([work.rows for work in works])
         counted = self._counted(replica)

@@ -13,7 +13,7 @@ Who owns what
 - A session sleeps on its gate, a lock that it has taken once and that whoever wakes it releases. It stands in its
   queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
 - Numbers are reader's words of processor.versions.control: sessions use those below HOLDS, split requests those from
-  there on, slots of device stages the last of these, processor.sessions.shadow the very last. A number is used again
+  there on, trays of device stages the last of these, processor.sessions.shadow the very last. A number is used again
   only after its session has ended. One group at most serves a version.
 
 A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
@@ -38,7 +38,7 @@ from processor.clock import Clock
 from processor.cores import run_on
 from processor.errors import BadInput, Expired, NotReady, Overloaded
 from processor.sessions.batcher import Batcher, Taken
-from processor.sessions.device import DeviceStages, StagedSession, slots_of
+from processor.sessions.device import DeviceStages, StagedSession, trays_of
 from processor.sessions.options import MAX_SESSIONS, Compute, SessionOptions
 from processor.sessions.scatter import Part, Split
 from processor.sessions.session import Session
@@ -67,7 +67,7 @@ class GroupOptions(SessionOptions):
     @property
     def runs(self) -> int:
         """Buffers that a version is to have ready."""
-        return slots_of(self.device_stages) if self.device_stages else self.sessions
+        return trays_of(self.device_stages) if self.device_stages else self.sessions
 
     @property
     def all_cpus(self) -> frozenset[int]:
@@ -158,7 +158,7 @@ class SessionGroup:
         self._holds = list(range(HOLDS, SHADOW_READER))
         self._device: DeviceStages | None = None
         if options.device_stages:
-            words = [self._holds.pop() for _ in range(slots_of(options.device_stages))]
+            words = [self._holds.pop() for _ in range(trays_of(options.device_stages))]
             self._device = DeviceStages(options.device_stages, words, clock, options.all_cpus)
         # Of sessions that have ended, and of requests that no session has met.
         self._past = SessionStats()
@@ -423,7 +423,7 @@ class SessionGroup:
     def _parts(self, work: Work) -> int:
         """In how many parts to run a request: as many as there are sessions, if that costs no more than being done
         sooner is worth, or nothing when no session idles. With device stages as many as it takes for each to fit into a
-        slot; raises Overloaded when too many such are under way."""
+        tray; raises Overloaded when too many such are under way."""
         sessions = self._count
         if self._device is not None:
             parts = -(-work.rows // work.replica.costs.max_rows)

@@ -105,9 +105,11 @@ class FleetHost(ModelHost):
             now = add(now, gauges["groups"])
         work = self.totals.counters().get("groups", {})
         # Groups of the dead are still counted while nobody lives to report them.
-        return {
-            name: GroupStats(*now.get(name, (0, 0)), SessionStats(**work.get(name, {}))) for name in {**work, **now}
-        }
+        found = {}
+        for name in {**work, **now}:
+            sessions, queue_rows = now.get(name, (0, 0))
+            found[name] = GroupStats(sessions, queue_rows, SessionStats(**work.get(name, {})))
+        return found
 
     def resize(self, sessions: int, group: str | None = None) -> None:
         """See ModelHost.resize: not at run time; a fleet's unit is the worker."""

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from processor import PredictRequest, Processor, ProcessorConfig
 from processor.clock import FakeClock
+from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import Expired
 from processor.generation import Generation
 from processor.overview import model_stats, version_stats

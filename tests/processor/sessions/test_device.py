@@ -15,7 +15,7 @@ from processor.errors import BadInput, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
 from processor.overview import model_stats
 from processor.package.delta import write_delta
-from processor.sessions.device import slots_of
+from processor.sessions.device import trays_of
 from processor.sessions.work import PredictReply
 from tests.packages import make_delta, make_inputs, reference, tag_id, write_package
 from tests.processor.backends.artefacts import make_weights
@@ -103,7 +103,7 @@ def test_what_is_filled_while_the_device_runs_is_one_batch():
         assert_answers(got[number], [number])
 
 
-def test_a_run_that_fails_fails_the_requests_of_its_slot_and_no_other():
+def test_a_run_that_fails_fails_the_requests_of_its_tray_and_no_other():
     replica, answers = Device(), Answers()
     with group(1, device_stages=1) as running:
         replica.log.error = ZeroDivisionError("/secret/path")
@@ -154,7 +154,7 @@ def test_a_state_is_never_mixed_and_a_flip_is_seen_by_what_is_filled_after_it():
         for number, step in enumerate((0, 0, 1, 1, 2)):
             replica.step = step
             if number == 4:
-                # There are three slots: the one that runs, and one of each of the first two steps.
+                # There are three trays: the one that runs, and one of each of the first two steps.
                 replica.log.hold.set()
             running.enqueue(answers.work(replica, number, [number]))
             wait_until(lambda: running.queue_rows == 0 and not running._queues[0].running_s)
@@ -165,14 +165,14 @@ def test_a_state_is_never_mixed_and_a_flip_is_seen_by_what_is_filled_after_it():
     assert idle(replica)
 
 
-def test_sessions_wait_for_a_slot_and_the_rest_waits_in_the_queue():
+def test_sessions_wait_for_a_tray_and_the_rest_waits_in_the_queue():
     replica, answers = Device({4: 1.0}), Answers()
     replica.log.hold = threading.Event()
     with group(1, device_stages=1, max_batch_rows=4) as running:
         for number in range(8):
             running.enqueue(answers.work(replica, number, [number] * 4))
-        # One slot runs, two are filled, and the session has the fourth batch in hand.
-        wait_until(lambda: len(running._device._batches) == slots_of(1) and running.queue_rows == 16)
+        # One tray runs, two are filled, and the session has the fourth batch in hand.
+        wait_until(lambda: len(running._device._batches) == trays_of(1) and running.queue_rows == 16)
         replica.log.hold.set()
         got = answers.wait(8)
     for number in range(8):
@@ -193,7 +193,7 @@ def test_closing_answers_what_is_queued_and_what_is_filled():
     assert idle(replica)
 
 
-def test_versions_have_slots_of_their_own_and_go_with_their_last_request():
+def test_versions_have_trays_of_their_own_and_go_with_their_last_request():
     answers = Answers()
     with group(2, device_stages=1) as running:
         replicas = [Device(), Device({1: 1.0, 16: 3.0})]
@@ -210,7 +210,7 @@ def test_versions_have_slots_of_their_own_and_go_with_their_last_request():
         wait_until(lambda: not any(ref() for ref in gone))
 
 
-def test_a_request_too_large_for_a_slot_needs_a_word_of_its_own():
+def test_a_request_too_large_for_a_tray_needs_a_word_of_its_own():
     replica, answers = Device(), Answers()
     with group(1, device_stages=1) as running:
         running._holds.clear()
@@ -220,13 +220,13 @@ def test_a_request_too_large_for_a_slot_needs_a_word_of_its_own():
         assert_answers(answers.wait(1)[1], range(4))
 
 
-def test_a_slot_that_cannot_be_opened_fails_its_requests_and_the_next_finds_it_free():
+def test_a_tray_that_cannot_be_opened_fails_its_requests_and_the_next_finds_it_free():
     replica, answers = Device(), Answers()
     lend, replica.lend = replica.lend, None
     with group(1, device_stages=1) as running:
-        for number in range(2 * slots_of(1)):
+        for number in range(2 * trays_of(1)):
             running.enqueue(answers.work(replica, number, [1]))
-        got = answers.wait(2 * slots_of(1))
+        got = answers.wait(2 * trays_of(1))
         assert all(isinstance(answer, FreshetError) for answer in got.values())
         replica.lend = lend
         running.enqueue(answers.work(replica, 99, [1]))

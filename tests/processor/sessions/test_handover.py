@@ -1,4 +1,4 @@
-"""The hand-over of slots: every reservation is taken once, alone with its own kind, and nothing waits for nothing."""
+"""The hand-over of trays: every reservation is taken once, alone with its own kind, and nothing waits for nothing."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ def spans(handover, *rows, target="m", tag=1):
     return [handover.reserve(target, tag, n, CAPACITY) for n in rows]
 
 
-def test_writers_fill_one_slot_side_by_side_and_a_reader_takes_it_whole():
+def test_writers_fill_one_tray_side_by_side_and_a_reader_takes_it_whole():
     handover = Handover(2)
     first, second = spans(handover, 3, 4)
     assert (first, second) == (Span(1, 0, 3, True), Span(1, 3, 4, False))
@@ -24,44 +24,44 @@ def test_writers_fill_one_slot_side_by_side_and_a_reader_takes_it_whole():
     assert not handover.busy
 
 
-def test_a_reader_that_waits_closes_the_slot_to_those_who_come_later():
+def test_a_reader_that_waits_closes_the_tray_to_those_who_come_later():
     handover = Handover(2)
     (early,) = spans(handover, 3)
     assert handover.take() is None
     (late,) = spans(handover, 3)
-    assert late.slot != early.slot
+    assert late.tray != early.tray
     assert handover.filled(early)
-    assert handover.take() == early.slot
+    assert handover.take() == early.tray
 
 
-def test_without_a_reader_a_slot_fills_up():
+def test_without_a_reader_a_tray_fills_up():
     handover = Handover(2)
     taken = spans(handover, 3, 3, 2, 1)
-    assert [span.slot for span in taken] == [1, 1, 1, 0]
+    assert [span.tray for span in taken] == [1, 1, 1, 0]
     assert [handover.filled(span) for span in taken] == [False, False, True, True]
     assert [handover.take(), handover.take()] == [1, 0]
 
 
-def test_another_tag_or_target_never_shares_a_slot():
+def test_another_tag_or_target_never_shares_a_tray():
     handover = Handover(3)
     (old,) = spans(handover, 1)
     (new,) = spans(handover, 1, tag=2)
     (other,) = spans(handover, 1, target="n", tag=2)
-    assert len({old.slot, new.slot, other.slot}) == 3
+    assert len({old.tray, new.tray, other.tray}) == 3
 
 
-def test_who_finds_no_slot_free_comes_again_when_one_is():
+def test_who_finds_no_tray_free_comes_again_when_one_is():
     handover = Handover(1)
     (full,) = spans(handover, CAPACITY)
     assert spans(handover, 1) == [None]
     handover.filled(full)
-    assert handover.take() == full.slot
+    assert handover.take() == full.tray
     assert spans(handover, 1) == [None]
-    handover.give_back(full.slot)
+    handover.give_back(full.tray)
     assert spans(handover, 1) == [Span(0, 0, 1, True)]
 
 
-def test_a_slot_that_could_not_be_opened_is_free_again():
+def test_a_tray_that_could_not_be_opened_is_free_again():
     handover = Handover(1)
     for rows in (1, CAPACITY):
         (span,) = spans(handover, rows)
@@ -72,7 +72,7 @@ def test_a_slot_that_could_not_be_opened_is_free_again():
 
 
 class Machine(RuleBasedStateMachine):
-    """Writers and readers in any order, and a plain account of what every slot holds."""
+    """Writers and readers in any order, and a plain account of what every tray holds."""
 
     def __init__(self):
         super().__init__()
@@ -87,8 +87,8 @@ class Machine(RuleBasedStateMachine):
         if span is None:
             assert len(self.waiting) + len(self.taken) == 3
             return
-        assert span.slot not in self.taken
-        kept = self.waiting.setdefault(span.slot, [])
+        assert span.tray not in self.taken
+        kept = self.waiting.setdefault(span.tray, [])
         assert span.opens == (not kept)
         assert span.first == sum(other.rows for _, other in kept)
         assert span.first + span.rows <= CAPACITY
@@ -109,23 +109,23 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def take(self):
-        slot = self.handover.take()
-        if slot is None:
-            # Nothing could be: every slot that holds something is still being filled.
-            written = {span.slot for span in self.unfilled}
+        tray = self.handover.take()
+        if tray is None:
+            # Nothing could be: every tray that holds something is still being filled.
+            written = {span.tray for span in self.unfilled}
             assert set(self.waiting) <= written
             return
-        spans = self.waiting.pop(slot)
-        assert not any(span.slot == slot for span in self.unfilled)
-        self.taken[slot] = spans
+        spans = self.waiting.pop(tray)
+        assert not any(span.tray == tray for span in self.unfilled)
+        self.taken[tray] = spans
         self.read += len(spans)
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def give_back(self, data):
-        slot = data.draw(st.sampled_from(sorted(self.taken)))
-        del self.taken[slot]
-        self.handover.give_back(slot)
+        tray = data.draw(st.sampled_from(sorted(self.taken)))
+        del self.taken[tray]
+        self.handover.give_back(tray)
 
     @invariant()
     def every_span_is_in_one_place(self):
@@ -135,9 +135,9 @@ class Machine(RuleBasedStateMachine):
     def teardown(self):
         for span in self.unfilled:
             self.handover.filled(span)
-        while (slot := self.handover.take()) is not None:
-            self.read += len(self.waiting.pop(slot))
-            self.handover.give_back(slot)
+        while (tray := self.handover.take()) is not None:
+            self.read += len(self.waiting.pop(tray))
+            self.handover.give_back(tray)
         assert self.read == self.reserved
         assert not self.handover.busy
 
@@ -147,13 +147,13 @@ TestHandover = Machine.TestCase
 
 
 @given(st.lists(st.integers(1, CAPACITY), max_size=20))
-def test_slots_are_read_in_the_order_in_which_they_were_ready(rows):
+def test_trays_are_read_in_the_order_in_which_they_were_ready(rows):
     handover = Handover(len(rows) + 1)
     ready = []
     for n in rows:
         (span,) = spans(handover, n)
         handover.filled(span)
         if span.opens:
-            ready.append(span.slot)
+            ready.append(span.tray)
     assert [handover.take() for _ in ready] == ready
     assert handover.take() is None
