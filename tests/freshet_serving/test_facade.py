@@ -12,7 +12,7 @@ import pytest
 import freshet_serving
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def run(*arguments, cwd, path=()):
@@ -72,7 +72,7 @@ def test_the_pages_import_what_the_facade_has(page):
 
 @pytest.fixture
 def theirs(tmp_path):
-    """A folder of a user's with a package of each kind: a module, a package, and a folder without an __init__.py."""
+    """make(name): an empty file of the user's, `theirs/<name>`."""
 
     def make(name):
         file = tmp_path / "theirs" / name
