@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from compiler.dense.expression import parse as parse_expression
-from models.data import FORMATS, default_features, format_of
-from models.data.formats import DataConfig
+from models.data.formats import FORMATS, DataConfig, format_of
+from models.data.reading import default_features
 from models.data.source import nearest
 from models.embedding.optimizer import OPTIMIZERS
 from models.zoo.architectures import ARCHITECTURES

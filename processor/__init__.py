@@ -1,6 +1,7 @@
 """Freshet's engine, the ground floor: package format, tables and kernels, versions, sessions; nothing of other floors.
 
 engine      the processor as a library: initialize, process, batch_process, info, close
+overview    reports about the models of a host
 sessions    who computes: batcher, sessions and their groups, device stages, shadow traffic
 versions    what is served: versions, their deltas and replicas, labels, splits, the one writer
 watching    what is counted of batches and scores, and what is concluded from it
@@ -17,6 +18,7 @@ errors      every error a caller can meet
 memory      memory that other processes can map
 cores       cpusets and memory nodes
 machine     what this machine's processor can do
+options     what a field of a dataclass of options says of itself
 clock       time as a collaborator
 """
 
@@ -33,6 +35,8 @@ __all__ = [
     "kernels",
     "machine",
     "memory",
+    "options",
+    "overview",
     "package",
     "sessions",
     "tables",

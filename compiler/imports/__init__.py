@@ -17,6 +17,7 @@ dense_side        the dense side as a DenseGraph
 staging           what tables do not take the place of, written as one frozen graph
 tensorflow_stage  runs such a graph; the entry point freshet.stages
 import_report     what was put where and why, as plain data
+boundary          the cut between sparse and dense graph, tensor by tensor
 printing          that report as lines of text
 drawing           that report as a drawing
 """

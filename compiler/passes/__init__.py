@@ -8,7 +8,6 @@ cleanup       moves to no purpose and what is computed twice
 batchnorm     normalisation folded into the matrices beside it
 linear        dense layers in the one form that backends fuse
 interactions  interactions of features in cheaper forms
-weights       what follows from weights alone
 useronce      what depends on the user alone, once a request
 flops         what a graph costs for each row
 """

@@ -10,6 +10,7 @@ bench_passes    what the compiler's passes gain
 bench_useronce  what the user-once split gains
 bare            the engine with nothing around it
 engine          the engine against the bare loop
+engine_time     processor time of the engine, in whichever checkout is imported
 compute         computing without a server, in processes of its own
 front           front end and engine in this process
 echo            the fastest that a Python server can be asked to be

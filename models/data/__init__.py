@@ -1,6 +1,7 @@
 """Readers that turn stored or made-up events into batches of columns; source is the contract.
 
 source     what every reader gives: a schema, and batches in the order of the stream
+reading    the configured data, opened
 formats    the formats, and how a path tells its own
 tabular    a user's own table in Parquet or CSV
 criteo     Criteo's display advertising logs
@@ -10,59 +11,4 @@ files      Parquet and CSV as streams of Arrow batches
 arrow      Arrow arrays to columns
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
-from models.data.formats import FORMATS, DataConfig, format_of
-from models.data.source import Batch, Field, Schema, Source, Wanted
-
-
-def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
-    """The sections [features.*] of a format whose columns are known (criteo, movielens); {} for any other."""
-    if form == "criteo":
-        from models.data.criteo import default_features as criteo_features
-
-        return criteo_features(path)
-    if form == "movielens":
-        from models.data.movielens import default_features as movielens_features
-
-        return movielens_features()
-    return {}
-
-
-def open_source(data: DataConfig, features: Sequence[Wanted]) -> Source:
-    """Opens the configured data for reading the named features; imports the libraries only here.
-
-    Raises BadInput in one line for a missing, empty or unreadable file and for columns that are missing or of
-    a wrong type; what only the rows can show (nulls, order) is raised by the batches.
-    """
-    form = data.format or format_of(data.path)
-    if form == "criteo":
-        from models.data.criteo import open_criteo
-
-        return open_criteo(data.path, features)
-    if form == "movielens":
-        from models.data.movielens import MovieLensSource
-
-        return MovieLensSource(data.path, features)
-    from models.data.tabular import open_table
-
-    return open_table(data.path, form, data.label, data.time, features)
-
-
-__all__ = [
-    "FORMATS",
-    "Batch",
-    "DataConfig",
-    "Field",
-    "Schema",
-    "Source",
-    "Wanted",
-    "default_features",
-    "format_of",
-    "open_source",
-    "source",
-    "synthetic",
-]
+__all__ = ["formats", "reading", "source", "synthetic", "tabular"]

@@ -14,4 +14,16 @@ buffers      a session's buffers for one version, bound before a request needs t
 cost         what a batch costs, measured, and the cheapest buckets for its rows
 """
 
-__all__ = ["base", "buffers", "capsule", "cost", "cuda", "onnxruntime", "opening", "openvino", "tensorrt", "xla"]
+__all__ = [
+    "base",
+    "buffers",
+    "capsule",
+    "cost",
+    "cuda",
+    "onnxruntime",
+    "opening",
+    "openvino",
+    "registry",
+    "tensorrt",
+    "xla",
+]

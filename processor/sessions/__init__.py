@@ -2,14 +2,15 @@
 
 predictor  requests in, replies out: what every process that answers has
 placement  the groups of a process: which models, how many sessions, which cores
+options    the options of sessions, as users write them
 group      a SessionGroup: N sessions and the queues in front of them
 session    one executor with its own buffers
 batcher    which queued requests run together, when, and which not at all
 scatter    a large request on several sessions, answered as one
 device     device stages: threads that run what sessions have filled
-handover   slots between those that fill and those that run
+handover   trays between those that fill and those that run
 shadow     scores of a further version, after the reply
 work       what travels through a group
 """
 
-__all__ = ["group", "placement", "predictor", "session", "shadow", "work"]
+__all__ = ["group", "options", "placement", "predictor", "session", "shadow", "work"]

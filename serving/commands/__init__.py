@@ -1,6 +1,9 @@
 """The `freshet` command: one module a command or group of them, each imports what it needs when it runs.
 
-cli            the command itself, serve, inspect, delta
+cli            the table of contents
+options_page   docs/options.md
+deltas         delta
+serve          serve
 training       train and bench
 importing      import, and inspect --graph
 compiling      compile
@@ -8,7 +11,7 @@ remote_tables  tables
 recordings     recordings
 demo           the whole job in one command
 demo_traffic   the demo's traffic
-inspection     what inspect and delta list print
+inspection     inspect, and what delta list prints
 admin_client   a small client of the admin port
 """
 

@@ -40,7 +40,7 @@ def announce_commits():
 
 def make_run(repository):
     """The training run that both the child and its uninterrupted twin make: an endless stream."""
-    from models.data import DataConfig
+    from models.data.formats import DataConfig
     from models.data.synthetic import SyntheticSource, default_features
     from models.train_config import FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
     from models.training import loop as run

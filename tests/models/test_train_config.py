@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.data import DataConfig
+from models.data.formats import DataConfig
 from models.train_config import FeatureConfig, PublishConfig, TrainSettings, load_config, parse_config
 from models.training.spec import draft
 from processor.errors import BadInput

@@ -11,6 +11,7 @@ deltas     deltas while requests come
 observe    what metrics and traces cost
 useronce   the user-once split against the same model without it
 soak       half load, a delta a second, versions and workers that come and go
+before     this checkout against another one
 """
 
 __all__: list[str] = []

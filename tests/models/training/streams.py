@@ -11,7 +11,7 @@ import functools
 
 import numpy as np
 
-from models.data import DataConfig
+from models.data.formats import DataConfig
 from models.data.source import Batch, Field, Schema, check_position
 from models.embedding.variable import Changes
 from models.train_config import FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
