@@ -3,7 +3,13 @@
 Clears the cache first: Numba notices when a kernel's own file changes, not when one that it has inlined does.
 """
 
+from importlib import import_module
 from pathlib import Path
 
-for stale in Path(__file__).parent.glob("__pycache__/*.nb[ic]"):
+FOLDER = Path(__file__).parent
+
+for stale in FOLDER.glob("__pycache__/*.nb[ic]"):
     stale.unlink()
+
+for module in sorted(FOLDER.glob("[!_]*.py")):
+    import_module(f"processor.kernels.{module.stem}")

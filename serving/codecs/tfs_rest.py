@@ -15,10 +15,17 @@ from processor.errors import BadInput
 from processor.package.manifest import Input, Manifest
 from serving.codecs import examples
 from serving.codecs.json_columns import column, has_booleans, is_base64
-from serving.codecs.wire import Headers, dump_json, header_timeout_s, json_number, json_numbers, kind, load_json, show
-from serving.front.catalog import SIGNATURE
-
-JSON_TYPE = (b"content-type", b"application/json")
+from serving.codecs.wire import (
+    SIGNATURE,
+    Headers,
+    dump_json,
+    header_timeout_s,
+    json_number,
+    json_numbers,
+    kind,
+    load_json,
+    show,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from processor.package.manifest import Manifest
 from serving.codecs import examples, tfs_rpc
 from serving.codecs.messages import POOL, message
 from serving.codecs.templates import Templates
-from serving.codecs.wire import show
+from serving.codecs.wire import SIGNATURE, show
 from serving.front import asking, catalog
 from serving.front.model_control import MAX_MODELS, Act, Document, Gate
 from serving.lifecycle import Lifecycle
@@ -115,7 +115,7 @@ class TensorFlowServing:
         return reply.SerializeToString(), generation_metadata(result.generation)
 
     def _set_spec(self, spec: Any, asked: Any, result: PredictReply) -> None:
-        tfs_rpc.set_spec(spec, result.model, result.generation.version, asked.signature_name or catalog.SIGNATURE)
+        tfs_rpc.set_spec(spec, result.model, result.generation.version, asked.signature_name or SIGNATURE)
 
     async def _metadata(self, request: Any, context: Any) -> Any:
         _check_name(request.model_spec)
