@@ -1,22 +1,25 @@
 """What Numba compiles: no GIL, no allocation a row; `python -m processor.kernels` fills the cache.
 
-pool          the sparse graph: transform, look up and pool every feature of a batch
-index         a table's hash index
-rows          row versions, stamped with the epoch that wrote them
-movement      rows between the tiers of a table with a memory budget
-remote        what a batch reads of tables in a row store
-row_cache     rows that a row store was asked for
-bucket_bytes  the buckets of a row store, as bytes
-hashing       strings to ids, ids to their first rows
-xxh3          XXH3 over a column of strings
-conversion    float32 to what a table stores, and back
-covers        the cheapest buckets for every number of rows
-counting      what a batch was like, noted in one call
-fences        stores that are ordered before every later load
-pointers      raw addresses inside kernels
+pool             the sparse graph: transform, look up and pool every feature of a batch
+index            a table's hash index
+rows             row versions, stamped with the epoch that wrote them
+movement         rows between the tiers of a table with a memory budget
+remote           what a batch reads of tables in a row store
+row_cache        rows that a row store was asked for
+bucket_bytes     the buckets of a row store, as bytes
+hashing          strings to ids, ids to their first rows
+xxh3             XXH3 over a column of strings
+boolean_letters  whether JSON may hold true or false
+length_prefixed  byte strings that each stand behind their length
+conversion       float32 to what a table stores, and back
+covers           the cheapest buckets for every number of rows
+counting         what a batch was like, noted in one call
+fences           stores that are ordered before every later load
+pointers         raw addresses inside kernels
 """
 
 __all__ = [
+    "boolean_letters",
     "bucket_bytes",
     "conversion",
     "counting",
@@ -24,6 +27,7 @@ __all__ = [
     "fences",
     "hashing",
     "index",
+    "length_prefixed",
     "movement",
     "pool",
     "remote",

@@ -34,7 +34,7 @@ log = logging.getLogger("freshet.admin")
 
 MAX_DELTA_NBYTES = 4 << 30
 MAX_JSON_NBYTES = 64 << 10
-BINARY = {"type": "string", "format": "binary"}
+UPLOAD = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 REFUSED = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"description": text, "content": {"application/json": {"schema": REFUSED}}}
@@ -110,50 +110,61 @@ def create_admin(
         title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None, responses=REFUSALS
     )
     _handle_errors(app)
-    page = resources.files("serving.admin").joinpath("console.html").read_text("utf-8")
+    admin, model = Admin(lifecycle, metrics, max_delta_nbytes, bulk), "/admin/models/{name}"
+    app.get("/", include_in_schema=False)(admin.console)
+    app.get("/admin/health")(admin.health)
+    app.get("/admin/models")(admin.models)
+    app.post(f"{model}/deltas", openapi_extra=_documented(DeltaPath, **UPLOAD))(admin.apply_delta)
+    app.post(f"{model}/rollback", openapi_extra=_documented(RollbackTo))(admin.rollback)
+    app.post(f"{model}/versions/{{version}}/load")(admin.load)
+    app.post(f"{model}/versions/{{version}}/unload")(admin.unload)
+    app.put(f"{model}/labels/{{label}}", openapi_extra=_documented(LabelOf))(admin.set_label)
+    app.put(f"{model}/policy", openapi_extra=_documented(Policy))(admin.set_policy)
+    app.post(f"{model}/versions/{{version}}/readmit")(admin.readmit)
+    app.put("/admin/sessions", openapi_extra=_documented(SessionCount))(admin.resize)
+    app.put("/admin/groups/{group}", openapi_extra=_documented(SessionCount))(admin.resize_one)
+    return Guard(app, token, host)
 
-    @app.get("/", include_in_schema=False)
-    async def console() -> HTMLResponse:
-        return HTMLResponse(page, headers=PAGE_HEADERS)
 
-    @app.get("/admin/health")
-    async def health() -> Response:
+class Admin:
+    """The admin port's operations, each a route: their docstrings are what OpenAPI says of them."""
+
+    def __init__(self, lifecycle: Lifecycle, metrics: Metrics, max_delta_nbytes: int, bulk: Executor | None) -> None:
+        """See create_admin."""
+        self._lifecycle, self._metrics = lifecycle, metrics
+        self._max_delta_nbytes, self._bulk = max_delta_nbytes, bulk
+        self._page = resources.files("serving.admin").joinpath("console.html").read_text("utf-8")
+
+    async def console(self) -> HTMLResponse:
+        return HTMLResponse(self._page, headers=PAGE_HEADERS)
+
+    async def health(self) -> Response:
         """Whether the server is up, and whether it is ready for predictions."""
-        return _json({"live": True, "ready": lifecycle.ready})
+        return _json({"live": True, "ready": self._lifecycle.ready})
 
-    @app.get("/admin/models")
-    async def models() -> Response:
+    async def models(self) -> Response:
         """Versions, labels, generation, freshness, sessions and memory of every model."""
-        processor = lifecycle.processor()
+        processor = self._lifecycle.processor()
         info = await asyncio.to_thread(processor.info)
-        requests = await asyncio.to_thread(metrics.requests)
+        requests = await asyncio.to_thread(self._metrics.requests)
         answered = {name: {**model, "requests": requests.get(name, 0)} for name, model in info["models"].items()}
-        return _json({**info, "ready": lifecycle.ready, "models": answered})
+        return _json({**info, "ready": self._lifecycle.ready, "models": answered})
 
-    @app.post(
-        "/admin/models/{name}/deltas",
-        openapi_extra=_documented(DeltaPath, **{"application/octet-stream": {"schema": BINARY}}),
-    )
-    async def apply_delta(name: Name, request: Request) -> Response:
+    async def apply_delta(self, name: Name, request: Request) -> Response:
         """Applies one delta, uploaded or named by its path; answers when every session serves it."""
-        processor = lifecycle.processor()
+        processor, executor = self._lifecycle.processor(), None
+        given: dict[str, Any]
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "application/json":
-            path = (await _body(request, DeltaPath)).path
-            applied = await _audited(
-                request,
-                f"apply delta to {name!r}: path {show(path)}",
-                lambda: processor.apply_delta(name, path=path),
-            )
+            given = {"path": (await _body(request, DeltaPath)).path}
+            what = f"path {show(given['path'])}"
         else:
             # Whatever else curl and client libraries call it: the file itself, and its checksums say whether it is one.
-            data = await _read(request, max_delta_nbytes)
-            applied = await _audited(
-                request,
-                f"apply delta to {name!r}: upload of {len(data)} bytes",
-                lambda: processor.apply_delta(name, data=data),
-                bulk if len(data) > BULK_NBYTES else None,
-            )
+            data = await _read(request, self._max_delta_nbytes)
+            given, what = {"data": data}, f"upload of {len(data)} bytes"
+            executor = self._bulk if len(data) > BULK_NBYTES else None
+        what = f"apply delta to {name!r}: {what}"
+        applied = await _audited(request, what, lambda: processor.apply_delta(name, **given), executor)
         return _json(
             {
                 "model": applied.model,
@@ -164,72 +175,62 @@ def create_admin(
             }
         )
 
-    @app.post("/admin/models/{name}/rollback", openapi_extra=_documented(RollbackTo))
-    async def rollback(name: Name, request: Request) -> Response:
+    async def rollback(self, name: Name, request: Request) -> Response:
         """Goes back to an earlier generation of the served version."""
-        processor = lifecycle.processor()
+        processor = self._lifecycle.processor()
         target = Generation.parse((await _body(request, RollbackTo)).generation)
         reached = await _audited(request, f"roll {name!r} back to {target}", lambda: processor.rollback(name, target))
         return _json({"model": name, "generation": str(reached)})
 
-    @app.post("/admin/models/{name}/versions/{version}/load")
-    async def load(name: Name, version: Version, request: Request) -> Response:
+    async def load(self, name: Name, version: Version, request: Request) -> Response:
         """Loads a version of the repository; answers when it serves."""
-        processor = lifecycle.processor()
-        await _audited(request, f"load {name!r} version {version}", lambda: processor.load(name, version), bulk)
+        processor = self._lifecycle.processor()
+        await _audited(request, f"load {name!r} version {version}", lambda: processor.load(name, version), self._bulk)
         return _json({"model": name, "version": version, "state": "AVAILABLE"})
 
-    @app.post("/admin/models/{name}/versions/{version}/unload")
-    async def unload(name: Name, version: Version, request: Request) -> Response:
+    async def unload(self, name: Name, version: Version, request: Request) -> Response:
         """Takes a version out of service."""
-        processor = lifecycle.processor()
+        processor = self._lifecycle.processor()
         await _audited(request, f"unload {name!r} version {version}", lambda: processor.unload(name, version))
         return _json({"model": name, "version": version, "state": "END"})
 
-    @app.put("/admin/models/{name}/labels/{label}", openapi_extra=_documented(LabelOf))
-    async def set_label(name: Name, label: Name, request: Request) -> Response:
+    async def set_label(self, name: Name, label: Name, request: Request) -> Response:
         """Points a label at a loaded version."""
-        processor = lifecycle.processor()
+        processor = self._lifecycle.processor()
         version = (await _body(request, LabelOf)).version
         what = f"label {name!r} version {version} as {label!r}"
         await _audited(request, what, lambda: processor.set_label(name, label, version))
         return _json({"model": name, "label": label, "version": version})
 
-    @app.put("/admin/models/{name}/policy", openapi_extra=_documented(Policy))
-    async def set_policy(name: Name, request: Request) -> Response:
+    async def set_policy(self, name: Name, request: Request) -> Response:
         """Sets keys of a model's policy (versions, split, shadow, guard); null takes back what was set here."""
-        processor = lifecycle.processor()
+        processor = self._lifecycle.processor()
         body = await _body(request, Policy)
         changes = {key: getattr(body, key) for key in body.model_fields_set}
         what = f"set the policy of {name!r}: {show(dump_json(changes).decode())}"
         policy = await _audited(request, what, lambda: processor.set_policy(name, changes))
         return _json({"model": name, "policy": policy.to_json()})
 
-    @app.post("/admin/models/{name}/versions/{version}/readmit")
-    async def readmit(name: Name, version: Version, request: Request) -> Response:
+    async def readmit(self, name: Name, version: Version, request: Request) -> Response:
         """Gives a version that was taken out its share of traffic again."""
-        processor = lifecycle.processor()
+        processor = self._lifecycle.processor()
         await _audited(request, f"readmit {name!r} version {version}", lambda: processor.readmit(name, version))
         return _json({"model": name, "version": version})
 
-    @app.put("/admin/sessions", openapi_extra=_documented(SessionCount))
-    async def resize(request: Request) -> Response:
+    async def resize(self, request: Request) -> Response:
         """Changes the number of sessions of every group, while requests are answered."""
-        return await resize_group(None, request)
+        return await self._resize(None, request)
 
-    @app.put("/admin/groups/{group}", openapi_extra=_documented(SessionCount))
-    async def resize_one(group: Name, request: Request) -> Response:
+    async def resize_one(self, group: Name, request: Request) -> Response:
         """Changes the number of sessions of one group, while requests are answered."""
-        return await resize_group(group, request)
+        return await self._resize(group, request)
 
-    async def resize_group(group: str | None, request: Request) -> Response:
-        processor = lifecycle.processor()
+    async def _resize(self, group: str | None, request: Request) -> Response:
+        processor = self._lifecycle.processor()
         sessions = (await _body(request, SessionCount)).sessions
         what = f"resize {'every group' if group is None else repr(group)} to {sessions} sessions"
         await _audited(request, what, lambda: processor.resize(sessions, group))
         return _json({"groups": {name: s.sessions for name, s in processor.group_stats().items()}})
-
-    return Guard(app, token, host)
 
 
 def _json(document: Any) -> Response:

@@ -14,12 +14,12 @@ import struct
 from itertools import chain, starmap
 from typing import Any
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
+from processor.kernels.boolean_letters import has_boolean_letters
 from processor.package.manifest import Input
 from serving.codecs.wire import kind
 
@@ -90,17 +90,7 @@ def _ragged(spec: Input, rows: list[Any], plain: bool) -> Ragged:
 
 def has_booleans(body: bytes) -> bool:
     """Whether a body may hold true or false: two of their letters stand side by side in it, maybe in a name."""
-    return bool(_has_boolean_letters(np.frombuffer(body, np.uint8)))
-
-
-# Searching the words takes twenty times as long: half of what orjson needs to parse the body.
-@nb.njit(nb.boolean(nb.types.Array(nb.uint8, 1, "C", readonly=True)), cache=True, nogil=True)
-def _has_boolean_letters(body):  # type: ignore[no-untyped-def]
-    found = False
-    for i in range(len(body) - 1):
-        # "ru" of true, and "al" of false; no early end, so that it is done many bytes at a time.
-        found = found | ((body[i] == 114) & (body[i + 1] == 117)) | ((body[i] == 97) & (body[i + 1] == 108))
-    return found
+    return bool(has_boolean_letters(np.frombuffer(body, np.uint8)))
 
 
 def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:

@@ -5,7 +5,7 @@ A binary tensor becomes a numpy view over the body; only one that starts at an o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from processor.columns import Column
 from processor.errors import BadInput
 from processor.package.manifest import Manifest
-from serving.codecs.kserve_header import DATATYPES, DTYPES, Header, ReadSpan, Span, Wanted, columns, read_header
+from serving.codecs.kserve_header import DATATYPES, DTYPES, Header, Memory, Wanted, columns, read_header
 from serving.codecs.wire import Headers, dump_json, header_int, header_timeout_s, json_numbers, load_json
 
 HEADER_LENGTH = b"inference-header-content-length"
@@ -24,11 +24,12 @@ BINARY_TYPE = (b"content-type", b"application/octet-stream")
 
 
 class Options(NamedTuple):
-    """How the request wants its answer: outputs in the order asked for."""
+    """How the request wants its answer: outputs in the order asked for. plain: see Header."""
 
     outputs: tuple[Wanted, ...]
     id: str = ""
     timeout_s: float | None = None
+    plain: bool = False
 
 
 # A client sends the same header with every request of one size, so what it says is read once. Only headers that hold
@@ -39,9 +40,9 @@ _kept: dict[bytes, Header] = {}
 
 
 def decode(
-    body: bytes, headers: Headers, manifest: Manifest, read: ReadSpan | None = None
+    body: bytes, headers: Headers, manifest: Manifest, memory: Memory | None = None
 ) -> tuple[Mapping[str, Column], Options]:
-    """An infer body (already inflated) as the manifest's inputs; raises BadInput. read: shared memory, if it is
+    """An infer body (already inflated) as the manifest's inputs; raises BadInput. memory: None where it is not
     served."""
     nbytes = header_int(headers, HEADER_LENGTH, len(body))
     if nbytes is None:
@@ -50,12 +51,12 @@ def decode(
         header, at = _raw(body, manifest), 0
     else:
         header, at = _binary_header(body[:nbytes], manifest), nbytes
-    inputs = columns(header, body, at, read)
+    inputs = columns(header, body, at, memory)
     timeout_s = header.timeout_s
     if b"x-request-timeout-ms" in headers:
         by_header = header_timeout_s(headers)
         timeout_s = by_header if timeout_s is None or by_header is None else min(timeout_s, by_header)
-    return inputs, Options(header.outputs, header.id, timeout_s)
+    return inputs, Options(header.outputs, header.id, timeout_s, header.plain)
 
 
 def _binary_header(text: bytes, manifest: Manifest) -> Header:
@@ -91,12 +92,12 @@ def encode(
     options: Options,
     model: str,
     version: int,
-    write: Callable[[Span, bytes], None] | None = None,
+    memory: Memory | None = None,
 ) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
-    """The reply's body, and its headers but for the length. outputs: float32 [n, columns] each. write: into shared
-    memory, if it is served; what does not fit raises BadInput."""
+    """The reply's body, and its headers but for the length. outputs: float32 [n, columns] each. memory: None where
+    it is not served; what does not fit raises BadInput."""
     arrays = [(wanted, np.ascontiguousarray(outputs[wanted.name], "<f4")) for wanted in options.outputs]
-    if not options.id and all(wanted.binary and wanted.span is None for wanted in options.outputs):
+    if options.plain:
         shapes = tuple([(wanted.name, array.shape, array.nbytes) for wanted, array in arrays])
         header, kinds = _binary_reply(model, version, shapes)
         # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
@@ -106,7 +107,7 @@ def encode(
     for wanted, array in arrays:
         if wanted.span is not None:
             # Without parameters: Triton's C++ client takes them for those of a binary tensor.
-            into_span(wanted, array, write)
+            into_span(wanted, array, memory)
             tensors.append({"name": wanted.name, "datatype": "FP32", "shape": array.shape})
         elif wanted.binary:
             tensors.append(_binary_tensor(wanted.name, array.shape, array.nbytes))
@@ -123,18 +124,16 @@ def encode(
     return b"".join([header, *buffers]), _binary_kinds(header)  # type: ignore[list-item]  # As above.
 
 
-def into_span(
-    wanted: Wanted, array: NDArray[np.float32], write: Callable[[Span, bytes], None] | None
-) -> dict[str, Any]:
+def into_span(wanted: Wanted, array: NDArray[np.float32], memory: Memory | None) -> dict[str, Any]:
     """Writes one output where the request wants it; returns the parameters by which a gRPC reply says so."""
     span = wanted.span
     assert span is not None, "asked for it"
-    if write is None:
+    if memory is None:
         raise BadInput(f"outputs[{wanted.name}].parameters.shared_memory_region: shared memory is not served")
     if array.nbytes > span.nbytes:
         where = f"outputs[{wanted.name}].parameters.shared_memory_byte_size"
         raise BadInput(f"{where}: {array.nbytes} wanted, got {span.nbytes}")
-    write(span, array.tobytes())
+    memory.write(span, array.tobytes())
     return {
         "shared_memory_region": span.region,
         "shared_memory_offset": span.offset,

@@ -8,8 +8,8 @@ X.row_splits (INT64 [n + 1]).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,12 @@ class Span(NamedTuple):
     nbytes: int
 
 
-ReadSpan = Callable[[Span], bytes]
+class Memory(Protocol):
+    """Shared memory, where it is served. Both raise BadInput."""
+
+    def read(self, span: Span) -> bytes: ...
+
+    def write(self, span: Span, data: bytes) -> None: ...
 
 
 class Wanted(NamedTuple):
@@ -68,7 +73,7 @@ class Shape(NamedTuple):
 
 class Header(NamedTuple):
     """A checked header. timeout_s: by its own parameters. places: of the tensors behind it, if all are plain. shares:
-    whether an output is wanted in shared memory."""
+    whether an output is wanted in shared memory. plain: whether the reply is binary tensors behind it, and no id."""
 
     manifest: Manifest
     shapes: tuple[Shape, ...]
@@ -77,6 +82,7 @@ class Header(NamedTuple):
     id: str
     timeout_s: float | None
     shares: bool
+    plain: bool
 
 
 def read_header(document: dict[str, Any], manifest: Manifest) -> Header:
@@ -86,13 +92,14 @@ def read_header(document: dict[str, Any], manifest: Manifest) -> Header:
     outputs, request_id = _outputs(document, parameters, manifest), _id(document)
     shapes = _shapes(document, manifest)
     shares = any(wanted.span is not None for wanted in outputs)
-    return Header(manifest, shapes, _places(shapes), outputs, request_id, _timeout_s(parameters), shares)
+    plain = not request_id and all(wanted.binary and wanted.span is None for wanted in outputs)
+    return Header(manifest, shapes, _places(shapes), outputs, request_id, _timeout_s(parameters), shares, plain)
 
 
-def columns(header: Header, body: bytes, at: int, read: ReadSpan | None) -> Mapping[str, Column]:
-    """The inputs of a request whose tensors lie in `body` from byte `at` on, up to its end. read: shared memory, if it
-    is served. Raises BadInput."""
-    if header.shares and read is None:
+def columns(header: Header, body: bytes, at: int, memory: Memory | None) -> Mapping[str, Column]:
+    """The inputs of a request whose tensors lie in `body` from byte `at` on, up to its end. memory: None where it is
+    not served. Raises BadInput."""
+    if header.shares and memory is None:
         raise BadInput("outputs: shared memory is not served")
     if header.places is not None:
         if at + header.places.nbytes != len(body):
@@ -104,7 +111,7 @@ def columns(header: Header, body: bytes, at: int, read: ReadSpan | None) -> Mapp
     for shape in header.shapes:
         spec = shape.spec
         if shape.span is not None:
-            column = _of_span(shape, read)
+            column = _of_span(shape, memory)
         elif shape.nbytes is None:
             column = shape.values
         else:
@@ -308,15 +315,15 @@ def _count(shape: Any, spec: Input, where: str) -> int:
     return int(shape[0]) * (spec.columns or 1)
 
 
-def _of_span(shape: Shape, read: ReadSpan | None) -> Any:
-    if read is None:
+def _of_span(shape: Shape, memory: Memory | None) -> Any:
+    if memory is None:
         raise BadInput(f"inputs[{shape.spec.name}].parameters.shared_memory_region: shared memory is not served")
     assert shape.span is not None, "asked for it"
     span = shape.span
     if shape.datatype == "BYTES":
-        return _binary(shape, read(span), 0, span.nbytes)
+        return _binary(shape, memory.read(span), 0, span.nbytes)
     exact = shape.elements * DTYPES[shape.datatype].itemsize
-    return _binary(shape, read(span._replace(nbytes=exact)), 0, exact)
+    return _binary(shape, memory.read(span._replace(nbytes=exact)), 0, exact)
 
 
 def _binary(shape: Shape, body: bytes, at: int, nbytes: int) -> Any:

@@ -6,7 +6,7 @@ has been seen are read where they lie in the message (templates); others are cop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from processor.columns import Column, Packed, Strings
 from processor.errors import BadInput
 from processor.package.manifest import Manifest
 from serving.codecs.kserve import into_span
-from serving.codecs.kserve_header import ReadSpan, Span, Wanted, columns, read_header
+from serving.codecs.kserve_header import Memory, Wanted, columns, read_header
 from serving.codecs.messages import message
 from serving.codecs.templates import Hole, Templates, cut, fields, filler
 from serving.codecs.wire import show
@@ -56,7 +56,7 @@ class Infer:
         else:
             self._parse()
 
-    def columns(self, manifest: Manifest, read: ReadSpan | None = None) -> tuple[Mapping[str, Column], Asked]:
+    def columns(self, manifest: Manifest, memory: Memory | None = None) -> tuple[Mapping[str, Column], Asked]:
         """The model's inputs, and all that the request asks; raises BadInput."""
         template = self._template
         if template is not None:
@@ -65,7 +65,7 @@ class Infer:
             self._parse()
         raw = list(self._message.raw_input_contents)
         header = read_header(_document(self._message, raw), manifest)
-        inputs = columns(header, b"".join(raw), 0, read)
+        inputs = columns(header, b"".join(raw), 0, memory)
         outputs = header.outputs
         asked = self.asked._replace(id=header.id, outputs=outputs, timeout_s=header.timeout_s)
         if header.places is not None and raw and not header.id:
@@ -149,9 +149,9 @@ def encode(
     outputs: Mapping[str, NDArray[np.float32]],
     asked: Asked,
     version: int,
-    write: Callable[[Span, bytes], None] | None = None,
+    memory: Memory | None = None,
 ) -> bytes:
-    """The reply, its tensors raw. outputs: float32 [n, columns] each. write: see kserve.encode."""
+    """The reply, its tensors raw. outputs: float32 [n, columns] each. memory: see kserve.encode."""
     if not asked.id and all(wanted.span is None for wanted in asked.outputs):
         arrays = [np.ascontiguousarray(outputs[wanted.name], "<f4") for wanted in asked.outputs]
         shapes = tuple([(wanted.name, array.shape, array.nbytes) for wanted, array in zip(asked.outputs, arrays)])
@@ -165,7 +165,7 @@ def encode(
         if wanted.span is None:
             reply.raw_output_contents.append(array.tobytes())
         else:
-            for name, value in into_span(wanted, array, write).items():
+            for name, value in into_span(wanted, array, memory).items():
                 choice = "string_param" if type(value) is str else "int64_param"
                 setattr(output.parameters[name], choice, value)
             # Clients count on one entry for each output.

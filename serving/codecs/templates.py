@@ -46,14 +46,14 @@ class Template(NamedTuple, Generic[A]):
 
 
 class Templates(Generic[A]):
-    """Those of one kind of message, in one event loop."""
+    """Templates of one kind of message, known by the bytes that are no tensors; used from one event loop."""
 
     def __init__(self) -> None:
         self._by_length: dict[int, list[Template[A]]] = {}
         self._count = 0
 
     def find(self, data: bytes) -> Template[A] | None:
-        """What is known of a message."""
+        """The template of a message, if one is known."""
         for template in self._by_length.get(len(data), ()):
             for start, stop, literal in template.literals:
                 if data[start:stop] != literal:

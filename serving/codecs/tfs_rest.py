@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +14,20 @@ from processor.errors import BadInput
 from processor.package.manifest import Input, Manifest
 from serving.codecs import examples
 from serving.codecs.json_columns import column, has_booleans, is_base64
-from serving.codecs.wire import Headers, dump_json, header_timeout_s, json_number, json_numbers, kind, load_json, show
-from serving.front.catalog import SIGNATURE
+from serving.codecs.wire import (
+    SIGNATURE,
+    Headers,
+    dump_json,
+    header_timeout_s,
+    json_number,
+    json_numbers,
+    kind,
+    load_json,
+    show,
+)
 
-JSON_TYPE = (b"content-type", b"application/json")
 
-
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """How the request wants its answer. row: `predictions` rather than `outputs`. method: or `results`, of classify or
     regress."""
 

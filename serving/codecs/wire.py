@@ -1,4 +1,4 @@
-"""What both HTTP protocols share: limits, content codings, JSON with NaN, timeouts, numbers from headers.
+"""What the codecs share: limits, content codings, JSON with NaN, timeouts, numbers from headers.
 
 Order of checks: length of the body as sent, length after inflation, then parsing. Everything raises
 processor.errors.
@@ -28,6 +28,8 @@ MIN_DEFLATE_NBYTES = 1400
 MAX_ACCEPT_NBYTES = 256
 CODINGS = ((b"gzip", zlib.MAX_WBITS | 16), (b"deflate", zlib.MAX_WBITS))
 VARY = (b"vary", b"accept-encoding")
+SIGNATURE = "serving_default"
+"""The name of the one signature that a model has, for TensorFlow Serving's clients."""
 
 Headers = Mapping[bytes, bytes]
 """Header values by lower-case name."""

@@ -38,17 +38,18 @@ class Who(Protocol):
     def label(self) -> str | None: ...
 
 
-def servable(who: Who, find: Callable[[str, int | None, str | None], T]) -> T:
-    """What `find` finds for TensorFlow Serving's clients; raises NotFound or BadInput in their words."""
+def servable(who: Who, find: Callable[..., T], *more: Any) -> T:
+    """What find(model, version, label, *more) finds for TensorFlow Serving's clients; raises NotFound or BadInput in
+    their words."""
     try:
-        return find(who.model, who.version, who.label)
+        return find(who.model, who.version, who.label, *more)
     except NotFound:
         if who.label is None:
             raise _no_servable(who.model, who.version) from None
     if not (who.label.isascii() and who.label.isdigit() and len(who.label) <= 18):
         raise BadInput(f"Unrecognized servable version label: {who.label[:64]}")
     try:
-        return find(who.model, int(who.label), None)
+        return find(who.model, int(who.label), None, *more)
     except NotFound:
         raise _no_servable(who.model, int(who.label)) from None
 
@@ -60,7 +61,7 @@ def _no_servable(model: str, version: int | None) -> NotFound:
 
 def admit_servable(processor: Processor, who: Who, timeout_s: float | None, key: bytes | None = None) -> Replica:
     """See Predictor.admit, for TensorFlow Serving's clients."""
-    return servable(who, lambda model, version, label: processor.admit(model, version, label, timeout_s, key))
+    return servable(who, processor.admit, timeout_s, key)
 
 
 def servable_manifest(processor: Processor, who: Who) -> tuple[Manifest, Generation]:

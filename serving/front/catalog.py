@@ -12,10 +12,10 @@ from processor.package.manifest import Input, Manifest
 from processor.versions.routes import AVAILABLE, LOADING, VersionStatus
 from serving.codecs.json_columns import DT_NAMES
 from serving.codecs.kserve_header import DATATYPES, ROW_SPLITS
+from serving.codecs.wire import SIGNATURE
 
 SERVER_NAME = "freshet"
 PLATFORM = "freshet"
-SIGNATURE = "serving_default"
 MAX_BATCH_ROWS = 4096
 PREDICT_METHOD = "tensorflow/serving/predict"
 # Of a configuration's data_type: strings have another name there than in metadata.

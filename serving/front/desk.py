@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from processor.engine import PredictReply, PredictRequest
 from processor.errors import FreshetError
@@ -25,12 +26,14 @@ Finish = Callable[[PredictReply | FreshetError], None]
 
 
 class Desk:
-    """Used from one event loop at a time. served: what the protocols of the loop have answered."""
+    """Where the requests of one event loop are submitted; one loop at a time has it. served: what its protocols have
+    answered."""
 
     def __init__(self) -> None:
         self.served = Served()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._hand_over: Callable[[Finish], Finish]
+        # Brings replies to the loop; None where they are computed on it.
+        self._post: Callable[[Finish, Any], None] | None = None
         self._stages: Stages
 
     def submit(self, processor: Processor, request: PredictRequest, replica: Replica, finish: Finish) -> None:
@@ -39,11 +42,12 @@ class Desk:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._connect(loop, processor)
+        done = finish if self._post is None else partial(self._post, finish)
         if replica.manifest.stage is None:
-            processor.submit(request, self._hand_over(finish), replica)
+            processor.submit(request, done, replica)
         else:
             # Binding such a request runs the stage, which is long for an event loop.
-            self._stages.submit(processor, request, replica, self._hand_over(finish), finish)
+            self._stages.submit(processor, request, replica, done, finish)
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:
         """Has replies come on this loop: computed there, or handed over by session threads."""
@@ -58,9 +62,6 @@ class Desk:
                 loop.call_soon(processor.run_once)
 
         post = Wakeups(loop).post
-        if processor.attach(wake):
-            self._hand_over = lambda finish: finish
-        else:
-            self._hand_over = lambda finish: lambda result: post(finish, result)
+        self._post = None if processor.attach(wake) else post
         self._stages = Stages(post)
         self._loop = loop

@@ -26,7 +26,7 @@ Finish = Callable[[PredictReply | FreshetError], None]
 
 
 class Stages:
-    """One event loop's."""
+    """Threads that submit the requests of one event loop whose binding runs a stage."""
 
     def __init__(self, post: Callable[[Finish, Any], None]) -> None:
         """post: has a function called with a result on the loop (serving.front.wakeups)."""

@@ -26,6 +26,8 @@ MAX_REGIONS = 1024
 
 
 class Region(NamedTuple):
+    """A registered piece of a shared memory object: nbytes from offset on, by an open descriptor."""
+
     key: str
     offset: int
     nbytes: int
@@ -34,7 +36,7 @@ class Region(NamedTuple):
 
 
 class Regions:
-    """Used from one event loop."""
+    """The regions that clients have registered, by name. Used from one event loop."""
 
     def __init__(self) -> None:
         self._regions: dict[str, Region] = {}

@@ -8,6 +8,7 @@ paths       which path asks for what
 head_cache  heads of predict requests, known by their bytes
 asgi        reading and writing on the raw ASGI interface
 openapi     the routes for people and their tools
+schemas     what the routes take and give
 """
 
 __all__ = ["app", "asgi", "port", "protocol"]

@@ -1,11 +1,11 @@
 """The HTTP port: TensorFlow Serving REST, KServe v2, DeepRec's messages, health and metrics, as one ASGI application.
 
-Life of a predict request: path -> manifest -> codec -> Processor.submit -> codec -> reply. Everything but the
-prediction runs on the event loop; requests of a version with a stage are submitted elsewhere
-(serving.front.offloading), because binding them runs it. With inline compute the prediction does too: what a turn of
-the loop has read is computed at its end, batch by batch, the sockets getting their turn between two batches. Otherwise
-it runs on a session's thread, which hands the reply back through Wakeups. A client that leaves costs its own prediction
-and nothing else: sends to it are dropped below ASGI.
+Life of a predict request: path -> manifest -> codec -> Processor.submit -> codec -> reply; serving.front.exchange says
+what is counted on the way. Everything but the prediction runs on the event loop; requests of a version with a stage are
+submitted elsewhere (serving.front.offloading), because binding them runs it. With inline compute the prediction does
+too: what a turn of the loop has read is computed at its end, batch by batch, the sockets getting their turn between two
+batches. Otherwise it runs on a session's thread, which hands the reply back through Wakeups. A client that leaves costs
+its own prediction and nothing else: sends to it are dropped below ASGI.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from processor.engine import PredictReply, PredictRequest
+from processor.engine import PredictReply
 from processor.errors import BadInput, FreshetError, NotFound, NotReady
 from processor.generation import Generation
+from processor.package.manifest import Manifest
 from serving.codecs.wire import Headers, deflate, dump_json, header_timeout_s, inflate, kind, load_json
 from serving.front import asking, catalog
 from serving.front.desk import Desk
+from serving.front.exchange import OK, Exchange, Exchanges, Read
 from serving.front.model_control import Act, Gate, nothing_to_control
 from serving.front.shared_memory import Regions
 from serving.front_options import FrontOptions
@@ -40,16 +42,16 @@ from serving.http.asgi import (
     read_body,
     reply,
 )
-from serving.http.dialects import DIALECTS
+from serving.http.dialects import DIALECTS, Dialect
 from serving.http.head_cache import Heads
-from serving.http.paths import PREDICTS, Route, parse
+from serving.http.paths import Route, parse
 from serving.lifecycle import Lifecycle
-from serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
+from serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
 from serving.telemetry.metrics import CONTENT_TYPE, Metrics
 
 if TYPE_CHECKING:
     from serving.telemetry.logs import AccessLog
-    from serving.telemetry.trail import Trace, Trail
+    from serving.telemetry.trail import Trail
 
 log = logging.getLogger("freshet.http")
 
@@ -75,8 +77,45 @@ def internal_error(headers: Headers) -> Answer:
     return 500, error_body("internal error"), [JSON_TYPE]
 
 
+class HttpExchange(Exchange):
+    """A predict request of the HTTP port. dialect, regions: what reads and writes it. answered: is given its answer,
+    once, when it is computed. options: of its dialect, once it is read."""
+
+    __slots__ = ("answered", "dialect", "options", "regions")
+
+    dialect: Dialect
+    regions: Regions | None
+    answered: Callable[[Answer], None]
+    options: Any
+
+    def read(self, source: bytes, manifest: Manifest) -> Read:
+        """See Exchange. source: the body."""
+        inputs, self.options = self.dialect.decode(source, self.headers, manifest, self.regions)
+        return inputs, self.options.timeout_s
+
+    def computed(self, result: PredictReply | FreshetError) -> None:
+        """Answers; the Desk has its result."""
+        self.finish(result)
+        answer: Answer
+        if isinstance(result, FreshetError):
+            answer = error_reply(result)
+        else:
+            try:
+                content, kinds = self.dialect.encode(result, self.options, self.regions)
+                if b"accept-encoding" in self.headers:
+                    content, coding = deflate(content, self.headers)
+                    kinds = (*kinds, *coding)
+                answer = OK, content, (*kinds, *generation_headers(result.generation))
+            except FreshetError as error:
+                answer = error_reply(error)
+            except Exception:
+                answer = internal_error(self.headers)
+        self.end(answer[0])
+        self.answered(answer)
+
+
 class DataApp:
-    """ASGI 3 application. One event loop at a time runs it."""
+    """The HTTP port's routes as an ASGI 3 application. One event loop at a time runs it."""
 
     def __init__(
         self,
@@ -99,11 +138,10 @@ class DataApp:
         self.max_body_nbytes = options.max_body_bytes
         self.heads = Heads()
         self.desk = desk or Desk()
-        self._default_timeout_s = options.default_timeout_s
+        self.exchanges = Exchanges(lifecycle, metrics, self.desk, options.default_timeout_s, trail)
         self._control, self._regions = control, regions
         self._gate = Gate(options.model_control, options.admin_token)
-        self.access, self._trail = access, trail
-        self._turn = 0
+        self.access = access
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
             "live": self._live,
             "ready": self._ready,
@@ -133,9 +171,10 @@ class DataApp:
         protocol, sent = "http", dict(scope["headers"])
         try:
             route = parse(scope.get("raw_path") or scope["path"].encode(), scope["method"])
-            protocol = DIALECTS[route.action].protocol if route.action in PREDICTS else "http"
+            dialect = DIALECTS.get(route.action)
+            protocol = "http" if dialect is None else dialect.protocol
             _check_method(scope["method"], route)
-            if route.action in PREDICTS:
+            if dialect is not None:
                 status, body, headers = await self._predict(route, sent, receive)
             elif route.method == "POST":
                 status, body, headers = await self._post(route, sent, receive)
@@ -161,110 +200,35 @@ class DataApp:
             headers = [*headers, (REQUEST_ID, sent[REQUEST_ID][:MAX_REQUEST_ID_NBYTES])]
         await reply(send, status, body, headers)
 
-    def start(
-        self,
-        route: Route,
-        headers: Headers,
-        body: bytes,
-        answered: Callable[[Answer], None],
-        trace: Trace | None = None,
-    ) -> None:
+    def start(self, route: Route, headers: Headers, body: bytes, answered: Callable[[Answer], None]) -> None:
         """Decodes and submits one predict request; `answered` is called once, later, on the running event loop.
 
         body: whole, as sent. Raises FreshetError when the request cannot be submitted. Both the ASGI route and the
-        protocol below ASGI (serving.http.protocol) go through here. trace: of a request that is traced already.
+        protocol below ASGI (serving.http.protocol) go through here.
         """
-        trail = self._trail
-        if trail is not None and trace is None:
-            begun = trail.begin(headers, DIALECTS[route.action].protocol)
-            if begun is not None:
-                self._start_traced(trail, begun, route, headers, body, answered)
-                return
-        started_s = time.perf_counter()
-        # How long it takes to read and to print is noted of one request in some: noting all costs more than it tells.
-        self._turn = (self._turn + 1) % TIMED_EVERY
-        timed = not self._turn
-        processor = self._lifecycle.processor()
-        # Most of an overload is refused here, before a byte of the body is read.
-        timeout_s = header_timeout_s(headers) or self._default_timeout_s
-        key = headers.get(STICKY_KEY)
-        if route.action == "infer":
-            replica = processor.admit(route.model, route.version, route.label, timeout_s, key)
-        else:
-            replica = asking.admit_servable(processor, route, timeout_s, key)
-        manifest, served, dialect = replica.manifest, self.desk.served, DIALECTS[route.action]
-        body = inflate(body, headers, self.max_body_nbytes)
-        regions = self._regions
-
-        def finish(result: PredictReply | FreshetError) -> None:
-            taken_s = time.perf_counter() - started_s
-            if isinstance(result, FreshetError):
-                served.failed(route.model, manifest.version, taken_s)
-                answered(error_reply(result))
-                return
-            if trace is not None:
-                trace.computed(result.generation, result.timing)
-            rows = len(next(iter(result.outputs.values())))
-            self.metrics.predicted(result.model, rows)
-            served.succeeded(result.model, result.generation.version, rows, taken_s)
-            encoding_s = time.perf_counter() if timed else 0.0
-            try:
-                content, kinds = dialect.encode(result, options, regions)
-                if b"accept-encoding" in headers:
-                    content, coding = deflate(content, headers)
-                    kinds = (*kinds, *coding)
-            except FreshetError as error:
-                answered(error_reply(error))
-            except Exception:
-                answered(internal_error(headers))
-            else:
-                if timed:
-                    self.metrics.stage(dialect.protocol, "encode", time.perf_counter() - encoding_s)
-                answered((200, content, (*kinds, *generation_headers(result.generation))))
-
+        dialect = DIALECTS[route.action]
+        exchange = HttpExchange(self.exchanges, dialect.protocol, headers)
+        exchange.dialect, exchange.regions, exchange.answered = dialect, self._regions, answered
+        if exchange.trace is not None:
+            exchange.trace.model = route.model
         try:
-            inputs, options = dialect.decode(body, headers, manifest, regions)
-            timeout_s = options.timeout_s or self._default_timeout_s
-            request = PredictRequest(
-                route.model, inputs, route.version, route.label, timeout_s, caller_of(headers), key,
-                request_id_of(headers),
-            )  # fmt: skip
-            self.desk.submit(processor, request, replica, finish)
-        except FreshetError:
-            served.failed(route.model, manifest.version, time.perf_counter() - started_s)
-            raise
-        if timed:
-            self.metrics.stage(dialect.protocol, "parse", time.perf_counter() - started_s)
-
-    def _start_traced(
-        self,
-        trail: Trail,
-        trace: Trace,
-        route: Route,
-        headers: Headers,
-        body: bytes,
-        answered: Callable[[Answer], None],
-    ) -> None:
-        """start() of a request that is traced."""
-        trace.model = route.model
-
-        def traced(answer: Answer) -> None:
-            trail.end(trace, answer[0])
-            answered(answer)
-
-        try:
-            self.start(route, headers, body, traced, trace)
+            exchange.admit(route, dialect.servable, header_timeout_s(headers))
+            exchange.submit(inflate(body, headers, self.max_body_nbytes), exchange.computed)
         except FreshetError as error:
-            trail.end(trace, error.http_status)
+            exchange.end(error.http_status)
             raise
-        trace.parsed_s = time.monotonic()
 
     async def _predict(self, route: Route, headers: Headers, receive: Receive) -> Answer:
         """The predict routes where the protocol below ASGI does not take them."""
         self._lifecycle.processor()
         body = await read_body(receive, headers, self.max_body_nbytes)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.start(route, headers, body, lambda answer: future.done() or future.set_result(answer))
+
+        def answered(answer: Answer) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        self.start(route, headers, body, answered)
         return await future
 
     async def _post(self, route: Route, headers: Headers, receive: Receive) -> Answer:

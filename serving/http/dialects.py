@@ -1,4 +1,8 @@
-"""The dialects of a predict request over HTTP: how each is read, and how it is answered."""
+"""The dialects of a predict request over HTTP: where each is asked, how it is read, and how it is answered.
+
+DIALECTS is all that the port knows of them: routes (serving.http.paths), the routes that are served below ASGI
+(serving.http.protocol), OpenAPI (serving.http.openapi) and metrics are made from it.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +17,37 @@ from serving.codecs import kserve, tfs_rest
 from serving.codecs.wire import Headers, header_timeout_s
 from serving.front.shared_memory import Regions
 from serving.http.asgi import JSON_TYPE, RawHeaders
+from serving.http.schemas import BINARY, Schema, json_of, named
 
 PROTOBUF_TYPE = (b"content-type", b"application/x-protobuf")
 
 
 class Dialect(NamedTuple):
-    """protocol: its name in metrics. decode(body, headers, manifest, regions): the inputs, and options with a
-    timeout_s; encode(reply, options, regions): body and headers. Both raise BadInput."""
+    """How predictions are asked for by one kind of client.
 
+    name: the action of its routes, and the word that ends their paths. servable: asked for in the words of TensorFlow
+    Serving, at /v1/models/{model}:name; else in KServe's, at /v2/models/{model}/name. protocol: its name in metrics.
+    summary, body, reply: what OpenAPI says of it; media type -> schema. decode(body, headers, manifest, regions): the
+    inputs, and options with a timeout_s; encode(reply, options, regions): body and headers. Both raise BadInput.
+    """
+
+    name: str
     protocol: str
+    servable: bool
+    summary: str
+    body: dict[str, Schema]
+    reply: dict[str, Schema]
     decode: Callable[[bytes, Headers, Manifest, Regions | None], tuple[Mapping[str, Column], Any]]
     encode: Callable[[PredictReply, Any, Regions | None], tuple[bytes, RawHeaders]]
 
+    @property
+    def suffix(self) -> str:
+        """What its paths add to the model's."""
+        return f":{self.name}" if self.servable else f"/{self.name}"
+
 
 class ProcessorOptions(NamedTuple):
-    """outputs: those wanted; none for all."""
+    """How a DeepRec Processor's client wants its answer. outputs: those wanted; none for all."""
 
     outputs: tuple[str, ...]
     timeout_s: float | None
@@ -35,7 +55,12 @@ class ProcessorOptions(NamedTuple):
 
 def _examples(method: str) -> Dialect:
     return Dialect(
+        method,
         "tfs_rest",
+        True,
+        "Predicts from tf.Example",
+        json_of(named("ExamplesRequest")),
+        json_of(named("ResultsReply")),
         lambda body, headers, manifest, regions: tfs_rest.decode_examples(body, headers, manifest, method),
         lambda reply, options, regions: (tfs_rest.encode_results(reply.outputs, options), (JSON_TYPE,)),
     )
@@ -48,30 +73,45 @@ def _decode_processor(
     return inputs, ProcessorOptions(outputs, header_timeout_s(headers))
 
 
-def _decode_kserve(
-    body: bytes, headers: Headers, manifest: Manifest, regions: Regions | None
-) -> tuple[Mapping[str, Column], kserve.Options]:
-    return kserve.decode(body, headers, manifest, regions.read if regions is not None else None)
-
-
 def _encode_kserve(reply: PredictReply, options: kserve.Options, regions: Regions | None) -> tuple[bytes, RawHeaders]:
-    write = regions.write if regions is not None else None
-    return kserve.encode(reply.outputs, options, reply.model, reply.generation.version, write)
+    return kserve.encode(reply.outputs, options, reply.model, reply.generation.version, regions)
 
 
 DIALECTS = {
-    "predict": Dialect(
-        "tfs_rest",
-        lambda body, headers, manifest, regions: tfs_rest.decode(body, headers, manifest),
-        lambda reply, options, regions: (tfs_rest.encode(reply.outputs, options), (JSON_TYPE,)),
-    ),
-    "classify": _examples("classify"),
-    "regress": _examples("regress"),
-    "processor": Dialect(
-        "processor",
-        _decode_processor,
-        lambda reply, options, regions: (eas.encode(reply.outputs, options.outputs), (PROTOBUF_TYPE,)),
-    ),
-    "infer": Dialect("kserve", _decode_kserve, _encode_kserve),
+    dialect.name: dialect
+    for dialect in (
+        Dialect(
+            "predict",
+            "tfs_rest",
+            True,
+            "Predicts, in TensorFlow Serving's REST",
+            json_of(named("PredictRequest")),
+            json_of(named("PredictReply")),
+            lambda body, headers, manifest, regions: tfs_rest.decode(body, headers, manifest),
+            lambda reply, options, regions: (tfs_rest.encode(reply.outputs, options), (JSON_TYPE,)),
+        ),
+        _examples("classify"),
+        _examples("regress"),
+        Dialect(
+            "processor",
+            "processor",
+            True,
+            "Predicts, in DeepRec's messages",
+            {"application/x-protobuf": BINARY},
+            {"application/x-protobuf": BINARY},
+            _decode_processor,
+            lambda reply, options, regions: (eas.encode(reply.outputs, options.outputs), (PROTOBUF_TYPE,)),
+        ),
+        Dialect(
+            "infer",
+            "kserve",
+            False,
+            "Predicts, in KServe v2",
+            json_of(named("InferRequest")) | {"application/octet-stream": BINARY},
+            json_of(named("InferReply")) | {"application/octet-stream": BINARY},
+            kserve.decode,
+            _encode_kserve,
+        ),
+    )
 }
-"""By the route's action."""
+"""By name."""

@@ -31,7 +31,7 @@ class Head(NamedTuple):
 
 
 class Heads:
-    """Those of one event loop."""
+    """The heads that the connections of one event loop know by their bytes."""
 
     def __init__(self) -> None:
         self._kept: dict[bytes, Head] = {}

@@ -8,6 +8,7 @@ from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from processor.errors import BadInput, NotFound
+from serving.http.dialects import DIALECTS
 
 MAX_PATH_NBYTES = 2048
 PLAIN = {
@@ -23,17 +24,18 @@ PLAIN = {
     b"/v2/systemsharedmemory/status": "shm_status",
     b"/v2/systemsharedmemory/unregister": "shm_unregister",
 }
-VERBS = (b"predict", b"classify", b"regress", b"processor")
-OF_MODELS = {b"infer": "infer", b"ready": "model_ready", b"config": "config", b"stats": "stats"}
-# Those that have a prediction for an answer.
-PREDICTS = frozenset({"predict", "classify", "regress", "processor", "infer"})
-POSTED = PREDICTS | {"index", "load", "unload", "shm_register", "shm_unregister"}
+VERBS = {d.name.encode(): d.name for d in DIALECTS.values() if d.servable}
+OF_MODELS = {b"ready": "model_ready", b"config": "config", b"stats": "stats"} | {
+    d.name.encode(): d.name for d in DIALECTS.values() if not d.servable
+}
+POSTED = DIALECTS.keys() | {"index", "load", "unload", "shm_register", "shm_unregister"}
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """action: predict | classify | regress | processor | status | metadata (v1); infer | model | model_ready | config |
-    stats | index | load | unload | shm_... (v2); live | ready | server | metrics | openapi. region: of memory."""
+    """What a path asks for. action: a dialect's name (serving.http.dialects); status | metadata (v1); model |
+    model_ready | config | stats | index | load | unload | shm_... (v2); live | ready | server | metrics | openapi.
+    region: of memory."""
 
     action: str
     model: str = ""
@@ -77,7 +79,7 @@ def _tensorflow(parts: list[bytes]) -> Route | None:
     last, colon, verb = parts[-1].partition(b":")
     parts = [*parts[:-1], last]
     if colon:
-        action = verb.decode() if verb in VERBS else ""
+        action = VERBS.get(verb, "")
     elif len(parts) in (4, 6) and last == b"metadata":
         parts, action = parts[:-1], "metadata"
     else:

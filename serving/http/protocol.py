@@ -25,10 +25,10 @@ from processor.errors import FreshetError, TooLarge
 from serving.http.app import Answer, DataApp, internal_error
 from serving.http.asgi import error_reply
 from serving.http.dialects import DIALECTS
-from serving.http.paths import PREDICTS, Route, parse
+from serving.http.paths import Route, parse
 from serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
 
-PREDICT_SUFFIXES = (b":predict", b"/infer", b":classify", b":regress", b":processor")
+PREDICT_SUFFIXES = tuple(dialect.suffix.encode() for dialect in DIALECTS.values())
 CLOSE = (b"connection", b"close")
 
 
@@ -55,7 +55,7 @@ class Flight:
 
 
 class PredictProtocol(HttpToolsProtocol):
-    """One connection of the data port."""
+    """One connection of the HTTP port."""
 
     def __init__(self, *args: Any, data_app: DataApp, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -154,7 +154,7 @@ class PredictProtocol(HttpToolsProtocol):
             route = parse(self.url)
         except FreshetError:
             return None
-        return route if route.action in PREDICTS else None
+        return route if route.action in DIALECTS else None
 
     def _answer(self, flight: Flight, answer: Answer) -> None:
         status, body, headers = answer

@@ -1,12 +1,11 @@
 """The gRPC port: TensorFlow Serving's services, KServe's, health and reflection.
 
-rpc_port     the port, on the event loop that the HTTP port has
-handlers     what its handlers share: messages, errors as statuses, deadlines, metrics
-predictions  a prediction from admission to reply
-tfs          PredictionService and ModelService of TensorFlow Serving
-inference    KServe's GRPCInferenceService, and Triton's extensions of it
-health       grpc.health.v1
-reflection   grpc.reflection
+rpc_port    the port, on the event loop that the HTTP port has
+handlers    what its handlers share: messages, errors as statuses, deadlines, metrics
+tfs         PredictionService and ModelService of TensorFlow Serving
+inference   KServe's GRPCInferenceService, and Triton's extensions of it
+health      grpc.health.v1
+reflection  grpc.reflection
 """
 
 __all__ = ["rpc_port"]

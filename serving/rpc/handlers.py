@@ -1,4 +1,4 @@
-"""What the handlers of the gRPC port share: messages in and out, errors as statuses, deadlines, metrics.
+"""What the handlers of the gRPC port share: messages in and out, predictions, errors as statuses, deadlines, metrics.
 
 Handlers get and give bytes; the messages of the two hot methods are read by their codecs, others by the runtime. A
 status has the code that means what HTTP's does, and its message; so do metrics, access log and traces, which know
@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -22,13 +22,13 @@ from google.protobuf.message import DecodeError
 from processor.engine import PredictReply
 from processor.errors import BadInput, FreshetError, NotReady, Overloaded
 from processor.generation import Generation
+from processor.package.manifest import Manifest
 from serving.codecs.messages import message
 from serving.codecs.wire import Headers
-from serving.lifecycle import Lifecycle
-from serving.request_headers import TIMED_EVERY, request_id_of
+from serving.front import asking
+from serving.front.exchange import OK, Exchange, Exchanges, Read
+from serving.request_headers import request_id_of
 from serving.telemetry.logs import AccessLog
-from serving.telemetry.metrics import Metrics
-from serving.telemetry.trail import Trail
 
 log = logging.getLogger("freshet.grpc")
 
@@ -36,7 +36,7 @@ Metadata = tuple[tuple[str, str], ...]
 Answer = tuple[bytes, Metadata]
 """A reply, and its trailing metadata."""
 
-OK, INTERNAL = 200, 500
+INTERNAL = 500
 
 
 @lru_cache(maxsize=1024)
@@ -60,12 +60,6 @@ def echo_of(headers: Headers) -> Metadata:
     return (("x-request-id", request_id),) if request_id.isascii() and request_id.isprintable() and request_id else ()
 
 
-def timeout_of(context: Any, *others_s: float | None) -> float | None:
-    """Seconds that a request may still take: the shortest of its deadline and of others."""
-    given = [s for s in (context.time_remaining(), *others_s) if s is not None]
-    return min(given) if given else None
-
-
 def parse(kind: str, data: bytes) -> Any:
     """A message; raises BadInput."""
     try:
@@ -75,42 +69,74 @@ def parse(kind: str, data: bytes) -> Any:
 
 
 class Call:
-    """One call while it is answered. headers: see headers_of(). timed: whether it is one of those whose reading and
-    printing are noted. trace: None for most. model, encoding_s: once a prediction has come so far."""
+    """A call that is no prediction, while it is answered. headers: see headers_of()."""
 
-    __slots__ = ("began_s", "context", "encoding_s", "headers", "model", "protocol", "timed", "trace")
+    __slots__ = ("began_s", "context", "headers")
+    model = ""
 
-    def __init__(self, context: Any, protocol: str, timed: bool, trail: Trail | None) -> None:
-        self.context, self.protocol, self.timed = context, protocol, timed
+    def __init__(self, context: Any) -> None:
+        self.context, self.headers = context, headers_of(context)
         self.began_s = time.perf_counter()
-        self.headers = headers_of(context)
-        self.trace = trail.begin(self.headers, protocol) if trail is not None else None
-        self.model = ""
-        self.encoding_s = 0.0
+
+    def end(self, status: int) -> None:
+        """It is answered: there is nothing to note of it but what is noted of every call."""
+
+
+class RpcExchange(Exchange):
+    """A prediction's call, or one prediction of a stream. model: "" until it is admitted."""
+
+    __slots__ = ("context", "model")
+
+    def __init__(self, shared: Exchanges, protocol: str, context: Any) -> None:
+        super().__init__(shared, protocol, headers_of(context))
+        self.context, self.model = context, ""
+
+    def read(self, source: Callable[[Manifest], Read], manifest: Manifest) -> Read:
+        """See Exchange. source: the request's codec."""
+        inputs, own_s = source(manifest)
+        # The deadline of the call goes on while the request is read; a request's own begins with it.
+        return inputs, self._timeout_s(own_s)
+
+    async def predict(self, who: asking.Who, source: Callable[[Manifest], Read], servable: bool) -> PredictReply:
+        """The outputs, about to be encoded. source: see read(). servable: in the words of TensorFlow Serving. Raises
+        FreshetError."""
+        self.model = self.admit(who, servable, self._timeout_s()).model
+        future: asyncio.Future[PredictReply | FreshetError] = asyncio.get_running_loop().create_future()
+
+        def done(result: PredictReply | FreshetError) -> None:
+            # A caller that has gone is no error.
+            if not future.done():
+                future.set_result(result)
+
+        self.submit(source, done)
+        result = await future
+        self.finish(result)
+        if isinstance(result, FreshetError):
+            raise result
+        return result
+
+    def _timeout_s(self, own_s: float | None = None) -> float | None:
+        """Seconds that it may still take: the shortest of its deadline, the default and its own; None for any time."""
+        given = [s for s in (self.context.time_remaining(), self.shared.default_timeout_s, own_s) if s is not None]
+        return min(given) if given else None
+
+
+C = TypeVar("C", Call, RpcExchange)
 
 
 class Calls:
-    """Turns functions into handlers. protocol: a service's name in metrics. access, trail: where calls are logged and
-    predictions traced; None for nowhere."""
+    """Turns functions into handlers. exchanges: what predictions share. protocol: a service's name in metrics. access:
+    where calls are logged; None for nowhere."""
 
-    def __init__(
-        self,
-        lifecycle: Lifecycle,
-        metrics: Metrics,
-        protocol: str,
-        access: AccessLog | None = None,
-        trail: Trail | None = None,
-    ) -> None:
-        self._lifecycle, self._metrics, self._protocol = lifecycle, metrics, protocol
-        self._access, self._trail = access, trail
-        self._turn = 0
+    def __init__(self, exchanges: Exchanges, protocol: str, access: AccessLog | None = None) -> None:
+        self._exchanges, self._protocol, self._access = exchanges, protocol, access
 
-    def raw(self, name: str, function: Callable[[bytes, Call], Awaitable[Answer]]) -> grpc.RpcMethodHandler:
+    def raw(self, name: str, function: Callable[[bytes, RpcExchange], Awaitable[Answer]]) -> grpc.RpcMethodHandler:
         """A handler of predictions: a function that takes and gives bytes. name: of the method, in the access log."""
         return self._handler(name, function, self.begin)
 
     def _handler(
-        self, name: str, function: Callable[[bytes, Call], Awaitable[Answer]], begin: Callable[[Any], Call]
+        self, name: str, function: Callable[[bytes, C], Awaitable[Answer]], begin: Callable[[Any], C]
     ) -> grpc.RpcMethodHandler:
         async def handle(data: bytes, context: Any) -> bytes:
             call = begin(context)
@@ -119,7 +145,7 @@ class Calls:
             except FreshetError as error:
                 told = error
             except asyncio.CancelledError:
-                if not self._lifecycle.draining:
+                if not self._exchanges.lifecycle.draining:
                     raise
                 told = NotReady("server: draining")
             except Exception:
@@ -127,13 +153,13 @@ class Calls:
                 log.exception("a request failed for a reason that is not its own", extra={"fields": fields})
                 told = FreshetError("internal error")
             else:
-                self.end(call, OK)
+                call.end(OK)
                 self._observe(call, name, OK, len(reply))
                 metadata += echo_of(call.headers)
                 if metadata:
                     context.set_trailing_metadata(metadata)
                 return reply
-            self.end(call, told.http_status)
+            call.end(told.http_status)
             self._observe(call, name, told.http_status, 0)
             await context.abort(code_of(told), str(told), _retry(told) + echo_of(call.headers))
             raise AssertionError("abort() raises")
@@ -161,7 +187,7 @@ class Calls:
         return grpc.unary_stream_rpc_method_handler(handle)
 
     async def _streamed(self, name: str, replies: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        call, code, nbytes = self._plain(context), OK, 0
+        call, code, nbytes = Call(context), OK, 0
         try:
             async for reply in replies:
                 nbytes += len(reply)
@@ -185,28 +211,15 @@ class Calls:
             reply = await function(parse(kind, data), call.context)
             return reply.SerializeToString(), ()
 
-        return self._handler(name, answer, self._plain)
+        return self._handler(name, answer, Call)
 
-    def _plain(self, context: Any) -> Call:
-        """A call that is no prediction: neither timed nor traced."""
-        return Call(context, self._protocol, False, None)
-
-    def begin(self, context: Any) -> Call:
+    def begin(self, context: Any) -> RpcExchange:
         """A prediction that has come; or one of a stream, for each of them is timed and traced by itself."""
-        # How long it takes to read and to print is noted of one call in some, as over HTTP.
-        self._turn = (self._turn + 1) % TIMED_EVERY
-        return Call(context, self._protocol, not self._turn, self._trail)
+        return RpcExchange(self._exchanges, self._protocol, context)
 
-    def end(self, call: Call, code: int) -> None:
-        """It has been answered. code: as HTTP's."""
-        if call.timed and call.encoding_s:
-            self._metrics.stage(call.protocol, "encode", time.perf_counter() - call.encoding_s)
-        if call.trace is not None and self._trail is not None:
-            self._trail.end(call.trace, code)
-
-    def _observe(self, call: Call, name: str, code: int, nbytes: int) -> None:
+    def _observe(self, call: Call | RpcExchange, name: str, code: int, nbytes: int) -> None:
         seconds = time.perf_counter() - call.began_s
-        self._metrics.observe(self._protocol, code, seconds)
+        self._exchanges.metrics.observe(self._protocol, code, seconds)
         if self._access is not None:
             target = f"{call.model}:{name}" if call.model else name
             self._access(self._protocol, target, code, seconds, request_id_of(call.headers), nbytes)
@@ -223,17 +236,6 @@ def _retry(error: FreshetError) -> Metadata:
         ("grpc-retry-pushback-ms", str(max(1, math.ceil(error.retry_after_s * 1e3)))),
         ("retry-after", str(max(1, math.ceil(error.retry_after_s)))),
     )
-
-
-def reply_future() -> tuple[asyncio.Future[PredictReply | FreshetError], Callable[[PredictReply | FreshetError], None]]:
-    """A future on the running loop, and what sets it; a caller that has gone is no error."""
-    future: asyncio.Future[PredictReply | FreshetError] = asyncio.get_running_loop().create_future()
-
-    def finish(result: PredictReply | FreshetError) -> None:
-        if not future.done():
-            future.set_result(result)
-
-    return future, finish
 
 
 Handlers = dict[str, grpc.RpcMethodHandler]

@@ -17,7 +17,7 @@ LOOK_S = 0.1
 
 
 class Health:
-    """The service. names: of the services that it answers for, besides "" for all."""
+    """grpc.health.v1's service. names: of the services that it answers for, besides "" for all."""
 
     def __init__(self, lifecycle: Lifecycle, calls_of: Callable[[str], Calls], names: Iterable[str]) -> None:
         self._lifecycle = lifecycle

@@ -10,15 +10,16 @@ from google.protobuf.json_format import ParseDict
 
 from processor.errors import BadInput, FreshetError, NotFound, NotReady
 from processor.generation import Generation
+from processor.package.manifest import Manifest
 from serving.codecs import kserve_rpc
 from serving.codecs.messages import POOL, message
 from serving.codecs.templates import Templates
 from serving.front import asking, catalog
+from serving.front.exchange import OK, Read
 from serving.front.model_control import Act, Gate
 from serving.front.shared_memory import Regions
 from serving.lifecycle import Lifecycle
-from serving.rpc.handlers import OK, Answer, Call, Calls, Handlers, code_of, echo_of, generation_metadata, headers_of
-from serving.rpc.predictions import Decoded, Predictions
+from serving.rpc.handlers import Answer, Calls, Handlers, RpcExchange, code_of, echo_of, generation_metadata, headers_of
 
 PACKAGE = "inference."
 SERVICE = f"{PACKAGE}GRPCInferenceService"
@@ -29,22 +30,19 @@ MAX_IN_FLIGHT = 64
 
 
 class Inference:
-    """The service."""
+    """KServe's service: its methods, as handlers in `services`."""
 
     def __init__(
         self,
         lifecycle: Lifecycle,
         calls_of: Callable[[str], Calls],
-        predictions: Predictions,
         control: Act,
         gate: Gate,
         regions: Regions | None,
         version: str,
     ) -> None:
-        self._lifecycle, self._predictions, self._control, self._gate = lifecycle, predictions, control, gate
+        self._lifecycle, self._control, self._gate = lifecycle, control, gate
         self._regions, self._version = regions, version
-        self._read = regions.read if regions is not None else None
-        self._write = regions.write if regions is not None else None
         self._templates: Templates[kserve_rpc.Asked] = Templates()
         self._calls = calls = calls_of("kserve_grpc")
         unary = {
@@ -70,31 +68,31 @@ class Inference:
         handlers["ModelStreamInfer"] = calls.stream("ModelStreamInfer", self._stream)
         self.services = {SERVICE: handlers}
 
-    async def _infer(self, data: bytes, call: Call) -> Answer:
-        reply, generation = await self._answer(data, call)
+    async def _infer(self, data: bytes, exchange: RpcExchange) -> Answer:
+        reply, generation = await self._answer(data, exchange)
         return reply, generation_metadata(generation)
 
-    async def _answer(self, data: bytes, call: Call) -> tuple[bytes, Generation]:
+    async def _answer(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, Generation]:
         infer = kserve_rpc.Infer(data, self._templates)
         asked = infer.asked
 
-        def decode(manifest: Any) -> Decoded:
+        def read(manifest: Manifest) -> Read:
             nonlocal asked
-            inputs, asked = infer.columns(manifest, self._read)
-            return Decoded(inputs, asked.timeout_s)
+            inputs, asked = infer.columns(manifest, self._regions)
+            return inputs, asked.timeout_s
 
-        result = await self._predictions.predict(asked, call, decode, servable=False)
-        return kserve_rpc.encode(result.outputs, asked, result.generation.version, self._write), result.generation
+        result = await exchange.predict(asked, read, servable=False)
+        return kserve_rpc.encode(result.outputs, asked, result.generation.version, self._regions), result.generation
 
     async def _answer_one(self, data: bytes, context: Any) -> tuple[bytes, Generation]:
         """One request of a stream."""
-        call = self._calls.begin(context)
+        exchange = self._calls.begin(context)
         try:
-            answer = await self._answer(data, call)
+            answer = await self._answer(data, exchange)
         except FreshetError as error:
-            self._calls.end(call, error.http_status)
+            exchange.end(error.http_status)
             raise
-        self._calls.end(call, OK)
+        exchange.end(OK)
         return answer
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:

@@ -13,7 +13,7 @@ NOT_FOUND, UNIMPLEMENTED = 5, 12
 
 
 class Reflection:
-    """The services. names: of those that it lists besides itself."""
+    """The reflection services. names: of those that it lists besides itself."""
 
     def __init__(self, calls_of: Callable[[str], Calls], names: Iterable[str]) -> None:
         own = [f"grpc.reflection.{version}.ServerReflection" for version in VERSIONS]

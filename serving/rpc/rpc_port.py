@@ -19,6 +19,7 @@ import grpc
 
 from processor.errors import BadInput
 from serving.front.desk import Desk
+from serving.front.exchange import Exchanges
 from serving.front.model_control import Act, Gate
 from serving.front.shared_memory import Regions
 from serving.front_options import FrontOptions
@@ -26,7 +27,6 @@ from serving.lifecycle import Lifecycle
 from serving.rpc.handlers import Calls
 from serving.rpc.health import Health
 from serving.rpc.inference import Inference
-from serving.rpc.predictions import Predictions
 from serving.rpc.reflection import Reflection
 from serving.rpc.tfs import TensorFlowServing
 from serving.telemetry.logs import AccessLog
@@ -39,7 +39,7 @@ KEEPALIVE_MIN_MS = 10_000
 
 
 class RpcPort:
-    """The port of one process."""
+    """The gRPC port of one process."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class RpcPort:
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
             ("grpc.keepalive_permit_without_calls", 1),
         ]
-        calls_of = partial(Calls, lifecycle, metrics, access=access, trail=trail)
-        predictions = Predictions(lifecycle, metrics, desk, options.default_timeout_s)
+        exchanges = Exchanges(lifecycle, metrics, desk, options.default_timeout_s, trail)
+        calls_of = partial(Calls, exchanges, access=access)
         gate = Gate(options.model_control, options.admin_token)
         services = {
-            **TensorFlowServing(lifecycle, calls_of, predictions, control, gate).services,
-            **Inference(lifecycle, calls_of, predictions, control, gate, regions, options.version).services,
+            **TensorFlowServing(lifecycle, calls_of, control, gate).services,
+            **Inference(lifecycle, calls_of, control, gate, regions, options.version).services,
         }
         services |= Health(lifecycle, calls_of, services).services
         services |= Reflection(calls_of, services).services

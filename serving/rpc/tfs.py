@@ -14,29 +14,28 @@ from processor.package.manifest import Manifest
 from serving.codecs import examples, tfs_rpc
 from serving.codecs.messages import POOL, message
 from serving.codecs.templates import Templates
-from serving.codecs.wire import show
+from serving.codecs.wire import SIGNATURE, show
 from serving.front import asking, catalog
+from serving.front.exchange import Read
 from serving.front.model_control import MAX_MODELS, Act, Document, Gate
 from serving.lifecycle import Lifecycle
-from serving.rpc.handlers import Answer, Call, Calls, Handlers, generation_metadata, headers_of, parse
-from serving.rpc.predictions import Decoded, Predictions
+from serving.rpc.handlers import Answer, Calls, Handlers, RpcExchange, generation_metadata, headers_of, parse
 
 PACKAGE = "tensorflow.serving."
 METHODS = {"tensorflow/serving/classify": "classify", "tensorflow/serving/regress": "regress"}
 
 
 class TensorFlowServing:
-    """Both services."""
+    """TensorFlow Serving's two services: their methods, as handlers in `services`."""
 
     def __init__(
         self,
         lifecycle: Lifecycle,
         calls_of: Callable[[str], Calls],
-        predictions: Predictions,
         control: Act,
         gate: Gate,
     ) -> None:
-        self._lifecycle, self._predictions, self._control, self._gate = lifecycle, predictions, control, gate
+        self._lifecycle, self._control, self._gate = lifecycle, control, gate
         self._templates: Templates[tfs_rpc.Asked] = Templates()
         calls = calls_of("tfs_grpc")
         self.services: dict[str, Handlers] = {
@@ -57,29 +56,29 @@ class TensorFlowServing:
             },
         }
 
-    async def _predict(self, data: bytes, call: Call) -> Answer:
+    async def _predict(self, data: bytes, exchange: RpcExchange) -> Answer:
         predict = tfs_rpc.Predict(data, self._templates)
-        result = await self._predictions.predict(
-            predict.asked, call, lambda manifest: Decoded(predict.columns(manifest)), servable=True
+        result = await exchange.predict(
+            predict.asked, lambda manifest: (predict.columns(manifest), None), servable=True
         )
         reply = tfs_rpc.encode(result.outputs, predict.asked, result.generation.version)
         return reply, generation_metadata(result.generation)
 
-    async def _classify(self, data: bytes, call: Call) -> Answer:
+    async def _classify(self, data: bytes, exchange: RpcExchange) -> Answer:
         request = parse(f"{PACKAGE}ClassificationRequest", data)
         reply = message(f"{PACKAGE}ClassificationResponse")()
-        result = await self._infer(request.model_spec, request.input, call)
+        result = await self._infer(request.model_spec, request.input, exchange)
         _classify(result, reply.result)
         return self._answer(request.model_spec, result, reply)
 
-    async def _regress(self, data: bytes, call: Call) -> Answer:
+    async def _regress(self, data: bytes, exchange: RpcExchange) -> Answer:
         request = parse(f"{PACKAGE}RegressionRequest", data)
         reply = message(f"{PACKAGE}RegressionResponse")()
-        result = await self._infer(request.model_spec, request.input, call)
+        result = await self._infer(request.model_spec, request.input, exchange)
         _regress(result, reply.result)
         return self._answer(request.model_spec, result, reply)
 
-    async def _multi_inference(self, data: bytes, call: Call) -> Answer:
+    async def _multi_inference(self, data: bytes, exchange: RpcExchange) -> Answer:
         """One prediction, of which every task gets its own view: tasks ask for one model, and it has one signature."""
         request = parse(f"{PACKAGE}MultiInferenceRequest", data)
         if not request.tasks:
@@ -91,7 +90,7 @@ class TensorFlowServing:
             asked = tfs_rpc.asked_of(task.model_spec)
             if asked._replace(signature="") != first._replace(signature=""):
                 raise BadInput("All ModelSpecs in a MultiInferenceRequest must access the same model name and version.")
-        result = await self._infer(request.tasks[0].model_spec, request.input, call)
+        result = await self._infer(request.tasks[0].model_spec, request.input, exchange)
         reply = message(f"{PACKAGE}MultiInferenceResponse")()
         for task in request.tasks:
             answered = reply.results.add()
@@ -102,20 +101,20 @@ class TensorFlowServing:
                 _regress(result, answered.regression_result)
         return reply.SerializeToString(), generation_metadata(result.generation)
 
-    async def _infer(self, spec: Any, given: Any, call: Call) -> PredictReply:
+    async def _infer(self, spec: Any, given: Any, exchange: RpcExchange) -> PredictReply:
         _check_name(spec)
 
-        def decode(manifest: Manifest) -> Decoded:
-            return Decoded(examples.columns(*examples.of_message(given), manifest))
+        def read(manifest: Manifest) -> Read:
+            return examples.columns(*examples.of_message(given), manifest), None
 
-        return await self._predictions.predict(tfs_rpc.asked_of(spec), call, decode, servable=True)
+        return await exchange.predict(tfs_rpc.asked_of(spec), read, servable=True)
 
     def _answer(self, asked: Any, result: PredictReply, reply: Any) -> Answer:
         self._set_spec(reply.model_spec, asked, result)
         return reply.SerializeToString(), generation_metadata(result.generation)
 
     def _set_spec(self, spec: Any, asked: Any, result: PredictReply) -> None:
-        tfs_rpc.set_spec(spec, result.model, result.generation.version, asked.signature_name or catalog.SIGNATURE)
+        tfs_rpc.set_spec(spec, result.model, result.generation.version, asked.signature_name or SIGNATURE)
 
     async def _metadata(self, request: Any, context: Any) -> Any:
         _check_name(request.model_spec)

@@ -21,7 +21,7 @@ from loadtest.bench.harness import CONNECTIONS, Bench, Result, Row
 from loadtest.bench.pairs import Pair, compare
 from loadtest.load.sides import Ratio
 from processor.sessions import session as session_module
-from serving.http import app as app_module
+from serving.front import exchange as exchange_module
 from serving.telemetry import trail as trail_module
 from serving.telemetry.otel import OtlpExporter
 from serving.telemetry.trail import Trail
@@ -94,8 +94,9 @@ def _metrics(front: Front, rounds: int, connections: int) -> Pair:
     def off() -> None:
         with (
             patch.object(front.app, "metrics", Uncounted()),
+            patch.object(front.app.exchanges, "metrics", Uncounted()),
             patch.object(session_module, "note_batch", _nothing),
-            patch.object(app_module, "TIMED_EVERY", sys.maxsize),
+            patch.object(exchange_module, "TIMED_EVERY", sys.maxsize),
         ):
             front.run(rounds)
 
@@ -109,12 +110,12 @@ def _nothing(*_: Any) -> None:
 def _traces(front: Front, trail: Trail, rounds: int, connections: int) -> Pair:
     def sides(watched: Trail | None) -> Callable[[], None]:
         def turn() -> None:
-            front.app._trail = watched
+            front.app.exchanges.trail = watched
             try:
                 front.run(rounds)
                 trail.send(time.monotonic())
             finally:
-                front.app._trail = None
+                front.app.exchanges.trail = None
 
         return turn
 

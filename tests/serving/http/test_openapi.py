@@ -2,8 +2,10 @@ import json
 
 import pytest
 
-from serving.http.openapi import OPERATIONS, SCHEMAS, document
-from serving.http.paths import OF_MODELS, PLAIN, POSTED, PREDICTS, parse
+from serving.http.dialects import DIALECTS
+from serving.http.openapi import OPERATIONS, document
+from serving.http.paths import OF_MODELS, PLAIN, POSTED, parse
+from serving.http.schemas import SCHEMAS
 
 NAMES = {"model": "m", "version": "3", "label": "stable", "region": "r"}
 DOCUMENT = json.loads(document("0.1.0"))
@@ -18,7 +20,7 @@ def test_every_path_is_a_route_of_that_action_and_method(path):
 
 def test_every_action_has_a_path():
     described = {operation.action for operation in OPERATIONS.values()}
-    assert described >= {*PLAIN.values(), *OF_MODELS.values(), *POSTED, *PREDICTS}
+    assert described >= {*PLAIN.values(), *OF_MODELS.values(), *POSTED, *DIALECTS}
     assert described >= {"status", "metadata", "model"}
 
 

@@ -1,0 +1,43 @@
+"""Byte strings that each stand behind their length, laid end to end without it.
+
+Positions depend on the lengths before them, so the walk is sequential.
+"""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+
+PREFIX_NBYTES = 4
+
+
+@nb.njit(
+    nb.int64(nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.uint8[::1], nb.int64[::1]),
+    cache=True,
+    nogil=True,
+)
+def strip_lengths(source, data, offsets):
+    """Copies the elements end to end into `data`; returns how many bytes of `source` were read, or -1 - i
+    when element i reaches beyond it.
+
+    source: uint8 [nbytes], a little-endian length of PREFIX_NBYTES before each element. data: uint8
+    [nbytes - PREFIX_NBYTES * elements]. offsets: int64 [elements + 1], the first 0.
+    """
+    at, end = 0, 0
+    for i in range(len(offsets) - 1):
+        if len(source) - at < PREFIX_NBYTES:
+            return -1 - i
+        length = (
+            np.int64(source[at])
+            | np.int64(source[at + 1]) << 8
+            | np.int64(source[at + 2]) << 16
+            | np.int64(source[at + 3]) << 24
+        )
+        at += PREFIX_NBYTES
+        if length > len(source) - at or length > len(data) - end:
+            return -1 - i
+        data[end : end + length] = source[at : at + length]
+        at += length
+        end += length
+        offsets[i + 1] = end
+    return at

@@ -1,0 +1,79 @@
+"""JSON schemas of what the data port takes and gives, and the words to write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "integer"}
+BINARY: Schema = {"type": "string", "format": "binary"}
+ANY_OBJECT: Schema = {"type": "object"}
+
+
+def object_of(required: str, /, **properties: Schema) -> Schema:
+    """required: names, separated by spaces."""
+    return {"type": "object", "properties": properties, "required": required.split()}
+
+
+def list_of(of: Schema) -> Schema:
+    return {"type": "array", "items": of}
+
+
+def json_of(schema: Schema) -> dict[str, Schema]:
+    return {"application/json": schema}
+
+
+def named(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+TENSOR = object_of(
+    "name shape datatype",
+    name=TEXT,
+    shape=list_of(NUMBER),
+    datatype={"type": "string", "enum": ["INT64", "FP32", "FP16", "BF16", "BYTES"]},
+    parameters=ANY_OBJECT,
+    data={"type": "array", "items": {}},
+)
+SCHEMAS: dict[str, Schema] = {
+    "Error": object_of("error", error=TEXT),
+    "Ready": object_of("ready", ready={"type": "boolean"}),
+    "Tensor": TENSOR,
+    "InferRequest": object_of(
+        "inputs", id=TEXT, parameters=ANY_OBJECT, inputs=list_of(named("Tensor")), outputs=list_of(ANY_OBJECT)
+    ),
+    "InferReply": object_of(
+        "model_name model_version outputs",
+        id=TEXT,
+        model_name=TEXT,
+        model_version=TEXT,
+        outputs=list_of(named("Tensor")),
+    ),
+    "PredictRequest": {
+        "description": "Rows (instances), or one array an input (inputs).",
+        "type": "object",
+        "properties": {"signature_name": TEXT, "instances": {"type": "array", "items": {}}, "inputs": {}},
+    },
+    "PredictReply": {
+        "type": "object",
+        "properties": {"predictions": {"type": "array", "items": {}}, "outputs": {}},
+    },
+    "ExamplesRequest": object_of("examples", signature_name=TEXT, context=ANY_OBJECT, examples=list_of(ANY_OBJECT)),
+    "ResultsReply": object_of("results", results={"type": "array", "items": {}}),
+    "Server": object_of("name version extensions", name=TEXT, version=TEXT, extensions=list_of(TEXT)),
+    "Model": object_of(
+        "name versions platform inputs outputs",
+        name=TEXT,
+        versions=list_of(TEXT),
+        platform=TEXT,
+        inputs=list_of(named("Tensor")),
+        outputs=list_of(named("Tensor")),
+    ),
+    "Status": object_of("model_version_status", model_version_status=list_of(ANY_OBJECT)),
+    "Metadata": object_of("model_spec metadata", model_spec=ANY_OBJECT, metadata=ANY_OBJECT),
+    "Statistics": object_of("model_stats", model_stats=list_of(ANY_OBJECT)),
+    "Index": list_of(object_of("name version state", name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
+    "Regions": list_of(object_of("name key offset byte_size", name=TEXT, key=TEXT, offset=NUMBER, byte_size=NUMBER)),
+}

@@ -1,0 +1,168 @@
+"""What is counted, timed and traced of a prediction, step by step, whatever port it comes by."""
+
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from processor.errors import BadInput, Expired, FreshetError, NotFound, NotReady, Overloaded
+from serving.front.desk import Desk
+from serving.front.exchange import OK, Exchange, Exchanges
+from serving.lifecycle import Lifecycle
+from serving.request_headers import TIMED_EVERY
+from serving.telemetry.metrics import Metrics
+from serving.telemetry.trail import Trace
+from tests.serving.fakes import FakeProcessor
+
+INPUTS = {"ids": np.array([[1, 2, 3]] * 2), "floats": np.array([[0.5, 0.25]] * 2, np.float32)}
+CTR = SimpleNamespace(model="ctr", version=None, label=None)
+OTHER = SimpleNamespace(model="other", version=None, label=None)
+
+
+class Given(Exchange):
+    """A request whose source is its inputs and timeout, or the error of reading it."""
+
+    __slots__ = ()
+
+    def read(self, source, manifest):
+        if isinstance(source, Exception):
+            raise source
+        return source
+
+
+class FakeTrail:
+    """serving.telemetry.trail.Trail: traces every request."""
+
+    def __init__(self):
+        self.ended = []
+
+    def begin(self, headers, protocol):
+        return Trace(1, 2, 3, 0.5, protocol)
+
+    def end(self, trace, status):
+        self.ended.append((trace, status))
+
+
+class Room:
+    """What exchanges share, around a FakeProcessor; ask() is a whole exchange."""
+
+    def __init__(self, processor=None, opened=True, **options):
+        self.processor, lifecycle = processor or FakeProcessor(), Lifecycle()
+        if opened:
+            lifecycle.open(self.processor)
+        self.metrics, self.desk = Metrics(lifecycle), Desk()
+        self.shared = Exchanges(lifecycle, self.metrics, self.desk, **options)
+
+    def ask(self, who=CTR, source=(INPUTS, None), headers=None, servable=False, timeout_s=None):
+        return asyncio.run(self._ask(who, source, headers or {}, servable, timeout_s))
+
+    async def _ask(self, who, source, headers, servable, timeout_s):
+        future, exchange = asyncio.get_running_loop().create_future(), Given(self.shared, "x", headers)
+        try:
+            exchange.admit(who, servable, timeout_s)
+            exchange.submit(source, future.set_result)
+        except FreshetError as error:
+            exchange.end(error.http_status)
+            raise
+        result = await future
+        exchange.finish(result)
+        exchange.end(result.http_status if isinstance(result, FreshetError) else OK)
+        return result
+
+    @property
+    def predicted(self):
+        return self.metrics.counts().snapshot()["predicted"]
+
+    @property
+    def served(self):
+        """model/version -> successes, rows, failures."""
+        counts = self.desk.served.snapshot()
+        return {of: (successes, rows, failures) for of, (successes, _, rows, failures, _) in counts.items()}
+
+
+def test_an_answered_prediction_counts_for_what_answered_it():
+    room = Room()
+    reply = room.ask()
+    assert reply.outputs["score"].shape == (2, 1)
+    assert room.predicted == {"ctr": [1, 2]}
+    assert room.served == {"ctr/3": (1, 2, 0)}
+
+
+@pytest.mark.parametrize("servable", [False, True])
+def test_what_is_refused_before_it_is_admitted_counts_for_no_model(servable):
+    room = Room()
+    with pytest.raises(NotFound, match="Servable not found" if servable else "not in the repository"):
+        room.ask(OTHER, servable=servable)
+    room.processor.full = Overloaded("full")
+    with pytest.raises(Overloaded):
+        room.ask(servable=servable)
+    with pytest.raises(Expired):
+        room.ask(timeout_s=0.0)
+    with pytest.raises(NotReady):
+        Room(opened=False).ask(timeout_s=0.0)
+    assert room.served == {}
+    assert room.predicted == {}
+
+
+def test_what_is_admitted_and_not_answered_counts_as_failed_once():
+    room = Room()
+    with pytest.raises(BadInput, match="no such column"):
+        room.ask(source=BadInput("no such column"))
+    assert room.served == {"ctr/3": (0, 0, 1)}
+    room.processor.refuse = Overloaded("full")
+    with pytest.raises(Overloaded):
+        room.ask()
+    assert room.served == {"ctr/3": (0, 0, 2)}
+    room.processor.refuse, room.processor.fail = None, Expired("late")
+    assert isinstance(room.ask(), Expired)
+    assert room.served == {"ctr/3": (0, 0, 3)}
+    assert room.predicted == {}
+
+
+def test_a_request_says_who_asks_and_how_long_it_may_take():
+    room = Room(default_timeout_s=2.0)
+    room.ask(headers={b"x-sticky-key": b"k", b"x-request-id": b"r", b"x-caller-id": b"c"})
+    room.ask(source=(INPUTS, 0.5))
+    named, own = room.processor.requests
+    assert (named.key, named.request_id, named.timeout_s) == (b"k", "r", 2.0)
+    assert named.caller is not None
+    assert (own.key, own.request_id, own.timeout_s, own.caller) == (None, "", 0.5, None)
+
+
+def timed(room):
+    """(what was timed, how often), in order."""
+    return [(name, sum(counts)) for _, name, counts, _ in room.metrics.counts().stages()]
+
+
+def test_reading_and_encoding_are_timed_of_one_request_in_some_and_encoding_only_where_there_was_some():
+    room = Room()
+    for _ in range(TIMED_EVERY):
+        room.ask()
+    assert timed(room) == [
+        ("encode", 1),
+        ("parse", 1),
+    ]
+    room.processor.fail = Expired("late")
+    for _ in range(TIMED_EVERY):
+        room.ask()
+    assert timed(room) == [
+        ("encode", 1),
+        ("parse", 2),
+    ]
+
+
+def test_a_trace_knows_how_far_its_request_came():
+    trail = FakeTrail()
+    room = Room(trail=trail)
+    reply = room.ask()
+    with pytest.raises(BadInput):
+        room.ask(source=BadInput("no"))
+    with pytest.raises(NotFound):
+        room.ask(OTHER)
+    (whole, answered), (unread, refused), (stranger, unknown) = trail.ended
+    assert (answered, refused, unknown) == (200, 400, 404)
+    assert (whole.model, whole.generation, whole.protocol) == ("ctr", reply.generation, "x")
+    assert 0 < whole.parsed_s <= whole.encoding_s
+    assert (unread.model, unread.parsed_s, unread.encoding_s) == ("ctr", 0.0, 0.0)
+    assert stranger.model == ""
