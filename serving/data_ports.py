@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from serving.front.asking import Answering
 from serving.front.desk import Desk
 from serving.front.model_control import Act
 from serving.front.shared_memory import Regions
@@ -15,9 +16,9 @@ from serving.front_options import FrontOptions
 from serving.http.app import DataApp
 from serving.http.port import Port
 from serving.http.protocol import PredictProtocol
-from serving.lifecycle import Lifecycle
+from serving.lifecycle import Availability
 from serving.rpc.rpc_port import RpcPort
-from serving.telemetry.metrics import Metrics
+from serving.telemetry.metrics import PortMetrics
 from serving.telemetry.observers import Watching
 
 
@@ -26,8 +27,8 @@ class DataPorts:
 
     def __init__(
         self,
-        lifecycle: Lifecycle[Any],
-        metrics: Metrics,
+        lifecycle: Availability[Answering],
+        metrics: PortMetrics,
         options: FrontOptions,
         watching: Watching,
         *,

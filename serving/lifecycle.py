@@ -5,19 +5,35 @@ Written by the server's own threads, read by the event loops; each field is one 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from processor.errors import NotReady
 
 
-class Serving(Protocol):
-    """A processor, the host of a fleet, or a worker's predictor: whatever the ports ask."""
+class Engine(Protocol):
+    """What a lifecycle holds: a processor, the host of a fleet, or a worker's predictor."""
 
     @property
     def ready(self) -> bool: ...
 
 
-P = TypeVar("P", bound=Serving)
+P = TypeVar("P", bound=Engine)
+P_co = TypeVar("P_co", bound=Engine, covariant=True)
+
+
+class Availability(Protocol[P_co]):
+    """A Lifecycle as the ports read it."""
+
+    @property
+    def draining(self) -> bool: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    def processor(self) -> P_co:
+        """See Lifecycle.processor."""
 
 
 class Lifecycle(Generic[P]):
@@ -29,6 +45,15 @@ class Lifecycle(Generic[P]):
 
     def open(self, processor: P) -> None:
         self._processor = processor
+
+    def loading(self, load: Callable[[], P]) -> Callable[[], tuple[P, Callable[[], None]]]:
+        """Has load() give, beside what it loads, the call that opens this lifecycle with it."""
+
+        def loaded() -> tuple[P, Callable[[], None]]:
+            processor = load()
+            return processor, partial(self.open, processor)
+
+        return loaded
 
     def drain(self) -> None:
         """Turns readiness off for good; requests are still answered."""

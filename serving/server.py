@@ -46,6 +46,7 @@ from serving.telemetry.observers import Watching
 if TYPE_CHECKING:
     from processor.engine import Processor
     from processor.versions.host import ModelHost
+    from serving.workers.fleet_host import FleetHost
 
 log = logging.getLogger("freshet.server")
 
@@ -105,7 +106,7 @@ class Server:
         self._bulk = bulk_threads() if self._workers > 1 else None
         self._out = out or sys.stdout
         self._start_s = time.monotonic()
-        self._lifecycle: Lifecycle[ModelHost] = Lifecycle()
+        self._lifecycle: Lifecycle[Processor] | Lifecycle[FleetHost]
         self._watcher: Watcher | None = None
         self._importer: Importer | None = None
         self._failed = False
@@ -121,7 +122,7 @@ class Server:
         self.http_address, self.admin_address = data.getsockname()[:2], admin.getsockname()[:2]
         self._metrics: Metrics
         self._front: Front
-        self._open: Callable[[], ModelHost]
+        self._open: Callable[[], tuple[ModelHost, Callable[[], None]]]
         if self._workers == 1:
             self._serve_alone(data, open_processor, version)
         else:
@@ -138,18 +139,19 @@ class Server:
     ) -> None:
         """This process answers."""
         config, options = self._config, self._config.front_options(version, processes=1)
-        self._metrics = metrics = Metrics(self._lifecycle)
+        self._lifecycle = lifecycle = Lifecycle[Processor]()
+        self._metrics = metrics = Metrics(lifecycle)
         self._watching = watching = Watching(options, 0)
         watching.count(metrics.own)
         self._front = ports = DataPorts(
-            self._lifecycle,
+            lifecycle,
             metrics,
             options,
             watching,
             http=data,
             grpc=self.grpc_address,
             control=Control(
-                self._lifecycle.processor, lambda: ports.desk.served.snapshot(), config.repository, config.groups
+                lifecycle.processor, lambda: ports.desk.served.snapshot(), config.repository, config.groups
             ),
         )
 
@@ -158,7 +160,7 @@ class Server:
             watching.record(processor, metrics.own)
             return processor
 
-        self._open = open_watched
+        self._open = lifecycle.loading(open_watched)
 
     def _supervise(self, data: socket.socket, version: str) -> None:
         """Worker processes answer."""
@@ -176,10 +178,11 @@ class Server:
         )
         fleet = Fleet(self._workers, settings)
         self._front = door = Door(data, fleet)
-        self._metrics = metrics = FleetMetrics(self._lifecycle, lambda: door.host)
+        self._lifecycle = lifecycle = Lifecycle[FleetHost]()
+        self._metrics = metrics = FleetMetrics(lifecycle, lambda: door.host)
 
         control = Control(
-            self._lifecycle.processor, lambda: metrics.totals().get("served", {}), config.repository, config.groups
+            lifecycle.processor, lambda: metrics.totals().get("served", {}), config.repository, config.groups
         )
 
         def open_host() -> FleetHost:
@@ -187,7 +190,7 @@ class Server:
             host.load_all()
             return host
 
-        self._open = open_host
+        self._open = lifecycle.loading(open_host)
 
     def run(self) -> int:
         """Serves until stopped; returns the process's exit code: 0, or 1 when the processor could not be
@@ -240,7 +243,7 @@ class Server:
 
     def _load(self) -> None:
         try:
-            processor = self._open()
+            processor, opened = self._open()
         except Exception as error:
             if isinstance(error, FreshetError):
                 log.error("the repository cannot be served: %s", error)
@@ -256,7 +259,7 @@ class Server:
             if self._lifecycle.draining:
                 processor.close()
                 return
-            self._lifecycle.open(processor)
+            opened()
             self._front.opened()
             self._importer = importer = Importer(self._config.repository, self._config.models, processor)
             self._watcher = Watcher(

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from importlib import resources
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import orjson
 from fastapi import FastAPI, Path, Request
@@ -26,9 +26,12 @@ from processor.generation import Generation
 from serving.admin.authorization import Guard
 from serving.codecs.wire import dump_json, header_int, show
 from serving.http.asgi import MAX_LENGTH_HEADER, error_body, error_reply
-from serving.lifecycle import Lifecycle
+from serving.lifecycle import Availability
 from serving.loading.priority import BULK_NBYTES
 from serving.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from processor.versions.host import ModelHost
 
 log = logging.getLogger("freshet.admin")
 
@@ -95,7 +98,7 @@ class Policy(Strict):
 
 
 def create_admin(
-    lifecycle: Lifecycle,
+    lifecycle: Availability[ModelHost],
     metrics: Metrics,
     *,
     token: str = "",
@@ -129,7 +132,9 @@ def create_admin(
 class Admin:
     """The admin port's operations, each a route: their docstrings are what OpenAPI says of them."""
 
-    def __init__(self, lifecycle: Lifecycle, metrics: Metrics, max_delta_nbytes: int, bulk: Executor | None) -> None:
+    def __init__(
+        self, lifecycle: Availability[ModelHost], metrics: Metrics, max_delta_nbytes: int, bulk: Executor | None
+    ) -> None:
         """See create_admin."""
         self._lifecycle, self._metrics = lifecycle, metrics
         self._max_delta_nbytes, self._bulk = max_delta_nbytes, bulk

@@ -7,11 +7,13 @@ that is a number stands for that version, for there are load generators that sen
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from processor.errors import BadInput, NotFound
 from processor.generation import Generation
 from processor.package.manifest import Manifest
+from processor.sessions.group import Wake
+from processor.sessions.work import Done, PredictRequest
 from processor.versions.replica import Replica
 from processor.versions.routes import AVAILABLE, VersionStatus
 from serving.codecs.wire import show
@@ -19,10 +21,32 @@ from serving.front import catalog
 from serving.front.model_control import Gate
 from serving.front.shared_memory import Regions
 
-if TYPE_CHECKING:
-    from processor.engine import Processor
-
 T = TypeVar("T")
+
+
+class Answering(Protocol):
+    """What the data ports ask: a Processor, or a worker's predictor."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    def models(self) -> list[str]: ...
+
+    def status(self, model: str) -> list[VersionStatus]: ...
+
+    def manifest(
+        self, model: str, version: int | None = None, label: str | None = None
+    ) -> tuple[Manifest, Generation]: ...
+
+    def admit(
+        self, model: str, version: int | None, label: str | None, timeout_s: float | None, key: bytes | None = None
+    ) -> Replica: ...
+
+    def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None: ...
+
+    def attach(self, wake: Wake) -> bool: ...
+
+    def run_once(self) -> None: ...
 
 
 class Who(Protocol):
@@ -59,17 +83,17 @@ def _no_servable(model: str, version: int | None) -> NotFound:
     return NotFound(f"Servable not found for request: {which}")
 
 
-def admit_servable(processor: Processor, who: Who, timeout_s: float | None, key: bytes | None = None) -> Replica:
+def admit_servable(processor: Answering, who: Who, timeout_s: float | None, key: bytes | None = None) -> Replica:
     """See Predictor.admit, for TensorFlow Serving's clients."""
     return servable(who, processor.admit, timeout_s, key)
 
 
-def servable_manifest(processor: Processor, who: Who) -> tuple[Manifest, Generation]:
+def servable_manifest(processor: Answering, who: Who) -> tuple[Manifest, Generation]:
     """See Predictor.manifest, for TensorFlow Serving's clients."""
     return servable(who, processor.manifest)
 
 
-def servable_status(processor: Processor, who: Who) -> list[VersionStatus]:
+def servable_status(processor: Answering, who: Who) -> list[VersionStatus]:
     """Where the versions asked for stand; raises NotFound, BadInput."""
     try:
         known = processor.status(who.model)
@@ -82,7 +106,7 @@ def servable_status(processor: Processor, who: Who) -> list[VersionStatus]:
     return versions
 
 
-def model_metadata(processor: Processor, model: str, version: int | None) -> tuple[dict[str, Any], Generation]:
+def model_metadata(processor: Answering, model: str, version: int | None) -> tuple[dict[str, Any], Generation]:
     """KServe's metadata, and what would answer; raises NotFound, NotReady."""
     manifest, generation = processor.manifest(model, version)
     versions = [s.version for s in processor.status(model) if s.state == AVAILABLE]

@@ -20,7 +20,7 @@ from serving.front.wakeups import Wakeups
 from serving.telemetry.triton_statistics import Served
 
 if TYPE_CHECKING:
-    from processor.engine import Processor
+    from serving.front.asking import Answering
 
 Finish = Callable[[PredictReply | FreshetError], None]
 
@@ -36,7 +36,7 @@ class Desk:
         self._post: Callable[[Finish, Any], None] | None = None
         self._stages: Stages
 
-    def submit(self, processor: Processor, request: PredictRequest, replica: Replica, finish: Finish) -> None:
+    def submit(self, processor: Answering, request: PredictRequest, replica: Replica, finish: Finish) -> None:
         """Submits a request that admit() has let in; `finish` is called once, later, on the running loop. Raises
         FreshetError when it cannot be submitted."""
         loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class Desk:
             # Binding such a request runs the stage, which is long for an event loop.
             self._stages.submit(processor, request, replica, done, finish)
 
-    def _connect(self, loop: asyncio.AbstractEventLoop, processor: Processor) -> None:
+    def _connect(self, loop: asyncio.AbstractEventLoop, processor: Answering) -> None:
         """Has replies come on this loop: computed there, or handed over by session threads."""
         thread = threading.get_ident()
 

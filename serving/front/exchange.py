@@ -39,9 +39,9 @@ from processor.package.manifest import Manifest
 from serving.codecs.wire import Headers
 from serving.front import asking
 from serving.front.desk import Desk, Finish
-from serving.lifecycle import Lifecycle
+from serving.lifecycle import Availability
 from serving.request_headers import STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
-from serving.telemetry.metrics import Metrics
+from serving.telemetry.metrics import PortMetrics
 from serving.telemetry.trail import Trail
 
 OK = 200
@@ -55,8 +55,8 @@ class Exchanges:
 
     def __init__(
         self,
-        lifecycle: Lifecycle[Any],
-        metrics: Metrics,
+        lifecycle: Availability[asking.Answering],
+        metrics: PortMetrics,
         desk: Desk,
         default_timeout_s: float | None = None,
         trail: Trail | None = None,

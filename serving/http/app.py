@@ -45,9 +45,9 @@ from serving.http.asgi import (
 from serving.http.dialects import DIALECTS, Dialect
 from serving.http.head_cache import Heads
 from serving.http.paths import Route, parse
-from serving.lifecycle import Lifecycle
+from serving.lifecycle import Availability
 from serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
-from serving.telemetry.metrics import CONTENT_TYPE, Metrics
+from serving.telemetry.metrics import CONTENT_TYPE, PortMetrics
 
 if TYPE_CHECKING:
     from serving.telemetry.logs import AccessLog
@@ -119,8 +119,8 @@ class DataApp:
 
     def __init__(
         self,
-        lifecycle: Lifecycle,
-        metrics: Metrics,
+        lifecycle: Availability[asking.Answering],
+        metrics: PortMetrics,
         options: FrontOptions,
         *,
         desk: Desk | None = None,

@@ -22,6 +22,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from processor.errors import FreshetError, TooLarge
+from serving.codecs.wire import Headers
 from serving.http.app import Answer, DataApp, internal_error
 from serving.http.asgi import error_reply
 from serving.http.dialects import DIALECTS
@@ -46,7 +47,7 @@ class Flight:
 
     message_event = _Deaf()
 
-    def __init__(self, route: Route, headers: dict[bytes, bytes], keep_alive: bool) -> None:
+    def __init__(self, route: Route, headers: Headers, keep_alive: bool) -> None:
         self.route, self.headers, self.keep_alive = route, headers, keep_alive
         self.start_s = time.perf_counter()
         self.chunks: list[bytes] = []

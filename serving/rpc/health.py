@@ -8,7 +8,7 @@ from typing import Any
 
 from processor.errors import NotFound
 from serving.codecs.messages import message
-from serving.lifecycle import Lifecycle
+from serving.lifecycle import Availability, Engine
 from serving.rpc.handlers import Calls, Handlers, parse
 
 PACKAGE = "grpc.health.v1."
@@ -19,7 +19,7 @@ LOOK_S = 0.1
 class Health:
     """grpc.health.v1's service. names: of the services that it answers for, besides "" for all."""
 
-    def __init__(self, lifecycle: Lifecycle, calls_of: Callable[[str], Calls], names: Iterable[str]) -> None:
+    def __init__(self, lifecycle: Availability[Engine], calls_of: Callable[[str], Calls], names: Iterable[str]) -> None:
         self._lifecycle = lifecycle
         self._names = frozenset(["", *names])
         calls = calls_of("grpc")

@@ -15,10 +15,11 @@ from serving.codecs import kserve_rpc
 from serving.codecs.messages import POOL, message
 from serving.codecs.templates import Templates
 from serving.front import asking, catalog
+from serving.front.asking import Answering
 from serving.front.exchange import OK, Read
 from serving.front.model_control import Act, Gate
 from serving.front.shared_memory import Regions
-from serving.lifecycle import Lifecycle
+from serving.lifecycle import Availability
 from serving.rpc.handlers import Answer, Calls, Handlers, RpcExchange, code_of, echo_of, generation_metadata, headers_of
 
 PACKAGE = "inference."
@@ -34,7 +35,7 @@ class Inference:
 
     def __init__(
         self,
-        lifecycle: Lifecycle,
+        lifecycle: Availability[Answering],
         calls_of: Callable[[str], Calls],
         control: Act,
         gate: Gate,

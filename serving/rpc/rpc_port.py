@@ -18,19 +18,20 @@ from typing import Any
 import grpc
 
 from processor.errors import BadInput
+from serving.front.asking import Answering
 from serving.front.desk import Desk
 from serving.front.exchange import Exchanges
 from serving.front.model_control import Act, Gate
 from serving.front.shared_memory import Regions
 from serving.front_options import FrontOptions
-from serving.lifecycle import Lifecycle
+from serving.lifecycle import Availability
 from serving.rpc.handlers import Calls
 from serving.rpc.health import Health
 from serving.rpc.inference import Inference
 from serving.rpc.reflection import Reflection
 from serving.rpc.tfs import TensorFlowServing
 from serving.telemetry.logs import AccessLog
-from serving.telemetry.metrics import Metrics
+from serving.telemetry.metrics import PortMetrics
 from serving.telemetry.trail import Trail
 
 # What a message may have besides its tensors, which the limit of bodies is about.
@@ -43,8 +44,8 @@ class RpcPort:
 
     def __init__(
         self,
-        lifecycle: Lifecycle,
-        metrics: Metrics,
+        lifecycle: Availability[Answering],
+        metrics: PortMetrics,
         options: FrontOptions,
         *,
         address: str,

@@ -16,9 +16,10 @@ from serving.codecs.messages import POOL, message
 from serving.codecs.templates import Templates
 from serving.codecs.wire import SIGNATURE, show
 from serving.front import asking, catalog
+from serving.front.asking import Answering
 from serving.front.exchange import Read
 from serving.front.model_control import MAX_MODELS, Act, Document, Gate
-from serving.lifecycle import Lifecycle
+from serving.lifecycle import Availability
 from serving.rpc.handlers import Answer, Calls, Handlers, RpcExchange, generation_metadata, headers_of, parse
 
 PACKAGE = "tensorflow.serving."
@@ -30,7 +31,7 @@ class TensorFlowServing:
 
     def __init__(
         self,
-        lifecycle: Lifecycle,
+        lifecycle: Availability[Answering],
         calls_of: Callable[[str], Calls],
         control: Act,
         gate: Gate,

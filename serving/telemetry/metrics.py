@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -20,11 +20,10 @@ from processor.errors import FreshetError
 from processor.overview import model_stats, version_stats
 from processor.tables.tier import Tally
 from processor.watching.stats import GroupStats, ModelStats, SessionStats
-from serving.lifecycle import Lifecycle
+from serving.lifecycle import Availability
 from serving.telemetry.version_metrics import buckets, version_families
 
 if TYPE_CHECKING:
-    from processor.engine import Processor
     from processor.versions.host import ModelHost
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -250,10 +249,26 @@ class Counts:
         return counts
 
 
+class PortMetrics(Protocol):
+    """What the data ports of a process count into, and where they get /metrics: Metrics, or a worker's counts."""
+
+    def observe(self, protocol: str, code: int, seconds: float) -> None:
+        """See Counts.observe."""
+
+    def predicted(self, model: str, rows: int) -> None:
+        """See Counts.predicted."""
+
+    def stage(self, protocol: str, name: str, seconds: float) -> None:
+        """See Counts.stage."""
+
+    def scrape(self) -> bytes:
+        """The text exposition, of all processes."""
+
+
 class Metrics(Collector):
     """Turns Counts and the processor's snapshots into metric families when scraped."""
 
-    def __init__(self, lifecycle: Lifecycle[ModelHost] | Lifecycle[Processor]) -> None:
+    def __init__(self, lifecycle: Availability[ModelHost]) -> None:
         self._lifecycle = lifecycle
         self._counts = Counts()
         self.observe, self.predicted, self.stage = self._counts.observe, self._counts.predicted, self._counts.stage

@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from processor.versions.host import ModelHost
-from serving.lifecycle import Lifecycle
+from serving.lifecycle import Availability
 from serving.telemetry.metrics import Counts, Metrics
 from serving.workers.fleet_host import FleetHost
 
@@ -18,7 +18,7 @@ LABELS = ("worker",)
 class FleetMetrics(Metrics):
     """The supervisor's Metrics."""
 
-    def __init__(self, lifecycle: Lifecycle[ModelHost], host: Callable[[], FleetHost | None]) -> None:
+    def __init__(self, lifecycle: Availability[ModelHost], host: Callable[[], FleetHost | None]) -> None:
         """host: the fleet's, as soon as there is one: workers count refusals while models load."""
         super().__init__(lifecycle)
         self._host = host

@@ -108,7 +108,10 @@ class WorkerMetrics(Counts):
 
     def __init__(self, scrape: Callable[[], bytes]) -> None:
         super().__init__()
-        self.scrape = scrape
+        self._scrape = scrape
+
+    def scrape(self) -> bytes:
+        return self._scrape()
 
 
 class CountedProtocol(PredictProtocol):
