@@ -88,9 +88,9 @@ def import_model(
         VersionWriter(repository, model, number, beside) as writer,
         quiet(),
     ):
-        version = Importer(opened, options.samples, options.user).publish(writer, options.buckets)
-        notes = version.manifest.notes
-        return Imported(version.folder, notes["import"], notes["passes"])
+        committed = Importer(opened, options.samples, options.user).publish(writer, options.buckets)
+        notes = committed.manifest.notes
+        return Imported(committed.folder, notes["import"], notes["passes"])
 
 
 def analyse(source: Path, options: Options | None = None) -> dict[str, Any]:
