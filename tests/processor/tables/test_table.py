@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from processor.errors import Corrupt
 from processor.kernels import index as hash_index
 from processor.kernels import rows as row_kernels
+from processor.kernels.rows import TABLE_FIELDS
 from processor.package.delta import TableDelta
 from processor.package.manifest import Table
 from processor.package.rowtypes import ROW_TYPES
 from processor.package.tensors import map_file, parse_tensors, write_tensors
 from processor.tables import table as table_module
 from processor.tables.quantise import dequantise, quantise
-from processor.tables.table import ServedTable, descriptor, packed
+from processor.tables.table import ServedTable, descriptor, descriptors, packed
 
 DIM = 4
 
@@ -257,3 +258,7 @@ def test_scales_beside_rows_that_have_none_and_rows_of_another_type_are_refused(
     for dtype in ("float16", "bfloat16", "int8"):
         with pytest.raises(Corrupt, match=f"of {dtype} wanted, got float32"):
             ServedTable(Table("t", DIM, 5, dtype), plain)
+
+
+def test_a_model_without_tables_has_one_row_of_zeros_for_a_descriptor():
+    assert descriptors([]).tolist() == [[0] * TABLE_FIELDS]
