@@ -75,6 +75,10 @@ class Room:
         return self.metrics.counts().snapshot()["predicted"]
 
     @property
+    def timed(self):
+        return {name: sum(counts) for _, name, counts, _ in self.metrics.counts().stages()}
+
+    @property
     def served(self):
         """model/version -> successes, rows, failures."""
         counts = self.desk.served.snapshot()
@@ -130,26 +134,15 @@ def test_a_request_says_who_asks_and_how_long_it_may_take():
     assert (own.key, own.request_id, own.timeout_s, own.caller) == (None, "", 0.5, None)
 
 
-def timed(room):
-    """(what was timed, how often), in order."""
-    return [(name, sum(counts)) for _, name, counts, _ in room.metrics.counts().stages()]
-
-
 def test_reading_and_encoding_are_timed_of_one_request_in_some_and_encoding_only_where_there_was_some():
     room = Room()
     for _ in range(TIMED_EVERY):
         room.ask()
-    assert timed(room) == [
-        ("encode", 1),
-        ("parse", 1),
-    ]
+    assert room.timed == {"encode": 1, "parse": 1}
     room.processor.fail = Expired("late")
     for _ in range(TIMED_EVERY):
         room.ask()
-    assert timed(room) == [
-        ("encode", 1),
-        ("parse", 2),
-    ]
+    assert room.timed == {"encode": 1, "parse": 2}
 
 
 def test_a_trace_knows_how_far_its_request_came():
