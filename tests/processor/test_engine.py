@@ -585,8 +585,8 @@ def test_a_model_that_cannot_load_makes_initialize_raise_with_one_clear_line(roo
     ("change", "error", "message"),
     [
         (dict(repository="nowhere-at-all"), NotFound, "'nowhere-at-all' is not a folder"),
-        (dict(sessions=-1), BadInput, "sessions: 0 to 1024 wanted, got -1"),
-        (dict(sessions=1025), BadInput, "sessions: 0 to 1024 wanted, got 1025"),
+        (dict(sessions=-1), BadInput, "sessions: 0 .one per core. to 1024 wanted, got -1"),
+        (dict(sessions=1025), BadInput, "sessions: 0 .one per core. to 1024 wanted, got 1025"),
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused(root, change, error, message):
