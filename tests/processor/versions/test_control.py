@@ -168,7 +168,7 @@ import mmap, sys
 import numpy as np
 from processor.versions.control import Control
 from processor.memory import attach
-from tests.processor.test_control import read
+from tests.processor.versions.test_control import read
 fd, nbytes, process = map(int, sys.argv[1:4])
 words = attach(np.frombuffer(mmap.mmap(fd, nbytes), np.uint8), 0, "<i8", [nbytes // 8])
 print("up", flush=True)
