@@ -74,13 +74,13 @@ def test_replicas_of_two_processes_flip_together_and_pin_apart(package):
 
 def test_a_delta_that_a_reader_cannot_prepare_changes_nothing_and_the_next_one_goes_on(package):
     version = open_version(package)
-    replica = version._readers
-    version._readers = Refusing(replica)
+    replica = version._replicas
+    version._replicas = Refusing(replica)
     with pytest.raises(BadInput, match="no"):
         version.apply(make_delta(1, [1, 77], tag=5, dense_seed=1))
     assert version.generation == replica.generation == Generation(1, 0)
     assert 77 not in version.export()[0]["user"][0]
-    version._readers = replica
+    version._replicas = replica
     version.apply(make_delta(1, [1, 77], tag=6))
     keys, rows = version.export()[0]["user"]
     assert tuple(rows[keys == 77][0]) == tuple(row_of(77, 6))
@@ -106,8 +106,8 @@ def test_frames_are_forgotten_once_the_flip_has_passed_every_reader(package):
 
 def test_deltas_of_rows_are_new_states_over_the_frame_that_is_there(package):
     version = open_version(package)
-    replica = version._readers
-    version._readers = Refusing(replica)
+    replica = version._replicas
+    version._replicas = Refusing(replica)
     seen = []
     for step in range(1, 4):
         version.apply(make_delta(step, [1], tag=step))
@@ -125,12 +125,12 @@ def test_deltas_of_rows_are_new_states_over_the_frame_that_is_there(package):
 
 def test_an_index_that_grew_for_a_refused_delta_is_offered_with_the_next_flip(package):
     version = open_version(package)
-    replica = version._readers
-    version._readers = Refusing(replica)
+    replica = version._replicas
+    version._replicas = Refusing(replica)
     with pytest.raises(BadInput, match="no"):
         version.apply(make_delta(1, range(1000, 1200)))
     assert replica.generation == Generation(1, 0)
-    version._readers = replica
+    version._replicas = replica
     version.apply(make_delta(1, [1], tag=6))
     with replica.pinned(0) as state:
         assert state.tables[0, 0] == version.tables["user"].arrays["index"].ctypes.data
