@@ -139,7 +139,8 @@ class Server:
     ) -> None:
         """This process answers."""
         config, options = self._config, self._config.front_options(version, processes=1)
-        self._lifecycle = lifecycle = Lifecycle[Processor]()
+        lifecycle: Lifecycle[Processor] = Lifecycle()
+        self._lifecycle = lifecycle
         self._metrics = metrics = Metrics(lifecycle)
         self._watching = watching = Watching(options, 0)
         watching.count(metrics.own)
@@ -178,7 +179,8 @@ class Server:
         )
         fleet = Fleet(self._workers, settings)
         self._front = door = Door(data, fleet)
-        self._lifecycle = lifecycle = Lifecycle[FleetHost]()
+        lifecycle: Lifecycle[FleetHost] = Lifecycle()
+        self._lifecycle = lifecycle
         self._metrics = metrics = FleetMetrics(lifecycle, lambda: door.host)
 
         control = Control(
