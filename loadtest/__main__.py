@@ -7,13 +7,13 @@ import shlex
 import sys
 from pathlib import Path
 
-from loadtest.live.run import PUBLISH, Settings, run, write_report
+from loadtest.live.run import PUBLISH, RunSettings, run, write_report
 from loadtest.load.launch import CommandFailed
 from loadtest.reports.report import freshness_lines, passed
 
 
 def arguments() -> argparse.ArgumentParser:
-    d = Settings()
+    d = RunSettings()
     parser = argparse.ArgumentParser(
         prog="python -m loadtest",
         description="Serves the benchmark's model on loopback, sends predict requests from many users while "
@@ -42,7 +42,7 @@ def main() -> int:
     out, name = options.pop("out"), options.pop("name")
     options["serve"] = tuple(shlex.split(options["serve"]))
     try:
-        summary = run(Settings(**options), lambda line: print(line, file=sys.stderr, flush=True))
+        summary = run(RunSettings(**options), lambda line: print(line, file=sys.stderr, flush=True))
     except (CommandFailed, ValueError) as error:
         print(f"loadtest: {error}", file=sys.stderr)
         return 2

@@ -19,7 +19,7 @@ from processor.errors import BadInput, NotFound
 from processor.generation import Generation
 from processor.kernels.hashing import init_rows
 from processor.package.delta import SUFFIX, Delta, TableDelta, write_delta
-from processor.package.manifest import Feature, Input, Manifest, Output, Table
+from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from processor.package.repository import Repository
 from processor.package.rowtypes import ROW_TYPES
 from processor.package.version import VersionReader
@@ -46,7 +46,7 @@ def bench_manifest(rows: int, dtype: str = "float32") -> Manifest:
         created_at=0.0,
         inputs=[Input("ids", "int64", columns=TABLES), Input("floats", "float32", columns=FLOATS)],
         features=ids + floats,
-        tables=[Table(f"c{i}", DIM, rows, dtype) for i in range(TABLES)],
+        tables=[TableEntry(f"c{i}", DIM, rows, dtype) for i in range(TABLES)],
         outputs=[Output("score")],
         width=TABLES * DIM + FLOATS,
         dense={},
@@ -62,7 +62,7 @@ def write_model(repository: Path, rows: int, seed: int = 0, dtype: str = "float3
     from compiler.dense.dense_graph import DenseGraph
     from models.zoo.arch import Arch
     from models.zoo.deepfm import build
-    from models.zoo.dense_input import Layout
+    from models.zoo.dense_input import DenseInput
 
     if not 1 <= rows < 2**31:
         raise BadInput(f"rows: 1 to 2**31-1 wanted, got {rows}")
@@ -77,7 +77,7 @@ def write_model(repository: Path, rows: int, seed: int = 0, dtype: str = "float3
         values = np.empty((rows, DIM), np.float32)
         init_rows(keys, np.uint64(seed * 1000 + i), np.float32(LIMIT), values)
         tables[table.name] = (keys, values)
-    arch = Arch.of(build(Layout.from_features(draft.features), hidden=HIDDEN, seed=seed))
+    arch = Arch.of(build(DenseInput.from_features(draft.features), hidden=HIDDEN, seed=seed))
     draft = replace(draft, version=version, created_at=time.time())
     publish_version(repository, draft, tables, DenseGraph.from_keras(arch.scores))
     return Generation(version, 0)

@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from serving.front.asking import Answering
-from serving.front.desk import Desk
+from serving.front.desk import Submitter
 from serving.front.model_control import Act
 from serving.front.shared_memory import Regions
 from serving.front_options import FrontOptions
 from serving.http.app import DataApp
-from serving.http.port import Port
+from serving.http.port import HttpPort
 from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Availability
 from serving.rpc.rpc_port import RpcPort
 from serving.telemetry.metrics import PortMetrics
-from serving.telemetry.observers import Watching
+from serving.telemetry.observers import Observers
 
 
 class DataPorts:
@@ -30,7 +30,7 @@ class DataPorts:
         lifecycle: Availability[Answering],
         metrics: PortMetrics,
         options: FrontOptions,
-        watching: Watching,
+        watching: Observers,
         *,
         http: socket.socket | None,
         grpc: str,
@@ -40,14 +40,14 @@ class DataPorts:
     ) -> None:
         """http: a listening socket, or None where connections come by adopt(). grpc: a reserved address. protocol: of a
         connection of the HTTP port. control: what clients may ask of the whole server."""
-        self.desk = Desk()
+        self.desk = Submitter()
         regions = Regions() if options.shared_memory == "on" else None
         access, trail = watching.access, watching.trail
         app = DataApp(
             lifecycle, metrics, options, desk=self.desk, control=control, regions=regions, access=access, trail=trail
         )
         connection = functools.partial(protocol, data_app=app, **(protocol_options or {}))
-        self.http = Port(app, http, options.shutdown_timeout_s, connection)
+        self.http = HttpPort(app, http, options.shutdown_timeout_s, connection)
         self._rpc = RpcPort(
             lifecycle, metrics, options, address=grpc, desk=self.desk, control=control, regions=regions,
             access=access, trail=trail,

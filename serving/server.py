@@ -33,15 +33,15 @@ from processor.errors import BadInput, FreshetError
 from processor.overview import model_stats
 from serving.admin.api import create_admin
 from serving.data_ports import DataPorts
-from serving.front.model_control import Control
-from serving.http.port import BACKLOG, SWITCH_INTERVAL_S, Port, new_loop, raise_descriptor_limit, reserve
+from serving.front.model_control import ModelControl
+from serving.http.port import BACKLOG, SWITCH_INTERVAL_S, HttpPort, new_loop, raise_descriptor_limit, reserve
 from serving.lifecycle import Lifecycle
-from serving.loading.auto_import import Importer
+from serving.loading.auto_import import AutoImporter
 from serving.loading.priority import bulk_threads, give_way
 from serving.loading.watcher import Watcher
 from serving.serve_config import ServeConfig
 from serving.telemetry.metrics import Metrics
-from serving.telemetry.observers import Watching
+from serving.telemetry.observers import Observers
 
 if TYPE_CHECKING:
     from processor.engine import Processor
@@ -108,11 +108,11 @@ class Server:
         self._start_s = time.monotonic()
         self._lifecycle: Lifecycle[Processor] | Lifecycle[FleetHost]
         self._watcher: Watcher | None = None
-        self._importer: Importer | None = None
+        self._importer: AutoImporter | None = None
         self._failed = False
         self._announced = False
         self._closing = threading.Lock()
-        self._watching: Watching | None = None
+        self._watching: Observers | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -130,7 +130,7 @@ class Server:
         guarded = create_admin(
             self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host, bulk=self._bulk
         )
-        self._admin_port = Port(guarded, admin, ADMIN_STOP_S)
+        self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
 
@@ -142,7 +142,7 @@ class Server:
         lifecycle: Lifecycle[Processor] = Lifecycle()
         self._lifecycle = lifecycle
         self._metrics = metrics = Metrics(lifecycle)
-        self._watching = watching = Watching(options, 0)
+        self._watching = watching = Observers(options, 0)
         watching.count(metrics.own)
         self._front = ports = DataPorts(
             lifecycle,
@@ -151,7 +151,7 @@ class Server:
             watching,
             http=data,
             grpc=self.grpc_address,
-            control=Control(
+            control=ModelControl(
                 lifecycle.processor, lambda: ports.desk.served.snapshot(), config.repository, config.groups
             ),
         )
@@ -165,7 +165,7 @@ class Server:
 
     def _supervise(self, data: socket.socket, version: str) -> None:
         """Worker processes answer."""
-        from serving.workers.door import Door
+        from serving.workers.door import Acceptor
         from serving.workers.fleet import Fleet, WorkerSettings
         from serving.workers.fleet_host import FleetHost
         from serving.workers.fleet_metrics import FleetMetrics
@@ -178,12 +178,12 @@ class Server:
             grpc_address=self.grpc_address,
         )
         fleet = Fleet(self._workers, settings)
-        self._front = door = Door(data, fleet)
+        self._front = door = Acceptor(data, fleet)
         lifecycle: Lifecycle[FleetHost] = Lifecycle()
         self._lifecycle = lifecycle
         self._metrics = metrics = FleetMetrics(lifecycle, lambda: door.host)
 
-        control = Control(
+        control = ModelControl(
             lifecycle.processor, lambda: metrics.totals().get("served", {}), config.repository, config.groups
         )
 
@@ -263,7 +263,7 @@ class Server:
                 return
             opened()
             self._front.opened()
-            self._importer = importer = Importer(self._config.repository, self._config.models, processor)
+            self._importer = importer = AutoImporter(self._config.repository, self._config.models, processor)
             self._watcher = Watcher(
                 lambda: importer.poll() + processor.poll(),
                 self._config.poll_interval_s,

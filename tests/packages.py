@@ -15,7 +15,7 @@ from processor.clock import SystemClock
 from processor.columns import Ragged, Strings
 from processor.kernels.hashing import hash_strings
 from processor.package.delta import Delta, TableDelta
-from processor.package.manifest import Executable, Feature, Input, Manifest, Output, Table
+from processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
 from processor.package.version import DENSE, VersionReader, VersionWriter, table_file
 from processor.tables.table import packed
 from processor.versions.replica import Replica
@@ -42,13 +42,13 @@ def manifest(version=1, users=0, tags=0, model="small", dtype="float32"):
         created_at=time.time(),
         inputs=[Input("user", "int64"), Input("tags", "string", ragged=True), Input("floats", "float32", columns=4)],
         features=features,
-        tables=[Table("user", DIM, users, dtype), Table("tag", DIM, tags, dtype, hash_seed=7)],
+        tables=[TableEntry("user", DIM, users, dtype), TableEntry("tag", DIM, tags, dtype, hash_seed=7)],
         outputs=[Output("score")],
         width=WIDTH,
         dense={name: list(shape) for name, shape in SHAPES.items()},
         files={},
         executables=[
-            Executable("onnxruntime", "cpu", b, f"compiled/onnxruntime-cpu/b{b}.onnx", "test", list(SHAPES))
+            ExecutableEntry("onnxruntime", "cpu", b, f"compiled/onnxruntime-cpu/b{b}.onnx", "test", list(SHAPES))
             for b in BUCKETS
         ],
     )

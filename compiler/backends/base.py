@@ -10,8 +10,8 @@ from typing import Protocol
 class Compiled:
     """One bucket, compiled. data: what the file is to hold; suffix: of its name. weights: names, in its order.
 
-    The rest is of machine code: see processor.package.manifest.Executable. origin: the portable form, and the suffix of
-    its own file."""
+    The rest is of machine code: see processor.package.manifest.ExecutableEntry. origin: the portable form, and the
+    suffix of its own file."""
 
     data: bytes
     suffix: str

@@ -28,7 +28,7 @@ from processor.backends.base import Executable as Loaded
 from processor.backends.base import aligned
 from processor.errors import BadInput, FreshetError
 from processor.machine import this_machine
-from processor.package.manifest import Executable
+from processor.package.manifest import ExecutableEntry
 
 MAX_ERROR = 2e-3
 MAX_AUC_CHANGE = 1e-4
@@ -46,7 +46,7 @@ class Labelled:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class Tolerance:
     """How far a lower precision may be off."""
 
     error: float = MAX_ERROR
@@ -58,12 +58,12 @@ class Calibration:
     """measured: every executable that is right, with its cost and error. refused: the others, and why.
     flip_ms: by variant, what new dense weights cost before their flip, all buckets together."""
 
-    measured: list[Executable] = field(default_factory=list)
+    measured: list[ExecutableEntry] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     flip_ms: dict[str, float] = field(default_factory=dict)
     auc: dict[str, float] = field(default_factory=dict)
 
-    def chosen(self) -> list[Executable]:
+    def chosen(self) -> list[ExecutableEntry]:
         """What a manifest is to list: of each bucket the fastest, and behind it the fastest that any machine can
         run."""
         entries = []
@@ -77,9 +77,9 @@ class Calibration:
 def calibrate(
     graph: DenseGraph,
     version_folder: Path,
-    entries: Sequence[Executable],
+    entries: Sequence[ExecutableEntry],
     x: Matrix,
-    bound: Bound = Bound(),
+    bound: Tolerance = Tolerance(),
     labelled: Labelled | None = None,
     advance: Callable[[], None] = lambda: None,
     now_s: Callable[[], float] = time.perf_counter,
@@ -91,7 +91,7 @@ def calibrate(
     buckets = sorted({e.bucket for e in entries})
     x = np.ascontiguousarray(np.resize(x, (max(len(x), buckets[-1]), graph.width)), np.float32)
     wanted = graph.run(x[: buckets[-1]])
-    candidates: dict[int, list[tuple[Executable, Callable[[], None]]]] = {b: [] for b in buckets}
+    candidates: dict[int, list[tuple[ExecutableEntry, Callable[[], None]]]] = {b: [] for b in buckets}
     for name, group in by_variant(entries).items():
         try:
             executables = _checked(graph, version_folder, group, x, wanted, bound, labelled, name, result, now_s)
@@ -114,15 +114,15 @@ def calibrate(
     return result
 
 
-def by_variant(entries: Sequence[Executable]) -> dict[str, list[Executable]]:
+def by_variant(entries: Sequence[ExecutableEntry]) -> dict[str, list[ExecutableEntry]]:
     """The entries by backend, target and precision."""
-    groups: dict[str, list[Executable]] = {}
+    groups: dict[str, list[ExecutableEntry]] = {}
     for entry in entries:
         groups.setdefault(variant_name(entry), []).append(entry)
     return groups
 
 
-def variant_name(entry: Executable) -> str:
+def variant_name(entry: ExecutableEntry) -> str:
     """As reports call it: openvino bfloat16, onnxruntime, xla cuda."""
     device = " cuda" if "cuda" in entry.target else " tensorrt" if "tensorrt" in entry.target else ""
     return entry.backend + device + ("" if entry.precision == "float32" else f" {entry.precision}")
@@ -141,10 +141,10 @@ def other_weights(weights: Mapping[str, Matrix]) -> dict[str, Matrix]:
 def _checked(
     graph: DenseGraph,
     version_folder: Path,
-    group: Sequence[Executable],
+    group: Sequence[ExecutableEntry],
     x: Matrix,
     wanted: Mapping[str, Matrix],
-    bound: Bound,
+    bound: Tolerance,
     labelled: Labelled | None,
     name: str,
     result: Calibration,

@@ -18,7 +18,7 @@ from processor.backends.opening import Opened, open_programs
 from processor.backends.registry import builtin
 from processor.errors import BadInput
 from processor.package.atomic import atomic_file
-from processor.package.manifest import PRECISIONS, WHOLE, Executable, Manifest
+from processor.package.manifest import PRECISIONS, WHOLE, ExecutableEntry, Manifest
 
 BUCKETS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 BACKENDS = (*builtin(), "tensorflow")
@@ -33,7 +33,7 @@ def compile_graph(
     backend: str = "onnxruntime",
     progress: Callable[[int, int], None] | None = None,
     role: str = WHOLE,
-) -> list[Executable]:
+) -> list[ExecutableEntry]:
     """Writes compiled/<backend>-<target>/b<bucket>.* into the version's folder; returns their manifest
     entries.
 
@@ -43,7 +43,7 @@ def compile_graph(
     bucket, and when the backend cannot express the graph or computes something else.
     """
     buckets = checked_buckets(buckets)
-    entries: list[Executable] = []
+    entries: list[ExecutableEntry] = []
     lowered = lower(graph, parse_variant(backend))
     for done, bucket in enumerate(buckets, 1):
         entries.append(build(lowered, bucket, version_folder, role))
@@ -81,7 +81,7 @@ def lower(graph: DenseGraph, variant: Variant) -> Lowered:
     return _half(variant.backend).lower(graph, variant)
 
 
-def build(lowered: Lowered, bucket: int, version_folder: Path, role: str = WHOLE) -> Executable:
+def build(lowered: Lowered, bucket: int, version_folder: Path, role: str = WHOLE) -> ExecutableEntry:
     """Compiles one bucket, writes its files and returns its manifest entry.
 
     A file's name holds a digest of its content: what a reader of an older manifest may be reading is never replaced.
@@ -91,7 +91,7 @@ def build(lowered: Lowered, bucket: int, version_folder: Path, role: str = WHOLE
     relative = f"compiled/{lowered.backend}-{lowered.target}{precision}" + (f"/{role}" if role != WHOLE else "")
     source = source_hash(lowered, bucket)
     data = pack(compiled.data, lowered.backend, bucket, source) if compiled.machine_code else compiled.data
-    return Executable(
+    return ExecutableEntry(
         backend=lowered.backend,
         target=lowered.target,
         bucket=bucket,
@@ -126,7 +126,7 @@ class Uncommitted:
         return (self.folder / name).read_bytes()
 
 
-def load(graph: DenseGraph, version_folder: Path, entries: Sequence[Executable]) -> Opened:
+def load(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> Opened:
     """Entries of one role that are not committed yet, loaded exactly as a server would, for one thread."""
     listed = Manifest("compile", 0, "", 0.0, [], [], [], graph.outputs, graph.width, {}, {}, list(entries))
     package = Uncommitted(version_folder, listed)
@@ -149,7 +149,7 @@ def largest_error(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray
     return worst
 
 
-def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[Executable]) -> None:
+def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> None:
     """Raises BadInput unless every executable computes what TensorFlow does on the graph's examples, or random rows."""
     rows = max(e.bucket for e in entries)
     x = graph.sample(rows)

@@ -14,7 +14,7 @@ import numpy as np
 from compiler.dense.dense_graph import DenseGraph
 from compiler.passes.flops import Effect
 from compiler.passes.optimise import optimise
-from compiler.passes.useronce import UserOnce, split_user
+from compiler.passes.useronce import DividedGraph, split_user
 from processor.package.manifest import CANDIDATE, USER, WHOLE, Feature
 from processor.package.roles import columns, user_features
 
@@ -27,7 +27,7 @@ TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class DensePart:
     """A dense graph, and the batch sizes to compile it for."""
 
     graph: DenseGraph
@@ -38,9 +38,9 @@ class Part:
 class Parts:
     """What to compile, by role; what the passes did; the split, if there is one. notes: what was not done, and why."""
 
-    by_role: dict[str, Part]
+    by_role: dict[str, DensePart]
     effects: list[Effect]
-    once: UserOnce | None
+    once: DividedGraph | None
     notes: list[str]
 
     @property
@@ -65,7 +65,7 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
     if not _same(dense, graph):
         graph, effects = dense, []
         notes.append("passes: what they left computes something else; the graph is compiled as it came")
-    by_role = {WHOLE: Part(graph, sorted(set(buckets)))}
+    by_role = {WHOLE: DensePart(graph, sorted(set(buckets)))}
     many = [bucket for bucket in by_role[WHOLE].buckets if bucket >= MIN_CANDIDATES]
     user = user_features(features)
     once = split_user(graph, columns(user), many[0]) if user and many else None
@@ -74,7 +74,7 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
         if dense.examples is not None:
             of_user, of_candidates = once.inputs(graph.sample(max(len(dense.examples), once.rows)), columns(user))
             users, candidates = replace(users, examples=of_user), replace(candidates, examples=of_candidates)
-        by_role |= {USER: Part(users, list(USER_BUCKETS)), CANDIDATE: Part(candidates, many)}
+        by_role |= {USER: DensePart(users, list(USER_BUCKETS)), CANDIDATE: DensePart(candidates, many)}
     elif user and not many:
         notes.append(f"user-once: batch sizes of {MIN_CANDIDATES} or more wanted")
     elif user:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.building.compile import BUCKETS, compile_graph
 from compiler.building.parts import Parts, parts
 from compiler.dense.dense_graph import DenseGraph
-from processor.package.manifest import Executable, Manifest
+from processor.package.manifest import ExecutableEntry, Manifest
 from processor.package.repository import Repository
 from processor.package.version import DENSE, GRAPH, VersionReader, VersionWriter, table_file
 from processor.package.warmup import carry_warmup
@@ -38,7 +38,7 @@ def publish(
     the graph cannot be compiled, Conflict where the version has come to exist.
     """
     compiled = parts(graph, draft.features, buckets)
-    executables: list[Executable] = []
+    executables: list[ExecutableEntry] = []
     for role, part in compiled.by_role.items():
         told = _after(len(executables), compiled, progress)
         executables += compile_graph(part.graph, writer.folder, part.buckets, progress=told, role=role)

@@ -16,7 +16,7 @@ RECEIVER = "dense graph"
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class HandedOver:
     """One tensor that is handed over. dtype: as the dense graph reads it; it travels as float32 (bool as 0 and 1).
     shape: of one row. columns: first and last + 1 of the matrix."""
 
@@ -44,7 +44,7 @@ class Boundary:
     """What is handed over, in the order of its columns; width: of the matrix. outputs: what comes back, name -> columns
     of float32."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[HandedOver, ...]
     width: int
     outputs: Mapping[str, int]
 
@@ -53,7 +53,7 @@ class Boundary:
         """Of a version's whole dense graph."""
         requested = {i.name for i in manifest.inputs}
         pairs = tuple(
-            Pair(f.name, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, f.input in requested))
+            HandedOver(f.name, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, f.input in requested))
             for f in sorted(manifest.features, key=lambda f: f.offset)
         )
         return cls(pairs, manifest.width, {o.name: o.columns for o in manifest.outputs})

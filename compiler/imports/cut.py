@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from compiler.frameworks import tf
 from compiler.imports.feeds import Fed
-from compiler.imports.foreign_graph import INPUT, Node, Ref
+from compiler.imports.foreign_graph import INPUT, ForeignNode, Ref
 from compiler.imports.keys import Finder, Lookup
 from compiler.imports.ops import DENSE
 from compiler.imports.pooling import SEGMENTS, Pool, PoolFinder
@@ -27,7 +27,7 @@ GATHERS = frozenset({"GatherV2", "GatherNd", "Gather"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Port:
+class CutTensor:
     """A tensor at the cut: `size` columns of the dense input from `offset` on. how: the float input, the lookup or
     the pool that it becomes; None for columns of the stage."""
 
@@ -40,13 +40,13 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Split:
+class Cut:
     """ports: by offset. dense: its nodes, each after its inputs; none where the stage computes the outputs. reasons: of
     each node of the sparse side, why it is there."""
 
-    ports: list[Port]
+    ports: list[CutTensor]
     width: int
-    dense: list[Node]
+    dense: list[ForeignNode]
     reasons: dict[str, str]
 
 
@@ -64,7 +64,7 @@ class Splitter:
             if shapes.rows(ref) is None:
                 raise BadInput(f"output {name[:64]!r}: numbers for every row wanted")
 
-    def split(self, whole: bool = False) -> Split:
+    def split(self, whole: bool = False) -> Cut:
         """The cut; whole: with everything on the sparse side."""
         reasons: dict[str, str] = {}
         while True:
@@ -73,17 +73,17 @@ class Splitter:
             if len(reasons) == before:
                 break
         position = {node.name: i for i, node in enumerate(self._shapes.order)}
-        ports: list[Port] = []
+        ports: list[CutTensor] = []
         offset = 0
         for ref in sorted(cut, key=lambda ref: (position[ref[0]], ref[1])):
             ports.append(self._port(ref, offset, whole))
             offset += ports[-1].size
-        return Split(ports, offset, sorted(dense, key=lambda n: position[n.name]), reasons)
+        return Cut(ports, offset, sorted(dense, key=lambda n: position[n.name]), reasons)
 
-    def _walk(self, reasons: dict[str, str], whole: bool) -> tuple[list[Node], list[Ref]]:
+    def _walk(self, reasons: dict[str, str], whole: bool) -> tuple[list[ForeignNode], list[Ref]]:
         """From the outputs up to the sparse side: nodes passed and tensors met; what has to be sparse is added."""
         shapes = self._shapes
-        dense: dict[str, Node] = {}
+        dense: dict[str, ForeignNode] = {}
         cut: dict[Ref, None] = {}
         stack = list(self._outputs.values())
         while stack:
@@ -101,7 +101,7 @@ class Splitter:
                     stack.extend(shapes.operands(node.name))
         return list(dense.values()), list(cut)
 
-    def _why_not_after(self, node: Node, reasons: Mapping[str, str]) -> str:
+    def _why_not_after(self, node: ForeignNode, reasons: Mapping[str, str]) -> str:
         """Why a node cannot take what the sparse side hands over; "" if it can."""
         for ref in self._shapes.operands(node.name):
             made = self._graph.nodes[ref[0]]
@@ -112,7 +112,7 @@ class Splitter:
                 return f"takes {self._shapes.dtype(ref).name} from {made.op.lstrip('@')}"
         return ""
 
-    def _add(self, reasons: dict[str, str], node: Node, why: str) -> None:
+    def _add(self, reasons: dict[str, str], node: ForeignNode, why: str) -> None:
         """Puts a node on the sparse side, and what it depends on."""
         reasons[node.name] = why
         stack = [ref[0] for ref in node.inputs]
@@ -122,7 +122,7 @@ class Splitter:
                 reasons[above.name] = self._why_sparse(above) or f"feeds {node.op}"
                 stack.extend(ref[0] for ref in above.inputs)
 
-    def _why_sparse(self, node: Node) -> str:
+    def _why_sparse(self, node: ForeignNode) -> str:
         """Why a node cannot be part of the dense graph; "" if it can."""
         shapes = self._shapes
         if node.op not in DENSE:
@@ -136,7 +136,7 @@ class Splitter:
                 return "its shape is not fixed, or it mixes rows"
         return ""
 
-    def _port(self, ref: Ref, offset: int, whole: bool) -> Port:
+    def _port(self, ref: Ref, offset: int, whole: bool) -> CutTensor:
         shapes = self._shapes
         found = shapes.rows(ref)
         assert found is not None, "only tensors with rows are cut"
@@ -147,4 +147,4 @@ class Splitter:
             how = self._floats[ref[0]]
         elif not whole and shapes.dtype(ref) in CUT_DTYPES:
             how = self._pools.find(ref) if node.op in SEGMENTS else self._finder.find(ref)
-        return Port(ref, offset, shapes.size(ref), dims, shapes.dtype(ref) == tf.bool, how)
+        return CutTensor(ref, offset, shapes.size(ref), dims, shapes.dtype(ref) == tf.bool, how)

@@ -10,8 +10,8 @@ import numpy as np
 
 from compiler.dense.dense_graph import DenseGraph, signature
 from compiler.frameworks import tf
-from compiler.imports.cut import Split
-from compiler.imports.foreign_graph import TABLE, VARIABLE, Graph, Node, Ref, text
+from compiler.imports.cut import Cut
+from compiler.imports.foreign_graph import TABLE, VARIABLE, ForeignGraph, ForeignNode, Ref, text
 from compiler.imports.shapes import SHAPE_OPERAND, Shapes
 from processor.package.manifest import Output
 
@@ -19,9 +19,9 @@ ROWS = "@rows"
 """A source: a shape that follows from the number of rows."""
 
 
-def build_dense(split: Split, shapes: Shapes, outputs: Mapping[str, Ref]) -> DenseGraph:
+def build_dense(split: Cut, shapes: Shapes, outputs: Mapping[str, Ref]) -> DenseGraph:
     """The dense graph; outputs float32 [n, columns] under the names given, whatever shape they had."""
-    side = _Side(split, shapes)
+    side = _DenseCopy(split, shapes)
     refs = {name: side.visit(ref) for name, ref in outputs.items()}
     given = side.given()
     definition = side.graph.graph_def(refs.values(), given)
@@ -52,11 +52,11 @@ def build_dense(split: Split, shapes: Shapes, outputs: Mapping[str, Ref]) -> Den
     return DenseGraph(function, split.width, columns, {n: _matrix(w) for n, w in sorted(weights.items())})
 
 
-class _Side:
+class _DenseCopy:
     """Copies the dense side's nodes, with what depends on the sparse side replaced by sources."""
 
-    def __init__(self, split: Split, shapes: Shapes) -> None:
-        self.graph = Graph()  # No dense operation calls a function.
+    def __init__(self, split: Cut, shapes: Shapes) -> None:
+        self.graph = ForeignGraph()  # No dense operation calls a function.
         self.weights: dict[str, str] = {}
         self.shapes: dict[Ref, tuple[int, tuple[int, ...], Any]] = {}
         self._ports = {port.ref for port in split.ports}
@@ -82,14 +82,14 @@ class _Side:
             stack.extend(r[0] for r in self.graph.nodes[name].inputs if r not in self._ports)
         return ref
 
-    def _copy(self, node: Node) -> Node:
+    def _copy(self, node: ForeignNode) -> ForeignNode:
         name, constant = node.name, self._shapes.constant
         if node.op == VARIABLE:
             self.weights[name] = self._names[name]
         elif node.op == "Shape" and name not in constant and self._shapes.rows(node.inputs[0]) is not None:
             each, dims = self._shapes.rows(node.inputs[0]) or (1, ())
             self.shapes[name, 0] = (each, dims, self._shapes.dtype((name, 0)))
-            return Node(name, ROWS, (), None)
+            return ForeignNode(name, ROWS, (), None)
         elif node.op == "Erfc":
             return self._erfc(node)
         inputs = list(node.inputs)
@@ -100,36 +100,36 @@ class _Side:
         for i, ref in enumerate(inputs):
             if ref[0] in self._tainted and (name not in self._tainted):
                 inputs[i] = self._frozen(ref)
-        return Node(name, node.op, tuple(inputs), node.definition)
+        return ForeignNode(name, node.op, tuple(inputs), node.definition)
 
-    def _erfc(self, node: Node) -> Node:
+    def _erfc(self, node: ForeignNode) -> ForeignNode:
         """1 - erf(x), which more backends have words for."""
         erf, sub = f"{node.name}/erf", tf.compat.v1.NodeDef(op="Sub")
         definition = tf.compat.v1.NodeDef(op="Erf")
         for made in (definition, sub):
             made.attr["T"].CopyFrom(node.definition.attr["T"])
-        self.graph.nodes[erf] = Node(erf, "Erf", node.inputs, definition)
+        self.graph.nodes[erf] = ForeignNode(erf, "Erf", node.inputs, definition)
         one = self._constant(f"{node.name}/one", np.float32(1.0))
-        return Node(node.name, "Sub", (one, (erf, 0)), sub)
+        return ForeignNode(node.name, "Sub", (one, (erf, 0)), sub)
 
-    def _shape(self, node: Node, found: tuple[int, tuple[int, ...]]) -> Ref:
+    def _shape(self, node: ForeignNode, found: tuple[int, tuple[int, ...]]) -> Ref:
         each, dims = found
         if node.op == "Reshape":
             return self._constant(f"{node.name}/shape", np.array([-1, *dims], np.int32), node, "Tshape")
         dtype = self._shapes.dtype(node.inputs[SHAPE_OPERAND[node.op]])
         ref = (f"{node.name}/rows", 0)
-        self.graph.nodes[ref[0]] = Node(ref[0], ROWS, (), None)
+        self.graph.nodes[ref[0]] = ForeignNode(ref[0], ROWS, (), None)
         self.shapes[ref] = (each, dims, dtype)
         return ref
 
-    def _constant(self, name: str, value: Any, node: Node | None = None, attribute: str = "") -> Ref:
+    def _constant(self, name: str, value: Any, node: ForeignNode | None = None, attribute: str = "") -> Ref:
         """A new constant, of the type that the node that takes it declares under `attribute`."""
         definition = tf.compat.v1.NodeDef(op="Const")
         declared = node.definition.attr[attribute].type if node is not None else 0
         tensor = tf.make_tensor_proto(value, tf.as_dtype(declared) if declared else None)
         definition.attr["dtype"].type = tensor.dtype
         definition.attr["value"].tensor.CopyFrom(tensor)
-        self.graph.nodes[name] = Node(name, "Const", (), definition)
+        self.graph.nodes[name] = ForeignNode(name, "Const", (), definition)
         return name, 0
 
     def _frozen(self, ref: Ref) -> Ref:
@@ -150,7 +150,7 @@ class _Side:
         return tainted
 
 
-def weight_names(graph: Graph) -> dict[str, str]:
+def weight_names(graph: ForeignGraph) -> dict[str, str]:
     """What each variable is called: its own name. Where a model holds a copy of a variable that it does not use (as
     Keras's exports do), the one in use is called "name_1" and gets the name back."""
     used = [node.name for node in graph.nodes.values() if node.op == VARIABLE]

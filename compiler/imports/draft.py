@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frameworks import tf
-from compiler.imports.cut import Port, Split
+from compiler.imports.cut import Cut, CutTensor
 from compiler.imports.dense_side import weight_names
 from compiler.imports.feeds import Fed
 from compiler.imports.foreign_graph import INPUT, Ref
@@ -24,7 +24,7 @@ from compiler.imports.staging import StageWriter
 from processor.columns import Strings
 from processor.errors import BadInput
 from processor.kernels.hashing import hash_strings
-from processor.package.manifest import FLOATS, Feature, Input, Table
+from processor.package.manifest import FLOATS, Feature, Input, TableEntry
 
 MAX_SEEDS = 16
 
@@ -37,7 +37,7 @@ class Draft:
 
     inputs: list[Input]
     features: list[Feature] = field(default_factory=list)
-    tables: dict[str, tuple[Table, Rows]] = field(default_factory=dict)
+    tables: dict[str, tuple[TableEntry, Rows]] = field(default_factory=dict)
     ports: list[list[Feature]] = field(default_factory=list)
     stage: StageWriter | None = None
 
@@ -45,7 +45,7 @@ class Draft:
 class Drafter:
     """Turns ports into features, one after the other."""
 
-    def __init__(self, split: Split, shapes: Shapes, runner: Runner, inputs: Sequence[Fed]) -> None:
+    def __init__(self, split: Cut, shapes: Shapes, runner: Runner, inputs: Sequence[Fed]) -> None:
         self._shapes, self._runner = shapes, runner
         self._inputs = {node: fed for fed in inputs for node in fed.nodes}
         self._variables = weight_names(runner.graph)
@@ -63,7 +63,7 @@ class Drafter:
     def draft(self) -> Draft:
         return self._draft
 
-    def _add(self, port: Port) -> None:
+    def _add(self, port: CutTensor) -> None:
         how = port.how
         if isinstance(how, Lookup):
             self._add_lookup(port, how)
@@ -77,7 +77,7 @@ class Drafter:
                 name, columns = how, self._inputs[f"input/{how}"].input.columns
             self._feature(name, FLOATS, name, port.offset, port.size, column=0 if columns else -1)
 
-    def _add_lookup(self, port: Port, lookup: Lookup) -> None:
+    def _add_lookup(self, port: CutTensor, lookup: Lookup) -> None:
         source, keys = lookup.source, self._shapes.size(lookup.source)
         kind = "string" if isinstance(lookup.keys, list) else "id"
         if self._runner.graph.nodes[source[0]].op == INPUT:
@@ -93,7 +93,7 @@ class Drafter:
             offset = port.offset + i * lookup.dim
             self._feature(label, kind, name, offset, lookup.dim, column=i if columns else -1, table=table)
 
-    def _add_pool(self, port: Port, pool: Pool) -> None:
+    def _add_pool(self, port: CutTensor, pool: Pool) -> None:
         strings = self._shapes.dtype(pool.entries) == tf.string
         name = pool.input
         if not name:
@@ -130,7 +130,7 @@ class Drafter:
         label = self._variables[lookup.variable].replace("/", ".") if lookup.variable else f"{source}.keys"
         name = _unused(plain(label), self._draft.tables)
         ids, seed = _hashed(lookup.keys) if isinstance(lookup.keys, list) else (lookup.keys, 0)
-        spec = Table(name, lookup.dim, len(ids), default=default, hash_seed=seed)
+        spec = TableEntry(name, lookup.dim, len(ids), default=default, hash_seed=seed)
         self._draft.tables[name] = (spec, (ids, lookup.rows))
         self._same[same] = name
         return name

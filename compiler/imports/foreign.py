@@ -20,7 +20,7 @@ from typing import Any
 
 from compiler.frameworks import keras, meta_graph_pb2, quiet, saved_model_pb2, tf
 from compiler.imports.feeds import Fed
-from compiler.imports.foreign_graph import Graph, Inliner, Ref, functions_of, inline, parse
+from compiler.imports.foreign_graph import ForeignGraph, Inliner, Ref, functions_of, inline, parse
 from compiler.imports.inputs import arrange
 from compiler.imports.ops import GRAPH, OPENING, check_ops
 from processor.errors import BadInput, NotFound, TooLarge
@@ -37,7 +37,7 @@ KERAS_PLAIN = ("keras", "keras.models", "keras.ops", "keras.optimizers", "keras.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class ForeignModel:
     """An opened model. kind: SavedModel | Keras. inputs: by name. graph: flat; outputs: name -> where in it. session:
     has the variables and tables; it lives as long as the block that opened it."""
 
@@ -45,7 +45,7 @@ class Source:
     signature: str
     inputs: list[Fed]
     outputs: dict[str, Ref]
-    graph: Graph
+    graph: ForeignGraph
     session: Any
 
 
@@ -55,7 +55,7 @@ def open_source(
     signature: str = "serving_default",
     ragged: Mapping[str, tuple[str, ...]] | None = None,
     sparse: Mapping[str, tuple[str, ...]] | None = None,
-) -> Iterator[Source]:
+) -> Iterator[ForeignModel]:
     """The model at `path`, ready to be looked at and run; raises BadInput, NotFound or TooLarge.
 
     ragged: input -> the names of its values and row splits among the signature's tensors. sparse: input -> those of
@@ -81,7 +81,7 @@ def _open_saved_model(
     signature: str,
     ragged: Mapping[str, tuple[str, ...]],
     sparse: Mapping[str, tuple[str, ...]],
-) -> Iterator[Source]:
+) -> Iterator[ForeignModel]:
     _check_folder(folder)
     meta = _read(folder / "saved_model.pb")
     chosen = _signature(meta, signature)
@@ -94,12 +94,14 @@ def _open_saved_model(
         check_ops(_ops(graph), GRAPH | {"@variable", "@table", "@input"}, "graph")
         session = _restore(folder, meta, graph)
     try:
-        yield Source(kind, signature, inputs, {name: found[tensor] for name, tensor in wanted.items()}, graph, session)
+        yield ForeignModel(
+            kind, signature, inputs, {name: found[tensor] for name, tensor in wanted.items()}, graph, session
+        )
     finally:
         session.close()
 
 
-def _ops(graph: Graph) -> Iterator[str]:
+def _ops(graph: ForeignGraph) -> Iterator[str]:
     yield from (node.op for node in graph.nodes.values())
     yield from (node.op for function in graph.library.function for node in function.node_def)
 
@@ -141,7 +143,7 @@ def _signature(meta: Any, name: str) -> Any:
     return meta.signature_def[name]
 
 
-def _restore(folder: Path, meta: Any, graph: Graph) -> Any:
+def _restore(folder: Path, meta: Any, graph: ForeignGraph) -> Any:
     """A session with what the graph needs: variables read from their files, tables filled."""
     saver = meta.saver_def
     assets = _assets(folder, meta)

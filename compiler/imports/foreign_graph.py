@@ -33,7 +33,7 @@ PRODUCER = tf.version.GRAPH_DEF_VERSION
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class ForeignNode:
     """One operation; `definition` is the NodeDef that it comes from, with attributes but stale names. INPUT: none."""
 
     name: str
@@ -43,18 +43,18 @@ class Node:
 
 
 @dataclass(slots=True, eq=False)
-class Graph:
+class ForeignGraph:
     """nodes: by name. library: functions that nodes of control flow call. handles: of each VARIABLE and TABLE, the
     tensor in the session that holds it. unused: variables of the model that it does not need."""
 
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, ForeignNode] = field(default_factory=dict)
     library: Any = None
     handles: dict[str, str] = field(default_factory=dict)
     unused: frozenset[str] = frozenset()
 
-    def ancestors(self, refs: Iterable[Ref], stop: Collection[Ref] = ()) -> list[Node]:
+    def ancestors(self, refs: Iterable[Ref], stop: Collection[Ref] = ()) -> list[ForeignNode]:
         """The nodes that `refs` are computed from, each after its inputs; nothing above the refs of `stop`."""
-        ordered: list[Node] = []
+        ordered: list[ForeignNode] = []
         seen: set[str] = set()
         stack = [(ref[0], False) for ref in refs if ref not in stop]
         while stack:
@@ -95,7 +95,7 @@ def text(ref: Ref) -> str:
     return ref[0] if ref[1] == 0 else f"{ref[0]}:{ref[1]}"
 
 
-def inline(graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str]) -> tuple[Graph, dict[str, Ref]]:
+def inline(graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str]) -> tuple[ForeignGraph, dict[str, Ref]]:
     """The flat graph of the tensors `outputs` ("node:0"), and where each of them is in it.
 
     inputs: node -> tensor of what is fed: an INPUT node each. Raises BadInput.
@@ -138,13 +138,13 @@ class Inliner:
     """Copies the root graph and, in place of calls, the bodies of functions."""
 
     def __init__(self, graph_def: Any, inputs: Mapping[str, str]) -> None:
-        self.graph = Graph()
+        self.graph = ForeignGraph()
         self._functions = {f.signature.name: f for f in graph_def.library.function}
         self._bodies: dict[str, tuple[list[Any], list[Ref]]] = {}
         self._alias: dict[Ref, Ref] = {}
         self._copy(graph_def.node, "", 0)
         for name, tensor in inputs.items():
-            self.graph.nodes[name] = Node(name, INPUT, (), None)
+            self.graph.nodes[name] = ForeignNode(name, INPUT, (), None)
             self._alias[parse(tensor)] = (name, 0)
         self._normalise()
 
@@ -177,7 +177,7 @@ class Inliner:
                 raise BadInput(f"graph: {op} inside a function is not supported: make it part of the model")
             op = VARIABLE if op in VARIABLE_OPS else TABLE
             self.graph.handles[name] = f"{name}:0"
-        self.graph.nodes[name] = Node(name, op, tuple(inputs), definition)
+        self.graph.nodes[name] = ForeignNode(name, op, tuple(inputs), definition)
 
     def _call(self, definition: Any, name: str, inputs: list[Ref], depth: int) -> None:
         called = definition.attr["f"].func.name if definition.op in CALLS else definition.op
@@ -243,28 +243,28 @@ class Inliner:
             inputs: Iterable[Ref] = map(self.resolve, node.inputs)
             if node.op in CONTROL:
                 inputs = (self._handle(ref) for ref in inputs)
-            nodes[name] = Node(name, node.op, tuple(inputs), node.definition)
+            nodes[name] = ForeignNode(name, node.op, tuple(inputs), node.definition)
 
     def _handle(self, ref: Ref) -> Ref:
         """Bodies of control flow read variables themselves."""
         node = self.graph.nodes.get(ref[0])
         return (ref[0], HANDLE) if node is not None and node.op == VARIABLE and ref[1] == 0 else ref
 
-    def _gather(self, node: Node) -> Node:
+    def _gather(self, node: ForeignNode) -> ForeignNode:
         attr = node.definition.attr
         definition = type(node.definition)(op="GatherV2" if node.op == "ResourceGather" else "GatherNd")
         definition.attr["Tparams"].CopyFrom(attr["dtype"])
         definition.attr["Tindices"].CopyFrom(attr["Tindices"])
         if node.op == "ResourceGatherNd":
-            return Node(node.name, "GatherNd", node.inputs, definition)
+            return ForeignNode(node.name, "GatherNd", node.inputs, definition)
         definition.attr["batch_dims"].i = attr["batch_dims"].i
         definition.attr["Taxis"].type = INT32
         axis = f"{node.name}/axis"
         constant = type(node.definition)(op="Const")
         constant.attr["dtype"].type = INT32
         constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(attr["batch_dims"].i, tf.int32, ()))
-        self.graph.nodes[axis] = Node(axis, "Const", (), constant)
-        return Node(node.name, "GatherV2", (*node.inputs, (axis, 0)), definition)
+        self.graph.nodes[axis] = ForeignNode(axis, "Const", (), constant)
+        return ForeignNode(node.name, "GatherV2", (*node.inputs, (axis, 0)), definition)
 
 
 def parse(name: str) -> Ref:

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from compiler.dense.dense_graph import DenseGraph
-from compiler.imports.boundary import Pair, sender
-from compiler.imports.cut import Port, Split
+from compiler.imports.boundary import HandedOver, sender
+from compiler.imports.cut import Cut, CutTensor
 from compiler.imports.draft import Draft
-from compiler.imports.foreign import Source
-from compiler.imports.foreign_graph import SOURCES, Node, Ref
+from compiler.imports.foreign import ForeignModel
+from compiler.imports.foreign_graph import SOURCES, ForeignNode, Ref
 from compiler.imports.shapes import Shapes
 
 MAX_REASONS = 64
 
 
 def describe(
-    source: Source, shapes: Shapes, split: Split, draft: Draft, graph: DenseGraph, notes: Sequence[str]
+    source: ForeignModel, shapes: Shapes, split: Cut, draft: Draft, graph: DenseGraph, notes: Sequence[str]
 ) -> dict[str, Any]:
     """The report.
 
@@ -60,10 +60,10 @@ def _count(nodes: Any) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _pair(port: Port, features: Sequence[Any], shapes: Shapes) -> dict[str, Any]:
+def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes) -> dict[str, Any]:
     """One tensor at the cut: who sends it, which columns of the dense input receive it."""
     sent = features[0]
-    pair = Pair(
+    pair = HandedOver(
         tensor=port.ref[0].rsplit("/", 2)[-1] if "/" in port.ref[0] else port.ref[0],
         dtype="bool" if port.truth else "float32",
         shape=port.dims,
@@ -74,7 +74,7 @@ def _pair(port: Port, features: Sequence[Any], shapes: Shapes) -> dict[str, Any]
     return {**pair.to_json(), "op": op, "input": sent.input, "features": len(features)}
 
 
-def _flops(node: Node, shapes: Shapes) -> int:
+def _flops(node: ForeignNode, shapes: Shapes) -> int:
     """Multiplications and additions a row; of products of matrices twice the inner dimension a number."""
     out = shapes.rows((node.name, 0))
     if out is None:
@@ -90,7 +90,7 @@ def _flops(node: Node, shapes: Shapes) -> int:
     return numbers
 
 
-def _last(ref: Ref, node: Node, shapes: Shapes) -> int:
+def _last(ref: Ref, node: ForeignNode, shapes: Shapes) -> int:
     """The inner dimension of a product."""
     attr = node.definition.attr
     transposed = any(attr[key].b for key in ("transpose_a", "adj_x") if key in attr)

@@ -20,11 +20,11 @@ from compiler.building.compile import BUCKETS
 from compiler.building.publish import publish
 from compiler.dense.dense_graph import DenseGraph, Matrix
 from compiler.frameworks import quiet, tf
-from compiler.imports.cut import Split, Splitter
+from compiler.imports.cut import Cut, Splitter
 from compiler.imports.dense_side import build_dense
 from compiler.imports.draft import Draft, Drafter
 from compiler.imports.feeds import Fed, feeds_of
-from compiler.imports.foreign import Source, open_source
+from compiler.imports.foreign import ForeignModel, open_source
 from compiler.imports.foreign_graph import Ref
 from compiler.imports.import_report import describe
 from compiler.imports.inputs import plain
@@ -35,7 +35,7 @@ from compiler.imports.tensorflow_stage import TensorFlowStage
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 from processor.features.plan import SparsePlan
-from processor.package.manifest import NAME, Manifest, Stage
+from processor.package.manifest import NAME, Manifest, StageEntry
 from processor.package.repository import Repository, check_name
 from processor.package.version import VersionReader, VersionWriter
 from processor.tables.table import ServedTable, descriptors, packed
@@ -46,7 +46,7 @@ TAIL = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ImportOptions:
     """signature: which of the SavedModel's. ragged, sparse: inputs whose tensors belong together, by name. samples:
     rows of every input, to try the model on, where none can be made up. buckets: to compile for. user: inputs that are
     the user's, of one row for all candidates (processor.package.roles)."""
@@ -70,14 +70,14 @@ class Imported:
 
 
 def import_model(
-    source: Path, repository: Path, model: str, version: int | None = None, options: Options | None = None
+    source: Path, repository: Path, model: str, version: int | None = None, options: ImportOptions | None = None
 ) -> Imported:
     """Writes <repository>/<model>/<version>, by default the next one, and returns it.
 
     The source may lie in that very folder: the package is then written beside it. Raises BadInput or another
     FreshetError with one line that says what is wrong.
     """
-    options = options or Options()
+    options = options or ImportOptions()
     check_name(model, "model")
     repository.mkdir(parents=True, exist_ok=True)
     number = version or max(Repository(repository).versions(model), default=0) + 1
@@ -93,9 +93,9 @@ def import_model(
         return Imported(published.folder, notes["import"], notes["passes"])
 
 
-def analyse(source: Path, options: Options | None = None) -> dict[str, Any]:
+def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any]:
     """What importing would put where, without writing anything."""
-    options = options or Options()
+    options = options or ImportOptions()
     with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
         importer = Importer(opened, options.samples)
         split = importer.splitter.split()
@@ -106,7 +106,9 @@ def analyse(source: Path, options: Options | None = None) -> dict[str, Any]:
 class Importer:
     """One opened source, looked at."""
 
-    def __init__(self, source: Source, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()) -> None:
+    def __init__(
+        self, source: ForeignModel, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()
+    ) -> None:
         self.source, self._user = source, frozenset(user)
         known = {fed.input.name for fed in source.inputs}
         for name in sorted(self._user - known):
@@ -127,15 +129,15 @@ class Importer:
             note = f"the whole model runs in TensorFlow: {error}"
             return self._publish(self.splitter.split(whole=True), writer, buckets, [*self._notes, note])
 
-    def draft(self, split: Split) -> Draft:
+    def draft(self, split: Cut) -> Draft:
         draft = Drafter(split, self.shapes, self.runner, self.source.inputs).draft
         draft.features[:] = [replace(f, side="user") if f.input in self._user else f for f in draft.features]
         return draft
 
-    def report(self, split: Split, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
+    def report(self, split: Cut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
         return describe(self.source, self.shapes, split, draft, graph, notes)
 
-    def _publish(self, split: Split, writer: VersionWriter, buckets: Sequence[int], notes: list[str]) -> VersionReader:
+    def _publish(self, split: Cut, writer: VersionWriter, buckets: Sequence[int], notes: list[str]) -> VersionReader:
         draft = self.draft(split)
         graph = build_dense(split, self.shapes, self.outputs)
         tables = {name: packed(*rows) for name, (_, rows) in draft.tables.items()}
@@ -152,7 +154,7 @@ class Importer:
             width=split.width,
             dense={name: list(array.shape) for name, array in graph.weights.items()},
             files={},
-            stage=Stage("tensorflow", STAGE_FILE, [o.spec for o in draft.stage.outputs]) if draft.stage else None,
+            stage=StageEntry("tensorflow", STAGE_FILE, [o.spec for o in draft.stage.outputs]) if draft.stage else None,
             notes={"import": self.report(split, draft, graph, notes)},
         )
         graph = replace(graph, examples=self._prove(manifest, tables, stage, graph))
@@ -193,7 +195,7 @@ class Importer:
                 raise BadInput(f"output {name!r} of a row depends on the other rows: such a model cannot be batched")
 
 
-def _outputs(source: Source, runner: Runner) -> tuple[dict[str, Ref], list[str]]:
+def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], list[str]]:
     """The outputs that a package can have, under plain names, and what is said of the others."""
     found: dict[str, Ref] = {}
     notes = []

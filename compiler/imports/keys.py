@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frameworks import tf
-from compiler.imports.foreign_graph import INPUT, TABLE, VARIABLE, Node, Ref
+from compiler.imports.foreign_graph import INPUT, TABLE, VARIABLE, ForeignNode, Ref
 from compiler.imports.ops import words
 from compiler.imports.shapes import Shapes
 from processor.errors import BadInput
@@ -180,7 +180,7 @@ class Finder:
             touched.passing = True
         return touched
 
-    def _meets(self, node: Node, places: list[int], raw: set[Ref], wrapped: set[str], touched: _Touched) -> bool:
+    def _meets(self, node: ForeignNode, places: list[int], raw: set[Ref], wrapped: set[str], touched: _Touched) -> bool:
         """Whether a node that takes keys as they are does so in a way that finitely many of them matter to."""
         op, out = node.op, (node.name, 0)
         if op in PASSING and places == [0]:
@@ -212,7 +212,7 @@ class Finder:
             return False
         return True
 
-    def _zero_or_shift(self, node: Node, places: list[int]) -> bool:
+    def _zero_or_shift(self, node: ForeignNode, places: list[int]) -> bool:
         if places != [0] or node.inputs[1][0] not in self._shapes.constant:
             return False
         return not node.op.startswith(("Less", "Greater")) or not self._runner.constant(node.inputs[1]).any()
@@ -220,14 +220,14 @@ class Finder:
     def _is_mask(self, ref: Ref) -> bool:
         return self._graph.nodes[ref[0]].op in ("Equal", "NotEqual", "LogicalNot")
 
-    def _plain(self, gather: Node) -> bool:
+    def _plain(self, gather: ForeignNode) -> bool:
         return (
             not gather.definition.attr["batch_dims"].i
             and gather.inputs[2][0] in self._shapes.constant
             and int(self._runner.constant(gather.inputs[2])) == 0
         )
 
-    def _rows_of(self, gather: Node) -> int:
+    def _rows_of(self, gather: ForeignNode) -> int:
         return int(self._runner.tensor(gather.inputs[0]).shape[0] or 0)
 
     def _keys(self, source: Ref, met: list[Any], bounds: list[int]) -> Keys | None:

@@ -24,9 +24,9 @@ def report_of(source: Path, signature: str) -> dict[str, Any]:
         manifest = VersionReader(source.resolve()).manifest
         report = manifest.notes.get("import")
         return report if isinstance(report, dict) else _of_package(source, manifest)
-    from compiler.imports.importer import Options, analyse
+    from compiler.imports.importer import ImportOptions, analyse
 
-    return analyse(source, Options(signature))
+    return analyse(source, ImportOptions(signature))
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frameworks import tf
-from compiler.imports.foreign import Source
-from compiler.imports.foreign_graph import HANDLE, INPUT, SOURCES, TABLE, VARIABLE, Graph, Ref, text
+from compiler.imports.foreign import ForeignModel
+from compiler.imports.foreign_graph import HANDLE, INPUT, SOURCES, TABLE, VARIABLE, ForeignGraph, Ref, text
 from processor.errors import BadInput
 
 SCOPE = "flat"
@@ -19,8 +19,8 @@ SCOPE = "flat"
 class Runner:
     """The flat graph beside the model's own in one session, so that both read the same variables and tables."""
 
-    def __init__(self, source: Source) -> None:
-        self.graph: Graph = source.graph
+    def __init__(self, source: ForeignModel) -> None:
+        self.graph: ForeignGraph = source.graph
         self._session, self._holder = source.session, source.session.graph
         self._tensors: dict[Ref, Any] = {}
         self._constants: dict[Ref, NDArray[Any]] = {}

@@ -10,7 +10,7 @@ import numpy as np
 
 from compiler.frameworks import tf
 from compiler.imports.feeds import DENSE, PADDED, Fed
-from compiler.imports.foreign_graph import HANDLE, INPUT, TABLE, VARIABLE, Node, Ref, text
+from compiler.imports.foreign_graph import HANDLE, INPUT, TABLE, VARIABLE, ForeignNode, Ref, text
 from compiler.imports.runner import Runner
 from processor.errors import TooLarge
 from processor.package.manifest import Input
@@ -44,7 +44,7 @@ class StageWriter:
         return spec.name
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ForeignNode]:
         """What the stage runs."""
         refs = [ref for o in self.outputs for ref in (o.values, o.segments) if ref is not None]
         return self._graph.ancestors(refs)
@@ -75,7 +75,7 @@ class StageWriter:
         data: bytes = definition.SerializeToString(deterministic=True)
         return data
 
-    def _handled(self, variable: Node, nodes: Sequence[Node]) -> bool:
+    def _handled(self, variable: ForeignNode, nodes: Sequence[ForeignNode]) -> bool:
         return any((variable.name, HANDLE) in node.inputs for node in nodes)
 
     def _placeholder(self, definition: Any, name: str) -> None:
@@ -88,7 +88,7 @@ class StageWriter:
         else:
             node.attr["shape"].shape.unknown_rank = True
 
-    def _variable(self, definition: Any, node: Node, given: dict[Ref, str], handled: bool) -> int:
+    def _variable(self, definition: Any, node: ForeignNode, given: dict[Ref, str], handled: bool) -> int:
         value = self._runner.constant((node.name, 0))
         given[node.name, 0] = self._constant(definition, f"{node.name}/value", value)
         if handled:
@@ -102,7 +102,7 @@ class StageWriter:
             assign.attr["dtype"].CopyFrom(node.definition.attr["dtype"])
         return int(value.nbytes)
 
-    def _table(self, definition: Any, node: Node, given: dict[Ref, str]) -> int:
+    def _table(self, definition: Any, node: ForeignNode, given: dict[Ref, str]) -> int:
         keys, values = self._runner.table((node.name, 0))
         given[node.name, 0] = node.name
         table = definition.node.add()

@@ -13,7 +13,7 @@ import numpy as np
 
 from compiler.frameworks import tf
 from compiler.passes.graph import IDENTITIES, Edit, Graph, Ref, X
-from compiler.passes.patterns import ADDS, RESHAPES, Part, part
+from compiler.passes.patterns import ADDS, RESHAPES, AxisRange, part
 
 Rule = Callable[[Graph, Edit, Ref], Ref | None]
 
@@ -89,7 +89,7 @@ def _concat(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     axis = _axis(graph, ref)
     if axis is None:
         return None
-    parts: list[Ref | Part] = []
+    parts: list[Ref | AxisRange] = []
     for source in graph.producer(ref).inputs[:-1]:
         inner = [source]
         if graph.producer(source).op == "ConcatV2" and _axis(graph, source) == axis:
@@ -98,7 +98,7 @@ def _concat(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
             cut = part(graph, one)
             last = parts[-1] if parts else None
             if cut is not None and cut.axis == axis:
-                if isinstance(last, Part) and (last.source, last.stop) == (cut.source, cut.start):
+                if isinstance(last, AxisRange) and (last.source, last.stop) == (cut.source, cut.start):
                     parts[-1] = last._replace(stop=cut.stop)
                     continue
                 parts.append(cut)
@@ -107,7 +107,9 @@ def _concat(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     if len(parts) == len(graph.producer(ref).inputs) - 1 > 1:
         return None
     rank = len(graph.shape(ref))
-    return _joined(graph, edit, ref, [_cut(graph, edit, p, rank) if isinstance(p, Part) else p for p in parts], axis)
+    return _joined(
+        graph, edit, ref, [_cut(graph, edit, p, rank) if isinstance(p, AxisRange) else p for p in parts], axis
+    )
 
 
 def _slice(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
@@ -119,7 +121,7 @@ def _slice(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     rank = len(graph.shape(ref))
     inner = part(graph, cut.source)
     if inner is not None and inner.axis == cut.axis:
-        moved = Part(inner.source, cut.axis, inner.start + cut.start, inner.start + cut.stop)
+        moved = AxisRange(inner.source, cut.axis, inner.start + cut.start, inner.start + cut.stop)
         return _cut(graph, edit, moved, rank)
     if graph.producer(cut.source).op != "ConcatV2" or _axis(graph, cut.source) != cut.axis:
         return None
@@ -132,7 +134,7 @@ def _slice(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
             return None
         start, stop = max(cut.start - at, 0), min(cut.stop - at, whole)
         if start < stop:
-            taken.append(_cut(graph, edit, Part(source, cut.axis, start, stop), rank))
+            taken.append(_cut(graph, edit, AxisRange(source, cut.axis, start, stop), rank))
         at += whole
     return _joined(graph, edit, ref, taken, cut.axis) if alone or len(taken) == 1 else None
 
@@ -156,7 +158,7 @@ def _axis(graph: Graph, ref: Ref) -> int | None:
     return int(axis) % len(graph.shape(ref)) if axis is not None and graph.ranked(ref) else None
 
 
-def _cut(graph: Graph, edit: Edit, cut: Part, rank: int) -> Ref:
+def _cut(graph: Graph, edit: Edit, cut: AxisRange, rank: int) -> Ref:
     """A part of a tensor of any type: the tensor itself where that is all of it."""
     if (cut.start, cut.stop) == (0, graph.shape(cut.source)[cut.axis]):
         return cut.source

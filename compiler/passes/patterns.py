@@ -12,7 +12,7 @@ ADDS = frozenset({"Add", "AddV2", "BiasAdd"})
 RESHAPES = frozenset({"Reshape", "ExpandDims", "Squeeze"})
 
 
-class Part(NamedTuple):
+class AxisRange(NamedTuple):
     """Indices [start, stop) of one axis of a tensor."""
 
     source: Ref
@@ -75,7 +75,7 @@ def summed(graph: Graph, ref: Ref) -> tuple[Ref, tuple[int, ...]] | None:
     return node.inputs[0], tuple(sorted(int(a) % rank for a in axes.reshape(-1)))
 
 
-def part(graph: Graph, ref: Ref) -> Part | None:
+def part(graph: Graph, ref: Ref) -> AxisRange | None:
     """A tensor as a part of another: every other axis whole, nothing skipped or turned round."""
     node = graph.producer(ref)
     if node.op not in ("StridedSlice", "Slice") or not graph.ranked(node.inputs[0]):
@@ -90,11 +90,11 @@ def part(graph: Graph, ref: Ref) -> Part | None:
         return None
     if not cut:
         last = len(shape) - 1
-        return None if shape[last] is None else Part(node.inputs[0], last, 0, int(shape[last] or 0))
+        return None if shape[last] is None else AxisRange(node.inputs[0], last, 0, int(shape[last] or 0))
     span = spans[cut[0]]
     if span is None or span[1] is None:
         return None
-    return Part(node.inputs[0], cut[0], span[0], span[1])
+    return AxisRange(node.inputs[0], cut[0], span[0], span[1])
 
 
 def _spans(

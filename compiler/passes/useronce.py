@@ -4,9 +4,9 @@ The columns of x belong to the user or to the candidates (processor.package.role
 
     Free     known from weights alone
     Once     of the user's columns alone: [1, ...] a request
-    Rows     of the candidates' columns too
-    Parted   some indices of axis 1 Once, the others Rows: x itself, and slices, concatenations and maps of such
-    Added    the sum of a Once and a Rows: what a product or a sum along axis 1 makes of a Parted
+    Varied   of the candidates' columns too
+    Parted   some indices of axis 1 Once, the others Varied: x itself, and slices, concatenations and maps of such
+    Added    the sum of a Once and a Varied: what a product or a sum along axis 1 makes of a Parted
 
     x @ W = x_user @ W[user's rows] + x_candidate @ W[the others]
 
@@ -48,7 +48,7 @@ BINARY = frozenset({"Add", "AddV2", "Maximum", "Minimum", "Mul", "Pow", "RealDiv
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UserOnce:
+class DividedGraph:
     """user: xu -> {"u": [requests, user_width]}. candidate: x of the candidates' columns and the lane -> outputs; its
     buckets must have `rows` rows or more. flops: of one row of the whole graph, of a candidate, of a user."""
 
@@ -84,7 +84,7 @@ class UserOnce:
         )
 
 
-def split_user(dense: DenseGraph, columns: Sequence[int], rows: int) -> UserOnce | None:
+def split_user(dense: DenseGraph, columns: Sequence[int], rows: int) -> DividedGraph | None:
     """The two graphs, for the user's columns of x (ascending); None where too little would be saved.
 
     rows: of the smallest bucket that the candidates' graph is compiled for.
@@ -99,7 +99,7 @@ def split_user(dense: DenseGraph, columns: Sequence[int], rows: int) -> UserOnce
     candidate, _ = improve(split.candidate_graph(rows))
     work = flops(graph), flops(candidate), flops(user)
     weights = {name: dense.weights[name] for name in graph.weights}
-    found = UserOnce(user.to_dense(weights), candidate.to_dense(weights), user_width, rows, work)
+    found = DividedGraph(user.to_dense(weights), candidate.to_dense(weights), user_width, rows, work)
     return found if found.saved >= MIN_SAVED and _same(dense, found, columns) else None
 
 
@@ -109,7 +109,7 @@ class Once(NamedTuple):
     ref: Ref
 
 
-class Rows(NamedTuple):
+class Varied(NamedTuple):
     """A tensor of the candidates' graph."""
 
     ref: Ref
@@ -131,7 +131,7 @@ class Added(NamedTuple):
     rows: Ref
 
 
-Value = Once | Rows | Parted | Added
+Value = Once | Varied | Parted | Added
 """What is not here is Free: the same tensor in both graphs."""
 
 
@@ -201,7 +201,7 @@ class _Split:
             return
         copied = self._rows.copy(node, [i if graph.free(i) else self._as_rows(i) for i in node.inputs])
         for number in range(graph.outputs_of(name)):
-            self._values[name, number] = Rows((copied, number))
+            self._values[name, number] = Varied((copied, number))
 
     def _lend(self, ref: Ref, shape: Sequence[int | None]) -> Ref:
         """A tensor of the user's graph in the candidates' one, as [1, ...]; a matrix's as [n], which broadcasts alike
@@ -217,7 +217,7 @@ class _Split:
     def _as_rows(self, ref: Ref) -> Ref:
         """A tensor of the graph in the candidates' one, with a row for each candidate."""
         value = self._values.get(ref)
-        if value is None or isinstance(value, Rows):
+        if value is None or isinstance(value, Varied):
             return ref if value is None else value.ref
         if ref not in self._whole:
             self._whole[ref] = self._together(value, self._graph.shape(ref))
@@ -344,18 +344,18 @@ class _Split:
         if Parted in kinds:
             return self._parted_binary(ref, node, left, right)
         linear = node.op in ("Add", "AddV2", "BiasAdd", "Sub")
-        if linear and (Added in kinds or kinds == {Once, Rows}):
+        if linear and (Added in kinds or kinds == {Once, Varied}):
             return self._added_binary(ref, node, left, right)
         if node.op in ("Mul", "RealDiv") and isinstance(left, Added) and graph.free(b):
             return self._scaled(ref, node, left, 0)
         if node.op == "Mul" and isinstance(right, Added) and graph.free(a):
             return self._scaled(ref, node, right, 1)
-        if kinds == {Once, Rows} and len(graph.shape(a)) == len(graph.shape(b)):
+        if kinds == {Once, Varied} and len(graph.shape(a)) == len(graph.shape(b)):
             inputs = [
                 self._lend(v.ref, graph.shape(i)) if isinstance(v, Once) else self._as_rows(i)
                 for i, v in ((a, left), (b, right))
             ]
-            return Rows((self._rows.copy(node, inputs), 0))
+            return Varied((self._rows.copy(node, inputs), 0))
         return None
 
     def _scaled(self, ref: Ref, node: Node, value: Added, number: int) -> Value | None:
@@ -426,7 +426,7 @@ class _Split:
 def _parted(user: Ref, user_at: tuple[int, ...], rows: Ref, rows_at: tuple[int, ...]) -> Value:
     if not rows_at:
         return Once(user)
-    return Parted(user, user_at, rows, rows_at) if user_at else Rows(rows)
+    return Parted(user, user_at, rows, rows_at) if user_at else Varied(rows)
 
 
 def _grouped(at: tuple[int, ...], dim: int) -> tuple[int, ...] | None:
@@ -448,7 +448,7 @@ def _of_rows(graph: Graph) -> bool:
     return all(graph.ranked(ref) and graph.shape(ref)[:1] == (None,) for ref in products)
 
 
-def _same(dense: DenseGraph, found: UserOnce, columns: Sequence[int]) -> bool:
+def _same(dense: DenseGraph, found: DividedGraph, columns: Sequence[int]) -> bool:
     """Whether both graphs together compute what the whole does, for two users of several candidates each."""
     rows = dense.sample(found.rows + 3)
     for first in (0, 1):

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from compiler.building.calibrate import Calibration, by_variant, variant_name
 from compiler.recompiling.recompile import Report
-from processor.package.manifest import Executable
+from processor.package.manifest import ExecutableEntry
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -41,9 +41,9 @@ def print_report(report: Report, console: Console) -> None:
         console.print(f"not compiled: {line}", highlight=False, markup=False)
 
 
-def _first(calibration: Calibration) -> list[Executable]:
+def _first(calibration: Calibration) -> list[ExecutableEntry]:
     """What serves each bucket."""
-    first: dict[int, Executable] = {}
+    first: dict[int, ExecutableEntry] = {}
     for entry in calibration.chosen():
         first.setdefault(entry.bucket, entry)
     return list(first.values())

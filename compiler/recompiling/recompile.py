@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from compiler.backends.base import Lowered, Variant
-from compiler.building.calibrate import Bound, Calibration, Labelled, calibrate, variant_name
+from compiler.building.calibrate import Calibration, Labelled, Tolerance, calibrate, variant_name
 from compiler.building.compile import BUCKETS, build, checked_buckets, lower, parse_variant, variants
 from compiler.building.ladder import interpolated, ladder
-from compiler.building.parts import Part, Parts, parts
+from compiler.building.parts import DensePart, Parts, parts
 from compiler.dense.dense_graph import DenseGraph, Matrix
 from compiler.progress import Reporter
 from compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample
@@ -38,7 +38,7 @@ from processor.backends.registry import builtin
 from processor.errors import BadInput, Conflict, FreshetError, NotFound
 from processor.machine import this_machine
 from processor.package.atomic import atomic_file
-from processor.package.manifest import CANDIDATE, USER, WHOLE, Executable, File, Manifest
+from processor.package.manifest import CANDIDATE, USER, WHOLE, ExecutableEntry, File, Manifest
 from processor.package.repository import Repository
 from processor.package.roles import columns, user_features
 from processor.package.tensors import crc32
@@ -49,7 +49,7 @@ PRICED = (1, 8, 64, 256, 1024)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CompileOptions:
     """backends: such as "xla" or "openvino:bfloat16"; empty for all that are installed,
     but for TensorFlow: it is the reference, and serving needs none. buckets: given, or empty: from
     `sample`, a Parquet file of rows a request, at most `most`; or else those of the package. data: a Parquet file of
@@ -61,7 +61,7 @@ class Options:
     most: int = 6
     data: Path | None = None
     label: str = "label"
-    bound: Bound = field(default_factory=Bound)
+    bound: Tolerance = field(default_factory=Tolerance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +76,15 @@ class Report:
     skipped: list[str]
 
     @property
-    def chosen(self) -> dict[int, Executable]:
-        first: dict[int, Executable] = {}
+    def chosen(self) -> dict[int, ExecutableEntry]:
+        first: dict[int, ExecutableEntry] = {}
         for entry in self.manifest.executables:
             if entry.role == WHOLE:
                 first.setdefault(entry.bucket, entry)
         return first
 
 
-def compile_version(folder: Path, options: Options, reporter: Reporter) -> Report:
+def compile_version(folder: Path, options: CompileOptions, reporter: Reporter) -> Report:
     """Compiles, calibrates and commits; raises BadInput, NotFound or Conflict, and then leaves the version as it
     was."""
     with _alone(folder):
@@ -170,11 +170,11 @@ class _Compiling:
 
     folder: Path
     skipped: list[str]
-    bound: Bound
+    bound: Tolerance
     reporter: Reporter
 
     def role(
-        self, role: str, part: Part, wanted: Sequence[Variant], rows: Matrix, labelled: Labelled | None = None
+        self, role: str, part: DensePart, wanted: Sequence[Variant], rows: Matrix, labelled: Labelled | None = None
     ) -> Calibration:
         """Compiles one part of a graph for all wanted variants and measures it; raises BadInput where none will do.
         rows: of its own input."""
@@ -184,8 +184,8 @@ class _Compiling:
         advance = lambda: self.reporter.advance(1)  # noqa: E731
         return calibrate(part.graph, self.folder, entries, rows, self.bound, labelled, advance=advance)
 
-    def _build(self, role: str, part: Part, wanted: Sequence[Variant], named: str) -> list[Executable]:
-        entries: list[Executable] = []
+    def _build(self, role: str, part: DensePart, wanted: Sequence[Variant], named: str) -> list[ExecutableEntry]:
+        entries: list[ExecutableEntry] = []
         for variant in wanted:
             self.reporter.begin(f"compiling {named}for {variant}", len(part.buckets))
             try:
@@ -233,7 +233,7 @@ def _divided(
         return {}
 
 
-def _buckets(graph: DenseGraph, reader: VersionReader, options: Options) -> list[int]:
+def _buckets(graph: DenseGraph, reader: VersionReader, options: CompileOptions) -> list[int]:
     if options.buckets:
         return checked_buckets(options.buckets)
     if options.sample is None:
@@ -264,7 +264,7 @@ def _manifest(
     found: Parts,
     calibrations: Mapping[str, Calibration],
     skipped: Sequence[str],
-    options: Options,
+    options: CompileOptions,
 ) -> Manifest:
     executables = [entry for calibration in calibrations.values() for entry in calibration.chosen()]
     files = {name: file for name, file in before.files.items() if name not in executable_files(before)}

@@ -45,7 +45,7 @@ REPEATS, STEADY, PAUSE_S = 7, 41, 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class LoadedVersion:
     """One compiled version, loaded."""
 
     name: str
@@ -112,15 +112,15 @@ def compiled(bench: Bench, result: Result) -> dict[str, Path]:
     return found
 
 
-def opened(name: str, repository: Path) -> Side:
+def opened(name: str, repository: Path) -> LoadedVersion:
     folder = repository / "bench" / "1"
     version = ServedVersion(VersionReader(folder), 0, SystemClock())
     replica = Replica(version.files, version.control, 0, 1, SystemClock())
     version.open(replica)
-    return Side(name, folder, version, replica)
+    return LoadedVersion(name, folder, version, replica)
 
 
-def costs(bench: Bench, sides: Sequence[Side], result: Result) -> None:
+def costs(bench: Bench, sides: Sequence[LoadedVersion], result: Result) -> None:
     """Every bucket: all sides in turn."""
     random = np.random.default_rng(0)
     for bucket in sorted(sides[0].replica.chosen):
@@ -144,7 +144,7 @@ def costs(bench: Bench, sides: Sequence[Side], result: Result) -> None:
         result.refused["bfloat16 against float32"] = "this processor does not multiply bfloat16"
 
 
-def flips(bench: Bench, sides: Sequence[Side], result: Result) -> None:
+def flips(bench: Bench, sides: Sequence[LoadedVersion], result: Result) -> None:
     """What new dense weights cost before their flip: all buckets, in the background."""
     for side in sides:
         took = []

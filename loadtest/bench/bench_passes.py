@@ -22,7 +22,7 @@ from compiler.passes.optimise import optimise
 from loadtest.bench.pairs import Pair, compare
 from models.bench import DIM, FLOATS, HIDDEN, TABLES
 from models.zoo import deepfm, dlrm
-from models.zoo.dense_input import Layout, Span
+from models.zoo.dense_input import ColumnSpan, DenseInput
 from processor.package.manifest import Output
 
 WIDTH = TABLES * DIM
@@ -34,9 +34,9 @@ Dense = Callable[[Any, Mapping[str, Any]], Any]
 
 def graphs() -> dict[str, DenseGraph]:
     """By what is in them."""
-    embeddings = tuple(Span(f"c{i}", i * DIM, DIM) for i in range(TABLES))
-    floats = tuple(Span(f"i{i}", WIDTH + i, 1) for i in range(FLOATS))
-    layout = Layout(WIDTH + FLOATS, embeddings, floats)
+    embeddings = tuple(ColumnSpan(f"c{i}", i * DIM, DIM) for i in range(TABLES))
+    floats = tuple(ColumnSpan(f"i{i}", WIDTH + i, 1) for i in range(FLOATS))
+    layout = DenseInput(WIDTH + FLOATS, embeddings, floats)
     return {
         "the benchmark's DeepFM": DenseGraph.from_keras(deepfm.build(layout, HIDDEN).scores),
         "DLRM of the zoo": DenseGraph.from_keras(dlrm.build(layout, HIDDEN).scores),

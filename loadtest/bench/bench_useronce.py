@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtest.load.encoding import Signature, Tensor, encode_kserve
+from loadtest.load.encoding import InputTensor, Signature, encode_kserve
 from loadtest.load.payload import Payload, of_requests
 from models.bench import FLOATS, HIDDEN, LIMIT, TABLES
 from processor.kernels.hashing import init_rows
-from processor.package.manifest import Feature, Input, Manifest, Output, Table
+from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 
 DIMS = (32, 16)
 KINDS = ("whole", "once")
@@ -48,7 +48,7 @@ def manifest(model: str, side: str, table_rows: int, dim: int) -> Manifest:
         created_at=0.0,
         inputs=inputs,
         features=features,
-        tables=[Table(f"c{i}", dim, table_rows) for i in range(TABLES)],
+        tables=[TableEntry(f"c{i}", dim, table_rows) for i in range(TABLES)],
         outputs=[Output("score")],
         width=offset,
         dense={},
@@ -75,8 +75,8 @@ def repeated(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def payload(model: str, inputs: list[dict[str, np.ndarray]]) -> Payload:
     """KServe v2 requests with binary tensors."""
-    tensors = [Tensor(f"{owner}_ids", "INT64", n) for owner, n in IDS.items()]
-    tensors += [Tensor(f"{owner}_floats", "FP32", n) for owner, n in NUMBERS.items()]
+    tensors = [InputTensor(f"{owner}_ids", "INT64", n) for owner, n in IDS.items()]
+    tensors += [InputTensor(f"{owner}_floats", "FP32", n) for owner, n in NUMBERS.items()]
     signature = Signature(model, tuple(tensors), ("score",))
     return of_requests([encode_kserve(signature, one) for one in inputs])
 
@@ -86,7 +86,7 @@ def write(repository: Path, table_rows: int) -> None:
     from compiler.dense.dense_graph import DenseGraph
     from models.training.publish import publish_version
     from models.zoo.deepfm import build
-    from models.zoo.dense_input import Layout
+    from models.zoo.dense_input import DenseInput
 
     repository.mkdir(parents=True, exist_ok=True)
     for dim in DIMS:
@@ -97,7 +97,7 @@ def write(repository: Path, table_rows: int) -> None:
             tables[f"c{number}"] = keys, rows
         for kind in KINDS:
             draft = manifest(f"{kind}_{dim}", "user" if kind == "once" else "context", table_rows, dim)
-            graph = DenseGraph.from_keras(build(Layout.from_features(draft.features), HIDDEN, seed=0).scores)
+            graph = DenseGraph.from_keras(build(DenseInput.from_features(draft.features), HIDDEN, seed=0).scores)
             publish_version(repository, draft, tables, graph)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from compiler.building.auc import auc
 from models.train_config import TrainConfig, parse_config
-from models.training.loop import Run
+from models.training.loop import TrainingRun
 from models.training.publish import publish_version
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.package.rowtypes import ROW_TYPES
@@ -34,7 +34,7 @@ def measure(folder: Path, rows: int = ROWS) -> dict[str, dict[str, float]]:
     """
     with tempfile.TemporaryDirectory(prefix="freshet-dtypes-") as scratch:
         repository = Path(scratch) / "float32"
-        run = Run(_config(folder, repository, round(rows * TRAINED)))
+        run = TrainingRun(_config(folder, repository, round(rows * TRAINED)))
         run.full()
         scores, labels = {}, np.empty(0, np.float32)
         report: dict[str, dict[str, float]] = {}
@@ -67,7 +67,7 @@ def _config(folder: Path, repository: Path, full_rows: int) -> TrainConfig:
     )
 
 
-def _publish(run: Run, repository: Path, dtype: str) -> None:
+def _publish(run: TrainingRun, repository: Path, dtype: str) -> None:
     """The run's state as version 1 of a repository of its own, every table as `dtype`."""
     trainer = run.trainer
     draft = replace(trainer.manifest, tables=[replace(t, dtype=dtype) for t in trainer.manifest.tables])
@@ -77,7 +77,7 @@ def _publish(run: Run, repository: Path, dtype: str) -> None:
     publish_version(repository, draft, {n: (e.keys, e.rows) for n, e in exports.items()}, graph)
 
 
-def _score(processor: Processor, run: Run, rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _score(processor: Processor, run: TrainingRun, rows: int) -> tuple[np.ndarray, np.ndarray]:
     scores, labels = [], []
     for batch in run.source.batches(SCORED_ROWS, run.state.position):
         if batch.start >= rows:

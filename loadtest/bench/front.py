@@ -16,7 +16,7 @@ from loadtest.load.payload import Payload
 from processor.engine import Processor, ProcessorConfig
 from serving.front_options import FrontOptions
 from serving.http.app import DataApp
-from serving.http.port import Port, new_loop
+from serving.http.port import HttpPort, new_loop
 from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Lifecycle
 from serving.telemetry.metrics import Metrics
@@ -32,7 +32,7 @@ class _Counting(PredictProtocol):
         _Counting.answered += 1
 
 
-class Front:
+class FrontEnd:
     """So many connections, each with one request in flight at a time."""
 
     def __init__(self, repository: Path, payload: Path, connections: int) -> None:
@@ -41,7 +41,7 @@ class Front:
         lifecycle.open(self.processor)
         self.app = DataApp(lifecycle, Metrics(lifecycle), FrontOptions())
         self._loop = new_loop()
-        port = Port(self.app, None, 1.0, functools.partial(_Counting, data_app=self.app))
+        port = HttpPort(self.app, None, 1.0, functools.partial(_Counting, data_app=self.app))
         port.config.load()
         port.lifespan = port.config.lifespan_class(port.config)
         self._messages = Payload.load(payload).messages("x", {})

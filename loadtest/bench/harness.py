@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.load import wrk
-from loadtest.load.launch import HOST, CommandFailed, Serving, run_freshet, serving
+from loadtest.load.launch import HOST, CommandFailed, RunningServer, run_freshet, serving
 from loadtest.load.openloop import Job, drive
 from loadtest.load.outcome import Figures
 from loadtest.load.payload import Payload, bench_count, bench_payload
@@ -120,7 +120,7 @@ class Bench:
         return folder
 
     @contextlib.contextmanager
-    def server(self, side: ServerSide, repository: Path | None = None) -> Iterator[Serving]:
+    def server(self, side: ServerSide, repository: Path | None = None) -> Iterator[RunningServer]:
         """A server of its own on the repository (shared read-only by several, unless deltas are posted)."""
         options = list(side.options)
         if side.config:
@@ -150,7 +150,7 @@ class Bench:
 
     def start_all(
         self, stack: contextlib.ExitStack, sides: Sequence[ServerSide], result: Result
-    ) -> list[tuple[ServerSide, Serving]]:
+    ) -> list[tuple[ServerSide, RunningServer]]:
         """Every side's server, up together; those that the server refuses go to result.refused."""
         started = []
         for side in sides:
@@ -163,20 +163,20 @@ class Bench:
             raise CommandFailed("no server could be started")
         return started
 
-    def saturate(self, server: Serving, candidates: int, model: str = "bench") -> wrk.WrkRun:
+    def saturate(self, server: RunningServer, candidates: int, model: str = "bench") -> wrk.WrkRun:
         """One turn of wrk at a server."""
         return wrk.saturate(server.http_port, self.payload(candidates, model), self.seconds, CONNECTIONS)
 
-    def openloop(self, server: Serving, candidates: int, rate: float, **options: Any) -> Figures:
+    def openloop(self, server: RunningServer, candidates: int, rate: float, **options: Any) -> Figures:
         """One turn of the open-loop generator at a server."""
         return drive(self.job(server, candidates, rate, **options))
 
-    def job(self, server: Serving, candidates: int, rate: float, model: str = "bench", **options: Any) -> Job:
+    def job(self, server: RunningServer, candidates: int, rate: float, model: str = "bench", **options: Any) -> Job:
         options = {"seconds": self.seconds, **options}
         return Job(HOST, server.http_port, str(self.payload(candidates, model)), rate, **options)
 
 
-def reply_nbytes(server: Serving, payload: Path) -> int:
+def reply_nbytes(server: RunningServer, payload: Path) -> int:
     """How long the body of one reply is: what an echo has to send to be compared."""
     import httpx
 

@@ -14,7 +14,7 @@ from processor.kernels.pointers import load_f32, load_i64
 from processor.kernels.pool import KIND_ONE, PLAN_FIELDS, run
 from processor.kernels.rows import DEFAULT, resolve, row_at
 from processor.package.delta import TableDelta
-from processor.package.manifest import Table
+from processor.package.manifest import TableEntry
 from processor.tables.table import ServedTable, packed
 
 DIM = 16
@@ -32,8 +32,8 @@ def pairs() -> list[Pair]:
     new_rows = rows[changed] + 1
     delta = TableDelta(keys[changed], new_rows, np.empty(0, np.int64))
 
-    fresh = ServedTable(Table("t", DIM, ROWS), packed(keys, rows))
-    stamped = ServedTable(Table("t", DIM, ROWS), packed(keys, rows))
+    fresh = ServedTable(TableEntry("t", DIM, ROWS), packed(keys, rows))
+    stamped = ServedTable(TableEntry("t", DIM, ROWS), packed(keys, rows))
     stamped.apply(delta, 1)
     overlay = Overlay(keys, rows, keys[changed], new_rows)
 

@@ -20,7 +20,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
+class PairRatio:
     """The outcome: median and quartiles of the ratio, medians of both sides in nanoseconds a unit."""
 
     name: str
@@ -32,7 +32,7 @@ class Ratio:
     unit: str
 
 
-def compare(pair: Pair, rounds: int, clock_ns: Callable[[], int] = time.perf_counter_ns) -> Ratio:
+def compare(pair: Pair, rounds: int, clock_ns: Callable[[], int] = time.perf_counter_ns) -> PairRatio:
     """Runs a and b alternately, `rounds` times each after one warm-up, swapping who goes first. clock_ns: what is
     measured; processor time where a percent counts, and neighbours would add more than that."""
     pair.a(), pair.b()
@@ -46,4 +46,4 @@ def compare(pair: Pair, rounds: int, clock_ns: Callable[[], int] = time.perf_cou
     ratios = sorted(a / b for a, b in zip(times["a"], times["b"]))
     low, _, high = statistics.quantiles(ratios, n=4)
     a_ns, b_ns = (statistics.median(times[n]) / pair.units for n in "ab")
-    return Ratio(pair.name, statistics.median(ratios), low, high, a_ns, b_ns, pair.unit)
+    return PairRatio(pair.name, statistics.median(ratios), low, high, a_ns, b_ns, pair.unit)

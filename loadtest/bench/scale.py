@@ -22,7 +22,7 @@ import numpy as np
 from loadtest.bench.lookup import kernel_call
 from loadtest.bench.pairs import Pair, compare
 from processor.kernels.hashing import init_rows
-from processor.package.manifest import Table
+from processor.package.manifest import TableEntry
 from processor.package.tensors import crc32, map_file, parse_tensors, write_tensors
 from processor.tables.table import ServedTable, packed
 
@@ -62,7 +62,7 @@ def _measure(path: Path, rows: int, rounds: int, largest: bool) -> dict[str, flo
     crc32(map_file(path))
     verified_s = time.perf_counter()
     arrays = parse_tensors(map_file(path), "table").arrays
-    table = ServedTable(Table("t", DIM, rows), arrays)
+    table = ServedTable(TableEntry("t", DIM, rows), arrays)
     ready_s = time.perf_counter()
     if largest:
         report["verify_s"], report["load_s"] = verified_s - started_s, ready_s - verified_s

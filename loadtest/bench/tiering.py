@@ -16,7 +16,7 @@ import numpy as np
 from loadtest.bench.lookup import kernel_call
 from loadtest.bench.pairs import Pair, compare
 from processor.kernels.hashing import init_rows
-from processor.package.manifest import Table
+from processor.package.manifest import TableEntry
 from processor.package.tensors import map_file, parse_tensors, write_tensors
 from processor.tables.table import ServedTable, packed
 from processor.tables.tier import Tally
@@ -34,7 +34,7 @@ def zipf_ranks(rows: int, size: int, seed: int) -> np.ndarray:
     return ranks
 
 
-class Traffic:
+class ZipfReads:
     """Batches of keys as readers send them; the most read keys lie anywhere in the file."""
 
     def __init__(self, keys: np.ndarray) -> None:
@@ -45,7 +45,7 @@ class Traffic:
         return list(np.ascontiguousarray(ids).reshape(-1, BATCH))
 
 
-def open_tables(folder: Path, rows: int) -> tuple[ServedTable, ServedTable, Traffic]:
+def open_tables(folder: Path, rows: int) -> tuple[ServedTable, ServedTable, ZipfReads]:
     """(all in memory, a tenth in memory) over one mapped file, the second one warm from traffic."""
     keys = np.random.default_rng(0).permutation(4 * rows)[:rows].astype(np.int64)
     values = np.empty((rows, DIM), np.float32)
@@ -53,11 +53,11 @@ def open_tables(folder: Path, rows: int) -> tuple[ServedTable, ServedTable, Traf
     path = folder / "table.safetensors"
     with open(path, "wb") as file:
         write_tensors(file, packed(keys, values), {})
-    spec = Table("t", DIM, rows)
+    spec = TableEntry("t", DIM, rows)
     whole = ServedTable(spec, parse_tensors(map_file(path), "table").arrays)
     arrays = parse_tensors(map_file(path), "table").arrays
     bounded = ServedTable(spec, arrays, budget_nbytes=int(values.nbytes * SHARE), scratch=folder)
-    traffic = Traffic(keys)
+    traffic = ZipfReads(keys)
     out, flip = np.empty((BATCH, DIM), np.float32), 1
     for seed in range(WARM_ROUNDS):
         for n, ids in enumerate(traffic.batches(1000 + seed)):
@@ -68,7 +68,7 @@ def open_tables(folder: Path, rows: int) -> tuple[ServedTable, ServedTable, Traf
     return whole, bounded, traffic
 
 
-def runner(table: ServedTable, traffic: Traffic) -> Callable[[], list[float]]:
+def runner(table: ServedTable, traffic: ZipfReads) -> Callable[[], list[float]]:
     """Looks all batches up; returns the seconds of each."""
     calls = [kernel_call(table, 0, ids) for ids in traffic.batches(1)]
     out = np.empty((BATCH, DIM), np.float32)

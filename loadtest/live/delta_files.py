@@ -12,20 +12,20 @@ SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaFile:
+class PendingDelta:
     """One delta, known by the step in its file's name: 17.safetensors."""
 
     step: int
     path: Path
 
 
-def pending(folder: Path, after: int) -> list[DeltaFile]:
+def pending(folder: Path, after: int) -> list[PendingDelta]:
     """The folder's deltas of steps above `after`, ascending; names that are no step are not deltas."""
     files = []
     for path in folder.iterdir():
         stem = path.name.removesuffix(SUFFIX)
         if path.name.endswith(SUFFIX) and stem.isascii() and stem.isdigit() and int(stem) > after:
-            files.append(DeltaFile(int(stem), path))
+            files.append(PendingDelta(int(stem), path))
     return sorted(files, key=lambda f: f.step)
 
 

@@ -25,7 +25,7 @@ from locust import FastHttpUser, constant, constant_throughput, events, task
 
 from loadtest.live.delta_files import generation_of, pending, publish
 from loadtest.live.questions import is_json, requests
-from loadtest.live.score_plan import Mixed, Plan, WrongReply
+from loadtest.live.score_plan import Mixed, ScorePlan, WrongReply
 from loadtest.load.encoding import (
     GENERATION,
     HEADER_LENGTH,
@@ -36,7 +36,7 @@ from loadtest.load.encoding import (
     encode_tfs,
     parse_metadata,
 )
-from loadtest.load.measurements import WINDOW_S, Recorder, freshness
+from loadtest.load.measurements import WINDOW_S, Measurements, freshness
 from loadtest.reports.report import freshness_lines, freshness_ms
 
 DRAWN_REQUESTS = 512
@@ -74,15 +74,15 @@ def add_options(parser: Any) -> None:
     add("--record", env_var="LOADTEST_RECORD", default="", help="Write what happened to this JSON file.")
 
 
-class Run:
+class LocustRun:
     """What the users of one test share. environment.freshet holds it from test_start on."""
 
     def __init__(self, options: Any, host: str | None) -> None:
         self.options = options
-        self.plan = Plan.load(Path(options.plan)) if options.plan else None
+        self.plan = ScorePlan.load(Path(options.plan)) if options.plan else None
         self.signature, self.generation = self._look_up(host)
         self.pool = self._requests()
-        self.recorder = Recorder(time.monotonic())
+        self.recorder = Measurements(time.monotonic())
 
     def _look_up(self, host: str | None) -> tuple[Signature, str]:
         name = urllib.parse.quote(self.options.model, safe="")
@@ -149,7 +149,7 @@ def prepare(environment: Any, **_: Any) -> None:
 def start(environment: Any, **_: Any) -> None:
     options = environment.parsed_options
     try:
-        environment.freshet = Run(options, environment.host)
+        environment.freshet = LocustRun(options, environment.host)
     except (OSError, ValueError, KeyError) as error:
         # Locust goes on after an Exception of a listener, with users that have nothing to send.
         raise SystemExit(f"loadtest: model {options.model!r} cannot be asked: {error}") from error
@@ -175,7 +175,7 @@ def stop(environment: Any, **_: Any) -> None:
 
 @events.request.add_listener
 def record(name: str, response_time: float, exception: Exception | None, context: dict[str, Any], **_: Any) -> None:
-    recorder: Recorder | None = context.get("recorder")
+    recorder: Measurements | None = context.get("recorder")
     if recorder is not None:
         mixed = isinstance(exception, Mixed)
         recorder.request(
@@ -198,7 +198,7 @@ class PredictUser(FastHttpUser):
     concurrency = 1
 
     def on_start(self) -> None:
-        self.run_state: Run = self.environment.freshet
+        self.run_state: LocustRun = self.environment.freshet
         self.sent = random.randrange(100)
         rate = self.run_state.options.rate / max(1, (self.environment.runner.target_user_count or 1) - self._others())
         self.pace = constant_throughput(rate) if rate else constant(0)
@@ -250,7 +250,7 @@ class DeltaUser(FastHttpUser):
     wait_time = constant(0)
 
     def on_start(self) -> None:
-        run: Run = self.environment.freshet
+        run: LocustRun = self.environment.freshet
         options = run.options
         self.recorder = run.recorder
         self.folder = Path(options.deltas)

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.live.score_plan import Mixed, Plan, WrongReply
+from loadtest.live.score_plan import Mixed, ScorePlan, WrongReply
 from loadtest.load.encoding import GENERATION, HEADER_LENGTH, Signature, decode, encode_kserve
-from loadtest.load.measurements import Recorder
+from loadtest.load.measurements import Measurements
 
 INTERVAL_S = 0.004
 RECONNECT_S = 0.05
@@ -25,7 +25,7 @@ TIMEOUT_S = 30.0
 class Prober:
     """A thread that polls from start() to stop(). recorder: requests of kind "probe", and first_seen_s."""
 
-    def __init__(self, host: str, port: int, signature: Signature, plan: Plan) -> None:
+    def __init__(self, host: str, port: int, signature: Signature, plan: ScorePlan) -> None:
         self._plan = plan.one_row()
         self._request = encode_kserve(signature, self._plan.columns(0), 0)
         self._output = signature.outputs[0]
@@ -33,7 +33,7 @@ class Prober:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="prober", daemon=True)
         self._replies_s: list[float] = []
-        self.recorder = Recorder(time.monotonic())
+        self.recorder = Measurements(time.monotonic())
 
     def start(self) -> None:
         self._thread.start()

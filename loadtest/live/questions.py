@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.load.encoding import Column, Request, Signature, Tensor, encode_kserve, encode_tfs
+from loadtest.load.encoding import Column, InputTensor, Request, Signature, encode_kserve, encode_tfs
 
 EXPONENT = 1.05
 MEAN_LENGTH = 5.0
@@ -59,7 +59,7 @@ def is_json(at: int, json_share: float) -> bool:
     return int((at + 1) * json_share) > int(at * json_share)
 
 
-def _column(tensor: Tensor, rows: int, ids: int, random: np.random.Generator, at: int) -> Column:
+def _column(tensor: InputTensor, rows: int, ids: int, random: np.random.Generator, at: int) -> Column:
     if tensor.ragged:
         return [_values(tensor, int(n), ids, random, at) for n in random.poisson(MEAN_LENGTH, rows)]
     if not tensor.columns:
@@ -68,7 +68,7 @@ def _column(tensor: Tensor, rows: int, ids: int, random: np.random.Generator, at
     return [list(row) for row in zip(*columns)] if tensor.datatype == "BYTES" else np.stack(columns, axis=1)
 
 
-def _values(tensor: Tensor, size: int, ids: int, random: np.random.Generator, at: int) -> Column:
+def _values(tensor: InputTensor, size: int, ids: int, random: np.random.Generator, at: int) -> Column:
     if tensor.datatype == "FP32":
         return random.standard_normal(size, np.float32)
     drawn = zipf_ids(random, ids, size, at)

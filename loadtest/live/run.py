@@ -18,7 +18,7 @@ from loadtest.live import score_plan as plans
 from loadtest.live.delta_files import pending
 from loadtest.live.prober import Prober
 from loadtest.live.prober import summary as prober_summary
-from loadtest.load.launch import HOST, CommandFailed, Serving, prepare, serving
+from loadtest.load.launch import HOST, CommandFailed, RunningServer, prepare, serving
 from loadtest.reports.report import machine, markdown, summarize
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ MIN_SECONDS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """What `python -m loadtest` was asked for. publish: admin | folder | both (first half, second half)."""
 
     seconds: int = 60
@@ -64,7 +64,7 @@ def _want(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def run(settings: Settings, say: Callable[[str], object]) -> dict[str, Any]:
+def run(settings: RunSettings, say: Callable[[str], object]) -> dict[str, Any]:
     """Runs the test in a temporary folder; returns the summary. Raises CommandFailed, ValueError."""
     facts = machine()
     with tempfile.TemporaryDirectory(prefix="freshet-loadtest-") as folder:
@@ -98,7 +98,7 @@ def run(settings: Settings, say: Callable[[str], object]) -> dict[str, Any]:
     return summarize(record, prober_summary(prober), server.ready_s, about, facts)
 
 
-def _locust(settings: Settings, server: Serving, root: Path, publish_folder: Path) -> dict[str, Any]:
+def _locust(settings: RunSettings, server: RunningServer, root: Path, publish_folder: Path) -> dict[str, Any]:
     """Runs the load generator to its end in a process of its own; returns what it recorded."""
     options = {
         "--host": server.host,

@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 
 from loadtest.live.questions import draw
 from loadtest.live.reference import Reference, delta_keys
-from loadtest.load.encoding import Signature, Tensor
+from loadtest.load.encoding import InputTensor, Signature
 
 TOLERANCE = 1e-4
 CLEAR = 10 * TOLERANCE
@@ -36,7 +36,7 @@ class Mixed(WrongReply):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class ScorePlan:
     """inputs: name -> [requests, rows] or [requests, rows, columns].
     expected: float32 [generations, requests, rows], of version.first_step, version.first_step + 1, ..."""
 
@@ -68,7 +68,7 @@ class Plan:
         """The inputs of one request."""
         return {name: values[request] for name, values in self.inputs.items()}
 
-    def one_row(self) -> Plan:
+    def one_row(self) -> ScorePlan:
         """The plan of one request with one row, one that the most deltas move."""
         moves = np.abs(np.diff(self.expected, axis=0)) > CLEAR
         request, row = np.unravel_index(moves.sum(axis=0).argmax(), moves.shape[1:])
@@ -81,7 +81,7 @@ class Plan:
         save_file({**tensors, "expected": np.ascontiguousarray(self.expected)}, path, {"plan": json.dumps(about)})
 
     @classmethod
-    def load(cls, path: Path) -> Plan:
+    def load(cls, path: Path) -> ScorePlan:
         with safe_open(path, "numpy") as file:
             about = json.loads(file.metadata()["plan"])
             inputs = {
@@ -95,11 +95,11 @@ class Plan:
 def signature_of(manifest: dict[str, Any]) -> Signature:
     """A package's model.json as its clients will see the model."""
     datatypes = {"int64": "INT64", "float32": "FP32", "string": "BYTES"}
-    inputs = tuple(Tensor(i["name"], datatypes[i["dtype"]], i["columns"], i["ragged"]) for i in manifest["inputs"])
+    inputs = tuple(InputTensor(i["name"], datatypes[i["dtype"]], i["columns"], i["ragged"]) for i in manifest["inputs"])
     return Signature(manifest["model"], inputs, tuple(o["name"] for o in manifest["outputs"]))
 
 
-def build(folder: Path, deltas: Sequence[Path], requests: int, rows: int, seed: int = 0) -> Plan:
+def build(folder: Path, deltas: Sequence[Path], requests: int, rows: int, seed: int = 0) -> ScorePlan:
     """The plan for a version's folder and the chain of deltas that will be applied to it.
 
     Raises ValueError for a package that loadtest.live.reference does not know, and when some delta moves no score
@@ -115,7 +115,7 @@ def build(folder: Path, deltas: Sequence[Path], requests: int, rows: int, seed: 
     for path in deltas:
         reference.apply(path)
         expected.append(reference.scores)
-    plan = Plan(
+    plan = ScorePlan(
         model=manifest["model"],
         version=reference.version,
         first_step=0,
@@ -128,7 +128,7 @@ def build(folder: Path, deltas: Sequence[Path], requests: int, rows: int, seed: 
     return plan
 
 
-def moved(plan: Plan) -> NDArray[np.float64]:
+def moved(plan: ScorePlan) -> NDArray[np.float64]:
     """Per delta, the share of requests of which it moves some score clearly."""
     moves: NDArray[np.float32] = np.abs(np.diff(plan.expected, axis=0)).max(axis=2, initial=0.0)
     shares: NDArray[np.float64] = (moves > CLEAR).mean(axis=1)

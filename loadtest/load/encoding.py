@@ -27,7 +27,7 @@ Column = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class InputTensor:
     """One input of a model. datatype: INT64 | FP32 | BYTES. columns 0: shape [n]; k > 0: shape [n, k].
     ragged: rows of any length."""
 
@@ -42,7 +42,7 @@ class Signature:
     """A model as its clients see it; outputs are float32."""
 
     model: str
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[InputTensor, ...]
     outputs: tuple[str, ...]
 
 
@@ -70,7 +70,7 @@ def parse_metadata(document: Mapping[str, Any]) -> Signature:
         if datatype not in (*DTYPES, "BYTES") or len(shape) not in (1, 2):
             raise ValueError(f"input {name!r}: INT64, FP32 or BYTES of shape [n] or [n, k] wanted")
         columns = int(shape[1]) if len(shape) == 2 else 0
-        inputs.append(Tensor(name, datatype, columns, name + ROW_SPLITS in listed))
+        inputs.append(InputTensor(name, datatype, columns, name + ROW_SPLITS in listed))
     return Signature(document["name"], tuple(inputs), tuple(o["name"] for o in document["outputs"]))
 
 
@@ -154,7 +154,7 @@ def decode(request: Request, body: bytes, header_length: str | None, output: str
     return decode_tfs(body, output)
 
 
-def _flat(tensor: Tensor, column: Column) -> Any:
+def _flat(tensor: InputTensor, column: Column) -> Any:
     """Row-major values: an array, or a list of strings."""
     if tensor.datatype == "BYTES":
         nested = tensor.ragged or tensor.columns
@@ -173,7 +173,7 @@ def _buffer(flat: NDArray[Any] | Sequence[str]) -> bytes:
     return b"".join(struct.pack("<I", len(value)) + value for value in coded)
 
 
-def _rows(tensor: Tensor, column: Column) -> list[Any]:
+def _rows(tensor: InputTensor, column: Column) -> list[Any]:
     """One JSON value per row."""
     if isinstance(column, np.ndarray):
         values: list[Any] = column.tolist()

@@ -50,7 +50,7 @@ def prepare(repository: Path, deltas: Path, table_rows: int, delta_rows: int, co
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class RunningServer:
     """A running server. ready_s: from its start to the first 200 of /v2/health/ready. pid: of its first process."""
 
     http_port: int
@@ -69,7 +69,7 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(repository: Path, log: Path, options: list[str], checkout: Path | None = None) -> Iterator[Serving]:
+def serving(repository: Path, log: Path, options: list[str], checkout: Path | None = None) -> Iterator[RunningServer]:
     """`freshet serve` while the block runs; raises CommandFailed when it is never ready, or ends early. checkout: whose
     code is to serve; None for what is installed."""
     http_port, grpc_port, admin_port = free_ports(3)
@@ -86,7 +86,7 @@ def serving(repository: Path, log: Path, options: list[str], checkout: Path | No
             if process.poll() is not None or time.monotonic() - start_s > READY_TIMEOUT_S:
                 raise CommandFailed(_ended("freshet serve: not ready", process.returncode, _read(log)))
             time.sleep(READY_POLL_S)
-        yield Serving(http_port, admin_port, time.monotonic() - start_s, process.pid, grpc_port)
+        yield RunningServer(http_port, admin_port, time.monotonic() - start_s, process.pid, grpc_port)
         if process.poll() is not None:
             raise CommandFailed(_ended("freshet serve", process.returncode, _read(log)))
     finally:

@@ -60,7 +60,7 @@ class Published:
     answered_s: float | None
 
 
-class Recorder:
+class Measurements:
     """Collects one process's side of a run; used from one thread (or one gevent hub)."""
 
     def __init__(self, start_s: float) -> None:

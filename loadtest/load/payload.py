@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtest.load.encoding import Request, Signature, Tensor, encode_kserve
+from loadtest.load.encoding import InputTensor, Request, Signature, encode_kserve
 
 IDS, FLOATS = 26, 13
-BENCH = Signature("bench", (Tensor("ids", "INT64", IDS), Tensor("floats", "FP32", FLOATS)), ("score",))
+BENCH = Signature("bench", (InputTensor("ids", "INT64", IDS), InputTensor("floats", "FP32", FLOATS)), ("score",))
 DESCRIPTION = "request.json"
 BATCH_ROWS, FEWEST = 256, 16
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.load.encoding import DTYPES, HEADER_LENGTH, Signature, Tensor, encode_kserve
+from loadtest.load.encoding import DTYPES, HEADER_LENGTH, InputTensor, Signature, encode_kserve
 from loadtest.load.payload import Payload, of_requests
 
 ROW = "freshet.row"
@@ -48,7 +48,7 @@ def recorded_payload(recordings: Path, most: int = MAX_REQUESTS) -> Payload:
 
 
 def _signature(about: dict[str, Any]) -> Signature:
-    tensors = tuple(Tensor(i["name"], DATATYPES[i["dtype"]], i["columns"], i["ragged"]) for i in about["inputs"])
+    tensors = tuple(InputTensor(i["name"], DATATYPES[i["dtype"]], i["columns"], i["ragged"]) for i in about["inputs"])
     return Signature(about["model"], tensors, tuple(o["name"] for o in about["outputs"]))
 
 

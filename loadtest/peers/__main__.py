@@ -20,7 +20,7 @@ from rich.console import Console
 
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed, serving
-from loadtest.peers.measure import Arena, Settings, document, write_model
+from loadtest.peers.measure import Arena, PeerSettings, document, write_model
 from loadtest.peers.peers_report import markdown, summary, unmet
 from loadtest.peers.roster import PEERS, chosen
 from loadtest.reports.charts import bars
@@ -32,7 +32,7 @@ QUICK = {"rounds": 1, "seconds": 2.0, "table_rows": 20_000}
 
 
 def arguments() -> argparse.ArgumentParser:
-    d = Settings()
+    d = PeerSettings()
     parser = argparse.ArgumentParser(prog="python -m loadtest.peers", description=__doc__)
     add = parser.add_argument
     add("--only", default="", help=f"peers, separated by spaces: {' '.join(peer.name for peer in PEERS)}")
@@ -55,7 +55,7 @@ def main() -> int:
     interpreter = options.pop("python")
     options["serve"] = tuple(shlex.split(options["serve"]))
     given = {name: value for name, value in options.items() if value is not None}
-    settings = Settings(**{**(QUICK if given["quick"] else {}), **given})
+    settings = PeerSettings(**{**(QUICK if given["quick"] else {}), **given})
     console = Console(stderr=True, highlight=False)
 
     def say(line: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from loadtest.load import wrk
-from loadtest.load.launch import MODEL, CommandFailed, Serving, run_freshet
+from loadtest.load.launch import MODEL, CommandFailed, RunningServer, run_freshet
 from loadtest.load.payload import Payload
 from loadtest.load.sides import Ratio, Side, Turns, compare, ratio, values
 from loadtest.peers import bodies
@@ -27,7 +27,7 @@ GOALS = {1: 1.5, 64: 1.15, 512: 1.15}
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PeerSettings:
     """connections: of wrk when it saturates. seconds: of a turn. serve: options of `freshet serve`."""
 
     rounds: int = 3
@@ -51,7 +51,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class PeerVariant:
     """A peer tuned, or untuned. options: by the number of candidates."""
 
     name: str
@@ -63,7 +63,7 @@ class Arena:
     """Freshet, up for the whole run, and the payloads."""
 
     def __init__(
-        self, work: Path, repository: Path, server: Serving, settings: Settings, say: Callable[[str], Any]
+        self, work: Path, repository: Path, server: RunningServer, settings: PeerSettings, say: Callable[[str], Any]
     ) -> None:
         self._work, self._server, self._settings, self.say = work, server, settings, say
         self.version = repository / MODEL / "1"
@@ -73,7 +73,7 @@ class Arena:
         made = bodies.payload(kind, path, candidates, self._settings.table_rows)
         return made, made.save(self._work / f"{kind}-{path.strip('/').replace('/', '-')}-{candidates}")
 
-    def measure(self, peer: Peer, venvs: Path, interpreter: str) -> list[Variant]:
+    def measure(self, peer: Peer, venvs: Path, interpreter: str) -> list[PeerVariant]:
         """The peer tuned and untuned; raises CommandFailed when it cannot be run, or answers something else."""
         self.say(f"{peer.name}: environment")
         python = install(peer, venvs, interpreter)
@@ -97,7 +97,9 @@ class Arena:
                     self.say(f"{peer.name} {shlex.join(options)}: {n} candidates, {rate:.0f} requests/s")
         return {n: max(peer.tuned, key=lambda options: found[options, n]) for n in CANDIDATES}
 
-    def _variant(self, peer: Peer, python: Path, name: str, chosen: dict[int, tuple[str, ...]], rounds: int) -> Variant:
+    def _variant(
+        self, peer: Peer, python: Path, name: str, chosen: dict[int, tuple[str, ...]], rounds: int
+    ) -> PeerVariant:
         """chosen: options by candidates; one server for those that share them."""
         figures: list[Figure] = []
         for options in dict.fromkeys(chosen.values()):
@@ -115,7 +117,7 @@ class Arena:
                     ours, theirs = (values(turns, side, "p50 ms") for side in ("freshet", peer.name))
                     figures.append(_figure("light", candidates, theirs, ours, ours, theirs))
         figures.sort(key=lambda f: (f.what == "light", f.candidates))
-        return Variant(name, {str(n): shlex.join(options) for n, options in chosen.items()}, figures)
+        return PeerVariant(name, {str(n): shlex.join(options) for n, options in chosen.items()}, figures)
 
     def _compare(self, peer: Peer, port: int, candidates: int, rounds: int, connections: int) -> Turns:
         def side(name: str, port: int, payload: Path) -> Side:
@@ -167,6 +169,6 @@ def _figure(
     return Figure(what, candidates, ratio(above, below), float(np.median(ours)), float(np.median(theirs)))
 
 
-def document(variant: Variant) -> dict[str, Any]:
+def document(variant: PeerVariant) -> dict[str, Any]:
     """For JSON."""
     return asdict(variant)

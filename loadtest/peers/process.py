@@ -68,7 +68,7 @@ def running(peer: Peer, python: Path, options: tuple[str, ...], version: Path, p
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class PeerReply:
     """headers: by their names in lower case."""
 
     status: int
@@ -76,14 +76,14 @@ class Reply:
     body: bytes
 
 
-def ask(port: int, payload: Payload, number: int = 0) -> Reply:
+def ask(port: int, payload: Payload, number: int = 0) -> PeerReply:
     """One request of a payload, answered; raises OSError or http.client.HTTPException."""
     connection = http.client.HTTPConnection(HOST, port, timeout=REPLY_TIMEOUT_S)
     try:
         connection.request("POST", payload.path, payload.bodies[number], dict(payload.headers))
         reply = connection.getresponse()
         headers = {name.lower(): value for name, value in reply.getheaders()}
-        return Reply(reply.status, headers, reply.read())
+        return PeerReply(reply.status, headers, reply.read())
     finally:
         connection.close()
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from models.data.files import CsvFile, find_files
-from models.data.source import Field, Schema, Wanted, choose
+from models.data.source import Field, Schema, WantedColumn, choose
 from models.data.tabular import TableSource
 from processor.errors import BadInput
 
@@ -28,7 +28,7 @@ CATEGORIES = [f"C{i}" for i in range(1, 27)]
 _MAX_LINE_NBYTES = 1 << 16
 
 
-def open_criteo(path: str, features: Sequence[Wanted] = ()) -> TableSource:
+def open_criteo(path: str, features: Sequence[WantedColumn] = ()) -> TableSource:
     """Opens either layout; features: those to read, or all 39. Raises BadInput for any other file."""
     paths = find_files(path)
     recoded = is_recoded(paths[0])

@@ -52,7 +52,7 @@ class DataFile(Protocol):
         ...
 
 
-class Rows:
+class RowNames:
     """Names the rows of a chunk that begins at row `first` of a file: an arrow.Where."""
 
     def __init__(self, file: str, first: int) -> None:

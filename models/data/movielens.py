@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from models.data import arrow
-from models.data.files import CsvFile, Rows
+from models.data.files import CsvFile, RowNames
 from models.data.formats import MOVIELENS_EVENTS
-from models.data.source import Batch, Field, Schema, Wanted, check_position, choose
+from models.data.source import Batch, Field, Schema, WantedColumn, check_position, choose
 from processor.columns import Column
 from processor.errors import BadInput
 
@@ -44,7 +44,7 @@ _UNKNOWN: dict[str, Any] = {"id": 0, "string": "", "strings": []}
 class MovieLensSource:
     """The stream in memory as four arrays (28 bytes an event); side features are gathered by the batch."""
 
-    def __init__(self, path: str, features: Sequence[Wanted] = ()) -> None:
+    def __init__(self, path: str, features: Sequence[WantedColumn] = ()) -> None:
         """path: the folder; features: those to read, or all of FIELDS. Raises BadInput."""
         self.schema = Schema(choose(FIELDS, features), "label", "timestamp")
         folder = Path(path)
@@ -141,7 +141,7 @@ def _read_events(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     chunks: list[list[np.ndarray]] = []
     row = 0
     for chunk in file.read(types, 0):
-        where = Rows(path.name, row)
+        where = RowNames(path.name, row)
         named = zip(chunk.columns, kinds.items())
         chunks.append([arrow.canonical(array, kind, name, where).to_numpy() for array, (name, kind) in named])
         row += chunk.num_rows

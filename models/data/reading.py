@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from models.data.formats import DataConfig, format_of
-from models.data.source import Source, Wanted
+from models.data.source import Source, WantedColumn
 
 
 def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
@@ -22,7 +22,7 @@ def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def open_source(data: DataConfig, features: Sequence[Wanted]) -> Source:
+def open_source(data: DataConfig, features: Sequence[WantedColumn]) -> Source:
     """Opens the configured data for reading the named features; imports the libraries only here.
 
     Raises BadInput in one line for a missing, empty or unreadable file and for columns that are missing or of

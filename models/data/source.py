@@ -18,7 +18,7 @@ from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 
 
-class Wanted(Protocol):
+class WantedColumn(Protocol):
     """A feature as a reader sees it; models.train_config.FeatureConfig and Field are both such."""
 
     @property
@@ -132,7 +132,7 @@ def nearest(name: str, names: Sequence[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def choose(available: Sequence[Field], features: Sequence[Wanted]) -> tuple[Field, ...]:
+def choose(available: Sequence[Field], features: Sequence[WantedColumn]) -> tuple[Field, ...]:
     """The fields that `features` ask for, out of a reader's fixed set; all of them when none is asked for.
 
     Raises BadInput for a name that the reader does not have, or a kind that it does not give.

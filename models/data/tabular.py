@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from models.data import arrow
-from models.data.files import CsvFile, DataFile, ParquetFile, Rows, find_files
+from models.data.files import CsvFile, DataFile, ParquetFile, RowNames, find_files
 from models.data.formats import CSV_SUFFIXES, PARQUET_SUFFIXES
-from models.data.source import Batch, Field, Schema, Wanted, check_position
+from models.data.source import Batch, Field, Schema, WantedColumn, check_position
 from processor.errors import BadInput
 
 _CSV_TYPES = {
@@ -74,7 +74,7 @@ class TableSource:
                 continue
             row = start
             for chunk in file.read(self._read_types(file), start):
-                where = Rows(file.name, row)
+                where = RowNames(file.name, row)
                 arrays = []
                 for array, name, kind in zip(chunk.columns, self._names, self._kinds):
                     if self._csv and kind in ("ids", "strings"):
@@ -86,7 +86,7 @@ class TableSource:
                 yield arrays
             start = 0
 
-    def _check_order(self, times: pa.Array, last: float, where: Rows) -> float:
+    def _check_order(self, times: pa.Array, last: float, where: RowNames) -> float:
         seconds = times.to_numpy()
         if not len(seconds):
             return last
@@ -122,7 +122,7 @@ def _join(parts: list[list[pa.Array]]) -> list[pa.Array]:
     return parts[0] if len(parts) == 1 else [pa.concat_arrays(column) for column in zip(*parts)]
 
 
-def open_table(path: str, form: str, label: str, time: str, features: Sequence[Wanted]) -> TableSource:
+def open_table(path: str, form: str, label: str, time: str, features: Sequence[WantedColumn]) -> TableSource:
     """Opens a Parquet or CSV table; form: 'parquet' | 'csv'. Raises BadInput before any batch."""
     schema = Schema(tuple(Field(f.name, f.kind) for f in features), label, time)
     if form == "parquet":

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from models.embedding.optimizer import RowOptimizer
 from processor.kernels import index as hash_index
 from processor.kernels.hashing import init_rows
-from processor.package.manifest import Table
+from processor.package.manifest import TableEntry
 from processor.tables.table import descriptor
 
 Int64s = NDArray[np.int64]
@@ -132,7 +132,7 @@ class EmbeddingVariable:
         """The table as serving's kernels take it: float32, all rows of epoch 0, no arena."""
         arrays = dict.fromkeys(("arena", "meta", "scales", "arena_scales"), _NOTHING)
         arrays |= {"index": self._index, "base": self.rows, "default": self._default}
-        return descriptor(Table(self.name, self.dim, len(self.rows)), arrays)
+        return descriptor(TableEntry(self.name, self.dim, len(self.rows)), arrays)
 
     def _gather(self, refs: Int64s, removed: Int64s) -> Changes:
         refs = refs[np.argsort(self._keys[refs])]

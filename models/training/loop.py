@@ -55,7 +55,7 @@ class Summary:
     streamed: Scored
 
 
-class Run:
+class TrainingRun:
     """One training run over one source; resumes by itself from its checkpoints."""
 
     def __init__(

@@ -9,7 +9,7 @@ import numpy as np
 from models.data.source import Source
 from models.train_config import FeatureConfig, TrainConfig
 from processor.errors import BadInput
-from processor.package.manifest import Feature, Input, Manifest, Output, Table, feature_width, validate
+from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry, feature_width, validate
 
 SCALING_ROWS = 20_000
 INPUT_DTYPES = {"id": "int64", "ids": "int64", "string": "string", "strings": "string", "float": "float32"}
@@ -40,12 +40,12 @@ def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scalin
 def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
     """The manifest that every version of this model shares: version, files and counts are filled in at publication."""
     inputs, features = [], []
-    tables: dict[str, Table] = {}
+    tables: dict[str, TableEntry] = {}
     offset = 0
     for f in config.features:
         inputs.append(Input(f.name, INPUT_DTYPES[f.kind], ragged=f.kind in ("ids", "strings")))
         if f.table:
-            tables.setdefault(f.table, Table(f.table, f.dim, 0, f.dtype or config.publish.table_dtype))
+            tables.setdefault(f.table, TableEntry(f.table, f.dim, 0, f.dtype or config.publish.table_dtype))
         mean, scale = scaling.get(f.name, (0.0, 1.0))
         width = feature_width(f.combiner, f.dim, f.max_length) if f.table else 1
         features.append(

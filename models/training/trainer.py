@@ -22,9 +22,9 @@ from models.embedding.optimizer import row_optimizer
 from models.embedding.variable import EmbeddingVariable
 from models.train_config import TrainSettings
 from models.zoo.arch import Arch, resolve_arch
-from models.zoo.dense_input import Layout
+from models.zoo.dense_input import DenseInput
 from processor.columns import Column
-from processor.features.plan import Bound, SparsePlan
+from processor.features.plan import BoundRequest, SparsePlan
 from processor.kernels.pool import SLOT
 from processor.package.manifest import COMBINERS, Manifest
 from processor.tables.table import descriptors
@@ -54,7 +54,7 @@ class Trainer:
         options: dict[str, Any] = {"seed": settings.seed}
         if hidden:
             options["hidden"] = hidden
-        self.arch = Arch.of(resolve_arch(manifest.arch)(Layout.from_features(manifest.features), **options))
+        self.arch = Arch.of(resolve_arch(manifest.arch)(DenseInput.from_features(manifest.features), **options))
         self._fusion = fusion or {}
         self.graph = self.dense_graph()
         self.optimizer = keras.optimizers.Adam(settings.dense_learning_rate)
@@ -78,7 +78,7 @@ class Trainer:
         x = self.pool(self.plan.bind(columns))
         return self.graph.run(x, self.weights())["score"].reshape(-1)
 
-    def pool(self, bound: Bound) -> NDArray[np.float32]:
+    def pool(self, bound: BoundRequest) -> NDArray[np.float32]:
         """The dense input [n, width] for bound columns, from the tables as they are."""
         x = np.zeros((bound.rows, self.plan.width), np.float32)
         tables = descriptors([t.descriptor() for t in self.tables.values()])
@@ -110,7 +110,7 @@ class Trainer:
         # The rate is one of the optimizer's variables, but it is the configuration's to say.
         self.optimizer.learning_rate = self.settings.dense_learning_rate
 
-    def _insert(self, bound: Bound) -> list[NDArray[np.int64]]:
+    def _insert(self, bound: BoundRequest) -> list[NDArray[np.int64]]:
         """Gives every id of the batch a row; returns the row numbers of each embedding feature's values."""
         refs = []
         for row, f in enumerate(self.manifest.features):
@@ -124,7 +124,7 @@ class Trainer:
             refs.append(self.tables[f.table].insert(values))
         return refs
 
-    def _backward(self, bound: Bound, refs: list[NDArray[np.int64]], grad: NDArray[np.float32]) -> None:
+    def _backward(self, bound: BoundRequest, refs: list[NDArray[np.int64]], grad: NDArray[np.float32]) -> None:
         for name, table in self.tables.items():
             features = [(i, f) for i, f in enumerate(self.manifest.features) if f.table == name]
             most = sum(len(refs[i]) for i, _ in features)

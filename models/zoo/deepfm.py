@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from compiler.frameworks import keras
 from models.zoo.arch import Arch
-from models.zoo.dense_input import Layout
+from models.zoo.dense_input import DenseInput
 from models.zoo.layers import Weighted, embedding_columns
 
 
-def build(layout: Layout, hidden: Sequence[int] = (256, 128, 64), seed: int = 0) -> Arch:
+def build(layout: DenseInput, hidden: Sequence[int] = (256, 128, 64), seed: int = 0) -> Arch:
     """The network over x [n, layout.width].
 
     logit = linear(x) + sum over pairs of embeddings of their inner product + MLP(x)

@@ -11,7 +11,7 @@ from processor.package.manifest import Feature
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ColumnSpan:
     """Columns [offset, offset + width) of the dense input, held by one feature.
 
     length: of a feature without a combiner, how many rows it holds, and behind them as many mask columns
@@ -30,25 +30,25 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DenseInput:
     """The dense input x [rows, width]: embeddings (spans of the table's dim, or of rows side by side) and floats
     (spans of width 1), both ordered by offset."""
 
     width: int
-    embeddings: tuple[Span, ...]
-    floats: tuple[Span, ...]
+    embeddings: tuple[ColumnSpan, ...]
+    floats: tuple[ColumnSpan, ...]
 
     @classmethod
-    def from_features(cls, features: Iterable[Feature]) -> Layout:
+    def from_features(cls, features: Iterable[Feature]) -> DenseInput:
         """Reads kind, offset and width of every feature; raises BadInput unless they tile the input."""
-        embeddings: list[Span] = []
-        floats: list[Span] = []
+        embeddings: list[ColumnSpan] = []
+        floats: list[ColumnSpan] = []
         width = 0
         for feature in sorted(features, key=lambda f: f.offset):
             if feature.offset != width or feature.width < 1:
                 raise BadInput(f"feature {feature.name!r}: offset {width} wanted, got {feature.offset}")
             width += feature.width
-            span = Span(feature.name, feature.offset, feature.width, feature.length)
+            span = ColumnSpan(feature.name, feature.offset, feature.width, feature.length)
             (floats if feature.kind == "float" else embeddings).append(span)
         if not width:
             raise BadInput("features: at least one wanted, got none")
@@ -61,7 +61,7 @@ class Layout:
         return max(counts, key=lambda width: (counts[width], width), default=0)
 
 
-def runs(spans: Iterable[Span]) -> list[tuple[int, int]]:
+def runs(spans: Iterable[ColumnSpan]) -> list[tuple[int, int]]:
     """Neighbouring spans merged: the fewest (start, stop) column ranges that cover them in order."""
     merged: list[tuple[int, int]] = []
     for span in spans:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from compiler.frameworks import keras
 from models.zoo.arch import Arch
-from models.zoo.dense_input import Layout
+from models.zoo.dense_input import DenseInput
 from models.zoo.layers import Weighted, columns, embedding_columns, pairwise_dots, side_by_side
 
 
-def build(layout: Layout, hidden: Sequence[int] = (256, 128, 64), seed: int = 0, bottom: Sequence[int] = (64,)) -> Arch:
+def build(
+    layout: DenseInput, hidden: Sequence[int] = (256, 128, 64), seed: int = 0, bottom: Sequence[int] = (64,)
+) -> Arch:
     """The network over x [n, layout.width]; `hidden` is the top MLP, `bottom` the hidden layers of the bottom
     one.
 

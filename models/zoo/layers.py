@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from compiler.frameworks import keras
-from models.zoo.dense_input import Layout, Span, runs
+from models.zoo.dense_input import ColumnSpan, DenseInput, runs
 
 Tensor = Any  # keras.KerasTensor
 
@@ -40,20 +40,20 @@ def side_by_side(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else keras.ops.concatenate(parts, axis=1)
 
 
-def columns(x: Tensor, spans: Sequence[Span]) -> Tensor:
+def columns(x: Tensor, spans: Sequence[ColumnSpan]) -> Tensor:
     """The columns of `spans` side by side: one slice a run of neighbours, x itself when that is all."""
     parts = [x if (start, stop) == (0, x.shape[1]) else x[:, start:stop] for start, stop in runs(spans)]
     return side_by_side(parts)
 
 
-def embedding_columns(x: Tensor, layout: Layout, weighted: Weighted) -> Tensor:
+def embedding_columns(x: Tensor, layout: DenseInput, weighted: Weighted) -> Tensor:
     """All embeddings side by side as [n, embeddings * dim].
 
     An embedding of another width than the layout's dim, and one of several rows with its mask, is projected to it
     by "project_<feature>", without a bias so that the zero vector of an unseen id stays zero.
     """
     parts: list[Tensor] = []
-    same: list[Span] = []
+    same: list[ColumnSpan] = []
     for span in layout.embeddings:
         if span.width == layout.dim and not span.length:
             same.append(span)

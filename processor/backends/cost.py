@@ -34,7 +34,7 @@ FREE = 1.01
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CoverPlan:
     """By row count: what its cheapest cover costs and one bucket of it (kernels.covers). covers: those that were asked
     for, written down. row_s: a row in the cheapest batch."""
 
@@ -151,8 +151,8 @@ def follow(ratio: float, measured: float) -> float:
     return ratio * (1 + RATE * _clipped(measured / ratio - 1))
 
 
-def _plan(cost: Mapping[int, float]) -> Plan:
+def _plan(cost: Mapping[int, float]) -> CoverPlan:
     best_s, last = np.empty(max(cost) + 1), np.empty(max(cost) + 1, np.int64)
     cheapest_covers(np.array(list(cost), np.int64), np.array(list(cost.values()), np.float64), best_s, last)
     row_s = float((best_s[1:] / np.arange(1, len(best_s))).min())
-    return Plan(cost, best_s.tolist(), last.tolist(), row_s)
+    return CoverPlan(cost, best_s.tolist(), last.tolist(), row_s)

@@ -27,7 +27,7 @@ from processor.backends.capsule import sha256, unpack
 from processor.backends.registry import load_backend
 from processor.errors import BadInput, Corrupt, FreshetError
 from processor.machine import Machine, this_machine
-from processor.package.manifest import WHOLE, Executable, Manifest
+from processor.package.manifest import WHOLE, ExecutableEntry, Manifest
 
 log = logging.getLogger("freshet.executables")
 
@@ -47,7 +47,7 @@ class Opened:
     """programs: what serves, one a backend. chosen: bucket -> the manifest's entry. refused: why others are not."""
 
     programs: list[Program]
-    chosen: dict[int, Executable]
+    chosen: dict[int, ExecutableEntry]
     refused: list[str] = field(default_factory=list)
     machine: Machine = field(default_factory=this_machine)
 
@@ -87,7 +87,7 @@ def open_programs(
     opened = Opened([], {}, machine=machine)
     errors: dict[int, FreshetError] = {}
 
-    def serve(entry: Executable, anew: bool) -> bool:
+    def serve(entry: ExecutableEntry, anew: bool) -> bool:
         """Whether the entry's bucket is served by it from now on."""
         name, bucket = entry.backend, entry.bucket
         try:
@@ -105,7 +105,7 @@ def open_programs(
         opened.chosen[bucket] = entry
         return True
 
-    by_bucket: dict[int, list[Executable]] = {}
+    by_bucket: dict[int, list[ExecutableEntry]] = {}
     for entry in entries_of_role:
         by_bucket.setdefault(entry.bucket, []).append(entry)
     for bucket, entries in sorted(by_bucket.items()):
@@ -118,7 +118,7 @@ def open_programs(
     return opened
 
 
-def _check_processor(entry: Executable, machine: Machine, anew: bool) -> None:
+def _check_processor(entry: ExecutableEntry, machine: Machine, anew: bool) -> None:
     """Raises BadInput for code that this processor cannot run; anew: for what it should not be asked to compile."""
     if anew and entry.precision == "bfloat16" and not machine.bfloat16:
         raise BadInput("foreign: this processor does not compute in bfloat16")
@@ -127,7 +127,7 @@ def _check_processor(entry: Executable, machine: Machine, anew: bool) -> None:
         raise BadInput(f"foreign: compiled for a processor with {', '.join(lacking)[:256]}, which this one lacks")
 
 
-def _artefact(package: Package, entry: Executable, backend: Backend, anew: bool) -> Artefact:
+def _artefact(package: Package, entry: ExecutableEntry, backend: Backend, anew: bool) -> Artefact:
     """The entry's bytes, checked; raises why they are not to be run here. anew: only what to compile it from."""
     if anew:
         origin = package.file(entry.origin)

@@ -218,14 +218,14 @@ def _single_device(places: Any, place: Any) -> Any:
     """A placement on one device, with what jaxlib asks of one and jax would bring: importing jax takes a second."""
     from jaxlib import _jax, xla_client
 
-    class Place(_jax.SingleDeviceSharding):  # type: ignore[misc]
+    class DevicePlace(_jax.SingleDeviceSharding):  # type: ignore[misc]
         memory_kind = None
         _internal_device_list = places
 
         def _to_xla_hlo_sharding(self, rank: int) -> Any:
             return xla_client.HloSharding.replicate()
 
-    return Place(place)
+    return DevicePlace(place)
 
 
 def cuda() -> Device:

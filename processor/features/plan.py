@@ -31,7 +31,7 @@ MAX_LAYOUTS = 256
 KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ONE, "string": pool.KIND_ONE}
 
 
-class Slot(NamedTuple):
+class BoundInput(NamedTuple):
     """One checked input as the kernel reads it: value v of row r at values[r * stride + v], or by row_splits.
 
     values: int64 (strings hashed) or float32, contiguous; rows of 1 are broadcast.
@@ -43,7 +43,7 @@ class Slot(NamedTuple):
     splits: NDArray[np.int64] | None
 
 
-class Bound(NamedTuple):
+class BoundRequest(NamedTuple):
     """A checked request. rows: candidates. ids: what there is to look up, before rows of 1 are broadcast. words: int64
     [slots, 4] as bytes (kernels.pool's inputs), addresses into `keep`, which must outlive it. once: whether the user's
     inputs (processor.package.roles) have one row for all candidates."""
@@ -55,7 +55,7 @@ class Bound(NamedTuple):
     once: bool = False
 
 
-class Layout(NamedTuple):
+class PackedLayout(NamedTuple):
     """What binding every Packed of one Places comes to. slots: offset of the values, rows and stride of each."""
 
     rows: int
@@ -74,7 +74,7 @@ class Pooling(NamedTuple):
         self,
         tables: NDArray[np.int64],
         epoch: int,
-        bound: Sequence[Bound],
+        bound: Sequence[BoundRequest],
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
@@ -109,7 +109,7 @@ class SparsePlan:
         user = {f.input for f in user_features(manifest.features)} if manifest.user_width else set()
         self._user = frozenset(user)
         self._features = {f.name: row for row, f in enumerate(manifest.features)}
-        self._layouts: dict[Places, Layout] = {}
+        self._layouts: dict[Places, PackedLayout] = {}
         self._pack = Struct(f"={len(self._slots) * pool.INPUT_FIELDS}q").pack
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
         self.scaling = np.zeros((len(manifest.features), 3), np.float32)
@@ -132,7 +132,7 @@ class SparsePlan:
             )
             self.scaling[row] = (f.log1p, f.mean, f.scale)
 
-    def bind(self, inputs: Mapping[str, Column]) -> Bound:
+    def bind(self, inputs: Mapping[str, Column]) -> BoundRequest:
         """Checks names, dtypes, shapes and rows; raises BadInput naming the input, the wanted and the got.
 
         Inputs of one row are broadcast to the rows of the others.
@@ -140,20 +140,25 @@ class SparsePlan:
         if type(inputs) is Packed and (layout := self._layout(inputs)) is not None:
             start = address_of_bytes(inputs.buffer) + inputs.start
             packed = [word for at, count, stride in layout.slots for word in (start + at, count, stride, 0)]
-            return Bound(layout.rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.once)
+            return BoundRequest(layout.rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.once)
         if inputs.keys() != self._inputs.keys():
             self._refuse_names(inputs)
         words: list[int] = []
-        keep: list[Slot] = []
+        keep: list[BoundInput] = []
         rows, ids, once = self._read(self._reads, inputs, 1, words, keep)
         if self.stage is not None:
             staged = self.stage.run(inputs, rows)
             rows, more, same = self._read(self._staged, staged, rows, words, keep)
             ids, once = ids + more, once and same
-        return Bound(rows, ids, self._pack(*words), keep, once)
+        return BoundRequest(rows, ids, self._pack(*words), keep, once)
 
     def _read(
-        self, reads: Sequence[Reading], inputs: Mapping[str, Column], rows: int, words: list[int], keep: list[Slot]
+        self,
+        reads: Sequence[Reading],
+        inputs: Mapping[str, Column],
+        rows: int,
+        words: list[int],
+        keep: list[BoundInput],
     ) -> tuple[int, int, bool]:
         """Adds these inputs' slots; returns the rows of all so far, the ids of these, and whether all of the user's
         among them have one row."""
@@ -173,7 +178,7 @@ class SparsePlan:
                     ids += values.size
         return rows, ids, once
 
-    def _layout(self, inputs: Packed) -> Layout | None:
+    def _layout(self, inputs: Packed) -> PackedLayout | None:
         """What bind() finds for these places, whatever their values; None where it has to look at values."""
         places = inputs.places
         layout = self._layouts.get(places)
@@ -182,7 +187,7 @@ class SparsePlan:
             offsets = {place.name: place.offset for place in places.columns}
             slots = [(offsets[read.name], slot) for (read, _), slot in zip(self._reads, bound.keep)]
             found = tuple((at, slot.rows, slot.stride) for at, slot in slots)
-            layout = Layout(bound.rows, bound.ids, found, bound.once)
+            layout = PackedLayout(bound.rows, bound.ids, found, bound.once)
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[places] = layout
@@ -199,7 +204,7 @@ class SparsePlan:
         self,
         tables: NDArray[np.int64],
         epoch: int,
-        bound: Sequence[Bound],
+        bound: Sequence[BoundRequest],
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
@@ -230,7 +235,7 @@ def blank_inputs(manifest: Manifest) -> dict[str, Column]:
     return inputs
 
 
-def inputs_of(bound: Sequence[Bound]) -> NDArray[np.int64]:
+def inputs_of(bound: Sequence[BoundRequest]) -> NDArray[np.int64]:
     """What kernels read requests by: int64 [R, S, 4] (kernels.pool)."""
     words = bytearray().join([b.words for b in bound])
     return np.frombuffer(words, np.int64).reshape(len(bound), -1, pool.INPUT_FIELDS)
@@ -268,16 +273,16 @@ class _Read:
         self._dtype = None if self.looks_at_values else np.dtype(spec.dtype)
         self._shapes = ((spec.columns,),) if spec.columns else ((), (1,))
 
-    def __call__(self, column: Column, seed: int) -> Slot:
+    def __call__(self, column: Column, seed: int) -> BoundInput:
         # A dtype equals None when it is float64.
         if self._dtype is not None and type(column) is np.ndarray and column.dtype == self._dtype:
             shape = column.shape
             if shape and shape[0] and shape[1:] in self._shapes:
                 values = column if column.flags.c_contiguous else np.ascontiguousarray(column)
-                return Slot(values, shape[0], self._width, None)
+                return BoundInput(values, shape[0], self._width, None)
         return self._ragged(column, seed) if self._spec.ragged else self._dense(column, seed)
 
-    def _ragged(self, column: Column, seed: int) -> Slot:
+    def _ragged(self, column: Column, seed: int) -> BoundInput:
         where = self._where
         if not isinstance(column, Ragged):
             raise BadInput(f"{where}: ragged rows wanted, got {_describe(column)}")
@@ -287,9 +292,9 @@ class _Read:
         # Neighbours are compared, not subtracted: a difference can wrap around to a positive one.
         if len(splits) < 2 or splits[0] != 0 or splits[-1] != len(values) or (splits[1:] < splits[:-1]).any():
             raise BadInput(f"{where}: row_splits ascending from 0 to {len(values)} wanted, for at least one row")
-        return Slot(values, len(splits) - 1, 1, splits)
+        return BoundInput(values, len(splits) - 1, 1, splits)
 
-    def _dense(self, column: Column, seed: int) -> Slot:
+    def _dense(self, column: Column, seed: int) -> BoundInput:
         spec, where, width = self._spec, self._where, self._width
         if isinstance(column, Ragged):
             raise BadInput(f"{where}: one value a row wanted, got ragged rows")
@@ -297,14 +302,14 @@ class _Read:
             values = _ids(spec, column, seed, where)
             if len(values) == 0 or len(values) % width:
                 raise BadInput(f"{where}: a multiple of {width} strings wanted, got {len(values)}")
-            return Slot(values, len(values) // width, width, None)
+            return BoundInput(values, len(values) // width, width, None)
         if spec.dtype == "string":
             raise BadInput(f"{where}: strings wanted, got {_describe(column)}")
         if column.ndim == 0 or column.shape[0] == 0 or column.shape[1:] not in self._shapes:
             raise BadInput(f"{where}: shape [n, {width}] wanted, got {list(column.shape)}")
         if column.dtype != self._dtype:
             raise BadInput(f"{where}: {spec.dtype} wanted, got {column.dtype.name}")
-        return Slot(np.ascontiguousarray(column), column.shape[0], width, None)
+        return BoundInput(np.ascontiguousarray(column), column.shape[0], width, None)
 
 
 Reading = tuple[_Read, list[int]]

@@ -89,7 +89,7 @@ def feature_width(combiner: str, dim: int, max_length: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableEntry:
     """One embedding table. default: the row of an unseen id, [dim], or [] for zeros; float32 whatever the rows are.
     dtype: what its rows are stored as, float32 | float16 | bfloat16 | int8 (processor.tables.quantise); deltas carry
     float32. hash_seed: seed of xxh3_64 over UTF-8 bytes for string features."""
@@ -103,7 +103,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageEntry:
     """What of an imported model its own library computes from a request's inputs, before the sparse graph: `outputs`,
     inputs of features as any other. runtime: who runs it (processor.features.stage); file: what it runs."""
 
@@ -129,7 +129,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Executable:
+class ExecutableEntry:
     """The dense graph compiled for one backend, target and bucket. source: hash of what it was compiled from.
     weights: names of the dense tensors that it takes, in the artefact's own order. role: which part of the dense graph
     it is (processor.package.roles).
@@ -172,13 +172,13 @@ class Manifest:
     created_at: float
     inputs: list[Input]
     features: list[Feature]
-    tables: list[Table]
+    tables: list[TableEntry]
     outputs: list[Output]
     width: int
     dense: dict[str, list[int]]
     files: dict[str, File]
-    executables: list[Executable] = field(default_factory=list)
-    stage: Stage | None = None
+    executables: list[ExecutableEntry] = field(default_factory=list)
+    stage: StageEntry | None = None
     event_time: list[float] = field(default_factory=list)
     format: str = FORMAT
     notes: dict[str, Any] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class Manifest:
         validate(manifest)
         return manifest
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> TableEntry:
         return next(t for t in self.tables if t.name == name)
 
     def input(self, name: str) -> Input:

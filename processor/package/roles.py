@@ -21,7 +21,7 @@ LENT = "u"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RolePart:
     """What an executable of one role reads and writes. features: in the order of their columns. width: of x, with the
     lane. outputs: name -> columns."""
 
@@ -34,8 +34,8 @@ class Part:
 class Division:
     """How a version's dense graph is divided. rows: of the smallest bucket of candidates."""
 
-    user: Part
-    candidate: Part
+    user: RolePart
+    candidate: RolePart
     user_width: int
     rows: int
     lane: int
@@ -68,8 +68,8 @@ def division(manifest: Manifest) -> Division | None:
     lane = lane_width(manifest.user_width, rows)
     outputs = {o.name: o.columns for o in manifest.outputs}
     return Division(
-        Part(user, sum(f.width for f in user), {LENT: manifest.user_width}),
-        Part(others, sum(f.width for f in others) + lane, outputs),
+        RolePart(user, sum(f.width for f in user), {LENT: manifest.user_width}),
+        RolePart(others, sum(f.width for f in others) + lane, outputs),
         manifest.user_width,
         rows,
         lane,

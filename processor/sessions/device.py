@@ -44,7 +44,7 @@ from processor.clock import Clock
 from processor.cores import run_on
 from processor.errors import FreshetError, NotReady
 from processor.sessions.handover import Handover, Span
-from processor.sessions.scatter import Part
+from processor.sessions.scatter import Share
 from processor.sessions.session import EXPLORE_EVERY, Session, note, told
 from processor.sessions.work import Outputs, PredictReply, Timing, Work, answer
 from processor.versions.replica import Replica, State
@@ -60,7 +60,7 @@ def trays_of(stages: int) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class DeviceBatch:
     """A tray's content. owned: whether the tray's own word pins the state. spans: those that are to be answered.
     requests, wait_s, sparse_s: how many there are but for parts, and what they have waited and their filling has taken,
     summed."""
@@ -84,7 +84,7 @@ class DeviceStages:
         """words: reader's words that nobody else uses, trays_of(stages) of them. cpus: cores of the stages' threads."""
         self._words, self._clock, self._cpus = words, clock, cpus
         self._handover = Handover(len(words))
-        self._batches: dict[int, Batch] = {}
+        self._batches: dict[int, DeviceBatch] = {}
         self._buffers: weakref.WeakKeyDictionary[Replica, list[Buffers]] = weakref.WeakKeyDictionary()
         self._lent: weakref.WeakKeyDictionary[Replica, list[Buffers]] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ class DeviceStages:
         for thread in self._threads:
             thread.start()
 
-    def reserve(self, replica: Replica, rows: int, part: Part | None = None) -> tuple[Span, Batch]:
+    def reserve(self, replica: Replica, rows: int, part: Share | None = None) -> tuple[Span, DeviceBatch]:
         """Rows to fill, at most the replica's largest bucket, and under which state; waits for a tray. Every
         reserve() is followed by a filled(). part: of a split request, whose state is used."""
         target, capacity = (replica if part is None else part.split), replica.costs.max_rows
@@ -119,11 +119,11 @@ class DeviceStages:
             batch.rows = span.first + rows
             return span, batch
 
-    def _open(self, tray: int, replica: Replica, part: Part | None) -> Batch:
+    def _open(self, tray: int, replica: Replica, part: Share | None) -> DeviceBatch:
         free = self._buffers.get(replica)
         buffers = free.pop() if free else self._lend(replica)
         state = replica.pin(self._words[tray]) if part is None else part.split.state
-        return Batch(replica, state, buffers, part is None, began_s=self._clock.now_s())
+        return DeviceBatch(replica, state, buffers, part is None, began_s=self._clock.now_s())
 
     def _lend(self, replica: Replica) -> Buffers:
         buffers = replica.lend()
@@ -200,7 +200,7 @@ class DeviceStages:
             for work in works:
                 mine = {name: result[at : at + work.rows] for name, result in results.items()}
                 at += work.rows
-                if isinstance(work, Part):
+                if isinstance(work, Share):
                     last = _finish(work, mine, error)
                     stats.requests += last
                     block.done(last)
@@ -209,7 +209,7 @@ class DeviceStages:
                     stats.requests += error is None
                     answer(work.done, error or PredictReply(mine, generation, model, timing))
 
-    def _compute(self, batch: Batch, stats: SessionStats) -> tuple[Outputs, float, int]:
+    def _compute(self, batch: DeviceBatch, stats: SessionStats) -> tuple[Outputs, float, int]:
         """Outputs of all rows of a batch by the cheapest cover of its rows, how long they took, and rows of padding."""
         replica, buffers, rows = batch.replica, batch.buffers, batch.rows
         costs, now_s = replica.costs, self._clock.now_s
@@ -236,7 +236,7 @@ class DeviceStages:
         stats.batches += 1
         return results, dense_s, sum(cover) - rows
 
-    def _free(self, tray: int, batch: Batch) -> None:
+    def _free(self, tray: int, batch: DeviceBatch) -> None:
         with self._lock:
             del self._batches[tray]
             if batch.owned:
@@ -256,7 +256,7 @@ class StagedSession(Session):
 
     def run(self, batch: Sequence[Work]) -> None:
         """Hands over a batch of one target, in pieces of the largest bucket at most."""
-        if isinstance(batch[0], Part):
+        if isinstance(batch[0], Share):
             self._hand_over_part(batch[0])
             return
         for works in _pieces(batch, batch[0].replica.costs.max_rows):
@@ -277,7 +277,7 @@ class StagedSession(Session):
             for work in works:
                 answer(work.done, reason)
 
-    def _hand_over_part(self, part: Part) -> None:
+    def _hand_over_part(self, part: Share) -> None:
         try:
             if part.split.enter():
                 self._fill([part], part)
@@ -295,7 +295,7 @@ class StagedSession(Session):
             counted = self.buffers[replica] = Buffers({}, len(replica.manifest.tables), len(replica.outputs))
         return counted
 
-    def _fill(self, works: Sequence[Work], part: Part | None) -> None:
+    def _fill(self, works: Sequence[Work], part: Share | None) -> None:
         """Writes the works' rows into a tray; raises why that failed, and then nobody else answers them."""
         replica = works[0].replica
         rows = sum([work.rows for work in works])
@@ -330,7 +330,7 @@ def _pieces(works: Sequence[Work], most: int) -> Iterator[list[Work]]:
     yield piece
 
 
-def _answered(batch: Batch, results: Outputs) -> Outputs:
+def _answered(batch: DeviceBatch, results: Outputs) -> Outputs:
     """The rows that are answered: all, unless filling has failed somewhere."""
     spans = [span for span, _ in batch.spans]
     if sum([span.rows for span in spans]) == batch.rows:
@@ -341,7 +341,7 @@ def _answered(batch: Batch, results: Outputs) -> Outputs:
     }
 
 
-def _finish(part: Part, outputs: Outputs, error: FreshetError | None) -> bool:
+def _finish(part: Share, outputs: Outputs, error: FreshetError | None) -> bool:
     """One part of a split request is done with; whether it was answered with that."""
     if error is not None:
         part.split.fail(error)

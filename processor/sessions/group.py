@@ -40,7 +40,7 @@ from processor.errors import BadInput, Expired, NotReady, Overloaded
 from processor.sessions.batcher import Batcher, Taken
 from processor.sessions.device import DeviceStages, StagedSession, trays_of
 from processor.sessions.options import MAX_SESSIONS, Compute, SessionOptions
-from processor.sessions.scatter import Part, Split
+from processor.sessions.scatter import Scatter, Share
 from processor.sessions.session import Session
 from processor.sessions.work import Work, answer
 from processor.versions.control import SHADOW_READER
@@ -221,7 +221,7 @@ class SessionGroup:
                 if queue.idle:
                     queue.wake()
             else:
-                for part in Split(work, parts, self._holds).parts():
+                for part in Scatter(work, parts, self._holds).parts():
                     queue = self._route(part)
                     queue.batcher.put(part, part, now_s)
                     queue.wake()
@@ -442,7 +442,7 @@ class SessionGroup:
             return queues[0]
         if policy == "least-loaded":
             return min(queues, key=_load_s)
-        if policy == "mod" and work.caller is not None and not isinstance(work, Part):
+        if policy == "mod" and work.caller is not None and not isinstance(work, Share):
             return queues[work.caller % len(queues)]
         return queues[next(self._turns) % len(queues)]
 
@@ -463,7 +463,7 @@ class SessionGroup:
             self._past.expired += len(expired)
         for work in expired:
             error = Expired("the request's deadline passed, or came too close, while it was queued")
-            if isinstance(work, Part):
+            if isinstance(work, Share):
                 work.split.fail(error)
                 work.split.leave()
             else:

@@ -13,7 +13,7 @@ from functools import partial
 from processor.clock import Clock
 from processor.columns import first_value
 from processor.errors import FreshetError
-from processor.features.plan import Bound
+from processor.features.plan import BoundRequest
 from processor.generation import Generation
 from processor.package.manifest import Manifest
 from processor.sessions.group import Wake
@@ -28,7 +28,7 @@ from processor.watching.stats import Compared, GroupStats
 OWNER_GONE_S = 0.05
 
 
-Tap = Callable[[PredictRequest, Replica, Bound, Done], Done]
+Tap = Callable[[PredictRequest, Replica, BoundRequest, Done], Done]
 """Sees every request on its way in; what it returns is called in the place of done. It must neither block nor raise."""
 
 

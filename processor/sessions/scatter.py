@@ -24,10 +24,10 @@ from processor.versions.replica import State
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Part(Work):
+class Share(Work):
     """Some rows of a split request; its own target in the batcher, so that nothing shares its batch."""
 
-    split: Split
+    split: Scatter
 
     @property
     def costs(self) -> CostTable:
@@ -35,7 +35,7 @@ class Part(Work):
         return self.replica.costs
 
 
-class Split:
+class Scatter:
     """The parts of one request and what they have in common."""
 
     def __init__(self, whole: Work, count: int, holds: list[int]) -> None:
@@ -48,14 +48,14 @@ class Split:
         self._error: FreshetError | None = None
         self._lock = threading.Lock()
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Share]:
         """The tickets to queue, in order of their rows."""
         whole, tickets, first = self._whole, [], 0
         for n in range(self._left, 0, -1):
             rows = -(-(whole.rows - first) // n)
             ids = whole.ids * rows // whole.rows
             tickets.append(
-                Part(
+                Share(
                     rows,
                     ids,
                     whole.deadline_s,
@@ -82,7 +82,7 @@ class Split:
                 self._pinned = True
             return True
 
-    def results_of(self, part: Part) -> Outputs:
+    def results_of(self, part: Share) -> Outputs:
         """Where a part's rows go."""
         return {n: result[part.first : part.first + part.rows] for n, result in self._results.items()}
 

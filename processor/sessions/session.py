@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from processor.backends.buffers import Buffers
 from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
-from processor.features.plan import Bound, address
+from processor.features.plan import BoundRequest, address
 from processor.package.manifest import CANDIDATE, USER
 from processor.package.roles import LENT
-from processor.sessions.scatter import Part
+from processor.sessions.scatter import Share
 from processor.sessions.work import Outputs, PredictReply, Timing, Work, answer
 from processor.versions.once import UserOnce
 from processor.versions.replica import Replica, State
@@ -87,7 +87,7 @@ class Session:
 
     def run(self, batch: Sequence[Work]) -> None:
         """Computes a batch of one target and answers every request of it."""
-        if isinstance(batch[0], Part):
+        if isinstance(batch[0], Share):
             self._run_part(batch[0])
             return
         replica = batch[0].replica
@@ -127,7 +127,7 @@ class Session:
             answer(work.done, PredictReply(outputs, generation, model, timing))
             at = stop
 
-    def _run_part(self, part: Part) -> None:
+    def _run_part(self, part: Share) -> None:
         split, stats = part.split, self.stats
         try:
             if split.enter():
@@ -263,7 +263,7 @@ class Session:
         batch.padded += bucket - rows
         self.stats.ran(bucket, rows)
 
-    def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[Bound], NDArray[np.int64]]:
+    def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[BoundRequest], NDArray[np.int64]]:
         """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""
         if len(works) == 1:
             work, spans = works[0], self._spans[:1]

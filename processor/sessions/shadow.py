@@ -25,7 +25,7 @@ import numpy as np
 from processor.clock import Clock
 from processor.columns import Column
 from processor.errors import FreshetError
-from processor.features.plan import Bound
+from processor.features.plan import BoundRequest
 from processor.sessions.placement import Groups
 from processor.sessions.session import Session
 from processor.sessions.work import Done, Outputs, PredictReply, PredictRequest, Work
@@ -93,7 +93,7 @@ class Shadow:
             targets[model] = kept[key] = target
         self._kept, self._targets = kept, targets
 
-    def __call__(self, request: PredictRequest, replica: Replica, bound: Bound, done: Done) -> Done:
+    def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
         """See Predictor.tap: requests that name no version are copied."""
         target = self._targets.get(request.model)
         if target is None or request.version is not None or request.label is not None or replica is target.replica:

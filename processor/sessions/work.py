@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from processor.columns import Column
 from processor.errors import FreshetError
-from processor.features.plan import Bound
+from processor.features.plan import BoundRequest
 from processor.generation import Generation
 from processor.sessions.batcher import Ticket
 from processor.versions.replica import Replica
@@ -70,7 +70,7 @@ class Work(Ticket):
     "mod"."""
 
     replica: Replica
-    bound: Bound
+    bound: BoundRequest
     done: Done
     caller: int | None = None
     first: int = field(default=0)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from processor.errors import BadInput
 from processor.kernels import rows as row_kernels
 from processor.memory import ScratchFile, advise
-from processor.package.manifest import Table
+from processor.package.manifest import TableEntry
 from processor.package.rowtypes import ROW_TYPES
 
 # Records are whole multiples of 8 bytes, so segments are whole pages.
@@ -26,7 +26,7 @@ MOST_RECORDS = 1 << 27
 Int64s = NDArray[np.int64]
 
 
-def record_nbytes(spec: Table) -> int:
+def record_nbytes(spec: TableEntry) -> int:
     """Bytes of one record of the table's log."""
     row_nbytes = spec.dim * ROW_TYPES[spec.dtype].dtype.itemsize
     return row_kernels.LOG_ROW + -(-row_nbytes // 8) * 8
@@ -35,7 +35,7 @@ def record_nbytes(spec: Table) -> int:
 class Log:
     """Records in segments: where the next ones go, how many of each segment live, which are free again."""
 
-    def __init__(self, spec: Table, folder: Path) -> None:
+    def __init__(self, spec: TableEntry, folder: Path) -> None:
         try:
             self._file = ScratchFile(folder, MOST_RECORDS * record_nbytes(spec))
         except OSError as error:

@@ -38,7 +38,7 @@ from processor.kernels import index as hash_index
 from processor.kernels import rows as row_kernels
 from processor.memory import advise, private_copy, reserve
 from processor.package.delta import TableDelta
-from processor.package.manifest import Table
+from processor.package.manifest import TableEntry
 from processor.package.rowtypes import ROW_TYPES, all_below
 from processor.package.tensors import ALIGNMENT
 from processor.tables.arena import Slots
@@ -79,7 +79,7 @@ def packed(
     return arrays
 
 
-def descriptor(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
+def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
     """A table as readers' kernels take it: addresses, bounds and sizes (see kernels.pool).
 
     arrays: those of ServedTable.arrays, or mappings of the same bytes in another process; they must outlive its use.
@@ -105,7 +105,7 @@ def descriptors(tables: Sequence[Sequence[int]]) -> Int64s:
     return np.array(tables or [[0] * row_kernels.TABLE_FIELDS], np.int64)
 
 
-def _checked(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+def _checked(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """The file's rows and scales; raises Corrupt unless all of its tensors fit the manifest and each other."""
     where, kind = f"table {spec.name!r}", ROW_TYPES[spec.dtype]
     keys, index, rows = (arrays.get(name) for name in ("keys", "index", "rows"))
@@ -137,7 +137,7 @@ def _checked(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[A
 
 
 @dataclass(slots=True)
-class Versions:
+class RowVersions:
     """What one delta did to one table: int64 [m] keys, and the slots that hold their new versions or tombstones."""
 
     keys: Int64s
@@ -148,7 +148,7 @@ class ServedTable:
     """Rows by key, as of any epoch that is still pinned or undoable."""
 
     def __init__(
-        self, spec: Table, arrays: dict[str, NDArray[Any]], *, budget_nbytes: int = 0, scratch: Path | None = None
+        self, spec: TableEntry, arrays: dict[str, NDArray[Any]], *, budget_nbytes: int = 0, scratch: Path | None = None
     ) -> None:
         """arrays: the table file's (views), see packed(); raises Corrupt when they do not fit the manifest.
 
@@ -171,7 +171,7 @@ class ServedTable:
         self._default = reserve(spec.dim * 4, f"default-{spec.name}").view(np.float32)[: spec.dim]
         self._default[:] = spec.default or 0.0
         self._slots = Slots(slots, f"table {spec.name!r}")
-        self._retired: deque[tuple[int, Versions]] = deque()
+        self._retired: deque[tuple[int, RowVersions]] = deque()
         self._tier: Tier | None = None
         if budget_nbytes:
             if scratch is None:
@@ -227,7 +227,7 @@ class ServedTable:
         """What the tiers hold and have done; None without a memory budget."""
         return self._tier.tally() if self._tier else None
 
-    def apply(self, delta: TableDelta, epoch: int) -> Versions:
+    def apply(self, delta: TableDelta, epoch: int) -> RowVersions:
         """Stages and publishes the delta's rows; readers of epochs before `epoch` see no change."""
         removed = self._present(delta.removed) if len(delta.removed) else delta.removed
         self._make_room(delta.keys)
@@ -242,9 +242,9 @@ class ServedTable:
         claimed, known = tally.tolist()
         self._used += claimed
         self._rows += len(delta.keys) - known - len(removed)
-        return Versions(np.concatenate([delta.keys, removed]), slots)
+        return RowVersions(np.concatenate([delta.keys, removed]), slots)
 
-    def undo(self, versions: Versions, safe_flip: int) -> None:
+    def undo(self, versions: RowVersions, safe_flip: int) -> None:
         """Takes the newest delta's versions back. No reader may be pinned to an epoch that sees them."""
         entries = self._entries(versions.keys)
         before = self._count_rows(versions.keys)
@@ -252,7 +252,7 @@ class ServedTable:
         self._rows += self._count_rows(versions.keys) - before
         self._slots.give_back(versions.slots, safe_flip)
 
-    def retire(self, versions: Versions, flip: int) -> None:
+    def retire(self, versions: RowVersions, flip: int) -> None:
         """The delta can no longer be undone, nor any before it; `flip` is one at which readers see it."""
         self._retired.append((flip, versions))
 
@@ -267,8 +267,8 @@ class ServedTable:
         while most > 0 and self._retired and self._retired[0][0] <= oldest_flip:
             flip, versions = self._retired.popleft()
             if len(versions.keys) > most:
-                self._retired.appendleft((flip, Versions(versions.keys[most:], versions.slots[most:])))
-                versions = Versions(versions.keys[:most], versions.slots[:most])
+                self._retired.appendleft((flip, RowVersions(versions.keys[most:], versions.slots[most:])))
+                versions = RowVersions(versions.keys[:most], versions.slots[:most])
             most -= len(versions.keys)
             self._settle(versions, safe_flip)
         self._slots.reclaim(oldest_flip)
@@ -284,7 +284,7 @@ class ServedTable:
         self.reclaim(oldest_flip, safe_flip)
         return self._tier.tend(self._row(), safe_flip, now_s, self._base) if self._tier else False
 
-    def _settle(self, versions: Versions, safe_flip: int) -> None:
+    def _settle(self, versions: RowVersions, safe_flip: int) -> None:
         count = len(versions.keys)
         rows, replaced, dead = np.empty(count, np.bool_), np.empty(count, np.int64), np.empty(count, np.int64)
         row_kernels.settle(self._row(), versions.keys, versions.slots, rows, replaced, dead)

@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from processor.kernels import movement as tiers
 from processor.kernels import rows as row_kernels
 from processor.memory import advise, reserve
-from processor.package.manifest import Table
+from processor.package.manifest import TableEntry
 from processor.package.rowtypes import ROW_TYPES
 from processor.tables.arena import Slots
 from processor.tables.row_log import SEGMENT_RECORDS, Log, record_nbytes
@@ -78,7 +78,7 @@ class Tally:
     compactions: int
 
 
-def tier_fields(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
+def tier_fields(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
     """The last fields of a table's descriptor: log, record_nbytes, hits, ring; zeros without a budget."""
     if "ring" not in arrays:
         return [0, 0, 0, 0]
@@ -93,7 +93,9 @@ def tier_fields(spec: Table, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
 class Tier:
     """The writer's books of one table's tiers. Methods take its descriptor as it is now, int64 [TABLE_FIELDS]."""
 
-    def __init__(self, spec: Table, slots: Slots, meta: NDArray[np.int64], budget_nbytes: int, scratch: Path) -> None:
+    def __init__(
+        self, spec: TableEntry, slots: Slots, meta: NDArray[np.int64], budget_nbytes: int, scratch: Path
+    ) -> None:
         """slots, meta: the arena's. budget_nbytes: of rows in memory. Raises BadInput where scratch is not writable."""
         self._slots, self._meta = slots, meta
         kind = ROW_TYPES[spec.dtype]

@@ -60,7 +60,7 @@ class Entry(NamedTuple):
     frame: int
 
 
-class Control:
+class ControlWords:
     """The words of one version. The writer's methods are called under the version's lock."""
 
     def __init__(self, words: NDArray[np.int64]) -> None:
@@ -71,7 +71,7 @@ class Control:
         self._address: int = words.ctypes.data
 
     @classmethod
-    def reserve(cls, processes: int) -> Control:
+    def reserve(cls, processes: int) -> ControlWords:
         """For so many processes: flip 0 is served, at epoch 0, step 0, frame 0; nobody reads."""
         count = PINS + processes * WORDS
         control = cls(reserve(count * 8, "control").view(np.int64)[:count])
@@ -110,7 +110,7 @@ class Pins:
 
     ASKING = READERS
 
-    def __init__(self, control: Control, process: int) -> None:
+    def __init__(self, control: ControlWords, process: int) -> None:
         self._words = control.words
         self._pins = control.words[PINS + process * WORDS : PINS + (process + 1) * WORDS]
         self._address: int = self._pins.ctypes.data

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from processor.backends.cost import CostTable
 from processor.features.plan import SparsePlan
 from processor.package.manifest import CANDIDATE, USER, WHOLE
-from processor.package.roles import Division, Part
+from processor.package.roles import Division, RolePart
 
 # Less than this is not worth a run more: it is what filling and starting one costs.
 WORTH = 0.97
@@ -26,7 +26,7 @@ class UserOnce:
     """One version's division: its parts, how their inputs are filled, what their executables cost."""
 
     def __init__(self, division: Division, plan: SparsePlan) -> None:
-        self.parts: dict[str, Part] = {USER: division.user, CANDIDATE: division.candidate}
+        self.parts: dict[str, RolePart] = {USER: division.user, CANDIDATE: division.candidate}
         self.fill = {role: plan.pooling(part.features).fill for role, part in self.parts.items()}
         self.costs: dict[str, CostTable] = {}
         self._division = division

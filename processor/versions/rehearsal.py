@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from processor.backends.base import Executable
 from processor.backends.buffers import Buffers
-from processor.features.plan import Bound, SparsePlan
+from processor.features.plan import BoundRequest, SparsePlan
 from processor.tables.remote.reader import RemoteReader
 
 
@@ -24,7 +24,7 @@ def rehearse(
     epoch: int,
     executables: Mapping[int, Executable],
     stock: Sequence[Buffers],
-    requests: Sequence[Bound],
+    requests: Sequence[BoundRequest],
 ) -> None:
     """Runs every bucket of all buffers once, on rows of the requests, one after another and over again; the largest
     bucket of the first until every row has been looked up. executables: by bucket. tables, remote: see State, Replica.
@@ -43,7 +43,7 @@ def rehearse(
         buffers.counts[:] = 0
 
 
-def _rows_of(requests: Sequence[Bound], at: int, rows: int) -> tuple[list[Bound], NDArray[np.int64], int]:
+def _rows_of(requests: Sequence[BoundRequest], at: int, rows: int) -> tuple[list[BoundRequest], NDArray[np.int64], int]:
     """So many rows of requests that lie one after another in a ring, from row `at` on: as fill() takes them, and where
     the next row is."""
     part, spans, n, first = [], [], 0, at

@@ -44,7 +44,7 @@ from processor.package.roles import division
 from processor.package.warmup import WARMUP, parse_warmup
 from processor.tables.remote.reader import RemoteTables
 from processor.tables.table import descriptor, descriptors
-from processor.versions.control import Control, Pins
+from processor.versions.control import ControlWords, Pins
 from processor.versions.once import UserOnce
 from processor.versions.rehearsal import rehearse
 
@@ -119,7 +119,7 @@ class Replica:
     def __init__(
         self,
         files: Package,
-        control: Control,
+        control: ControlWords,
         process: int,
         threads: int,
         clock: Clock,

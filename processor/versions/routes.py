@@ -13,21 +13,21 @@ from typing import Generic, Protocol, TypeVar
 
 from processor.errors import NotFound, NotReady
 from processor.package.manifest import Manifest
-from processor.versions.traffic import Table, Traffic, new_turns
+from processor.versions.traffic import Router, Traffic, new_turns
 
 LOADING, AVAILABLE, END = "LOADING", "AVAILABLE", "END"
 
 _turns = new_turns()
 
 
-class Served(Protocol):
+class RouteTarget(Protocol):
     """A version, as routes that lead to it see it."""
 
     @property
     def manifest(self) -> Manifest: ...
 
 
-S = TypeVar("S", bound=Served)
+S = TypeVar("S", bound=RouteTarget)
 T = TypeVar("T")
 
 
@@ -51,7 +51,7 @@ class Routes(Generic[S]):
     states: Mapping[int, VersionStatus] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     default: S | None = field(init=False, default=None)
-    table: Table[S] | None = field(init=False, default=None)
+    table: Router[S] | None = field(init=False, default=None)
     shadow: S | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Routes(Generic[S]):
                 default = baseline
             targets = [self._beside(default, owner) or default for owner in split.owners]
             if any(target is not default for target in targets):
-                object.__setattr__(self, "table", Table(split, targets, _turns))
+                object.__setattr__(self, "table", Router(split, targets, _turns))
         object.__setattr__(self, "default", default)
         if self.traffic.shadow:
             object.__setattr__(self, "shadow", self._beside(default, self.traffic.shadow))

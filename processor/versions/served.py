@@ -48,12 +48,12 @@ from processor.clock import Clock
 from processor.errors import NotReady
 from processor.generation import Chain, Generation
 from processor.package.delta import Delta
-from processor.package.manifest import Manifest, Table
+from processor.package.manifest import Manifest, TableEntry
 from processor.package.version import VersionReader, table_file
 from processor.tables.budgets import Budgets
 from processor.tables.remote.remote_table import RemoteTable
-from processor.tables.table import ServedTable, Versions
-from processor.versions.control import Control, Entry
+from processor.tables.table import RowVersions, ServedTable
+from processor.versions.control import ControlWords, Entry
 from processor.versions.replica import Arrays, Dense, Frame, Replicas
 from processor.watching.histogram import LONG_S, SHORT_S, Histogram
 
@@ -78,7 +78,7 @@ class Undo:
     """An entry of the undo log: what it takes to go back over one delta."""
 
     epoch: int
-    versions: dict[str, Versions]
+    versions: dict[str, RowVersions]
     dense: dict[str, NDArray[np.float32]]
     published_at: float
     event_time: tuple[float, float] | None
@@ -103,7 +103,7 @@ class ServedVersion:
         self.manifest: Manifest = files.manifest
         self.files = files
         self.lock = threading.RLock()
-        self.control = Control.reserve(processes)
+        self.control = ControlWords.reserve(processes)
         self._clock = clock
         self._replicas: Replicas | None = None
         self._closed = False
@@ -128,7 +128,7 @@ class ServedVersion:
         self.change = Change(0, 0, Generation(self.manifest.version, 0), Frame(0, self._arrays(), self.dense))
         self._frames = self._forgotten = 0
 
-    def _open(self, spec: Table, budgets: Budgets | None) -> ServedTable:
+    def _open(self, spec: TableEntry, budgets: Budgets | None) -> ServedTable:
         arrays = self.files.tensors(table_file(spec.name))
         if budgets is None or not (nbytes := budgets.of(self.manifest.model, spec.name)):
             return ServedTable(spec, arrays)
@@ -173,7 +173,7 @@ class ServedVersion:
         with self.lock:
             self.check(delta)
             self._wait_room()
-            versions: dict[str, Versions] = {}
+            versions: dict[str, RowVersions] = {}
             try:
                 with _meanwhile(keep):
                     self._reclaim(delta)
@@ -282,11 +282,11 @@ class ServedVersion:
                 parts[part] = parts.get(part, 0) + nbytes
         return parts
 
-    def _stage(self, delta: Delta, into: dict[str, Versions]) -> None:
+    def _stage(self, delta: Delta, into: dict[str, RowVersions]) -> None:
         for name, changes in delta.tables.items():
             into[name] = self.tables[name].apply(changes, self._epoch + 1)
 
-    def _take_back(self, staged: dict[str, Versions]) -> None:
+    def _take_back(self, staged: dict[str, RowVersions]) -> None:
         """Undoes _stage() at once: nothing was flipped, so no reader sees the epoch after this one."""
         for name, versions in staged.items():
             self.tables[name].undo(versions, self.change.flip + 1)

@@ -192,7 +192,7 @@ class Traffic:
         )
 
 
-class Table(Generic[T]):
+class Router(Generic[T]):
     """A split with its labels resolved: what a request is routed by."""
 
     __slots__ = ("_ends", "_next", "_salt", "_targets")

@@ -1,4 +1,4 @@
-"""The admin port: deltas, rollback, versions, labels, status and the console page. FastAPI, behind Guard.
+"""The admin port: deltas, rollback, versions, labels, status and the console page. FastAPI, behind Authorization.
 
 Processor calls that load or apply run in worker threads: the admin port's event loop stays free, and the data
 port's loop is never involved. What takes long may have threads of its own, which give way (serving.loading.priority).
@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 
 from processor.errors import BadInput, FreshetError, TooLarge
 from processor.generation import Generation
-from serving.admin.authorization import Guard
+from serving.admin.authorization import Authorization
 from serving.codecs.wire import dump_json, header_int, show
 from serving.http.asgi import MAX_LENGTH_HEADER, error_body, error_reply
 from serving.lifecycle import Availability
@@ -105,7 +105,7 @@ def create_admin(
     host: str = "127.0.0.1",
     max_delta_nbytes: int = MAX_DELTA_NBYTES,
     bulk: Executor | None = None,
-) -> Guard:
+) -> Authorization:
     """The admin port's ASGI application. metrics: the data port's, for each model's count of requests. bulk: where
     large deltas are applied and versions loaded; where everything else is, if None."""
     # The interactive documentation pages would load scripts from elsewhere; the schema itself is served.
@@ -126,7 +126,7 @@ def create_admin(
     app.post(f"{model}/versions/{{version}}/readmit")(admin.readmit)
     app.put("/admin/sessions", openapi_extra=_documented(SessionCount))(admin.resize)
     app.put("/admin/groups/{group}", openapi_extra=_documented(SessionCount))(admin.resize_one)
-    return Guard(app, token, host)
+    return Authorization(app, token, host)
 
 
 class Admin:

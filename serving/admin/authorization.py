@@ -28,7 +28,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Guard:
+class Authorization:
     """ASGI middleware. token: "" for none; host: what the port is bound to."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], token: str, host: str) -> None:

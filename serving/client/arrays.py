@@ -17,7 +17,7 @@ Values = Any
 PREFIX_NBYTES = 4
 
 
-class Tensor(NamedTuple):
+class RequestTensor(NamedTuple):
     """data: little-endian, row-major; strings each behind their length in 4 bytes."""
 
     name: str
@@ -26,7 +26,7 @@ class Tensor(NamedTuple):
     data: bytes
 
 
-def tensors(inputs: Mapping[str, Values]) -> list[Tensor]:
+def tensors(inputs: Mapping[str, Values]) -> list[RequestTensor]:
     """Integers travel as INT64, floats as FP32 (FP16 as such), text and bytes as BYTES, Ragged as two tensors. Raises
     BadInput for anything else."""
     found = []
@@ -61,16 +61,16 @@ def _array(name: str, values: Values) -> NDArray[Any]:
         raise BadInput(f"inputs[{name}]: rows of one length wanted; Ragged.of(rows) holds others") from None
 
 
-def _tensor(name: str, array: NDArray[Any]) -> Tensor:
+def _tensor(name: str, array: NDArray[Any]) -> RequestTensor:
     shape = array.shape or (1,)
     if array.dtype.kind in "iu":
-        return Tensor(name, "INT64", shape, _int64(name, array).tobytes())
+        return RequestTensor(name, "INT64", shape, _int64(name, array).tobytes())
     if array.dtype == np.float16:
-        return Tensor(name, "FP16", shape, array.astype("<f2").tobytes())
+        return RequestTensor(name, "FP16", shape, array.astype("<f2").tobytes())
     if array.dtype.kind == "f":
-        return Tensor(name, "FP32", shape, array.astype("<f4").tobytes())
+        return RequestTensor(name, "FP32", shape, array.astype("<f4").tobytes())
     if array.dtype.kind in "USO":
-        return Tensor(name, "BYTES", shape, _strings(name, array.reshape(-1).tolist()))
+        return RequestTensor(name, "BYTES", shape, _strings(name, array.reshape(-1).tolist()))
     raise BadInput(f"inputs[{name}]: integers, floats or strings wanted, got {array.dtype}")
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from processor.errors import BadInput, FreshetError
 from serving.client.arrays import Values, of_user, tensors
-from serving.client.prediction import AsyncTransport, Call, Prediction, Transport
+from serving.client.prediction import AsyncTransport, ClientCall, Prediction, Transport
 from serving.client.retry import Attempts, Retry
 
 SCHEMES = ("http", "https", "grpc", "grpcs")
@@ -189,8 +189,8 @@ def _call(
     version: int | None,
     outputs: Sequence[str],
     headers: Mapping[str, str] | None,
-) -> Call:
-    return Call(model, version, tensors(inputs), tuple(outputs), tuple((headers or {}).items()))
+) -> ClientCall:
+    return ClientCall(model, version, tensors(inputs), tuple(outputs), tuple((headers or {}).items()))
 
 
 def _ranking(user: Mapping[str, Values], candidates: Mapping[str, Values]) -> dict[str, Values]:

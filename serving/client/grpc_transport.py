@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from processor.errors import FreshetError, Overloaded, TooLarge
-from serving.client.prediction import ERRORS, Call, Prediction, error_of, output
+from serving.client.prediction import ERRORS, ClientCall, Prediction, error_of, output
 from serving.client.retry import Lost
 from serving.codecs.messages import message
 
@@ -30,7 +30,7 @@ class RpcTransport:
         self._infer = self._channel.unary_unary(SERVICE + "ModelInfer")
         self._ready = self._channel.unary_unary(SERVICE + "ServerReady")
 
-    def send(self, call: Call, timeout_s: float | None) -> Prediction:
+    def send(self, call: ClientCall, timeout_s: float | None) -> Prediction:
         try:
             reply, told = self._infer.with_call(encode(call), timeout_s, call.headers)
         except grpc.RpcError as error:
@@ -58,7 +58,7 @@ class AsyncRpcTransport:
         self._infer = self._channel.unary_unary(SERVICE + "ModelInfer")
         self._ready = self._channel.unary_unary(SERVICE + "ServerReady")
 
-    async def send(self, call: Call, timeout_s: float | None) -> Prediction:
+    async def send(self, call: ClientCall, timeout_s: float | None) -> Prediction:
         running = self._infer(encode(call), timeout=timeout_s, metadata=call.headers)
         try:
             return decode(await running, await running.trailing_metadata())
@@ -75,7 +75,7 @@ class AsyncRpcTransport:
         await self._channel.close()
 
 
-def encode(call: Call) -> bytes:
+def encode(call: ClientCall) -> bytes:
     """A call as ModelInferRequest."""
     request = Request(model_name=call.model)
     if call.version is not None:

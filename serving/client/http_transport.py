@@ -10,7 +10,7 @@ import httpx
 import orjson
 
 from processor.errors import Expired, FreshetError
-from serving.client.prediction import Call, Prediction, error_of, output
+from serving.client.prediction import ClientCall, Prediction, error_of, output
 from serving.client.retry import Lost
 
 HEADER_LENGTH = "inference-header-content-length"
@@ -23,7 +23,7 @@ class HttpTransport:
     def __init__(self, address: str, connections: int) -> None:
         self._client = httpx.Client(base_url=address, limits=_limits(connections), timeout=None, trust_env=False)
 
-    def send(self, call: Call, timeout_s: float | None) -> Prediction:
+    def send(self, call: ClientCall, timeout_s: float | None) -> Prediction:
         path, headers, body = encode(call, timeout_s)
         try:
             reply = self._client.post(path, content=body, headers=headers, timeout=timeout_s)
@@ -47,7 +47,7 @@ class AsyncHttpTransport:
     def __init__(self, address: str, connections: int) -> None:
         self._client = httpx.AsyncClient(base_url=address, limits=_limits(connections), timeout=None, trust_env=False)
 
-    async def send(self, call: Call, timeout_s: float | None) -> Prediction:
+    async def send(self, call: ClientCall, timeout_s: float | None) -> Prediction:
         path, headers, body = encode(call, timeout_s)
         try:
             reply = await self._client.post(path, content=body, headers=headers, timeout=timeout_s)
@@ -65,7 +65,7 @@ class AsyncHttpTransport:
         await self._client.aclose()
 
 
-def encode(call: Call, timeout_s: float | None) -> tuple[str, dict[str, str], bytes]:
+def encode(call: ClientCall, timeout_s: float | None) -> tuple[str, dict[str, str], bytes]:
     """Path, headers and body of a call."""
     path = f"/v2/models/{quote(call.model, safe='')}"
     if call.version is not None:

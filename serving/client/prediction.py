@@ -18,7 +18,7 @@ from processor.errors import (
     Overloaded,
     TooLarge,
 )
-from serving.client.arrays import Tensor
+from serving.client.arrays import RequestTensor
 
 MAX_MESSAGE_CHARACTERS = 1000
 ERRORS: dict[int, type[FreshetError]] = {
@@ -26,12 +26,12 @@ ERRORS: dict[int, type[FreshetError]] = {
 }
 
 
-class Call(NamedTuple):
+class ClientCall(NamedTuple):
     """headers: (name, value) beside the protocol's own; gRPC's metadata."""
 
     model: str
     version: int | None
-    tensors: list[Tensor]
+    tensors: list[RequestTensor]
     outputs: tuple[str, ...]
     headers: tuple[tuple[str, str], ...]
 
@@ -60,7 +60,7 @@ class Prediction:
 class Transport(Protocol):
     """Sends calls one by one, from any thread. timeout_s: for all of it, None for any time. Raises FreshetError."""
 
-    def send(self, call: Call, timeout_s: float | None) -> Prediction: ...
+    def send(self, call: ClientCall, timeout_s: float | None) -> Prediction: ...
 
     def ready(self, timeout_s: float | None) -> bool: ...
 
@@ -70,7 +70,7 @@ class Transport(Protocol):
 class AsyncTransport(Protocol):
     """See Transport; on one event loop."""
 
-    async def send(self, call: Call, timeout_s: float | None) -> Prediction: ...
+    async def send(self, call: ClientCall, timeout_s: float | None) -> Prediction: ...
 
     async def ready(self, timeout_s: float | None) -> bool: ...
 

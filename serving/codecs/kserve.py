@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from processor.columns import Column
 from processor.errors import BadInput
 from processor.package.manifest import Manifest
-from serving.codecs.kserve_header import DATATYPES, DTYPES, Header, Memory, Wanted, columns, read_header
+from serving.codecs.kserve_header import DATATYPES, DTYPES, Header, Memory, WantedOutput, columns, read_header
 from serving.codecs.wire import Headers, dump_json, header_int, header_timeout_s, json_numbers, load_json
 
 HEADER_LENGTH = b"inference-header-content-length"
@@ -23,10 +23,10 @@ JSON_TYPE = (b"content-type", b"application/json")
 BINARY_TYPE = (b"content-type", b"application/octet-stream")
 
 
-class Options(NamedTuple):
+class InferOptions(NamedTuple):
     """How the request wants its answer: outputs in the order asked for. plain: see Header."""
 
-    outputs: tuple[Wanted, ...]
+    outputs: tuple[WantedOutput, ...]
     id: str = ""
     timeout_s: float | None = None
     plain: bool = False
@@ -41,7 +41,7 @@ _kept: dict[bytes, Header] = {}
 
 def decode(
     body: bytes, headers: Headers, manifest: Manifest, memory: Memory | None = None
-) -> tuple[Mapping[str, Column], Options]:
+) -> tuple[Mapping[str, Column], InferOptions]:
     """An infer body (already inflated) as the manifest's inputs; raises BadInput. memory: None where it is not
     served."""
     nbytes = header_int(headers, HEADER_LENGTH, len(body))
@@ -56,7 +56,7 @@ def decode(
     if b"x-request-timeout-ms" in headers:
         by_header = header_timeout_s(headers)
         timeout_s = by_header if timeout_s is None or by_header is None else min(timeout_s, by_header)
-    return inputs, Options(header.outputs, header.id, timeout_s, header.plain)
+    return inputs, InferOptions(header.outputs, header.id, timeout_s, header.plain)
 
 
 def _binary_header(text: bytes, manifest: Manifest) -> Header:
@@ -89,7 +89,7 @@ def _raw(body: bytes, manifest: Manifest) -> Header:
 
 def encode(
     outputs: Mapping[str, NDArray[np.float32]],
-    options: Options,
+    options: InferOptions,
     model: str,
     version: int,
     memory: Memory | None = None,
@@ -124,7 +124,7 @@ def encode(
     return b"".join([header, *buffers]), _binary_kinds(header)  # type: ignore[list-item]  # As above.
 
 
-def into_span(wanted: Wanted, array: NDArray[np.float32], memory: Memory | None) -> dict[str, Any]:
+def into_span(wanted: WantedOutput, array: NDArray[np.float32], memory: Memory | None) -> dict[str, Any]:
     """Writes one output where the request wants it; returns the parameters by which a gRPC reply says so."""
     span = wanted.span
     assert span is not None, "asked for it"

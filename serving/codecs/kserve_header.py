@@ -35,7 +35,7 @@ MAX_ID_LENGTH = 256
 MAX_RANK = 8
 
 
-class Span(NamedTuple):
+class RegionSpan(NamedTuple):
     """A piece of a registered region of shared memory."""
 
     region: str
@@ -46,17 +46,17 @@ class Span(NamedTuple):
 class Memory(Protocol):
     """Shared memory, where it is served. Both raise BadInput."""
 
-    def read(self, span: Span) -> bytes: ...
+    def read(self, span: RegionSpan) -> bytes: ...
 
-    def write(self, span: Span, data: bytes) -> None: ...
+    def write(self, span: RegionSpan, data: bytes) -> None: ...
 
 
-class Wanted(NamedTuple):
+class WantedOutput(NamedTuple):
     """One output of the reply: as a binary tensor, or as JSON; in shared memory when there is a span."""
 
     name: str
     binary: bool
-    span: Span | None = None
+    span: RegionSpan | None = None
 
 
 class Shape(NamedTuple):
@@ -68,7 +68,7 @@ class Shape(NamedTuple):
     datatype: str
     nbytes: int | None
     values: Any
-    span: Span | None = None
+    span: RegionSpan | None = None
 
 
 class Header(NamedTuple):
@@ -78,7 +78,7 @@ class Header(NamedTuple):
     manifest: Manifest
     shapes: tuple[Shape, ...]
     places: Places | None
-    outputs: tuple[Wanted, ...]
+    outputs: tuple[WantedOutput, ...]
     id: str
     timeout_s: float | None
     shares: bool
@@ -166,17 +166,17 @@ def _timeout_s(parameters: dict[str, Any]) -> float | None:
     return timeout_us / 1e6
 
 
-def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Manifest) -> tuple[Wanted, ...]:
+def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Manifest) -> tuple[WantedOutput, ...]:
     default = parameters.get("binary_data_output", False)
     if type(default) is not bool:
         raise BadInput(f"parameters.binary_data_output: a boolean wanted, got {kind(default)}")
     names = [o.name for o in manifest.outputs]
     requested = document.get("outputs")
     if not requested and requested in (None, []):
-        return tuple([Wanted(name, default) for name in names])
+        return tuple([WantedOutput(name, default) for name in names])
     if type(requested) is not list or len(requested) > len(names):
         raise BadInput(f"outputs: a list of at most {len(names)} wanted")
-    wanted: dict[str, Wanted] = {}
+    wanted: dict[str, WantedOutput] = {}
     for at, output in enumerate(requested):
         if type(output) is not dict or type(output.get("name")) is not str:
             raise BadInput(f"outputs[{at}]: an object with a name wanted")
@@ -190,11 +190,11 @@ def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Man
         binary = settings.get("binary_data", default)
         if type(binary) is not bool:
             raise BadInput(f"{where}.binary_data: a boolean wanted, got {kind(binary)}")
-        wanted[name] = Wanted(name, binary, _span(settings, where))
+        wanted[name] = WantedOutput(name, binary, _span(settings, where))
     return tuple(wanted.values())
 
 
-def _span(parameters: dict[str, Any], where: str) -> Span | None:
+def _span(parameters: dict[str, Any], where: str) -> RegionSpan | None:
     region = parameters.get("shared_memory_region")
     if region is None:
         return None
@@ -206,7 +206,7 @@ def _span(parameters: dict[str, Any], where: str) -> Span | None:
         if type(value) is not int or not 0 <= value < 2**63:
             raise BadInput(f"{where}.{name}: a whole number from 0 to {2**63 - 1} wanted, got {kind(value)}")
         numbers.append(value)
-    return Span(region, *numbers)
+    return RegionSpan(region, *numbers)
 
 
 def _shapes(document: dict[str, Any], manifest: Manifest) -> tuple[Shape, ...]:

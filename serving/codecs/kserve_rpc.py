@@ -18,7 +18,7 @@ from processor.columns import Column, Packed, Strings
 from processor.errors import BadInput
 from processor.package.manifest import Manifest
 from serving.codecs.kserve import into_span
-from serving.codecs.kserve_header import Memory, Wanted, columns, read_header
+from serving.codecs.kserve_header import Memory, WantedOutput, columns, read_header
 from serving.codecs.messages import message
 from serving.codecs.templates import Hole, Templates, cut, fields, filler
 from serving.codecs.wire import show
@@ -32,21 +32,21 @@ CONTENTS = {
 Request, Response = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
 
 
-class Asked(NamedTuple):
+class InferAsked(NamedTuple):
     """Who is to answer, and how. timeout_s: by the request's own parameter."""
 
     model: str
     version: int | None
     label: None = None
     id: str = ""
-    outputs: tuple[Wanted, ...] = ()
+    outputs: tuple[WantedOutput, ...] = ()
     timeout_s: float | None = None
 
 
 class Infer:
     """A request on its way: asked() is known before the model is, columns() after."""
 
-    def __init__(self, data: bytes, templates: Templates[Asked]) -> None:
+    def __init__(self, data: bytes, templates: Templates[InferAsked]) -> None:
         """Raises BadInput."""
         self._data, self._templates = data, templates
         self._message: Any = None
@@ -56,7 +56,7 @@ class Infer:
         else:
             self._parse()
 
-    def columns(self, manifest: Manifest, memory: Memory | None = None) -> tuple[Mapping[str, Column], Asked]:
+    def columns(self, manifest: Manifest, memory: Memory | None = None) -> tuple[Mapping[str, Column], InferAsked]:
         """The model's inputs, and all that the request asks; raises BadInput."""
         template = self._template
         if template is not None:
@@ -80,7 +80,7 @@ class Infer:
             self._message = request = Request.FromString(self._data)
         except DecodeError:
             raise BadInput("request: a ModelInferRequest wanted") from None
-        self.asked = Asked(request.model_name, version_of(request.model_version))
+        self.asked = InferAsked(request.model_name, version_of(request.model_version))
 
 
 def version_of(text: str) -> int | None:
@@ -147,7 +147,7 @@ def _typed(tensor: Any) -> Any:
 
 def encode(
     outputs: Mapping[str, NDArray[np.float32]],
-    asked: Asked,
+    asked: InferAsked,
     version: int,
     memory: Memory | None = None,
 ) -> bytes:

@@ -27,7 +27,7 @@ from serving.codecs.wire import (
 )
 
 
-class Options(NamedTuple):
+class PredictOptions(NamedTuple):
     """How the request wants its answer. row: `predictions` rather than `outputs`. method: or `results`, of classify or
     regress."""
 
@@ -36,7 +36,7 @@ class Options(NamedTuple):
     method: str = "predict"
 
 
-def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str, Column], Options]:
+def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str, Column], PredictOptions]:
     """A predict body (already inflated) as the manifest's inputs; raises BadInput with TensorFlow Serving's
     wording."""
     document = load_json(body)
@@ -45,10 +45,10 @@ def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str,
     if "instances" in document:
         if "inputs" in document:
             raise BadInput("Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
-        return _rows(document["instances"], manifest.inputs, plain), Options(True, timeout_s)
+        return _rows(document["instances"], manifest.inputs, plain), PredictOptions(True, timeout_s)
     if "inputs" not in document:
         raise BadInput("Missing 'inputs' or 'instances' key")
-    return _columns(document["inputs"], manifest.inputs, plain), Options(False, timeout_s)
+    return _columns(document["inputs"], manifest.inputs, plain), PredictOptions(False, timeout_s)
 
 
 def _check_signature(document: dict[str, Any]) -> None:
@@ -125,17 +125,17 @@ def _columns(values: Any, inputs: list[Input], plain: bool) -> dict[str, Column]
 
 def decode_examples(
     body: bytes, headers: Headers, manifest: Manifest, method: str
-) -> tuple[dict[str, Column], Options]:
+) -> tuple[dict[str, Column], PredictOptions]:
     """A classify or regress body (already inflated) as the manifest's inputs; raises BadInput."""
     document = load_json(body)
     _check_signature(document)
     if "examples" not in document:
         raise BadInput(f"When method is {method}, key 'examples' is expected and was not found")
     given, context = examples.of_json(document["examples"], document.get("context", {}))
-    return examples.columns(given, context, manifest), Options(True, header_timeout_s(headers), method)
+    return examples.columns(given, context, manifest), PredictOptions(True, header_timeout_s(headers), method)
 
 
-def encode_results(outputs: Mapping[str, NDArray[np.float32]], options: Options) -> bytes:
+def encode_results(outputs: Mapping[str, NDArray[np.float32]], options: PredictOptions) -> bytes:
     """The reply of classify, [label, score] for each class of each example, or of regress, one number for each."""
     if options.method == "regress":
         return dump_json({"results": json_numbers(np.ascontiguousarray(examples.regressions(outputs)))})
@@ -143,7 +143,7 @@ def encode_results(outputs: Mapping[str, NDArray[np.float32]], options: Options)
     return dump_json({"results": [[["", json_number(score)] for score in row] for row in rows]})
 
 
-def encode(outputs: Mapping[str, NDArray[np.float32]], options: Options) -> bytes:
+def encode(outputs: Mapping[str, NDArray[np.float32]], options: PredictOptions) -> bytes:
     """The reply's JSON: `predictions` or `outputs`; bare values when the model has one output.
 
     outputs: float32 [n, columns] each, of the same n.

@@ -42,7 +42,7 @@ Request, Response = message("tensorflow.serving.PredictRequest"), message("tenso
 DataType = message("tensorflow.TensorProto").DESCRIPTOR.fields_by_name["dtype"].enum_type
 
 
-class Asked(NamedTuple):
+class PredictAsked(NamedTuple):
     """Who is to answer, and which outputs are wanted, in order; none for all."""
 
     model: str
@@ -52,7 +52,7 @@ class Asked(NamedTuple):
     outputs: tuple[str, ...] = ()
 
 
-def asked_of(spec: Any, outputs: Sequence[str] = ()) -> Asked:
+def asked_of(spec: Any, outputs: Sequence[str] = ()) -> PredictAsked:
     """What a ModelSpec asks; raises BadInput."""
     which = spec.WhichOneof("version_choice")
     version = spec.version.value if which == "version" else None
@@ -60,13 +60,13 @@ def asked_of(spec: Any, outputs: Sequence[str] = ()) -> Asked:
         raise BadInput(f"model_spec.version: 0 or more wanted, got {version}")
     check_signature(spec.signature_name)
     label = spec.version_label if which == "version_label" else None
-    return Asked(spec.name, version, label, spec.signature_name, tuple(outputs))
+    return PredictAsked(spec.name, version, label, spec.signature_name, tuple(outputs))
 
 
 class Predict:
     """A request on its way: asked is known before the model is, columns() after."""
 
-    def __init__(self, data: bytes, templates: Templates[Asked]) -> None:
+    def __init__(self, data: bytes, templates: Templates[PredictAsked]) -> None:
         """Raises BadInput."""
         self._data, self._templates = data, templates
         self._template = templates.find(data)
@@ -219,7 +219,7 @@ def _check_filled(name: str, lacking: int, nbytes: int) -> None:
         raise BadInput(f"{name}: {lacking} values are too many to be filled up")
 
 
-def encode(outputs: Mapping[str, NDArray[np.float32]], asked: Asked, version: int) -> bytes:
+def encode(outputs: Mapping[str, NDArray[np.float32]], asked: PredictAsked, version: int) -> bytes:
     """The reply: float_val. outputs: float32 [n, columns] each."""
     parts: list[bytes | NDArray[np.float32]] = []
     for name in asked.outputs or outputs:

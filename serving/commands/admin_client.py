@@ -20,7 +20,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class Admin:
+class AdminClient:
     """Calls of one admin port. base: such as http://127.0.0.1:8502; token: "" for none."""
 
     def __init__(self, base: str, token: str = "", timeout_s: float = 300.0) -> None:

@@ -1,4 +1,4 @@
-"""`freshet compile`: what the command line says, as Options, and the run of it."""
+"""`freshet compile`: what the command line says, as CompileOptions, and the run of it."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def compile_command(
 
     A running server takes the result when it next loads the version.
     """
-    from compiler.building.calibrate import Bound
-    from compiler.recompiling.recompile import Options, compile_version, find_version
+    from compiler.building.calibrate import Tolerance
+    from compiler.recompiling.recompile import CompileOptions, compile_version, find_version
 
-    options = Options(
+    options = CompileOptions(
         backends=tuple(b.strip() for b in (backends or "").split(",") if b.strip()),
         buckets=_numbers(buckets or ""),
         sample=sample,
         most=max_buckets,
         data=data,
         label=label,
-        bound=Bound(max_error, max_auc_change),
+        bound=Tolerance(max_error, max_auc_change),
     )
     if options.buckets and sample is not None:
         raise BadInput("--buckets and --sample: one of them wanted")

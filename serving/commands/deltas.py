@@ -43,9 +43,9 @@ def delta_apply(
 ) -> None:
     """Applies one delta on a running server and waits until it is served."""
     from processor.errors import BadInput
-    from serving.commands.admin_client import Admin, quoted
+    from serving.commands.admin_client import AdminClient, quoted
 
-    route, server = f"/admin/models/{quoted(model)}/deltas", Admin(admin, admin_token)
+    route, server = f"/admin/models/{quoted(model)}/deltas", AdminClient(admin, admin_token)
     if on_server:
         applied = server.send_json("POST", route, {"path": file})
     else:
@@ -68,8 +68,8 @@ def delta_rollback(
     admin_token: TokenOption = "",
 ) -> None:
     """Goes back to an earlier generation on a running server."""
-    from serving.commands.admin_client import Admin, quoted
+    from serving.commands.admin_client import AdminClient, quoted
 
     route = f"/admin/models/{quoted(model)}/rollback"
-    reached: dict[str, Any] = Admin(admin, admin_token).send_json("POST", route, {"generation": generation})
+    reached: dict[str, Any] = AdminClient(admin, admin_token).send_json("POST", route, {"generation": generation})
     print(f"{reached['model']} {reached['generation']}")

@@ -98,7 +98,7 @@ def _scored() -> Scored:
 
 
 @dataclass(slots=True)
-class Figures:
+class ViewFigures:
     """What the view shows."""
 
     requests_per_s: float = 0.0
@@ -129,15 +129,15 @@ class Demo:
         self._ports = ("--http-port", str(http_port), "--grpc-port", "0", "--admin-port", str(admin_port))
         self._children: list[subprocess.Popen[str]] = []
         self._frozen: Any = None
-        self.figures = Figures()
+        self.figures = ViewFigures()
 
     def run(self, exit_after_s: float) -> None:
         from compiler.progress import bars
-        from models.training.loop import Run
+        from models.training.loop import TrainingRun
 
         console, publish = self._console, self._config.publish
         with bars(console) as reporter:
-            run = Run(self._config, self._source, reporter=reporter)
+            run = TrainingRun(self._config, self._source, reporter=reporter)
             generation = run.full()
         console.print(
             f"version {generation.version} published after {publish.full_rows} events; "

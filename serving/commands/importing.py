@@ -37,11 +37,11 @@ def import_command(
     ] = None,
 ) -> None:
     """Imports a TensorFlow SavedModel or a Keras file: splits, compiles and proves it, then commits it as a version."""
-    from compiler.imports.importer import Options, import_model
+    from compiler.imports.importer import ImportOptions, import_model
     from compiler.imports.printing import lines
 
     together = groups(ragged, "--ragged"), groups(sparse, "--sparse")
-    options = Options(signature, *together, _samples(samples), user=user or ())
+    options = ImportOptions(signature, *together, _samples(samples), user=user or ())
     console = Console()
     with console.status("importing"):
         imported = import_model(source, repository, name, version, options)

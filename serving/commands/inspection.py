@@ -13,7 +13,7 @@ from rich.table import Table
 
 from processor.errors import BadInput, FreshetError, NotFound
 from processor.package.delta import read_delta
-from processor.package.manifest import WHOLE, Executable, Input
+from processor.package.manifest import WHOLE, ExecutableEntry, Input
 from processor.package.repository import Repository
 from serving.commands.importing import draw
 
@@ -100,7 +100,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
         console.print("  every file matches its checksum")
 
 
-def _part(executable: Executable) -> str:
+def _part(executable: ExecutableEntry) -> str:
     return "" if executable.role == WHOLE else f", the {executable.role}'s part"
 
 

@@ -28,11 +28,11 @@ def train(
     settings = load_config(config)
     source = open_source(settings.data, settings.features)
     # Only now: TensorFlow takes seconds to import, and mistakes in the file or the data should not have to wait.
-    from models.training.loop import Run
+    from models.training.loop import TrainingRun
 
     console = Console()
     with bars(console) as reporter:
-        summary = Run(settings, source, reporter=reporter).run()
+        summary = TrainingRun(settings, source, reporter=reporter).run()
     console.print(
         f"{settings.model.name} {summary.generation} is in {settings.publish.repository}; serve it with\n"
         f"  freshet serve --repository {settings.publish.repository}",

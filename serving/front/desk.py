@@ -1,7 +1,7 @@
 """Where the ports of one event loop submit predict requests, and get their replies back on that loop.
 
 With inline compute a loop's thread computes what its turns have read, and there is one owner; so the protocols of one
-loop share one Desk.
+loop share one Submitter.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from processor.engine import PredictReply, PredictRequest
 from processor.errors import FreshetError
 from processor.versions.replica import Replica
-from serving.front.offloading import Stages
+from serving.front.offloading import Offloading
 from serving.front.wakeups import Wakeups
-from serving.telemetry.triton_statistics import Served
+from serving.telemetry.triton_statistics import AnswerCounts
 
 if TYPE_CHECKING:
     from serving.front.asking import Answering
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 Finish = Callable[[PredictReply | FreshetError], None]
 
 
-class Desk:
+class Submitter:
     """Where the requests of one event loop are submitted; one loop at a time has it. served: what its protocols have
     answered."""
 
     def __init__(self) -> None:
-        self.served = Served()
+        self.served = AnswerCounts()
         self._loop: asyncio.AbstractEventLoop | None = None
         # Brings replies to the loop; None where they are computed on it.
         self._post: Callable[[Finish, Any], None] | None = None
-        self._stages: Stages
+        self._stages: Offloading
 
     def submit(self, processor: Answering, request: PredictRequest, replica: Replica, finish: Finish) -> None:
         """Submits a request that admit() has let in; `finish` is called once, later, on the running loop. Raises
@@ -63,5 +63,5 @@ class Desk:
 
         post = Wakeups(loop).post
         self._post = None if processor.attach(wake) else post
-        self._stages = Stages(post)
+        self._stages = Offloading(post)
         self._loop = loop

@@ -3,11 +3,11 @@
 A port makes an Exchange of its own kind, whose read() is the port's codec, and calls it in this order, always on the
 event loop:
 
-    Exchange()  the request is there: its clock starts, and the Trail says whether it is traced
+    Exchange()  the request is there: its clock starts, and the Tracer says whether it is traced
     admit()     what is to answer it is found; most of an overload is refused here, before a byte is read
-    submit()    it is read, and submitted by the Desk
-    finish()    the Desk has given its result: over HTTP in the Desk's callback, over gRPC in the waiting coroutine
-    end()       its reply is encoded, or its error known, and about to be written
+    submit()    it is read, and submitted by the Submitter
+    finish()    the Submitter has given its result: over HTTP in the Submitter's callback, over gRPC in the waiting
+    coroutine end()       its reply is encoded, or its error known, and about to be written
 
 What is counted for a request, and where:
 
@@ -21,8 +21,8 @@ Beside it the ports count every request of whatever kind that they answer (Metri
 the predictor records (serving.telemetry.recorder). The prediction of a client that has left is finished over HTTP like
 any other; over gRPC its coroutine is cancelled, and finishes nothing.
 
-Costs: one object a request and its bound method for the Desk, no task, no closure; what a body was read from is not
-kept until the reply.
+Costs: one object a request and its bound method for the Submitter, no task, no closure; what a body was read from is
+not kept until the reply.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from processor.errors import Expired, FreshetError
 from processor.package.manifest import Manifest
 from serving.codecs.wire import Headers
 from serving.front import asking
-from serving.front.desk import Desk, Finish
+from serving.front.desk import Finish, Submitter
 from serving.lifecycle import Availability
 from serving.request_headers import STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
 from serving.telemetry.metrics import PortMetrics
-from serving.telemetry.trail import Trail
+from serving.telemetry.trail import Tracer
 
 OK = 200
 
@@ -57,9 +57,9 @@ class Exchanges:
         self,
         lifecycle: Availability[asking.Answering],
         metrics: PortMetrics,
-        desk: Desk,
+        desk: Submitter,
         default_timeout_s: float | None = None,
-        trail: Trail | None = None,
+        trail: Tracer | None = None,
     ) -> None:
         """See DataApp."""
         self.lifecycle, self.metrics, self.desk = lifecycle, metrics, desk

@@ -72,7 +72,7 @@ def nothing_to_control(operation: str, arguments: Document) -> Document:
     raise Forbidden(f"{operation}: not served here")
 
 
-class Control:
+class ModelControl:
     """An Act, in the process that owns the models."""
 
     def __init__(

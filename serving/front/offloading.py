@@ -25,7 +25,7 @@ MAX_WAITING = 512
 Finish = Callable[[PredictReply | FreshetError], None]
 
 
-class Stages:
+class Offloading:
     """Threads that submit the requests of one event loop whose binding runs a stage."""
 
     def __init__(self, post: Callable[[Finish, Any], None]) -> None:

@@ -16,7 +16,7 @@ import stat
 from typing import Any, NamedTuple
 
 from processor.errors import BadInput, NotFound, TooLarge
-from serving.codecs.kserve_header import Span
+from serving.codecs.kserve_header import RegionSpan
 from serving.codecs.wire import MAX_BODY_NBYTES, show
 
 FOLDER = "/dev/shm/"
@@ -80,7 +80,7 @@ class Regions:
             if not name or known == name
         ]
 
-    def read(self, span: Span) -> bytes:
+    def read(self, span: RegionSpan) -> bytes:
         """Raises BadInput."""
         region = self._inside(span)
         if span.nbytes > MAX_BODY_NBYTES:
@@ -92,14 +92,14 @@ class Regions:
             )
         return data
 
-    def write(self, span: Span, data: bytes) -> None:
+    def write(self, span: RegionSpan, data: bytes) -> None:
         """data: no longer than the span. Raises BadInput."""
         region = self._inside(span)
         if not region.writable or os.fstat(region.fd).st_size < region.offset + region.nbytes:
             raise BadInput(f"shared memory region {show(span.region)}: it cannot be written")
         os.pwrite(region.fd, data, region.offset + span.offset)
 
-    def _inside(self, span: Span) -> Region:
+    def _inside(self, span: RegionSpan) -> Region:
         region = self._regions.get(span.region)
         if region is None:
             raise BadInput(f"shared memory region {show(span.region)} is not registered")

@@ -23,7 +23,7 @@ from processor.generation import Generation
 from processor.package.manifest import Manifest
 from serving.codecs.wire import Headers, deflate, dump_json, header_timeout_s, inflate, kind, load_json
 from serving.front import asking, catalog
-from serving.front.desk import Desk
+from serving.front.desk import Submitter
 from serving.front.exchange import OK, Exchange, Exchanges, Read
 from serving.front.model_control import Act, Gate, nothing_to_control
 from serving.front.shared_memory import Regions
@@ -43,7 +43,7 @@ from serving.http.asgi import (
     reply,
 )
 from serving.http.dialects import DIALECTS, Dialect
-from serving.http.head_cache import Heads
+from serving.http.head_cache import HeadCache
 from serving.http.paths import Route, parse
 from serving.lifecycle import Availability
 from serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
@@ -51,7 +51,7 @@ from serving.telemetry.metrics import CONTENT_TYPE, PortMetrics
 
 if TYPE_CHECKING:
     from serving.telemetry.logs import AccessLog
-    from serving.telemetry.trail import Trail
+    from serving.telemetry.trail import Tracer
 
 log = logging.getLogger("freshet.http")
 
@@ -94,7 +94,7 @@ class HttpExchange(Exchange):
         return inputs, self.options.timeout_s
 
     def computed(self, result: PredictReply | FreshetError) -> None:
-        """Answers; the Desk has its result."""
+        """Answers; the Submitter has its result."""
         self.finish(result)
         answer: Answer
         if isinstance(result, FreshetError):
@@ -123,11 +123,11 @@ class DataApp:
         metrics: PortMetrics,
         options: FrontOptions,
         *,
-        desk: Desk | None = None,
+        desk: Submitter | None = None,
         control: Act = nothing_to_control,
         regions: Regions | None = None,
         access: AccessLog | None = None,
-        trail: Trail | None = None,
+        trail: Tracer | None = None,
     ):
         """desk: the event loop's, if another port has it too. control: what clients may ask of the whole server.
         regions: shared memory, if it is served. access, trail: where requests are logged and traced; None for
@@ -136,8 +136,8 @@ class DataApp:
         self.metrics = metrics
         self._version = options.version
         self.max_body_nbytes = options.max_body_bytes
-        self.heads = Heads()
-        self.desk = desk or Desk()
+        self.heads = HeadCache()
+        self.desk = desk or Submitter()
         self.exchanges = Exchanges(lifecycle, metrics, self.desk, options.default_timeout_s, trail)
         self._control, self._regions = control, regions
         self._gate = Gate(options.model_control, options.admin_token)

@@ -73,7 +73,9 @@ def _decode_processor(
     return inputs, ProcessorOptions(outputs, header_timeout_s(headers))
 
 
-def _encode_kserve(reply: PredictReply, options: kserve.Options, regions: Regions | None) -> tuple[bytes, RawHeaders]:
+def _encode_kserve(
+    reply: PredictReply, options: kserve.InferOptions, regions: Regions | None
+) -> tuple[bytes, RawHeaders]:
     return kserve.encode(reply.outputs, options, reply.model, reply.generation.version, regions)
 
 

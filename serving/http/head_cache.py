@@ -30,7 +30,7 @@ class Head(NamedTuple):
     nbytes: int
 
 
-class Heads:
+class HeadCache:
     """The heads that the connections of one event loop know by their bytes."""
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ REFUSALS = {
 }
 
 
-class Operation(NamedTuple):
+class RouteOperation(NamedTuple):
     """What a route does, for OpenAPI. body, reply: media type -> schema; no body for none."""
 
     action: str
@@ -51,60 +51,60 @@ class Operation(NamedTuple):
     body: dict[str, Schema] | None = None
 
 
-def _operations() -> dict[str, Operation]:
+def _operations() -> dict[str, RouteOperation]:
     """Path -> what it does."""
     health = json_of(object_of("ready", live={"type": "boolean"}, ready={"type": "boolean"}))
     empty = json_of(ANY_OBJECT)
     found = {
-        "/healthz": Operation("live", "Whether the server is up", health),
-        "/metrics": Operation("metrics", "Prometheus metrics", {"text/plain": TEXT}),
-        "/openapi.json": Operation("openapi", "This document", empty),
-        "/v2": Operation("server", "Server metadata", json_of(named("Server"))),
-        "/v2/health/live": Operation("live", "Whether the server is up", health),
-        "/v2/health/ready": Operation("ready", "Whether every model is ready", json_of(named("Ready"))),
-        "/v2/models/stats": Operation("stats", "Statistics of every model", json_of(named("Statistics"))),
-        "/v2/repository/index": Operation(
+        "/healthz": RouteOperation("live", "Whether the server is up", health),
+        "/metrics": RouteOperation("metrics", "Prometheus metrics", {"text/plain": TEXT}),
+        "/openapi.json": RouteOperation("openapi", "This document", empty),
+        "/v2": RouteOperation("server", "Server metadata", json_of(named("Server"))),
+        "/v2/health/live": RouteOperation("live", "Whether the server is up", health),
+        "/v2/health/ready": RouteOperation("ready", "Whether every model is ready", json_of(named("Ready"))),
+        "/v2/models/stats": RouteOperation("stats", "Statistics of every model", json_of(named("Statistics"))),
+        "/v2/repository/index": RouteOperation(
             "index",
             "Versions of every model",
             json_of(named("Index")),
             json_of(object_of("", ready={"type": "boolean"})),
         ),
-        "/v2/systemsharedmemory/status": Operation("shm_status", "Registered regions", json_of(named("Regions"))),
-        "/v2/systemsharedmemory/unregister": Operation("shm_unregister", "Forgets every region", empty, empty),
+        "/v2/systemsharedmemory/status": RouteOperation("shm_status", "Registered regions", json_of(named("Regions"))),
+        "/v2/systemsharedmemory/unregister": RouteOperation("shm_unregister", "Forgets every region", empty, empty),
         "/api/predict/{model}": _predicting(DIALECTS["processor"]),
     }
     for word in ("load", "unload"):
-        found[f"/v2/repository/models/{{model}}/{word}"] = Operation(
+        found[f"/v2/repository/models/{{model}}/{word}"] = RouteOperation(
             word, f"Has the model {word}ed, if clients may", empty, empty
         )
     region = "/v2/systemsharedmemory/region/{region}"
     key = object_of("key byte_size", key=TEXT, offset=NUMBER, byte_size=NUMBER)
     found |= {
-        f"{region}/status": Operation("shm_status", "One region", json_of(named("Regions"))),
-        f"{region}/register": Operation("shm_register", "Registers a region", empty, json_of(key)),
-        f"{region}/unregister": Operation("shm_unregister", "Forgets a region", empty, empty),
+        f"{region}/status": RouteOperation("shm_status", "One region", json_of(named("Regions"))),
+        f"{region}/register": RouteOperation("shm_register", "Registers a region", empty, json_of(key)),
+        f"{region}/unregister": RouteOperation("shm_unregister", "Forgets a region", empty, empty),
     }
     for where in WHERE[:2]:
         model = f"/v2/models/{{model}}{where}"
         found |= {
-            model: Operation("model", "Inputs and outputs", json_of(named("Model"))),
-            f"{model}/ready": Operation("model_ready", "Whether it is ready", json_of(named("Ready"))),
-            f"{model}/config": Operation("config", "Triton's configuration of it", empty),
-            f"{model}/stats": Operation("stats", "Its statistics", json_of(named("Statistics"))),
+            model: RouteOperation("model", "Inputs and outputs", json_of(named("Model"))),
+            f"{model}/ready": RouteOperation("model_ready", "Whether it is ready", json_of(named("Ready"))),
+            f"{model}/config": RouteOperation("config", "Triton's configuration of it", empty),
+            f"{model}/stats": RouteOperation("stats", "Its statistics", json_of(named("Statistics"))),
         }
         found |= {model + d.suffix: _predicting(d) for d in DIALECTS.values() if not d.servable}
     for where in WHERE:
         model = f"/v1/models/{{model}}{where}"
         found |= {
-            model: Operation("status", "Status of its versions", json_of(named("Status"))),
-            f"{model}/metadata": Operation("metadata", "Its signature", json_of(named("Metadata"))),
+            model: RouteOperation("status", "Status of its versions", json_of(named("Status"))),
+            f"{model}/metadata": RouteOperation("metadata", "Its signature", json_of(named("Metadata"))),
         }
         found |= {model + d.suffix: _predicting(d) for d in DIALECTS.values() if d.servable}
     return found
 
 
-def _predicting(dialect: Dialect) -> Operation:
-    return Operation(dialect.name, dialect.summary, dialect.reply, dialect.body)
+def _predicting(dialect: Dialect) -> RouteOperation:
+    return RouteOperation(dialect.name, dialect.summary, dialect.reply, dialect.body)
 
 
 OPERATIONS = _operations()
@@ -123,7 +123,7 @@ def document(version: str) -> bytes:
     )
 
 
-def _path(path: str, operation: Operation) -> dict[str, Any]:
+def _path(path: str, operation: RouteOperation) -> dict[str, Any]:
     names = [piece.partition("}")[0] for piece in path.split("{")[1:]]
     parameters: list[dict[str, Any]] = [
         {

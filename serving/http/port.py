@@ -22,7 +22,7 @@ SWITCH_INTERVAL_S = 0.0005
 KEEP_ALIVE_S = 75
 
 
-class Port(uvicorn.Server):
+class HttpPort(uvicorn.Server):
     """A uvicorn server that leaves signals to its owner."""
 
     def __init__(

@@ -57,7 +57,7 @@ Start = Callable[[Sequence[str], IO[bytes]], Process]
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningImport:
     """An import at work. said: what it writes to stderr."""
 
     model: str
@@ -73,7 +73,7 @@ def start(arguments: Sequence[str], said: IO[bytes]) -> Process:
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said)
 
 
-class Importer:
+class AutoImporter:
     """Looks at the newest version of each model. Used by one thread, but for close()."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Importer:
         self._sources: dict[str, tuple[int, Path]] = {}
         self._seen: dict[Path, tuple[State, float]] = {}
         self._done: dict[Path, State] = {}
-        self._running: Running | None = None
+        self._running: RunningImport | None = None
 
     def poll(self) -> list[str]:
         """One look: what has begun or ended since the last one."""
@@ -148,7 +148,7 @@ class Importer:
         said = tempfile.TemporaryFile()  # noqa: SIM115 - it outlives the call, with the process that writes to it
         arguments = ["import", str(path), "--repository", str(self._folder.absolute()), "--name", model]
         process = self._start([*arguments, "--version", str(version)], said)
-        self._running = Running(model, version, state, process, said)
+        self._running = RunningImport(model, version, state, process, said)
         self._host.tell(model, VersionStatus(version, LOADING))
         return [f"{model} version {version} is being imported"]
 

@@ -68,7 +68,7 @@ def parse(kind: str, data: bytes) -> Any:
         raise BadInput(f"request: {kind} wanted") from None
 
 
-class Call:
+class RpcCall:
     """A call that is no prediction, while it is answered. headers: see headers_of()."""
 
     __slots__ = ("began_s", "context", "headers")
@@ -121,7 +121,7 @@ class RpcExchange(Exchange):
         return min(given) if given else None
 
 
-C = TypeVar("C", Call, RpcExchange)
+C = TypeVar("C", RpcCall, RpcExchange)
 
 
 class Calls:
@@ -187,7 +187,7 @@ class Calls:
         return grpc.unary_stream_rpc_method_handler(handle)
 
     async def _streamed(self, name: str, replies: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        call, code, nbytes = Call(context), OK, 0
+        call, code, nbytes = RpcCall(context), OK, 0
         try:
             async for reply in replies:
                 nbytes += len(reply)
@@ -207,17 +207,17 @@ class Calls:
     def unary(self, name: str, kind: str, function: Callable[[Any, Any], Awaitable[Any]]) -> grpc.RpcMethodHandler:
         """A handler of a function that takes a message of this kind and gives one."""
 
-        async def answer(data: bytes, call: Call) -> Answer:
+        async def answer(data: bytes, call: RpcCall) -> Answer:
             reply = await function(parse(kind, data), call.context)
             return reply.SerializeToString(), ()
 
-        return self._handler(name, answer, Call)
+        return self._handler(name, answer, RpcCall)
 
     def begin(self, context: Any) -> RpcExchange:
         """A prediction that has come; or one of a stream, for each of them is timed and traced by itself."""
         return RpcExchange(self._exchanges, self._protocol, context)
 
-    def _observe(self, call: Call | RpcExchange, name: str, code: int, nbytes: int) -> None:
+    def _observe(self, call: RpcCall | RpcExchange, name: str, code: int, nbytes: int) -> None:
         seconds = time.perf_counter() - call.began_s
         self._exchanges.metrics.observe(self._protocol, code, seconds)
         if self._access is not None:

@@ -44,7 +44,7 @@ class Inference:
     ) -> None:
         self._lifecycle, self._control, self._gate = lifecycle, control, gate
         self._regions, self._version = regions, version
-        self._templates: Templates[kserve_rpc.Asked] = Templates()
+        self._templates: Templates[kserve_rpc.InferAsked] = Templates()
         self._calls = calls = calls_of("kserve_grpc")
         unary = {
             "ServerLive": self._live,

@@ -1,4 +1,4 @@
-"""The gRPC port: a grpc.aio server on the event loop that the HTTP port has, so that one Desk submits for both.
+"""The gRPC port: a grpc.aio server on the event loop that the HTTP port has, so that one Submitter submits for both.
 
 HTTP/2 and its sockets are gRPC's own, on threads of its own without the GIL; what reaches the loop are whole messages.
 
@@ -19,7 +19,7 @@ import grpc
 
 from processor.errors import BadInput
 from serving.front.asking import Answering
-from serving.front.desk import Desk
+from serving.front.desk import Submitter
 from serving.front.exchange import Exchanges
 from serving.front.model_control import Act, Gate
 from serving.front.shared_memory import Regions
@@ -32,7 +32,7 @@ from serving.rpc.reflection import Reflection
 from serving.rpc.tfs import TensorFlowServing
 from serving.telemetry.logs import AccessLog
 from serving.telemetry.metrics import PortMetrics
-from serving.telemetry.trail import Trail
+from serving.telemetry.trail import Tracer
 
 # What a message may have besides its tensors, which the limit of bodies is about.
 MARGIN_NBYTES = 64 << 10
@@ -49,11 +49,11 @@ class RpcPort:
         options: FrontOptions,
         *,
         address: str,
-        desk: Desk,
+        desk: Submitter,
         control: Act,
         regions: Regions | None = None,
         access: AccessLog | None = None,
-        trail: Trail | None = None,
+        trail: Tracer | None = None,
     ) -> None:
         """address: host:port, reserved. The rest: see DataApp."""
         self._address, self._shutdown_timeout_s = address, options.shutdown_timeout_s

@@ -37,7 +37,7 @@ class TensorFlowServing:
         gate: Gate,
     ) -> None:
         self._lifecycle, self._control, self._gate = lifecycle, control, gate
-        self._templates: Templates[tfs_rpc.Asked] = Templates()
+        self._templates: Templates[tfs_rpc.PredictAsked] = Templates()
         calls = calls_of("tfs_grpc")
         self.services: dict[str, Handlers] = {
             f"{PACKAGE}PredictionService": {

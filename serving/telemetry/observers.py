@@ -10,10 +10,10 @@ from serving.front_options import FrontOptions
 from serving.telemetry.logs import AccessLog
 from serving.telemetry.metrics import Counts
 from serving.telemetry.otel import OtlpExporter
-from serving.telemetry.trail import Trail
+from serving.telemetry.trail import Tracer
 
 
-class Watching:
+class Observers:
     """What watches one process. access, trail: None where they are off."""
 
     def __init__(self, options: FrontOptions, slot: int) -> None:
@@ -50,7 +50,7 @@ class Watching:
             self.trail.close()
 
 
-def _trail(endpoint: str, share: float, slot: int) -> Trail | None:
+def _trail(endpoint: str, share: float, slot: int) -> Tracer | None:
     if not endpoint:
         return None
-    return Trail(share, OtlpExporter(endpoint, str(slot)))
+    return Tracer(share, OtlpExporter(endpoint, str(slot)))

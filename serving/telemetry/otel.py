@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from processor.errors import BadInput
-from serving.telemetry.trail import Span, Value
+from serving.telemetry.trail import TraceSpan, Value
 
 PATH = "/v1/traces"
 TIMEOUT_S = 5.0
@@ -46,7 +46,7 @@ class OtlpExporter:
         facts = {"service.name": "freshet", "service.instance.id": instance}
         self._resource = {"attributes": _attributes(facts)}
 
-    def export(self, spans: Sequence[Span], unix_offset_s: float) -> None:
+    def export(self, spans: Sequence[TraceSpan], unix_offset_s: float) -> None:
         """See Exporter; raises OSError or http.client.HTTPException."""
         body = orjson.dumps(
             {
@@ -75,7 +75,7 @@ class OtlpExporter:
         self._connection.close()
 
 
-def _span(span: Span, unix_offset_s: float) -> dict[str, Any]:
+def _span(span: TraceSpan, unix_offset_s: float) -> dict[str, Any]:
     """Ids are hexadecimal and 64-bit numbers strings, as OTLP's JSON wants them."""
     made: dict[str, Any] = {
         "traceId": f"{span.trace_id:032x}",

@@ -42,7 +42,7 @@ import pyarrow.parquet as pq
 
 from processor.columns import Column, Packed, Ragged, Strings
 from processor.errors import BadInput, FreshetError
-from processor.features.plan import Bound
+from processor.features.plan import BoundRequest
 from processor.package.manifest import FLOATS, Input, Manifest
 from processor.sessions.work import Done, PredictReply, PredictRequest
 from processor.versions.replica import Replica
@@ -132,7 +132,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="freshet-recorder", daemon=True)
         self._thread.start()
 
-    def __call__(self, request: PredictRequest, replica: Replica, bound: Bound, done: Done) -> Done:
+    def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
         """See Predictor.tap."""
         self._credit += self._share
         if self._credit < 1.0:

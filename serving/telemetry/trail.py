@@ -44,7 +44,7 @@ Value = str | int
 NOTHING: Mapping[str, Value] = MappingProxyType({})
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """One finished span. trace_id: 128 bits; span_id, parent_id: 64 bits, parent_id 0 for none. links: (trace_id,
     span_id). began_s, ended_s: monotonic."""
 
@@ -63,7 +63,7 @@ class Span(NamedTuple):
 class Exporter(Protocol):
     """Where spans go."""
 
-    def export(self, spans: Sequence[Span], unix_offset_s: float) -> None:
+    def export(self, spans: Sequence[TraceSpan], unix_offset_s: float) -> None:
         """Sends them; may block, may raise. unix_offset_s: what makes Unix time of monotonic time."""
 
     def close(self) -> None: ...
@@ -92,7 +92,7 @@ class Trace:
         self.generation, self.timing, self.encoding_s = generation, timing, time.monotonic()
 
 
-class Trail:
+class Tracer:
     """Traces of one process."""
 
     def __init__(self, share: float, exporter: Exporter) -> None:
@@ -168,10 +168,10 @@ class Trail:
         self.send(time.monotonic())
 
 
-def spans_of(traces: Sequence[Trace], new_id: Callable[[], int] | None = None) -> list[Span]:
+def spans_of(traces: Sequence[Trace], new_id: Callable[[], int] | None = None) -> list[TraceSpan]:
     """The spans of finished traces, and of the batches that they were computed in."""
     new_id = new_id or _id
-    spans: list[Span] = []
+    spans: list[TraceSpan] = []
     batches: dict[int, tuple[int, int, list[Trace]]] = {}
     for trace in traces:
         if trace.timing is not None:
@@ -188,13 +188,13 @@ def spans_of(traces: Sequence[Trace], new_id: Callable[[], int] | None = None) -
         }  # fmt: skip
         links = tuple((trace.trace_id, trace.span_id) for trace in mine)
         dense_s = timing.began_s + timing.sparse_s
-        spans.append(Span("batch", trace_id, span_id, 0, timing.began_s, timing.ended_s, facts, links))
-        spans.append(Span("sparse", trace_id, new_id(), span_id, timing.began_s, dense_s))
-        spans.append(Span("dense", trace_id, new_id(), span_id, dense_s, dense_s + timing.dense_s))
+        spans.append(TraceSpan("batch", trace_id, span_id, 0, timing.began_s, timing.ended_s, facts, links))
+        spans.append(TraceSpan("sparse", trace_id, new_id(), span_id, timing.began_s, dense_s))
+        spans.append(TraceSpan("dense", trace_id, new_id(), span_id, dense_s, dense_s + timing.dense_s))
     return spans
 
 
-def _request_spans(trace: Trace, batch: tuple[int, int] | None, new_id: Callable[[], int]) -> list[Span]:
+def _request_spans(trace: Trace, batch: tuple[int, int] | None, new_id: Callable[[], int]) -> list[TraceSpan]:
     facts: dict[str, Value] = {
         "http.response.status_code": trace.status, "freshet.protocol": trace.protocol, "freshet.model": trace.model,
     }  # fmt: skip
@@ -207,13 +207,13 @@ def _request_spans(trace: Trace, batch: tuple[int, int] | None, new_id: Callable
         parts.append(("queue", trace.parsed_s, max(trace.parsed_s, trace.timing.began_s)))
     parts.append(("encode", trace.encoding_s, trace.ended_s))
     spans = [
-        Span(
+        TraceSpan(
             f"predict {trace.model}", trace.trace_id, trace.span_id, trace.parent_id, trace.began_s, trace.ended_s,
             facts, (batch,) if batch else (), server=True, failed=trace.status >= 500,
         )
     ]  # fmt: skip
     return spans + [
-        Span(name, trace.trace_id, new_id(), trace.span_id, began_s, ended_s)
+        TraceSpan(name, trace.trace_id, new_id(), trace.span_id, began_s, ended_s)
         for name, began_s, ended_s in parts
         if began_s and ended_s
     ]

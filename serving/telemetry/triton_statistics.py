@@ -17,7 +17,7 @@ Snapshot = Mapping[str, list[int]]
 """By "model/version"."""
 
 
-class Served:
+class AnswerCounts:
     """Requests answered, by model and version. Written by one event loop."""
 
     def __init__(self) -> None:

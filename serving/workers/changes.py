@@ -34,7 +34,7 @@ from processor.package.version import VersionReader
 from processor.package.warmup import WARMUP
 from processor.sessions.group import GroupOptions
 from processor.tables.remote.reader import RemoteTables
-from processor.versions.control import Control
+from processor.versions.control import ControlWords
 from processor.versions.replica import WRITTEN_BY_READERS, Frame, Replica
 from serving.workers.channel import Message
 from serving.workers.parcel import Packed, Parcel, Unpacker
@@ -68,7 +68,7 @@ class Outgoing:
 class Sender:
     """The supervisor's side of one version."""
 
-    def __init__(self, package: VersionReader, control: Control) -> None:
+    def __init__(self, package: VersionReader, control: ControlWords) -> None:
         """Maps the files that a replica is made from. One that is damaged is left out: it is the worker's replica that
         says what replaces it, or that nothing does."""
         names, contents = [], []
@@ -162,7 +162,7 @@ class Receiver:
         """options_of: a model's session group. remote: see Replica."""
         files = {name: unpacker.unpack(packed) for name, packed in message["files"].items()}
         package = Received(Manifest.from_json(message["manifest"].encode()), files)
-        control = Control(unpacker.unpack(message["control"]))
+        control = ControlWords(unpacker.unpack(message["control"]))
         options = options_of(package.manifest.model)
         self.replica = Replica(
             package,

@@ -24,8 +24,8 @@ RETRY_S = 0.02
 SETTLE_S = 0.02
 
 
-class Door:
-    """The supervisor's data port, with the verbs of serving.http.port.Port."""
+class Acceptor:
+    """The supervisor's data port, with the verbs of serving.http.port.HttpPort."""
 
     def __init__(self, listener: socket.socket, fleet: Fleet) -> None:
         self._listener, self._fleet = listener, fleet

@@ -206,7 +206,7 @@ class WorkerProcess:
             self.hello.set_exception(Gone("the worker has gone before it was up"))
 
 
-class Slot:
+class Seat:
     """A worker's place. offered: whether its process gets connections."""
 
     def __init__(self, number: int) -> None:
@@ -222,7 +222,7 @@ class Fleet:
 
     def __init__(self, count: int, settings: WorkerSettings) -> None:
         self.settings = settings
-        self._slots = [Slot(n) for n in range(count)]
+        self._slots = [Seat(n) for n in range(count)]
         self._ended = reserve(count * 8, "ended-connections").view(np.int64)[:count]
         (self._ended_handle,) = share([self._ended], "ended-connections")
         self._owner: Owner | None = None
@@ -341,7 +341,7 @@ class Fleet:
             except Gone:
                 continue
 
-    def _keep(self, slot: Slot) -> None:
+    def _keep(self, slot: Seat) -> None:
         """The life of a slot."""
         failures = 0
         while not self._ending.is_set():
@@ -354,7 +354,7 @@ class Fleet:
             if failures:
                 self._ending.wait(min(FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), MAX_BACKOFF_S))
 
-    def _live(self, slot: Slot) -> None:
+    def _live(self, slot: Seat) -> None:
         """One process from its first breath to its grave."""
         assert self._owner is not None, "start() comes first"
         parcel = Parcel()

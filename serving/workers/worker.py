@@ -46,7 +46,7 @@ from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Lifecycle
 from serving.telemetry.logs import log_to_stderr
 from serving.telemetry.metrics import Counts
-from serving.telemetry.observers import Watching
+from serving.telemetry.observers import Observers
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message, refusal
 from serving.workers.parcel import Unpacker
@@ -139,7 +139,7 @@ class Worker:
         )
         self._lifecycle: Lifecycle[WorkerPredictor] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
-        self._watching = Watching(options, self._slot)
+        self._watching = Observers(options, self._slot)
         self._watching.count(self._metrics)
         self._watching.record(self._predictor, self._metrics)
         self._ports = DataPorts(

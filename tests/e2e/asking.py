@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadtest.load.encoding import Signature, Tensor, encode_kserve, encode_tfs
+from loadtest.load.encoding import InputTensor, Signature, encode_kserve, encode_tfs
 from serving.codecs.messages import message
 
 INFER, PREDICT = "/inference.GRPCInferenceService/ModelInfer", "/tensorflow.serving.PredictionService/Predict"
 SIGNATURE = Signature(
     "small",
-    (Tensor("user", "INT64"), Tensor("tags", "BYTES", ragged=True), Tensor("floats", "FP32", 4)),
+    (InputTensor("user", "INT64"), InputTensor("tags", "BYTES", ragged=True), InputTensor("floats", "FP32", 4)),
     ("score",),
 )
 

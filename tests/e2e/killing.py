@@ -58,7 +58,7 @@ def make_run(repository):
         TrainSettings(batch_rows=BATCH_ROWS),
         PublishConfig(str(repository), FULL_ROWS, DELTA_ROWS),
     )
-    return run.Run(config, SyntheticSource(users=80, items=60, item_rows=20))
+    return run.TrainingRun(config, SyntheticSource(users=80, items=60, item_rows=20))
 
 
 def train(repository):

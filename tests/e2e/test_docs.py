@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from processor.package.manifest import Feature, Input, Table
+from processor.package.manifest import Feature, Input, TableEntry
 from processor.package.version import DENSE, VersionWriter, table_file
 from processor.tables.table import packed
 from tests.e2e.servers import LiveServer
@@ -46,7 +46,7 @@ def write_bench(repository):
             *(Feature(f"id{j}", "id", "ids", j, table="ids", offset=DIM * j, width=DIM) for j in range(2)),
             *(Feature(f"f{j}", "float", "floats", j, offset=2 * DIM + j) for j in range(2)),
         ]
-        made.tables[:] = [Table("ids", DIM, 20)]
+        made.tables[:] = [TableEntry("ids", DIM, 20)]
         writer.commit(made)
 
 

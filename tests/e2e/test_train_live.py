@@ -63,9 +63,9 @@ def frozen_model(tmp_path, run):
 
 
 def beats_frozen(tmp_path, config, source):
-    from models.training.loop import Run
+    from models.training.loop import TrainingRun
 
-    run = Run(config, source)
+    run = TrainingRun(config, source)
     run.full()
     processor, frozen_scores = frozen_model(tmp_path, run)
     with processor, LiveServer(run.repository, log=tmp_path / "serve.log") as server:

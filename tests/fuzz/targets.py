@@ -14,7 +14,7 @@ from processor.columns import Packed
 from processor.eas import codec as eas
 from processor.features.plan import SparsePlan
 from processor.package.delta import Delta, TableDelta, _parse_verified, parse_delta, write_delta
-from processor.package.manifest import Feature, Input, Manifest, Output, Table
+from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from processor.package.tensors import header_checksum, parse_tensors, write_tensors
 from serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
 from serving.codecs.bytes_tensor import decode_bytes
@@ -38,7 +38,7 @@ def manifest(inputs):
                 continue
             kind = {"int64": "id", "string": "string"}[spec.dtype] + ("s" if spec.ragged else "")
             features.append(Feature(name, kind, spec.name, column, table=name, offset=at, width=2))
-            tables.append(Table(name, 2, 0))
+            tables.append(TableEntry(name, 2, 0))
             at += 2
     return Manifest("ctr", 1, "fuzz", 0.0, inputs, features, tables, [Output("score")], at, {}, {})
 

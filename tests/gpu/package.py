@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from processor.backends.opening import executable_files
-from processor.package.manifest import Executable, File, Manifest
+from processor.package.manifest import ExecutableEntry, File, Manifest
 from processor.package.tensors import crc32
 from processor.package.version import MANIFEST, VersionReader
 
@@ -20,7 +20,7 @@ def folder_of(repository: Path) -> Path:
     return repository / MODEL / "1"
 
 
-def relist(folder: Path, executables: Sequence[Executable]) -> Manifest:
+def relist(folder: Path, executables: Sequence[ExecutableEntry]) -> Manifest:
     """Writes a manifest with these executables, whose files are there."""
     before = VersionReader(folder).manifest
     named = replace(before, executables=list(executables))

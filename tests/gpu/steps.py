@@ -29,7 +29,7 @@ from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, Conflict
 from processor.machine import this_machine
 from processor.package.delta import read_delta
-from processor.package.manifest import Executable as Entry
+from processor.package.manifest import ExecutableEntry as Entry
 from processor.package.manifest import Manifest
 from processor.package.tensors import map_file, parse_tensors
 from processor.package.version import VersionReader

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from loadtest.bench.harness import CORES, Bench, Result, Row, ServerSide
 from loadtest.load import wrk
-from loadtest.load.launch import CommandFailed, Serving, environment, serving
+from loadtest.load.launch import CommandFailed, RunningServer, environment, serving
 from loadtest.load.processes import cpu_s, tree
 from loadtest.load.sides import Side, compare, interval, values
 
@@ -66,13 +66,13 @@ def _add(result: Result, bench: Bench, what: str, sides: list[Side]) -> None:
 
 
 @contextlib.contextmanager
-def _server(bench: Bench, layout: ServerSide, checkout: Path) -> Iterator[Serving]:
+def _server(bench: Bench, layout: ServerSide, checkout: Path) -> Iterator[RunningServer]:
     log = bench.work / f"{checkout.name}.log"
     with serving(bench.repository(), log, list(layout.options), checkout) as server:
         yield server
 
 
-def _turn(bench: Bench, server: Serving, candidates: int) -> dict[str, float]:
+def _turn(bench: Bench, server: RunningServer, candidates: int) -> dict[str, float]:
     before_s = cpu_s(tree(server.pid))
     found = wrk.saturate(server.http_port, bench.payload(candidates), bench.seconds, CONNECTIONS[candidates])
     return {FIGURE: (cpu_s(tree(server.pid)) - before_s) / found.requests * 1e6}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from loadtest.bench.harness import Bench, Result, Row
 from loadtest.load.admin_calls import post_delta
-from loadtest.load.launch import Serving
+from loadtest.load.launch import RunningServer
 from loadtest.load.openloop import Openloop
 from loadtest.load.outcome import encode, merge
 from loadtest.load.sides import Side, compare, ratio, values
@@ -100,13 +100,13 @@ def chain(bench: Bench, repository: Path, version: int = 1) -> Iterator[Callable
         path.unlink(missing_ok=True)
 
 
-def _post_at(at_s: float, server: Serving, file: bytes) -> float:
+def _post_at(at_s: float, server: RunningServer, file: bytes) -> float:
     """Milliseconds from the last byte of the POST, sent at an instant of the monotonic clock, until it is served."""
     threading.Event().wait(max(0.0, at_s - time.monotonic()))
     return post_delta(server.admin_port, "bench", file) * 1e3
 
 
-def _single(bench: Bench, server: Serving, rate: float, files: list[bytes], every_s: float) -> list[float]:
+def _single(bench: Bench, server: RunningServer, rate: float, files: list[bytes], every_s: float) -> list[float]:
     """Deltas one by one under load; milliseconds of each."""
     job = bench.job(server, CANDIDATES, rate, seconds=len(files) * every_s)
     with Openloop(job) as generator:

@@ -8,7 +8,7 @@ import statistics
 
 from loadtest.bench.compute import Computing, computing
 from loadtest.bench.harness import Bench, Result, Row, ServerSide
-from loadtest.load.launch import Serving
+from loadtest.load.launch import RunningServer
 from loadtest.load.processes import pss_nbytes, tree
 from loadtest.load.sides import Ratio, Side, compare, ratio, values
 
@@ -26,7 +26,7 @@ def run(bench: Bench) -> Result:
     def computed(engine: Computing) -> dict[str, float]:
         return {"requests/s": engine.measure(bench.seconds)}
 
-    def served(server: Serving) -> dict[str, float]:
+    def served(server: RunningServer) -> dict[str, float]:
         return {"requests/s": bench.saturate(server, CANDIDATES).per_s}
 
     with contextlib.ExitStack() as stack:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from loadtest.bench.harness import Bench, Result, Row, ServerSide, reason
 from loadtest.load import wrk
-from loadtest.load.launch import CommandFailed, Serving
+from loadtest.load.launch import CommandFailed, RunningServer
 from loadtest.load.openloop import Openloop
 from loadtest.load.outcome import encode, merge
 from loadtest.load.sides import Side, compare, ratio, values
@@ -45,7 +45,7 @@ def run(bench: Bench) -> Result:
     return result
 
 
-def _measure(bench: Bench, side: ServerSide, server: Serving, seconds: float, result: Result) -> None:
+def _measure(bench: Bench, side: ServerSide, server: RunningServer, seconds: float, result: Result) -> None:
     rate = A_LOAD * bench.saturate(server, A_CANDIDATES, A).per_s
     payload = bench.payload(B_CANDIDATES, B)
     histograms: dict[str, list[str]] = {"alone": [], "with B": []}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
-from loadtest.bench.front import Front
+from loadtest.bench.front import FrontEnd
 from loadtest.bench.harness import CONNECTIONS, Bench, Result, Row
 from loadtest.bench.pairs import Pair, compare
 from loadtest.load.sides import Ratio
@@ -24,7 +24,7 @@ from processor.sessions import session as session_module
 from serving.front import exchange as exchange_module
 from serving.telemetry import trail as trail_module
 from serving.telemetry.otel import OtlpExporter
-from serving.telemetry.trail import Trail
+from serving.telemetry.trail import Tracer
 
 GOAL = 1.02
 TRACE_SHARE = 0.01
@@ -48,7 +48,7 @@ def run(bench: Bench) -> Result:
     with contextlib.ExitStack() as stack:
         endpoint = stack.enter_context(collector())
         for candidates, connections in CASES:
-            front = Front(bench.repository(), bench.payload(candidates), connections)
+            front = FrontEnd(bench.repository(), bench.payload(candidates), connections)
             stack.callback(front.close)
             what = f"{candidates} candidate{'s' if candidates > 1 else ''}, {connections} at once"
             rounds = _rounds(front, METRICS_TURN_S)
@@ -79,7 +79,7 @@ def _keep(bench: Bench, result: Result, what: str, found: Any, rounds: int) -> N
     result.facts.append((what, f"{found.a_ns / 1e3:.1f} / {found.b_ns / 1e3:.1f} us a request"))
 
 
-def _rounds(front: Front, turn_s: float) -> int:
+def _rounds(front: FrontEnd, turn_s: float) -> int:
     """How many rounds of all connections take so long."""
     front.run(50)
     started_s = time.perf_counter()
@@ -87,7 +87,7 @@ def _rounds(front: Front, turn_s: float) -> int:
     return max(1, int(50 * turn_s / (time.perf_counter() - started_s)))
 
 
-def _metrics(front: Front, rounds: int, connections: int) -> Pair:
+def _metrics(front: FrontEnd, rounds: int, connections: int) -> Pair:
     def on() -> None:
         front.run(rounds)
 
@@ -107,8 +107,8 @@ def _nothing(*_: Any) -> None:
     pass
 
 
-def _traces(front: Front, trail: Trail, rounds: int, connections: int) -> Pair:
-    def sides(watched: Trail | None) -> Callable[[], None]:
+def _traces(front: FrontEnd, trail: Tracer, rounds: int, connections: int) -> Pair:
+    def sides(watched: Tracer | None) -> Callable[[], None]:
         def turn() -> None:
             front.app.exchanges.trail = watched
             try:
@@ -122,11 +122,11 @@ def _traces(front: Front, trail: Trail, rounds: int, connections: int) -> Pair:
     return Pair("traces", sides(trail), sides(None), rounds * connections, "request")
 
 
-def _trail(endpoint: str) -> Trail:
+def _trail(endpoint: str) -> Tracer:
     """One that sends when it is told to, and not in between."""
     kept, trail_module.EXPORT_INTERVAL_S = trail_module.EXPORT_INTERVAL_S, 3600.0
     try:
-        return Trail(TRACE_SHARE, OtlpExporter(endpoint, "bench"))
+        return Tracer(TRACE_SHARE, OtlpExporter(endpoint, "bench"))
     finally:
         # The thread has read it by the time that the first turn is over.
         time.sleep(0.1)

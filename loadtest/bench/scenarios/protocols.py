@@ -20,7 +20,7 @@ from loadtest.bench import pairs
 from loadtest.bench.harness import CONNECTIONS, Bench, Result, Row
 from loadtest.load import h2load, wrk
 from loadtest.load.encoding import encode_kserve
-from loadtest.load.launch import CommandFailed, Serving
+from loadtest.load.launch import CommandFailed, RunningServer
 from loadtest.load.payload import BENCH, Payload, bench_inputs
 from loadtest.load.sides import Ratio, Side, compare, ratio, values
 from processor.eas import codec as eas
@@ -136,7 +136,7 @@ def _json(document: object) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _wrk(bench: Bench, server: Serving, name: str, payload: Payload) -> Callable[[], dict[str, float]]:
+def _wrk(bench: Bench, server: RunningServer, name: str, payload: Payload) -> Callable[[], dict[str, float]]:
     folder = bench.work / "protocols" / re.sub(r"\W+", "-", name)
 
     def turn() -> dict[str, float]:
@@ -146,7 +146,9 @@ def _wrk(bench: Bench, server: Serving, name: str, payload: Payload) -> Callable
     return turn
 
 
-def _h2load(bench: Bench, server: Serving, protocol: str, method: str, sent: bytes) -> Callable[[], dict[str, float]]:
+def _h2load(
+    bench: Bench, server: RunningServer, protocol: str, method: str, sent: bytes
+) -> Callable[[], dict[str, float]]:
     def turn() -> dict[str, float]:
         before = _answered(server, protocol)
         found = h2load.saturate(server.grpc_port, method, sent, bench.seconds, CONNECTIONS)
@@ -158,7 +160,7 @@ def _h2load(bench: Bench, server: Serving, protocol: str, method: str, sent: byt
     return turn
 
 
-def _answered(server: Serving, protocol: str) -> float:
+def _answered(server: RunningServer, protocol: str) -> float:
     """Requests of a protocol that the server has answered with 200."""
     with urllib.request.urlopen(f"{server.host}/metrics", timeout=30) as reply:
         text = reply.read().decode()

@@ -15,7 +15,7 @@ import statistics
 
 from loadtest.bench.compute import computing
 from loadtest.bench.harness import CORES, Bench, Result, Row
-from loadtest.load.launch import Serving
+from loadtest.load.launch import RunningServer
 from loadtest.load.sides import Side, compare, ratio, values
 
 CANDIDATES = 64
@@ -55,7 +55,7 @@ def run(bench: Bench) -> Result:
     return result
 
 
-def _turn(bench: Bench, server: Serving) -> dict[str, float]:
+def _turn(bench: Bench, server: RunningServer) -> dict[str, float]:
     before = _children_s()
     run = bench.saturate(server, CANDIDATES)
     cores = (_children_s() - before) / run.seconds

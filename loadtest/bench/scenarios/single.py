@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from loadtest.bench.harness import Bench, Result, Row, reply_nbytes
 from loadtest.load import wrk
-from loadtest.load.launch import Serving, free_ports
+from loadtest.load.launch import RunningServer, free_ports
 from loadtest.load.outcome import encode, merge
 from loadtest.load.sides import Side, Turns, compare, ratio, values
 
@@ -37,7 +37,7 @@ def run(bench: Bench) -> Result:
         histograms: dict[str, list[str]] = {side.name: [] for side, _ in started}
         late: list[float] = []
 
-        def half(name: str, server: Serving) -> dict[str, float]:
+        def half(name: str, server: RunningServer) -> dict[str, float]:
             # Half of what it reaches now: a shared machine's speed changes within minutes.
             rate = _side(bench, name, server.http_port).turn()["requests/s"] / 2
             found = bench.openloop(server, CANDIDATES, rate)

@@ -21,7 +21,7 @@ from typing import Any
 from loadtest.bench.harness import Bench, Result, Row
 from loadtest.bench.scenarios.deltas import chain
 from loadtest.load.admin_calls import change_version, post_delta
-from loadtest.load.launch import Serving
+from loadtest.load.launch import RunningServer
 from loadtest.load.openloop import Openloop
 from loadtest.load.outcome import encode, merge, quantiles_ms
 from loadtest.load.processes import pss_nbytes, tree
@@ -45,7 +45,7 @@ ROWS = 20_000
 class Chores:
     """What is done to the server meanwhile, each at its moment; what went wrong is kept as text."""
 
-    server: Serving
+    server: RunningServer
     workers: int
     pss: list[int] = field(default_factory=list)
     kills_s: list[float] = field(default_factory=list)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from processor.clock import Clock
 from processor.errors import Corrupt, NotReady
-from processor.features.plan import Bound, SparsePlan, inputs_of
+from processor.features.plan import BoundRequest, SparsePlan, inputs_of
 from processor.kernels import remote as kernels
 from processor.kernels import rows as row_kernels
 from processor.kernels.bucket_bytes import LOST
@@ -157,7 +157,7 @@ class RemoteReader:
             return RemoteStats(self._asked, cached, fetched, self._lost, self._fetches, self._fetch_s)
 
     def stand_in(
-        self, tables: NDArray[np.int64], epoch: int, bound: Sequence[Bound], spans: NDArray[np.int64]
+        self, tables: NDArray[np.int64], epoch: int, bound: Sequence[BoundRequest], spans: NDArray[np.int64]
     ) -> StandIn:
         """Everything that a batch reads, as of a pinned state's tables and epoch.
 

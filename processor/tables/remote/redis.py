@@ -32,7 +32,7 @@ from redis.retry import Retry
 from processor.clock import Clock
 from processor.errors import BadInput, NotReady
 from processor.tables.remote.breaker import Breaker
-from processor.tables.remote.store import Reply
+from processor.tables.remote.store import StoreReply
 
 SLOTS = 16384
 KEYS_PER_COMMAND = 1024
@@ -45,7 +45,7 @@ class Paused(exceptions.RedisError):
     """The node's breaker is open."""
 
 
-class Node:
+class RedisNode:
     """One server: its connections and its breaker."""
 
     def __init__(self, pool: ConnectionPool, clock: Clock) -> None:
@@ -109,14 +109,14 @@ class RedisStore:
         except Exception:
             # What urllib and redis-py say about a URL may quote its password.
             raise BadInput("remote.url: redis://[user:password@]host:port[/db] wanted") from None
-        self._seed = Node(pool, clock)
-        self._nodes: dict[tuple[str, int], Node] = {}
-        self._slots: list[Node | None] = [None] * SLOTS
+        self._seed = RedisNode(pool, clock)
+        self._nodes: dict[tuple[str, int], RedisNode] = {}
+        self._slots: list[RedisNode | None] = [None] * SLOTS
         self._stale = self._cluster
         self._refreshed_at_s = -REFRESH_S
         self._refreshing = threading.Lock()
 
-    def fetch(self, keys: Sequence[bytes]) -> Reply:
+    def fetch(self, keys: Sequence[bytes]) -> StoreReply:
         """Values by key, None where one could not be had; never raises for what Redis does."""
         values: list[bytes | None] = [None] * len(keys)
         problem = ""
@@ -129,7 +129,7 @@ class RedisStore:
                 for i, value in zip(group, reply):
                     if isinstance(value, bytes):
                         values[i] = value
-        return Reply(values, problem)
+        return StoreReply(values, problem)
 
     def read(self, key: bytes) -> bytes | None:
         """One value, or None; raises NotReady."""
@@ -182,11 +182,11 @@ class RedisStore:
 
     def _send(self, commands: list[tuple[bytes, Command]]) -> list[Any]:
         replies: list[Any] = [exceptions.ConnectionError()] * len(commands)
-        jobs: dict[Node, list[int]] = {}
+        jobs: dict[RedisNode, list[int]] = {}
         for i, node in enumerate(self._route([key for key, _ in commands])):
             if node is not None:
                 jobs.setdefault(node, []).append(i)
-        opened: dict[Node, Connection] = {}
+        opened: dict[RedisNode, Connection] = {}
         try:
             for node, chosen in jobs.items():
                 failure: Exception = Paused()
@@ -215,11 +215,11 @@ class RedisStore:
                 node.give_up(connection)
         return replies
 
-    def _failed(self, node: Node) -> None:
+    def _failed(self, node: RedisNode) -> None:
         node.breaker.failed()
         self._stale = self._cluster
 
-    def _route(self, keys: list[bytes]) -> list[Node | None]:
+    def _route(self, keys: list[bytes]) -> list[RedisNode | None]:
         if not self._cluster:
             return [self._seed] * len(keys)
         if self._stale:
@@ -251,9 +251,9 @@ class RedisStore:
                     self._slots, self._stale = slots, False
                     return
 
-    def _parse_slots(self, reply: Any, asked: Node) -> list[Node | None] | None:
+    def _parse_slots(self, reply: Any, asked: RedisNode) -> list[RedisNode | None] | None:
         """Nodes by slot from a reply to CLUSTER SLOTS; None when it is not one."""
-        slots: list[Node | None] = [None] * SLOTS
+        slots: list[RedisNode | None] = [None] * SLOTS
         own = str(asked.pool.connection_kwargs.get("host", "localhost"))
         try:
             for first, last, (host, port, *_), *_ in reply:
@@ -265,13 +265,13 @@ class RedisStore:
             return None
         return slots
 
-    def _node(self, host: str, port: int) -> Node:
+    def _node(self, host: str, port: int) -> RedisNode:
         node = self._nodes.get((host, port))
         if node is None:
             seed = self._seed.pool
             options = seed.connection_kwargs | {"host": host, "port": port}
             pool = ConnectionPool(connection_class=seed.connection_class, **options)
-            node = self._nodes[host, port] = Node(pool, self._clock)
+            node = self._nodes[host, port] = RedisNode(pool, self._clock)
         return node
 
 

@@ -18,14 +18,14 @@ from processor.kernels import index as hash_index
 from processor.kernels import remote as kernels
 from processor.kernels import rows as row_kernels
 from processor.package.delta import TableDelta
-from processor.package.manifest import Table
-from processor.tables.table import Int64s, ServedTable, Versions, packed
+from processor.package.manifest import TableEntry
+from processor.tables.table import Int64s, RowVersions, ServedTable, packed
 
 
 class RemoteTable(ServedTable):
     """What deltas changed of a table; the rest is in a store."""
 
-    def __init__(self, spec: Table) -> None:
+    def __init__(self, spec: TableEntry) -> None:
         nothing = packed(np.empty(0, np.int64), np.empty((0, spec.dim), np.float32), spec.dtype)
         super().__init__(replace(spec, rows=0), nothing)
 
@@ -36,7 +36,7 @@ class RemoteTable(ServedTable):
         refs = refs[refs >= 0]
         return len(refs) - int(np.count_nonzero(self._buried(refs)))
 
-    def apply(self, delta: TableDelta, epoch: int) -> Versions:
+    def apply(self, delta: TableDelta, epoch: int) -> RowVersions:
         """Stages and publishes the delta's rows and tombstones; readers of epochs before `epoch` see no change."""
         if len(delta.removed):
             # Entries for the tombstones of ids that are unknown here, claimed with room for the upserts as well: the
@@ -56,7 +56,7 @@ class RemoteTable(ServedTable):
         row_kernels.gather(table, refs[:count][order], rows)
         return keys[:count][order], rows
 
-    def _settle(self, versions: Versions, safe_flip: int) -> None:
+    def _settle(self, versions: RowVersions, safe_flip: int) -> None:
         replaced = np.empty(len(versions.keys), np.int64)
         kernels.settle(self._row(), versions.keys, versions.slots, replaced)
         self._slots.free(replaced[replaced >= 0])

@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class StoreReply:
     """values: in the order of the keys, None where a value could not be had. problem: why, in a few words, or ""."""
 
     values: list[bytes | None]
@@ -22,7 +22,7 @@ class Reply:
 class RowStore(Protocol):
     """A key-value store outside of this process."""
 
-    def fetch(self, keys: Sequence[bytes]) -> Reply:
+    def fetch(self, keys: Sequence[bytes]) -> StoreReply:
         """Values for a batch, in one round trip and within the store's timeout; never raises for a store's failure."""
         ...
 

@@ -10,11 +10,11 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 import compiler.building.calibrate as calibrating
 import compiler.building.compile as compiling
 from compiler.backends.base import Variant
-from compiler.building.calibrate import Bound, Calibration, Labelled, calibrate, other_weights, variant_name
+from compiler.building.calibrate import Calibration, Labelled, Tolerance, calibrate, other_weights, variant_name
 from compiler.building.compile import build, largest_error
 from processor.errors import BadInput
 from processor.machine import this_machine
-from processor.package.manifest import Executable
+from processor.package.manifest import ExecutableEntry
 from tests.compiler.building.test_compile import make_graph, rows
 
 pytestmark = pytest.mark.tensorflow
@@ -102,7 +102,7 @@ def test_fewer_rows_than_the_largest_bucket_are_repeated(graph, built):
 def test_a_lower_precision_is_kept_only_within_the_bound(by, kept, graph, built, monkeypatch):
     folder, entries = built
     Off(monkeypatch, by)
-    found = calibrate(graph, folder, [*entries, *low(entries)], rows(8, graph.width), Bound(2e-3))
+    found = calibrate(graph, folder, [*entries, *low(entries)], rows(8, graph.width), Tolerance(2e-3))
     assert {variant_name(e) for e in found.measured} == {"onnxruntime"} | ({"onnxruntime bfloat16"} if kept else set())
     assert bool(found.refused) != kept
     if not kept:
@@ -113,7 +113,7 @@ def test_a_float32_executable_that_computes_something_else_is_refused(graph, bui
     folder, entries = built
     Off(monkeypatch, 0.5, "float32")
     with pytest.raises(BadInput, match=r"bucket 1: no backend computes what TensorFlow does: onnxruntime b1: off by"):
-        calibrate(graph, folder, entries, rows(8, graph.width), Bound(10.0))
+        calibrate(graph, folder, entries, rows(8, graph.width), Tolerance(10.0))
 
 
 def test_an_executable_that_is_right_for_its_first_weights_only_is_refused(graph, built, monkeypatch):
@@ -156,7 +156,7 @@ def test_what_cannot_be_loaded_is_refused_and_the_rest_measured(graph, built):
 
 
 def entry(backend, bucket, cost_us, features=()):
-    return Executable(backend, "t", bucket, "f", SOURCE, [], features=list(features), cost_us=cost_us)
+    return ExecutableEntry(backend, "t", bucket, "f", SOURCE, [], features=list(features), cost_us=cost_us)
 
 
 def test_of_each_bucket_the_fastest_is_chosen_and_one_for_any_machine_stays_behind_it():

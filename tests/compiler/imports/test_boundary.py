@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from compiler.imports.boundary import Boundary
-from processor.package.manifest import Feature, Input, Stage
+from processor.package.manifest import Feature, Input, StageEntry
 from tests.packages import manifest
 
 
@@ -35,7 +35,7 @@ def test_what_the_stage_puts_out_is_sent_by_the_stage():
     m = manifest()
     staged = replace(
         m,
-        stage=Stage("tensorflow", "stage/graph.pb", [Input("s", "float32", 2)]),
+        stage=StageEntry("tensorflow", "stage/graph.pb", [Input("s", "float32", 2)]),
         features=[*m.features, Feature("s", "floats", "s", column=0, offset=m.width, width=2)],
         width=m.width + 2,
     )

@@ -8,7 +8,7 @@ pytest.importorskip("tensorflow", reason="importing needs the train extra")
 from compiler.frameworks import tf
 from compiler.imports.dense_side import build_dense
 from compiler.imports.foreign import open_source
-from compiler.imports.importer import Importer, Options, import_model
+from compiler.imports.importer import Importer, ImportOptions, import_model
 from compiler.imports.keys import Lookup
 from compiler.imports.pooling import Pool
 from processor.errors import BadInput
@@ -185,6 +185,6 @@ def test_a_model_that_takes_no_made_up_input_takes_given_ones(tmp_path):
     with pytest.raises(BadInput, match="no inputs could be made up that the model takes: give some with --samples"):
         import_model(source, repository, "prices")
     with pytest.raises(BadInput, match="a list of rows wanted for input 'words'"):
-        import_model(source, repository, "prices", options=Options(samples={"word": ["1"]}))
+        import_model(source, repository, "prices", options=ImportOptions(samples={"word": ["1"]}))
 
-    import_model(source, repository, "prices", options=Options(samples={"words": ["1EUR", "2.5EUR"]}))
+    import_model(source, repository, "prices", options=ImportOptions(samples={"words": ["1EUR", "2.5EUR"]}))

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from compiler.frameworks import tf
-from compiler.imports.importer import Options, import_model
+from compiler.imports.importer import ImportOptions, import_model
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput
 from processor.package.version import VersionReader
@@ -47,7 +47,7 @@ def ranker(tmp_path_factory):
 
 def test_a_users_inputs_are_computed_once_a_request_with_the_same_scores(ranker, tmp_path):
     module, source = ranker
-    options = Options(buckets=(1, 16, 64), user=("user",))
+    options = ImportOptions(buckets=(1, 16, 64), user=("user",))
     imported = import_model(source, tmp_path, "ranker", options=options)
     manifest = VersionReader(imported.folder).manifest
 
@@ -68,7 +68,7 @@ def test_a_users_inputs_are_computed_once_a_request_with_the_same_scores(ranker,
 
 
 def test_without_a_users_inputs_a_graph_goes_whole(ranker, tmp_path):
-    imported = import_model(ranker[1], tmp_path, "ranker", options=Options(buckets=(1, 64)))
+    imported = import_model(ranker[1], tmp_path, "ranker", options=ImportOptions(buckets=(1, 64)))
     manifest = VersionReader(imported.folder).manifest
 
     assert manifest.user_width == 0
@@ -78,7 +78,7 @@ def test_without_a_users_inputs_a_graph_goes_whole(ranker, tmp_path):
 
 def test_a_users_input_that_the_model_has_not_is_refused(ranker, tmp_path):
     with pytest.raises(BadInput, match="user: one of the inputs item, price, user wanted, got 'age'"):
-        import_model(ranker[1], tmp_path, "ranker", options=Options(user=("age",)))
+        import_model(ranker[1], tmp_path, "ranker", options=ImportOptions(user=("age",)))
 
 
 def test_passes_change_an_imported_graph_and_not_its_scores(ranker, tmp_path):
@@ -93,7 +93,7 @@ def test_passes_change_an_imported_graph_and_not_its_scores(ranker, tmp_path):
 
     module = Reshaped()
     source = saved(module, tmp_path / "model", module.score)
-    imported = import_model(source, tmp_path / "repository", "reshaped", options=Options(buckets=(1, 16)))
+    imported = import_model(source, tmp_path / "repository", "reshaped", options=ImportOptions(buckets=(1, 16)))
     manifest = VersionReader(imported.folder).manifest
 
     assert any("nodes and" in line for line in manifest.notes["passes"])

@@ -17,15 +17,15 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 import compiler.recompiling.recompile as packaging
 from compiler.dense.dense_graph import DenseGraph
 from compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample
-from compiler.recompiling.recompile import Options, compile_version, find_version
+from compiler.recompiling.recompile import CompileOptions, compile_version, find_version
 from models.training.publish import publish_version
 from models.zoo import deepfm
-from models.zoo.dense_input import Layout
+from models.zoo.dense_input import DenseInput
 from processor.columns import Ragged
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, Conflict, Corrupt, NotFound
 from processor.package.delta import Delta
-from processor.package.manifest import Feature, Input, Manifest, Output, Table
+from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from processor.package.version import MANIFEST, VersionReader
 from tests.packages import open_version
 
@@ -62,7 +62,7 @@ def draft():
         1.7e9,
         [Input("user", "int64"), Input("tags", "int64", ragged=True), Input("floats", "float32", 2)],
         features,
-        [Table("user", DIM, USERS), Table("tag", DIM, 5, "int8")],
+        [TableEntry("user", DIM, USERS), TableEntry("tag", DIM, 5, "int8")],
         [Output("score")],
         2 * DIM + 2,
         {},
@@ -79,7 +79,7 @@ def published(tmp_path_factory):
         t.name: (np.arange(t.rows, dtype=np.int64), random.standard_normal((t.rows, DIM), np.float32) * np.float32(0.2))
         for t in manifest.tables
     }
-    model = deepfm.build(Layout.from_features(manifest.features), (8, 4), seed=1)
+    model = deepfm.build(DenseInput.from_features(manifest.features), (8, 4), seed=1)
     publish_version(root, manifest, tables, DenseGraph.from_keras(model.scores), buckets=(1, 8))
     return root
 
@@ -91,7 +91,7 @@ def folder(published, tmp_path):
 
 
 def compiled(folder, backends=("onnxruntime",), **options):
-    return compile_version(folder, Options(backends=backends, **options), Silent())
+    return compile_version(folder, CompileOptions(backends=backends, **options), Silent())
 
 
 def files(folder):
@@ -210,10 +210,10 @@ def divided(tmp_path_factory):
         Feature("price", "float", "price", side="item", offset=17),
     ]
     inputs = [Input("item", "int64"), Input("user", "int64"), Input("age", "float32"), Input("price", "float32")]
-    table = Table("user", 8, USERS)
+    table = TableEntry("user", 8, USERS)
     manifest = Manifest("m", 1, "deepfm", 1.7e9, inputs, features, [table], [Output("score")], 18, {}, {})
     rows = {"user": (np.arange(USERS, dtype=np.int64), random.standard_normal((USERS, 8), np.float32))}
-    model = deepfm.build(Layout.from_features(features), (64, 16), seed=2)
+    model = deepfm.build(DenseInput.from_features(features), (64, 16), seed=2)
     publish_version(root, manifest, rows, DenseGraph.from_keras(model.scores), buckets=LADDER)
     return root
 
@@ -253,7 +253,7 @@ def test_the_users_part_is_compiled_too_with_the_same_scores(divided, tmp_path):
     assert by_parts == 4
     before = VersionReader(repository / "m" / "1").manifest
 
-    report = compile_version(repository / "m" / "1", Options(backends=BOTH), Silent())
+    report = compile_version(repository / "m" / "1", CompileOptions(backends=BOTH), Silent())
 
     got, again = served(repository, *requests)
     assert again == by_parts
@@ -275,14 +275,14 @@ def test_a_compile_replaces_only_the_roles_that_change(divided, tmp_path):
     for entry in VersionReader(folder).manifest.executables:
         named[entry.role][entry.bucket] = (entry.file, (folder / entry.file).stat().st_mtime_ns)
 
-    compile_version(folder, Options(backends=("onnxruntime",), buckets=(1, 64, 128)), Silent())
+    compile_version(folder, CompileOptions(backends=("onnxruntime",), buckets=(1, 64, 128)), Silent())
 
     for entry in VersionReader(folder).manifest.executables:
         # What was compiled from the same graph is the same file, untouched.
         assert named[entry.role][entry.bucket] == (entry.file, (folder / entry.file).stat().st_mtime_ns)
     assert roles(repository) == {"whole": {1, 64, 128}, "user": {1, 4, 16}, "candidate": {64, 128}}
 
-    compile_version(folder, Options(backends=("onnxruntime",), buckets=(1, 8)), Silent())
+    compile_version(folder, CompileOptions(backends=("onnxruntime",), buckets=(1, 8)), Silent())
 
     assert roles(repository) == {"whole": {1, 8}}
     assert VersionReader(folder).manifest.user_width == 0
@@ -304,7 +304,7 @@ def test_a_split_that_no_backend_has_words_for_is_left_out_and_said(divided, tmp
         return build(lowered, bucket, folder, role)
 
     monkeypatch.setattr(packaging, "build", refuse)
-    report = compile_version(repository / "m" / "1", Options(backends=("onnxruntime",)), Silent())
+    report = compile_version(repository / "m" / "1", CompileOptions(backends=("onnxruntime",)), Silent())
 
     assert roles(repository) == {"whole": set(LADDER)}
     assert report.manifest.user_width == 0
@@ -349,7 +349,7 @@ def test_a_precision_that_the_processor_lacks_is_skipped_with_the_reason(folder,
 
 def test_progress_is_told_part_by_part(folder):
     reporter = Silent()
-    compile_version(folder, Options(backends=("onnxruntime",), buckets=(1, 2, 4)), reporter)
+    compile_version(folder, CompileOptions(backends=("onnxruntime",), buckets=(1, 2, 4)), reporter)
     assert reporter.told == [["compiling for onnxruntime", 3, 3], ["measuring", 3, 3]]
 
 

@@ -4,17 +4,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.live.questions import MAX_IDS, draw, is_json, requests, zipf_ids
-from loadtest.load.encoding import Signature, Tensor
+from loadtest.load.encoding import InputTensor, Signature
 
 EVERY = Signature(
     "m",
     (
-        Tensor("ids", "INT64", 3),
-        Tensor("user", "INT64"),
-        Tensor("price", "FP32"),
-        Tensor("words", "BYTES", 2),
-        Tensor("tags", "BYTES", ragged=True),
-        Tensor("seen", "INT64", ragged=True),
+        InputTensor("ids", "INT64", 3),
+        InputTensor("user", "INT64"),
+        InputTensor("price", "FP32"),
+        InputTensor("words", "BYTES", 2),
+        InputTensor("tags", "BYTES", ragged=True),
+        InputTensor("seen", "INT64", ragged=True),
     ),
     ("score",),
 )

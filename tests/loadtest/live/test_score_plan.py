@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from loadtest.live.delta_files import generation_of, pending, publish
-from loadtest.live.score_plan import CLEAR, TOLERANCE, Mixed, Plan, WrongReply, build, moved
+from loadtest.live.score_plan import CLEAR, TOLERANCE, Mixed, ScorePlan, WrongReply, build, moved
 from tests.loadtest.packages import IDS, table_rows, write_delta, write_package
 
 STEPS = 6
@@ -71,7 +71,7 @@ def test_deltas_that_move_no_score_are_refused(tmp_path):
 
 def test_a_plan_comes_back_from_its_file_as_it_was(plan, tmp_path):
     plan.save(tmp_path / "plan.safetensors")
-    read = Plan.load(tmp_path / "plan.safetensors")
+    read = ScorePlan.load(tmp_path / "plan.safetensors")
     assert (read.model, read.version, read.first_step) == (plan.model, plan.version, plan.first_step)
     assert (read.expected == plan.expected).all()
     assert all((read.inputs[name] == values).all() for name, values in plan.inputs.items())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from loadtest.load.encoding import (
+    InputTensor,
     Signature,
-    Tensor,
     decode_kserve,
     decode_tfs,
     encode_kserve,
@@ -17,14 +17,14 @@ from processor.package.manifest import Input, Manifest, Output
 from serving.codecs import kserve, tfs_rest
 from serving.front import catalog
 
-PACKED = Signature("bench", (Tensor("ids", "INT64", 2), Tensor("floats", "FP32", 1)), ("score",))
+PACKED = Signature("bench", (InputTensor("ids", "INT64", 2), InputTensor("floats", "FP32", 1)), ("score",))
 MIXED = Signature(
     "m",
     (
-        Tensor("user", "INT64"),
-        Tensor("name", "BYTES"),
-        Tensor("tags", "BYTES", ragged=True),
-        Tensor("seen", "INT64", ragged=True),
+        InputTensor("user", "INT64"),
+        InputTensor("name", "BYTES"),
+        InputTensor("tags", "BYTES", ragged=True),
+        InputTensor("seen", "INT64", ragged=True),
     ),
     ("score",),
 )
@@ -77,7 +77,7 @@ def test_an_infer_request_is_a_json_header_and_the_tensors_bytes():
 
 
 def test_strings_travel_as_length_and_utf8():
-    signature = Signature("m", (Tensor("name", "BYTES"),), ("score",))
+    signature = Signature("m", (InputTensor("name", "BYTES"),), ("score",))
     body = encode_kserve(signature, {"name": ["é", ""]}).body
     assert body.endswith(b"\x02\x00\x00\x00\xc3\xa9\x00\x00\x00\x00")
 

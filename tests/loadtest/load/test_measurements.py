@@ -1,11 +1,11 @@
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from loadtest.load.measurements import Recorder, freshness
+from loadtest.load.measurements import Measurements, freshness
 
 
 def test_requests_fall_into_the_second_in_which_they_ended():
-    recorder = Recorder(100.0)
+    recorder = Measurements(100.0)
     for end_s, latency_s in ((100.2, 0.010), (100.9, 0.020), (101.1, 0.030), (104.5, 0.040)):
         recorder.request("kserve", end_s, latency_s)
     windows = recorder.document()["windows"]
@@ -15,14 +15,14 @@ def test_requests_fall_into_the_second_in_which_they_ended():
 
 
 def test_requests_that_are_not_load_stay_out_of_the_windows():
-    recorder = Recorder(0.0)
+    recorder = Measurements(0.0)
     recorder.request("delta", 0.5, 0.1, load=False)
     assert recorder.document()["windows"] == []
     assert recorder.totals() == (1, 0, 0)
 
 
 def test_faults_are_counted_by_their_text_and_mixed_replies_apart():
-    recorder = Recorder(0.0)
+    recorder = Measurements(0.0)
     recorder.request("kserve", 0.1, 0.01, "status 503: draining")
     recorder.request("tfs", 0.2, 0.01, "scores differ", mixed=True)
     recorder.request("tfs", 0.3, 0.01)
@@ -34,7 +34,7 @@ def test_faults_are_counted_by_their_text_and_mixed_replies_apart():
 
 
 def test_histograms_survive_the_trip_to_another_process():
-    recorder = Recorder(0.0)
+    recorder = Measurements(0.0)
     for ms in range(1, 101):
         recorder.request("kserve", 0.5, ms / 1000)
     read = HdrHistogram.decode(recorder.document()["kinds"]["kserve"]["latency"])
@@ -43,14 +43,14 @@ def test_histograms_survive_the_trip_to_another_process():
 
 
 def test_latencies_beyond_the_histogram_count_as_its_ends():
-    recorder = Recorder(0.0)
+    recorder = Measurements(0.0)
     recorder.request("kserve", 0.1, 1000.0)
     recorder.request("kserve", 0.2, 0.0)
     assert recorder.document()["windows"][0]["requests"] == 2
 
 
 def test_freshness_is_from_publication_to_the_first_reply_of_any_observer():
-    recorder = Recorder(0.0)
+    recorder = Measurements(0.0)
     recorder.published("1.1", "admin", 10.0, 10.4)
     recorder.published("1.2", "folder", 11.0, None)
     recorder.seen("1.1", 10.3)

@@ -11,7 +11,7 @@ from loadtest.load.payload import bench_count, bench_inputs
 from loadtest.load.sides import Ratio
 from loadtest.peers import __main__ as peers
 from loadtest.peers import bodies
-from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT, Figure, Settings, Variant, document
+from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT, Figure, PeerSettings, PeerVariant, document
 from loadtest.peers.peers_report import BEGIN, END, summary, unmet
 from loadtest.peers.plain import ROW_NBYTES, split
 from loadtest.peers.roster import PEERS, chosen
@@ -71,14 +71,16 @@ def result(name, factor=2.0, refused=""):
         throughput = [Figure(what, n, ratio, 100 * f, 100) for n in CANDIDATES for what in ("throughput", "p99")]
         return [*throughput, *(Figure("light", n, ratio, 1.0, f) for n in LIGHT)]
 
-    variants = [Variant(v, {"1": "--workers 2", "64": "--workers 1"}, figures(factor)) for v in ("tuned", "untuned")]
+    variants = [
+        PeerVariant(v, {"1": "--workers 2", "64": "--workers 1"}, figures(factor)) for v in ("tuned", "untuned")
+    ]
     machine = {"cores": 2, "cpu": "a CPU", "load_average": 0.1}
     return {
         "name": name,
         "refused": refused,
         "variants": [] if refused else [document(v) for v in variants],
         "machine": machine,
-        "settings": asdict(Settings()),
+        "settings": asdict(PeerSettings()),
     }
 
 

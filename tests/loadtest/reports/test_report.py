@@ -6,14 +6,14 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from loadtest.live.run import Settings, write_report
+from loadtest.live.run import RunSettings, write_report
 from loadtest.live.score_plan import CLEAR, TOLERANCE
-from loadtest.load.measurements import Recorder
+from loadtest.load.measurements import Measurements
 from loadtest.reports.report import freshness_lines, freshness_ms, latency_ms, machine, markdown, passed, summarize
 
 
 def summary(fault="", mixed=False, lost=False):
-    load, prober = Recorder(50.0), Recorder(50.0)
+    load, prober = Measurements(50.0), Measurements(50.0)
     for i in range(1000):
         load.request("kserve" if i % 4 else "tfs", 50.0 + i / 200, (i + 1) / 1e5)
     if fault:
@@ -26,7 +26,7 @@ def summary(fault="", mixed=False, lost=False):
     prober.request("probe", 51.0, 0.002, load=False)
     seen = prober.document()
     probes = {k: seen[k] for k in ("kinds", "faults", "first_seen_s")} | {"interval_ms": {"p50": 4.0, "p99": 9.0}}
-    about = {**asdict(Settings()), "tolerance": TOLERANCE, "clear": CLEAR, "moved_share": 1.0}
+    about = {**asdict(RunSettings()), "tolerance": TOLERANCE, "clear": CLEAR, "moved_share": 1.0}
     return summarize(load.document(), probes, 1.5, about, machine())
 
 
@@ -109,4 +109,4 @@ def test_a_report_is_a_page_its_figures_and_two_pictures(tmp_path):
 )
 def test_settings_that_make_no_sense_are_refused_by_name(options):
     with pytest.raises(ValueError, match=next(iter(options))):
-        Settings(**options)
+        RunSettings(**options)

@@ -17,7 +17,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from models.data.synthetic import SyntheticSource, default_features
 from models.train_config import FeatureConfig, PublishConfig
 from models.training import loop as running
-from models.training.loop import Run
+from models.training.loop import TrainingRun
 from processor.clock import SystemClock
 from processor.errors import BadInput
 from processor.generation import Generation
@@ -53,8 +53,8 @@ def replayed(repository, model="mixed"):
 
 
 def finish(config, source=None):
-    """Runs to the end from whatever lies in the repository -> the Run."""
-    run = Run(config, source or MixedSource(ROWS))
+    """Runs to the end from whatever lies in the repository -> the TrainingRun."""
+    run = TrainingRun(config, source or MixedSource(ROWS))
     run.run()
     return run
 
@@ -81,7 +81,7 @@ def test_a_run_publishes_a_version_and_a_whole_chain_of_deltas(tmp_path):
     ]
     config = make_config(tmp_path, features, full_rows=1000, delta_rows=300)
     notes, seconds = Notes(), iter(range(1_000, 2_000))
-    run = Run(
+    run = TrainingRun(
         config, SyntheticSource(rows=2000, users=100, items=50), reporter=notes, unix_s=lambda: float(next(seconds))
     )
 
@@ -115,7 +115,7 @@ def test_a_run_publishes_a_version_and_a_whole_chain_of_deltas(tmp_path):
 
 
 def test_a_delta_carries_the_rows_that_were_born_or_trained_and_no_others(tmp_path):
-    run = Run(make_config(tmp_path), MixedSource(ROWS))
+    run = TrainingRun(make_config(tmp_path), MixedSource(ROWS))
     run.full()
     before, steps = {name: table.export() for name, table in run.trainer.tables.items()}, run.trainer.steps
     next(run.stream())
@@ -135,14 +135,14 @@ def test_a_delta_carries_the_rows_that_were_born_or_trained_and_no_others(tmp_pa
 
 def test_a_resumed_run_goes_on_at_the_exact_row(tmp_path):
     source = MixedSource(ROWS)
-    first = Run(make_config(tmp_path), source)
+    first = TrainingRun(make_config(tmp_path), source)
     first.full()
     assert [str(g) for g in first.stream(stop_row=448)] == ["1.1", "1.2"]
     assert first.state.position == 448
 
     source.started.clear()
     notes, seen = Notes(), []
-    second = Run(make_config(tmp_path), source, reporter=notes)
+    second = TrainingRun(make_config(tmp_path), source, reporter=notes)
     assert second.full() == Generation(1, 2)
     generations = [str(g) for g in second.stream(before=lambda batch: seen.append((batch.start, batch.end)))]
 
@@ -172,7 +172,7 @@ def test_new_rows_at_the_end_of_the_data_are_learned_by_the_next_run(tmp_path):
 
 def test_several_epochs_leave_the_held_out_tail_to_the_last_one(tmp_path):
     config = make_config(tmp_path, epochs=3, holdout=0.25)
-    run = Run(config, MixedSource(ROWS))
+    run = TrainingRun(config, MixedSource(ROWS))
     learned = []
     learn = run.trainer.learn
     run.trainer.learn = lambda batch: learned.append((batch.start, batch.end)) or learn(batch)
@@ -221,7 +221,7 @@ def test_another_model_configuration_is_refused_until_its_checkpoints_are_gone(t
     finish(make_config(tmp_path))
     changed = make_config(tmp_path, optimizer="ftrl")
     with pytest.raises(BadInput, match="another configuration"):
-        Run(changed, MixedSource(ROWS))
+        TrainingRun(changed, MixedSource(ROWS))
 
 
 def test_data_without_a_row_or_without_an_end_are_refused_in_one_line(tmp_path):
@@ -230,7 +230,7 @@ def test_data_without_a_row_or_without_an_end_are_refused_in_one_line(tmp_path):
     endless = SyntheticSource(users=10, items=10)
     features = [FeatureConfig("user_id", "id", "user_id", 4)]
     with pytest.raises(BadInput, match="never ends"):
-        Run(make_config(tmp_path / "b", features, full_rows=0, delta_rows=0), endless).full()
+        TrainingRun(make_config(tmp_path / "b", features, full_rows=0, delta_rows=0), endless).full()
 
 
 def published_files(repository):
@@ -295,7 +295,7 @@ def whole(tmp_path_factory, _stand_ins):
         patch.setattr("compiler.dense.dense_graph.DenseGraph.save", lambda graph, path: compiled.save(graph, path))
         patch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
         disk = Disk(patch, lambda n: shutil.copytree(repository, disks / f"{n:03d}"))
-        run = Run(make_config(repository), MixedSource(ROWS))
+        run = TrainingRun(make_config(repository), MixedSource(ROWS))
         for generation in itertools.chain([run.full()], run.stream()):
             generations[generation] = served_as_bytes(exported(run.trainer))
     kinds = sorted({path.name.split(".", 1)[1] for path in disks.rglob(".checkpoints/mixed/*") if path.name[0] != "."})

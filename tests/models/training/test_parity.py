@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from compiler.dense.dense_graph import DenseGraph
-from models.training.loop import Run
+from models.training.loop import TrainingRun
 from models.training.publish import publish_version
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import Conflict
@@ -100,7 +100,7 @@ class Story:
 
     repository: Path
     held: dict
-    run: Run
+    run: TrainingRun
     worst: float
 
 
@@ -111,7 +111,7 @@ def story(request, tmp_path_factory):
     features = SEQUENCES if lists == "sequences" else FEATURES
     repository = tmp_path_factory.mktemp("story")
     config = make_config(repository, features, arch=arch, optimizer=optimizer, full_rows=256, delta_rows=64)
-    run, held, worst = Run(config, MixedSource(ROWS, users=300, items=900)), {}, 0.0
+    run, held, worst = TrainingRun(config, MixedSource(ROWS, users=300, items=900)), {}, 0.0
     user, item = run.trainer.tables["user"], run.trainer.tables["item"]
     generations = itertools.chain([run.full()], run.stream())
     first = next(generations)

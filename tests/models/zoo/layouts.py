@@ -1,17 +1,17 @@
 """Layouts that a network must cope with."""
 
-from models.zoo.dense_input import Layout
+from models.zoo.dense_input import DenseInput
 from processor.package.manifest import Feature
 
 
-def make_layout(*widths: int) -> Layout:
+def make_layout(*widths: int) -> DenseInput:
     """One feature a width, in this order; width 0 stands for a float."""
     features, offset = [], 0
     for i, width in enumerate(widths):
         kind, table = ("id", f"f{i}") if width else ("float", "")
         features.append(Feature(name=f"f{i}", kind=kind, input=f"f{i}", table=table, offset=offset, width=width or 1))
         offset += width or 1
-    return Layout.from_features(features)
+    return DenseInput.from_features(features)
 
 
 LAYOUTS = {

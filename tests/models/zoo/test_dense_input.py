@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.zoo.dense_input import Layout, Span, runs
+from models.zoo.dense_input import ColumnSpan, DenseInput, runs
 from processor.errors import BadInput
 from processor.package.manifest import Feature
 
@@ -18,24 +18,24 @@ def number(name, offset):
 
 
 def test_features_become_spans_by_kind_in_the_order_of_their_columns():
-    layout = Layout.from_features([embedding("c", 5, 4, "strings"), number("b", 4), embedding("a", 0, 4)])
+    layout = DenseInput.from_features([embedding("c", 5, 4, "strings"), number("b", 4), embedding("a", 0, 4)])
 
-    assert layout == Layout(9, (Span("a", 0, 4), Span("c", 5, 4)), (Span("b", 4, 1),))
+    assert layout == DenseInput(9, (ColumnSpan("a", 0, 4), ColumnSpan("c", 5, 4)), (ColumnSpan("b", 4, 1),))
 
 
 def test_the_dim_is_the_most_common_width_and_the_larger_of_equals():
     widths = [8, 4, 4, 8, 2]
     features = [embedding(f"f{i}", sum(widths[:i]), w) for i, w in enumerate(widths)]
 
-    assert Layout.from_features(features).dim == 8
-    assert Layout.from_features(features[:3]).dim == 4
-    assert Layout.from_features([number("a", 0)]).dim == 0
+    assert DenseInput.from_features(features).dim == 8
+    assert DenseInput.from_features(features[:3]).dim == 4
+    assert DenseInput.from_features([number("a", 0)]).dim == 0
 
 
 def test_a_feature_without_a_combiner_is_a_span_of_rows_and_a_mask():
     sequence = Feature("s", "ids", "s", table="s", combiner="none", max_length=3, offset=0, width=15)
-    layout = Layout.from_features([sequence, embedding("a", 15, 4), embedding("b", 19, 15)])
-    assert layout.embeddings == (Span("s", 0, 15, 3), Span("a", 15, 4), Span("b", 19, 15))
+    layout = DenseInput.from_features([sequence, embedding("a", 15, 4), embedding("b", 19, 15)])
+    assert layout.embeddings == (ColumnSpan("s", 0, 15, 3), ColumnSpan("a", 15, 4), ColumnSpan("b", 19, 15))
     assert [span.dim for span in layout.embeddings] == [4, 4, 15]
     assert layout.dim == 4
 
@@ -43,19 +43,19 @@ def test_a_feature_without_a_combiner_is_a_span_of_rows_and_a_mask():
 @pytest.mark.parametrize("offset", [3, 5, -1])
 def test_columns_that_overlap_or_leave_a_hole_are_refused(offset):
     with pytest.raises(BadInput, match=r"feature 'b': offset [04] wanted"):
-        Layout.from_features([embedding("a", 0, 4), number("b", offset)])
+        DenseInput.from_features([embedding("a", 0, 4), number("b", offset)])
 
 
 def test_no_features_are_refused():
     with pytest.raises(BadInput, match="at least one wanted"):
-        Layout.from_features([])
+        DenseInput.from_features([])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5)), max_size=20))
 def test_runs_cover_the_spans_in_order_and_never_touch(parts):
     spans, at = [], 0
     for gap, width in parts:
-        spans.append(Span("s", at + gap, width))
+        spans.append(ColumnSpan("s", at + gap, width))
         at += gap + width
 
     merged = runs(spans)

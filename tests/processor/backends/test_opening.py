@@ -14,7 +14,7 @@ from processor.backends.capsule import pack, sha256
 from processor.backends.opening import executable_files, open_programs
 from processor.errors import BadInput, Corrupt
 from processor.machine import Machine
-from processor.package.manifest import Executable, File
+from processor.package.manifest import ExecutableEntry, File
 from processor.package.tensors import crc32
 
 HERE = Machine(frozenset({"x86_64", "avx2"}), "this one")
@@ -70,7 +70,7 @@ class Package:
         self.put(name, data)
         if origin:
             self.put(name + ".origin", b"portable")
-        entry = Executable(
+        entry = ExecutableEntry(
             backend,
             "x86_64-avx2",
             at,
@@ -88,7 +88,7 @@ class Package:
     def portable(self, bucket, backend="onnxruntime", **changes):
         name = f"compiled/{backend}/b{bucket}"
         self.put(name, f"{backend} model".encode())
-        self.entries.append(replace(Executable(backend, "cpu", bucket, name, SOURCE, ["w"]), **changes))
+        self.entries.append(replace(ExecutableEntry(backend, "cpu", bucket, name, SOURCE, ["w"]), **changes))
         return self
 
 
@@ -241,7 +241,7 @@ def test_a_real_version_with_a_damaged_executable_is_served_by_the_next(tmp_path
     manifest = VersionReader(folder).manifest
     code = pack(b"code", "onnxruntime", 4, SOURCE)
     (folder / "compiled/extra").write_bytes(code[:-3] + b"abc")
-    entry = Executable("onnxruntime", "cpu", 4, "compiled/extra", SOURCE, [], sha256=sha256(code))
+    entry = ExecutableEntry("onnxruntime", "cpu", 4, "compiled/extra", SOURCE, [], sha256=sha256(code))
     changed = replace(
         manifest,
         executables=[entry, *manifest.executables],

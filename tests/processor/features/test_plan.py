@@ -15,7 +15,7 @@ from processor.features import plan as sparse
 from processor.features.plan import SparsePlan
 from processor.kernels.hashing import hash_strings
 from processor.kernels.pool import SLOT
-from processor.package.manifest import Feature, Input, Table
+from processor.package.manifest import Feature, Input, TableEntry
 from tests.packages import make_inputs, manifest
 
 SMALL = manifest()
@@ -193,7 +193,7 @@ ragged = SparsePlan(
     with_features(
         [Input("ids", "int64", ragged=True)],
         [Feature("ids", "ids", "ids", table="t")],
-        [Table("t", 2, 0)],
+        [TableEntry("t", 2, 0)],
     )
 )
 
@@ -224,7 +224,7 @@ def test_packed_strings_arrive_row_by_row():
                 Feature("a", "string", "pair", column=0, table="t"),
                 Feature("b", "string", "pair", column=1, table="t"),
             ],
-            [Table("t", 2, 0, hash_seed=3)],
+            [TableEntry("t", 2, 0, hash_seed=3)],
         )
     )
     assert plan.bind({"pair": Strings.of(["a", "b", "c", "d"])}).rows == 2
@@ -240,7 +240,7 @@ def test_a_string_input_of_two_tables_is_hashed_by_the_seed_of_each():
         with_features(
             [Input("word", "string")],
             [Feature(f"f{n}", "string", "word", table=f"t{n}") for n in range(3)],
-            [Table(f"t{n}", 2, 0, hash_seed=seed) for n, seed in enumerate([5, 9, 5])],
+            [TableEntry(f"t{n}", 2, 0, hash_seed=seed) for n, seed in enumerate([5, 9, 5])],
         )
     )
     words = Strings.of(["a", "b"])
@@ -274,7 +274,7 @@ PLAIN = SparsePlan(
     with_features(
         [Input("ids", "int64", columns=3), Input("age", "float32")],
         [Feature(f"c{i}", "id", "ids", column=i, table="t") for i in range(3)] + [Feature("age", "float", "age")],
-        [Table("t", 2, 0)],
+        [TableEntry("t", 2, 0)],
     )
 )
 
@@ -320,7 +320,7 @@ def test_packed_inputs_that_do_not_fit_are_refused_as_columns_are_every_time():
 
 def test_a_plan_that_looks_at_values_takes_packed_inputs_as_columns():
     plan = SparsePlan(
-        with_features([Input("tag", "string")], [Feature("tag", "string", "tag", table="t")], [Table("t", 2, 0)])
+        with_features([Input("tag", "string")], [Feature("tag", "string", "tag", table="t")], [TableEntry("t", 2, 0)])
     )
     with pytest.raises(BadInput, match="strings wanted"):
         plan.bind(Packed(b"\0" * 8, 0, Places((Place("tag", np.dtype(I64), 1, 0, 0),), 8)))

@@ -11,7 +11,7 @@ from processor.columns import Ragged, Strings
 from processor.errors import BadInput
 from processor.features.plan import SparsePlan
 from processor.features.stage import load_stage
-from processor.package.manifest import Feature, File, Input, Manifest, Output, Stage, Table
+from processor.package.manifest import Feature, File, Input, Manifest, Output, StageEntry, TableEntry
 from processor.tables.table import ServedTable, packed
 from tests.plugins import write_entry_points
 
@@ -31,12 +31,12 @@ def manifest():
             Feature("id", "id", "id", table="rows", offset=3, width=DIM),
             Feature("list", "ids", "list", table="rows", combiner="mean", offset=5, width=DIM),
         ],
-        tables=[Table("rows", DIM, 3)],
+        tables=[TableEntry("rows", DIM, 3)],
         outputs=[Output("score")],
         width=7,
         dense={},
         files={},
-        stage=Stage("lengths", "stage/graph", outputs()),
+        stage=StageEntry("lengths", "stage/graph", outputs()),
     )
 
 
@@ -59,7 +59,7 @@ class Lengths:
 @pytest.fixture
 def table():
     rows = np.arange(6, dtype=np.float32).reshape(3, DIM)
-    return ServedTable(Table("rows", DIM, 3), packed(np.arange(3, dtype=np.int64), rows))
+    return ServedTable(TableEntry("rows", DIM, 3), packed(np.arange(3, dtype=np.int64), rows))
 
 
 def fill(plan, table, inputs):
@@ -131,12 +131,15 @@ def test_a_manifest_with_a_stage_reads_back_and_its_parts_must_agree():
     assert Manifest.from_json(whole.to_json()) == whole
     for broken, message in (
         (manifest(), "manifest.stage.file: not among"),
-        (replace(whole, stage=Stage("lengths", "stage/graph", outputs()[:1])), "'id' is not among manifest.inputs"),
         (
-            replace(whole, stage=Stage("lengths", "stage/graph", [*outputs(), Input("word", "string")])),
+            replace(whole, stage=StageEntry("lengths", "stage/graph", outputs()[:1])),
+            "'id' is not among manifest.inputs",
+        ),
+        (
+            replace(whole, stage=StageEntry("lengths", "stage/graph", [*outputs(), Input("word", "string")])),
             "more than once",
         ),
-        (replace(whole, stage=Stage("no name", "stage/graph", outputs())), "manifest.stage.runtime"),
+        (replace(whole, stage=StageEntry("no name", "stage/graph", outputs())), "manifest.stage.runtime"),
     ):
         with pytest.raises(BadInput, match=message):
             broken.to_json()

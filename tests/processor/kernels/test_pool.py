@@ -12,7 +12,7 @@ from processor.columns import Ragged, Strings
 from processor.features.plan import SparsePlan
 from processor.kernels.hashing import hash_strings
 from processor.package.delta import TableDelta
-from processor.package.manifest import Feature, Input, Manifest, Output, Table
+from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from processor.tables.quantise import dequantise, quantise
 from processor.tables.table import ServedTable, packed
 
@@ -70,7 +70,7 @@ def make_manifest():
             width = (width + 1) * rest["max_length"]
         features.append(Feature(name, kind, source, offset=offset, width=width, **rest))
         offset += width
-    tables = [Table(n, DIM[n], len(ROWS[n]), default=DEFAULT[n], hash_seed=SEED[n]) for n in DIM]
+    tables = [TableEntry(n, DIM[n], len(ROWS[n]), default=DEFAULT[n], hash_seed=SEED[n]) for n in DIM]
     return Manifest("m", 1, "a", 0.0, INPUTS, features, tables, [Output("score")], offset, {}, {})
 
 
@@ -333,7 +333,7 @@ def test_rows_of_every_type_pool_as_their_float32_values(dtype, dim):
     random = np.random.default_rng(dim)
     keys, rows = np.arange(50, dtype=np.int64), random.standard_normal((50, dim)).astype(F32)
     default = random.standard_normal(dim).astype(F32)
-    served = ServedTable(Table("t", dim, 50, dtype, default.tolist()), packed(keys, rows, dtype))
+    served = ServedTable(TableEntry("t", dim, 50, dtype, default.tolist()), packed(keys, rows, dtype))
     rows[10:30] *= 3
     served.apply(TableDelta(keys[10:30], rows[10:30], np.empty(0, np.int64)), 1)
     values = [*dequantise(quantise(rows, dtype), dtype), default]

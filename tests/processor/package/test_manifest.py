@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from processor.errors import BadInput
 from processor.package import manifest as manifest_module
-from processor.package.manifest import Feature, File, Input, Manifest, Output, Table
+from processor.package.manifest import Feature, File, Input, Manifest, Output, TableEntry
 from tests.packages import manifest
 
 FILES = {entry.file: File(3, "00000000") for entry in manifest().executables}
@@ -337,7 +337,7 @@ def test_features_may_stand_in_any_order_as_long_as_they_tile_the_dense_input(di
         GOOD,
         inputs=[Input("x", "int64", columns=len(dims))],
         features=features,
-        tables=[Table(f"t{n}", dim, 0) for n, dim in enumerate(dims)],
+        tables=[TableEntry(f"t{n}", dim, 0) for n, dim in enumerate(dims)],
         outputs=[Output("score"), Output("other", 3)],
         width=sum(dims),
     )

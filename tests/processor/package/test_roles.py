@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from processor.errors import BadInput
-from processor.package.manifest import Executable, Feature, File, Input, Manifest, Output
+from processor.package.manifest import ExecutableEntry, Feature, File, Input, Manifest, Output
 from processor.package.roles import columns, division, lane_width, user_features
 
 
@@ -15,7 +15,7 @@ FEATURES = [feature("b", 1, "user"), feature("a", 0, "user"), feature("i", 2, "i
 
 
 def executable(role, bucket):
-    return Executable("onnxruntime", "cpu", bucket, f"{role}{bucket}", "source", [], role=role)
+    return ExecutableEntry("onnxruntime", "cpu", bucket, f"{role}{bucket}", "source", [], role=role)
 
 
 def manifest(user_width=5, executables=None):

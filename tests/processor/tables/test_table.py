@@ -12,7 +12,7 @@ from processor.kernels import index as hash_index
 from processor.kernels import rows as row_kernels
 from processor.kernels.rows import TABLE_FIELDS
 from processor.package.delta import TableDelta
-from processor.package.manifest import Table
+from processor.package.manifest import TableEntry
 from processor.package.rowtypes import ROW_TYPES
 from processor.package.tensors import map_file, parse_tensors, write_tensors
 from processor.tables import table as table_module
@@ -35,7 +35,7 @@ def table_arrays(keys, tag=0):
 
 
 def served(keys):
-    return ServedTable(Table("t", DIM, len(keys)), table_arrays(keys))
+    return ServedTable(TableEntry("t", DIM, len(keys)), table_arrays(keys))
 
 
 def delta(upserts, removed, tag):
@@ -195,7 +195,7 @@ def test_a_table_file_that_does_not_fit_the_manifest_is_refused(break_it):
     arrays = table_arrays(range(5))
     break_it(arrays)
     with pytest.raises(Corrupt):
-        ServedTable(Table("t", DIM, 5), arrays)
+        ServedTable(TableEntry("t", DIM, 5), arrays)
 
 
 @pytest.mark.parametrize("dtype", ROW_TYPES)
@@ -203,12 +203,12 @@ def test_a_table_and_its_deltas_hold_the_bits_of_the_table_published_whole(dtype
     random = np.random.default_rng(3)
     keys = np.arange(60, dtype=np.int64)
     rows = random.standard_normal((60, DIM)).astype(np.float32)
-    table = ServedTable(Table("t", DIM, 40, dtype), packed(keys[:40], rows[:40], dtype))
+    table = ServedTable(TableEntry("t", DIM, 40, dtype), packed(keys[:40], rows[:40], dtype))
     newer = rows.copy()
     newer[20:] *= np.float32(random.standard_normal())
     table.apply(TableDelta(keys[20:], newer[20:], np.array([3])), 1)
     kept = np.delete(keys, 3)
-    whole = ServedTable(Table("t", DIM, 59, dtype), packed(kept, newer[kept], dtype))
+    whole = ServedTable(TableEntry("t", DIM, 59, dtype), packed(kept, newer[kept], dtype))
     for got, wanted in zip(table.export(1), whole.export(0)):
         assert got.tobytes() == wanted.tobytes()
     np.testing.assert_array_equal(whole.export(0)[1], dequantise(quantise(newer[kept], dtype), dtype))
@@ -224,7 +224,7 @@ def test_every_tensor_of_a_table_file_can_be_mapped_as_it_lies(tmp_path, dtype, 
     data = map_file(tmp_path / "t.safetensors")
     read = parse_tensors(data, "t").arrays
     assert read["rows"].ctypes.data % 64 == 0
-    ServedTable(Table("t", dim, rows, dtype), read)
+    ServedTable(TableEntry("t", dim, rows, dtype), read)
     for name, array in read.items():
         assert not array.size or data.ctypes.data <= array.ctypes.data < data.ctypes.data + data.nbytes, name
 
@@ -248,16 +248,16 @@ def test_scales_that_cannot_be_an_exports_are_refused(scales):
     if scales is not None:
         arrays["scales"] = scales
     with pytest.raises(Corrupt, match="scales"):
-        ServedTable(Table("t", DIM, 5, "int8"), arrays)
+        ServedTable(TableEntry("t", DIM, 5, "int8"), arrays)
 
 
 def test_scales_beside_rows_that_have_none_and_rows_of_another_type_are_refused():
     plain = packed(np.arange(5), np.ones((5, DIM), np.float32))
     with pytest.raises(Corrupt, match="0 float32 scales for float32 wanted"):
-        ServedTable(Table("t", DIM, 5), plain | {"scales": np.ones(5, np.float32)})
+        ServedTable(TableEntry("t", DIM, 5), plain | {"scales": np.ones(5, np.float32)})
     for dtype in ("float16", "bfloat16", "int8"):
         with pytest.raises(Corrupt, match=f"of {dtype} wanted, got float32"):
-            ServedTable(Table("t", DIM, 5, dtype), plain)
+            ServedTable(TableEntry("t", DIM, 5, dtype), plain)
 
 
 def test_a_model_without_tables_has_one_row_of_zeros_for_a_descriptor():

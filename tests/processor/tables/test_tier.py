@@ -18,7 +18,7 @@ from processor.kernels import pool
 from processor.kernels import rows as row_kernels
 from processor.memory import attach, share
 from processor.package.delta import TableDelta
-from processor.package.manifest import Table
+from processor.package.manifest import TableEntry
 from processor.package.tensors import map_file, parse_tensors, write_tensors
 from processor.tables import row_log as rowlog
 from processor.tables import tier
@@ -55,7 +55,7 @@ def rows_of(keys, tag):
 def make_table(keys, slots, scratch, dtype="float32", frequencies=None):
     keys = np.array(sorted(keys), np.int64)
     arrays = packed(keys, rows_of(keys, 0), dtype, frequencies)
-    spec = Table("t", DIM, len(keys), dtype)
+    spec = TableEntry("t", DIM, len(keys), dtype)
     kept = DIM * {"float32": 4, "int8": 1}[dtype] + (4 if dtype == "int8" else 0) + tier.SLOT_BOOKS_NBYTES
     return ServedTable(spec, arrays, budget_nbytes=slots * kept, scratch=scratch)
 
@@ -348,7 +348,7 @@ def test_dropping_the_pages_of_a_mapped_file_changes_no_row(tmp_path):
     with open(tmp_path / "t.safetensors", "wb") as file:
         write_tensors(file, packed(keys, rows_of(keys, 0)), {})
     arrays = parse_tensors(map_file(tmp_path / "t.safetensors"), "t").arrays
-    table = ServedTable(Table("t", DIM, 5000), arrays, budget_nbytes=100 * SLOT_NBYTES, scratch=tmp_path)
+    table = ServedTable(TableEntry("t", DIM, 5000), arrays, budget_nbytes=100 * SLOT_NBYTES, scratch=tmp_path)
     for now_s in (0.0, 10.0, 100.0):
         np.testing.assert_array_equal(look_up(table, keys), rows_of(keys, 0))
         table.tend(1, 2, now_s)
@@ -366,7 +366,7 @@ def test_a_budget_needs_a_folder_that_can_be_written_to(tmp_path):
 def test_frequencies_that_do_not_fit_the_keys_are_refused(tmp_path, frequencies):
     arrays = packed(np.arange(3), rows_of(range(3), 0))
     with pytest.raises(Corrupt, match="3 uint32 frequencies wanted"):
-        ServedTable(Table("t", DIM, 3), arrays | {"frequencies": frequencies})
+        ServedTable(TableEntry("t", DIM, 3), arrays | {"frequencies": frequencies})
     with pytest.raises(BadInput, match="3 uint32 frequencies wanted"):
         packed(np.arange(3), rows_of(range(3), 0), "float32", frequencies)
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from processor.kernels.fences import exchange
 from processor.versions import control as control_module
-from processor.versions.control import ENTRIES, IDLE, PINS, READERS, WORDS, Control, Entry, Pins
+from processor.versions.control import ENTRIES, IDLE, PINS, READERS, WORDS, ControlWords, Entry, Pins
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 2.0
@@ -31,7 +31,7 @@ def publish(control):
 
 
 def test_words_start_at_flip_0_with_nobody_reading():
-    control = Control.reserve(3)
+    control = ControlWords.reserve(3)
     assert len(control.words) == PINS + 3 * WORDS
     assert (control.flip, control.entry(0)) == (0, (0, 0, 0))
     assert (control.words[PINS:] == IDLE).all()
@@ -40,7 +40,7 @@ def test_words_start_at_flip_0_with_nobody_reading():
 
 
 def test_each_process_pins_by_words_of_its_own_and_clearing_one_leaves_the_others():
-    control = Control.reserve(3)
+    control = ControlWords.reserve(3)
     for process in range(3):
         for reader in (0, READERS - 1, Pins.ASKING):
             Pins(control, process).pin(reader)
@@ -51,7 +51,7 @@ def test_each_process_pins_by_words_of_its_own_and_clearing_one_leaves_the_other
 
 
 def test_there_is_room_for_every_flip_but_the_one_that_a_pinned_entry_would_make_way_for():
-    control = Control.reserve(1)
+    control = ControlWords.reserve(1)
     pins = Pins(control, 0)
     pins.pin(0)
     for _ in range(ENTRIES - 1):
@@ -68,7 +68,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def start(self):
-        self.control = Control.reserve(2)
+        self.control = ControlWords.reserve(2)
         self.pins = [Pins(self.control, process) for process in range(2)]
         self.held = {}
         self.published = 0
@@ -96,7 +96,7 @@ class Machine(RuleBasedStateMachine):
     def dies_and_is_replaced(self, process):
         self.held = {who: flip for who, flip in self.held.items() if who[0] != process}
         self.control.clear(process)
-        self.pins[process] = Pins(Control(self.control.words), process)
+        self.pins[process] = Pins(ControlWords(self.control.words), process)
 
     @invariant()
     def every_pin_reads_its_own_entry(self):
@@ -119,7 +119,7 @@ TestMachine.settings = settings(max_examples=40, stateful_step_count=25, deadlin
 def test_whatever_is_published_between_any_two_steps_of_a_pin_its_entry_stands(before, after, behind):
     """before, after: flips that the writer makes before the reader's announcement is visible and just after, at each of
     its tries. behind: flips made before."""
-    control, pins = Control.reserve(1), None
+    control, pins = ControlWords.reserve(1), None
     for _ in range(behind):
         publish(control)
     pins = Pins(control, 0)
@@ -166,18 +166,18 @@ def read(control, process, reader, seconds):
 CHILD = """
 import mmap, sys
 import numpy as np
-from processor.versions.control import Control
+from processor.versions.control import ControlWords
 from processor.memory import attach
 from tests.processor.versions.test_control import read
 fd, nbytes, process = map(int, sys.argv[1:4])
 words = attach(np.frombuffer(mmap.mmap(fd, nbytes), np.uint8), 0, "<i8", [nbytes // 8])
 print("up", flush=True)
-print(*read(Control(words), process, 0, float(sys.argv[4])), flush=True)
+print(*read(ControlWords(words), process, 0, float(sys.argv[4])), flush=True)
 """
 
 
 def test_readers_of_several_processes_and_threads_meet_whole_entries_while_flips_follow_each_other():
-    control = Control.reserve(3)
+    control = ControlWords.reserve(3)
     mapping = control.words.base
     while not hasattr(mapping, "fd"):
         mapping = mapping.base if isinstance(mapping, np.ndarray) else mapping.obj

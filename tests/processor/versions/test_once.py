@@ -13,13 +13,13 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 from compiler.dense.dense_graph import DenseGraph
 from models.training.publish import publish_delta, publish_version
 from models.zoo.deepfm import build
-from models.zoo.dense_input import Layout
+from models.zoo.dense_input import DenseInput
 from processor.backends.cost import CostTable
 from processor.columns import Packed, Place, Places, Ragged
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.features.plan import SparsePlan
 from processor.package.delta import Delta, TableDelta
-from processor.package.manifest import Executable, Feature, Input, Manifest, Output, Table
+from processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
 from processor.package.roles import division
 from processor.versions.once import UserOnce
 
@@ -51,7 +51,7 @@ def draft():
             Input("age", "float32"),
         ],
         features=FEATURES,
-        tables=[Table(name, DIM, IDS) for name in TABLE_NAMES],
+        tables=[TableEntry(name, DIM, IDS) for name in TABLE_NAMES],
         outputs=[Output("score")],
         width=3 * DIM + 2,
         dense={},
@@ -67,7 +67,7 @@ def table(seed):
 def package(tmp_path_factory):
     """(repository, dense weights) of a version that is divided."""
     repository = tmp_path_factory.mktemp("once")
-    graph = DenseGraph.from_keras(build(Layout.from_features(FEATURES), (64, 16), seed=3).scores)
+    graph = DenseGraph.from_keras(build(DenseInput.from_features(FEATURES), (64, 16), seed=3).scores)
     tables = {name: table(n) for n, name in enumerate(TABLE_NAMES)}
     publish_version(repository, draft(), tables, graph, buckets=BUCKETS)
     return repository, graph.weights
@@ -262,7 +262,9 @@ def test_many_threads_and_users_at_once_get_their_own_scores(package):
 
 def price(whole, user, candidate):
     """A UserOnce of the package's features with costs."""
-    parts = [Executable("b", "t", bucket, "f", "s", [], role=role) for role, bucket in (("user", 1), ("candidate", 64))]
+    parts = [
+        ExecutableEntry("b", "t", bucket, "f", "s", [], role=role) for role, bucket in (("user", 1), ("candidate", 64))
+    ]
     manifest = replace(draft(), user_width=81, executables=parts)
     once = UserOnce(division(manifest), SparsePlan(manifest))
     once.price({"whole": whole, "user": user, "candidate": candidate})

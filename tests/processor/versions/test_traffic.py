@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.errors import BadInput
-from processor.versions.traffic import BUCKETS, Out, Split, Table, Traffic, new_turns
+from processor.versions.traffic import BUCKETS, Out, Router, Split, Traffic, new_turns
 
 LABELS = ("stable", "canary", "blue", "green")
 weights = st.lists(st.integers(0, 1000), min_size=2, max_size=4).filter(any).map(lambda w: dict(zip(LABELS, w)))
@@ -54,7 +54,7 @@ def test_equal_weights_move_nothing(parts):
 @given(weights, st.lists(st.binary(max_size=40), max_size=20))
 def test_a_key_is_answered_by_one_label_wherever_it_is_asked(parts, keys):
     split = Split.of(parts, 7)
-    here = Table(split, split.owners, new_turns())
+    here = Router(split, split.owners, new_turns())
     there = Split.from_json(json.loads(json.dumps(split.to_json())))
     assert there == split
     for key in keys:
@@ -78,7 +78,7 @@ def test_sticky_keys_never_switch_while_weights_stay_and_only_the_needed_share_m
 @pytest.mark.parametrize("sticky", [False, True])
 def test_a_canary_at_five_percent_gets_five_percent_of_100000_requests(sticky):
     split = Split.of({"stable": 95, "canary": 5}, 11)
-    table = Table(split, split.owners, new_turns())
+    table = Router(split, split.owners, new_turns())
     picked = [table.pick(b"user-%d" % n if sticky else None) for n in range(100_000)]
     assert abs(picked.count("canary") / 1000 - 5) <= 0.3
 

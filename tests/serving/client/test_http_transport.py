@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from processor.errors import FreshetError, NotFound, NotReady, Overloaded
 from serving.client.arrays import tensors
 from serving.client.http_transport import HEADER_LENGTH, decode, encode
-from serving.client.prediction import Call
+from serving.client.prediction import ClientCall
 
 
 def reply(outputs, data, **others):
@@ -20,7 +20,7 @@ def score(nbytes=8, **others):
 
 
 def test_a_call_is_a_binary_infer_request():
-    call = Call("a b", 3, tensors({"x": [1, 2]}), ("score",), (("x-sticky-key", "ann"),))
+    call = ClientCall("a b", 3, tensors({"x": [1, 2]}), ("score",), (("x-sticky-key", "ann"),))
     path, headers, body = encode(call, 0.05)
     assert path == "/v2/models/a%20b/versions/3/infer"
     assert headers["x-request-timeout-ms"] == "50.000"
@@ -35,7 +35,7 @@ def test_a_call_is_a_binary_infer_request():
 
 
 def test_without_a_deadline_none_is_sent():
-    assert "x-request-timeout-ms" not in encode(Call("m", None, [], (), ()), None)[1]
+    assert "x-request-timeout-ms" not in encode(ClientCall("m", None, [], (), ()), None)[1]
 
 
 def test_a_reply_is_a_prediction():

@@ -64,7 +64,7 @@ def test_json_data_may_be_nested_or_flat():
     inputs, options = decode_json(inputs=PACKED_JSON, id="q1")
     np.testing.assert_array_equal(inputs["ids"], IDS)
     np.testing.assert_array_equal(inputs["floats"], FLOATS)
-    assert options == kserve.Options((("score", False, None),), "q1")
+    assert options == kserve.InferOptions((("score", False, None),), "q1")
 
 
 @pytest.mark.parametrize("pad", range(8))
@@ -303,7 +303,7 @@ def test_outputs_come_in_the_order_and_encoding_that_were_asked_for():
 
 
 def test_a_reply_without_binary_outputs_is_json_alone():
-    options = kserve.Options((kserve.Wanted("score", False),), "q7")
+    options = kserve.InferOptions((kserve.WantedOutput("score", False),), "q7")
     body, headers = kserve.encode({"score": np.array([[np.nan], [0.5]], np.float32)}, options, "ctr", 3)
     assert headers == ((b"content-type", b"application/json"),)
     assert b'"data":[NaN,0.5]' in body

@@ -7,7 +7,7 @@ from processor.columns import Packed, Ragged, Strings
 from processor.errors import BadInput, FreshetError
 from processor.package.manifest import Input
 from serving.codecs import kserve_rpc
-from serving.codecs.kserve_header import Wanted
+from serving.codecs.kserve_header import WantedOutput
 from serving.codecs.messages import message
 from serving.codecs.templates import Templates
 from tests.serving.fakes import FLAT, PACKED, RAGGED, TWO_OUTPUTS, manifest_of
@@ -40,7 +40,7 @@ def test_raw_tensors_are_columns():
     inputs, asked = decode(request(model_version="3", id="q"))
     np.testing.assert_array_equal(inputs["ids"], IDS)
     np.testing.assert_array_equal(inputs["floats"], FLOATS)
-    assert (asked.model, asked.version, asked.id, asked.outputs) == ("ctr", 3, "q", (Wanted("score", True),))
+    assert (asked.model, asked.version, asked.id, asked.outputs) == ("ctr", 3, "q", (WantedOutput("score", True),))
 
 
 def test_typed_contents_are_columns():
@@ -80,7 +80,7 @@ def test_a_request_like_one_seen_before_is_read_where_it_lies():
     assert inputs.buffer is data
     np.testing.assert_array_equal(inputs["ids"], IDS + 100)
     np.testing.assert_array_equal(inputs["floats"], FLOATS - 1)
-    assert asked.outputs == (Wanted("score", True),)
+    assert asked.outputs == (WantedOutput("score", True),)
 
 
 def test_a_like_request_for_another_manifest_is_read_anew():
@@ -126,7 +126,7 @@ def test_a_version_is_a_number():
 
 def test_a_reply_is_what_the_runtime_would_write():
     outputs = {"click": np.array([[0.25], [0.5]], np.float32), "topic": np.arange(4, dtype=np.float32).reshape(2, 2)}
-    asked = kserve_rpc.Asked("ctr", None, outputs=(Wanted("topic", True), Wanted("click", True)))
+    asked = kserve_rpc.InferAsked("ctr", None, outputs=(WantedOutput("topic", True), WantedOutput("click", True)))
     for request_id in ("", "q7"):
         reply = Response.FromString(kserve_rpc.encode(outputs, asked._replace(id=request_id), 3))
         assert (reply.model_name, reply.model_version, reply.id) == ("ctr", "3", request_id)
@@ -183,4 +183,4 @@ def test_outputs_of_two_are_those_asked_for():
     made.inputs.add(name="user", datatype="INT64", shape=[1]).contents.int64_contents.append(1)
     made.outputs.add(name="topic")
     _, asked = decode(made, TWO_OUTPUTS)
-    assert asked.outputs == (Wanted("topic", True),)
+    assert asked.outputs == (WantedOutput("topic", True),)

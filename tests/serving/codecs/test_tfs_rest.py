@@ -40,7 +40,7 @@ def test_rows_of_named_inputs_become_one_column_each():
     assert inputs["ids"].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert inputs["floats"].dtype == np.float32
     assert inputs["floats"].tolist() == [[0.5, 1.0], [2.0, 3.0]]
-    assert options == tfs_rest.Options(row=True)
+    assert options == tfs_rest.PredictOptions(row=True)
 
 
 def test_columns_are_taken_as_they_are_and_unknown_keys_are_ignored():
@@ -158,8 +158,8 @@ def test_the_timeout_header_is_read_in_milliseconds():
 
 def test_one_output_is_written_as_bare_values():
     outputs = {"score": np.array([[0.1], [2.0]], np.float32)}
-    assert tfs_rest.encode(outputs, tfs_rest.Options(True)) == b'{"predictions":[[0.1],[2.0]]}'
-    assert tfs_rest.encode(outputs, tfs_rest.Options(False)) == b'{"outputs":[[0.1],[2.0]]}'
+    assert tfs_rest.encode(outputs, tfs_rest.PredictOptions(True)) == b'{"predictions":[[0.1],[2.0]]}'
+    assert tfs_rest.encode(outputs, tfs_rest.PredictOptions(False)) == b'{"outputs":[[0.1],[2.0]]}'
 
 
 def test_several_outputs_are_written_as_objects():
@@ -167,22 +167,27 @@ def test_several_outputs_are_written_as_objects():
         "click": np.array([[0.5], [0.25]], np.float32),
         "topic": np.array([[1, 2], [3, 4]], np.float32),
     }
-    assert json.loads(tfs_rest.encode(outputs, tfs_rest.Options(True))) == {
+    assert json.loads(tfs_rest.encode(outputs, tfs_rest.PredictOptions(True))) == {
         "predictions": [{"click": [0.5], "topic": [1.0, 2.0]}, {"click": [0.25], "topic": [3.0, 4.0]}]
     }
-    assert json.loads(tfs_rest.encode(outputs, tfs_rest.Options(False))) == {
+    assert json.loads(tfs_rest.encode(outputs, tfs_rest.PredictOptions(False))) == {
         "outputs": {"click": [[0.5], [0.25]], "topic": [[1.0, 2.0], [3.0, 4.0]]}
     }
 
 
 def test_values_that_are_not_finite_are_written_as_tensorflow_serving_does():
     outputs = {"score": np.array([[np.nan], [np.inf], [-np.inf], [0.1]], np.float32)}
-    assert tfs_rest.encode(outputs, tfs_rest.Options(True)) == b'{"predictions":[[NaN],[Infinity],[-Infinity],[0.1]]}'
+    assert (
+        tfs_rest.encode(outputs, tfs_rest.PredictOptions(True))
+        == b'{"predictions":[[NaN],[Infinity],[-Infinity],[0.1]]}'
+    )
 
 
 def test_a_column_of_a_wider_matrix_can_be_written():
     wide = np.arange(6, dtype=np.float32).reshape(3, 2)
-    assert tfs_rest.encode({"score": wide[:, 1:]}, tfs_rest.Options(True)) == b'{"predictions":[[1.0],[3.0],[5.0]]}'
+    assert (
+        tfs_rest.encode({"score": wide[:, 1:]}, tfs_rest.PredictOptions(True)) == b'{"predictions":[[1.0],[3.0],[5.0]]}'
+    )
 
 
 INT64S = st.integers(-(2**63), 2**63 - 1)
@@ -210,7 +215,7 @@ def test_any_bytes_travel_as_base64(values):
 @given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=20), st.booleans())
 def test_what_the_model_writes_is_what_a_client_reads(rows, row_form):
     array = np.array(rows, np.float32)
-    document = json.loads(tfs_rest.encode({"score": array}, tfs_rest.Options(row_form)))
+    document = json.loads(tfs_rest.encode({"score": array}, tfs_rest.PredictOptions(row_form)))
     np.testing.assert_array_equal(np.array(document["predictions" if row_form else "outputs"], np.float32), array)
 
 

@@ -104,7 +104,7 @@ def test_versions_labels_and_signatures_are_asked_for():
     made.model_spec.signature_name = "serving_default"
     made.output_filter.append("score")
     asked = tfs_rpc.Predict(made.SerializeToString(), Templates()).asked
-    assert asked == tfs_rpc.Asked("ctr", 3, None, "serving_default", ("score",))
+    assert asked == tfs_rpc.PredictAsked("ctr", 3, None, "serving_default", ("score",))
     made.model_spec.version_label = "stable"
     assert tfs_rpc.Predict(made.SerializeToString(), Templates()).asked[1:3] == (None, "stable")
 
@@ -139,7 +139,7 @@ def test_a_malformed_request_is_refused_by_name(change, part):
 
 def test_a_reply_is_what_the_runtime_would_write():
     outputs = {"click": np.array([[0.25], [0.5]], np.float32), "topic": np.arange(4, dtype=np.float32).reshape(2, 2)}
-    reply = Response.FromString(tfs_rpc.encode(outputs, tfs_rpc.Asked("ctr", signature="serving_default"), 3))
+    reply = Response.FromString(tfs_rpc.encode(outputs, tfs_rpc.PredictAsked("ctr", signature="serving_default"), 3))
     assert reply.model_spec.name == "ctr"
     assert reply.model_spec.version.value == 3
     assert reply.model_spec.signature_name == "serving_default"
@@ -147,7 +147,7 @@ def test_a_reply_is_what_the_runtime_would_write():
     topic = reply.outputs["topic"]
     assert (topic.dtype, [d.size for d in topic.tensor_shape.dim]) == (DT_FLOAT, [2, 2])
     assert list(topic.float_val) == [0, 1, 2, 3]
-    only = Response.FromString(tfs_rpc.encode(outputs, tfs_rpc.Asked("ctr", outputs=("click",)), 3))
+    only = Response.FromString(tfs_rpc.encode(outputs, tfs_rpc.PredictAsked("ctr", outputs=("click",)), 3))
     assert list(only.outputs) == ["click"]
     assert list(only.outputs["click"].float_val) == [0.25, 0.5]
 

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from processor.errors import FreshetError, NotFound, NotReady
 from processor.package.delta import Delta, TableDelta, write_delta
-from processor.package.manifest import Feature, Input, Manifest, Output, Table
+from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from processor.package.version import VersionWriter
-from serving.commands.admin_client import Admin
+from serving.commands.admin_client import AdminClient
 from serving.commands.cli import app
 from serving.serve_config import ServeConfig
 from serving.server import Server
@@ -42,7 +42,7 @@ def repository(tmp_path):
             Feature("a", "float", "packed", 0, offset=8),
             Feature("b", "float", "packed", 1, offset=9),
         ],
-        [Table("user", 4, 10)],
+        [TableEntry("user", 4, 10)],
         [Output("score", 1)],
         10,
         {},
@@ -71,7 +71,7 @@ def admin():
     thread = threading.Thread(target=server.run)
     thread.start()
     address = f"http://127.0.0.1:{server.admin_address[1]}"
-    client = Admin(address, "t")
+    client = AdminClient(address, "t")
     while not client.get("/admin/health")["ready"]:
         pass
     yield address, processor

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from processor.errors import BadInput, Expired, FreshetError, NotFound, NotReady, Overloaded
-from serving.front.desk import Desk
+from serving.front.desk import Submitter
 from serving.front.exchange import OK, Exchange, Exchanges
 from serving.lifecycle import Lifecycle
 from serving.request_headers import TIMED_EVERY
@@ -32,7 +32,7 @@ class Given(Exchange):
 
 
 class FakeTrail:
-    """serving.telemetry.trail.Trail: traces every request."""
+    """serving.telemetry.trail.Tracer: traces every request."""
 
     def __init__(self):
         self.ended = []
@@ -51,7 +51,7 @@ class Room:
         self.processor, lifecycle = processor or FakeProcessor(), Lifecycle()
         if opened:
             lifecycle.open(self.processor)
-        self.metrics, self.desk = Metrics(lifecycle), Desk()
+        self.metrics, self.desk = Metrics(lifecycle), Submitter()
         self.shared = Exchanges(lifecycle, self.metrics, self.desk, **options)
 
     def ask(self, who=CTR, source=(INPUTS, None), headers=None, servable=False, timeout_s=None):

@@ -3,7 +3,7 @@ import pytest
 from processor.errors import BadInput, Conflict, NotFound
 from processor.versions.routes import VersionStatus
 from processor.watching.stats import GroupStats, SessionStats
-from serving.front.model_control import Control, Forbidden, Gate, Unauthenticated, nothing_to_control
+from serving.front.model_control import Forbidden, Gate, ModelControl, Unauthenticated, nothing_to_control
 
 
 class Host:
@@ -56,7 +56,7 @@ def host(tmp_path):
 @pytest.fixture
 def control(host, tmp_path):
     served = {"ctr/3": [4, 1000, 256, 1, 50]}
-    return Control(lambda: host, lambda: served, str(tmp_path), {"mine": {"models": ["cvr"]}})
+    return ModelControl(lambda: host, lambda: served, str(tmp_path), {"mine": {"models": ["cvr"]}})
 
 
 def config(name, policy="latest", count=1, versions=(), labels=None, base_path=None):

@@ -8,7 +8,7 @@ import pytest
 from processor.engine import PredictRequest
 from processor.errors import BadInput, Expired, FreshetError, Overloaded
 from serving.front import offloading as stages
-from serving.front.offloading import Stages
+from serving.front.offloading import Offloading
 
 
 class Recorder:
@@ -45,7 +45,7 @@ def request(timeout_s=None):
 
 def test_a_request_is_submitted_on_another_thread_and_its_reply_goes_to_done():
     processor, replies = Recorder(), []
-    Stages(processor.post).submit(processor, request(), "replica", replies.append, None)
+    Offloading(processor.post).submit(processor, request(), "replica", replies.append, None)
     assert processor.seen.acquire(timeout=30)
     assert replies == ["reply"]
     assert processor.posted == []
@@ -54,7 +54,7 @@ def test_a_request_is_submitted_on_another_thread_and_its_reply_goes_to_done():
 @pytest.mark.parametrize(("error", "told"), [(BadInput, BadInput), (RuntimeError, FreshetError)], ids=["its", "ours"])
 def test_an_error_of_submitting_is_posted_to_the_loop(error, told):
     processor = Recorder(error("secret" if error is RuntimeError else "input 'a'"))
-    Stages(processor.post).submit(processor, request(), "replica", None, "finish")
+    Offloading(processor.post).submit(processor, request(), "replica", None, "finish")
     assert processor.seen.acquire(timeout=30)
     ((finish, result),) = processor.posted
     assert finish == "finish"
@@ -66,7 +66,7 @@ def test_waiting_counts_towards_the_deadline(monkeypatch):
     now_s = iter([0.0, 5.0])
     monkeypatch.setattr(stages.time, "monotonic", lambda: next(now_s))
     processor = Recorder()
-    Stages(processor.post).submit(processor, request(1.0), "replica", None, "finish")
+    Offloading(processor.post).submit(processor, request(1.0), "replica", None, "finish")
     assert processor.seen.acquire(timeout=30)
     assert isinstance(processor.posted[0][1], Expired)
     assert processor.submitted == []
@@ -76,7 +76,7 @@ def test_no_more_than_so_many_wait(monkeypatch):
     monkeypatch.setattr(stages, "MAX_WAITING", 3)
     processor = Recorder()
     processor.gate.clear()
-    line, requests = Stages(processor.post), [request() for _ in range(4)]
+    line, requests = Offloading(processor.post), [request() for _ in range(4)]
     for waiting in requests[:3]:
         line.submit(processor, waiting, "replica", lambda reply: None, None)
     with pytest.raises(Overloaded, match="more than 3 requests wait"):

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from processor.errors import BadInput, NotFound, TooLarge
-from serving.codecs.kserve_header import Span
+from serving.codecs.kserve_header import RegionSpan
 from serving.front import shared_memory as sharedmemory
 from serving.front.shared_memory import Regions
 
@@ -20,14 +20,14 @@ def regions(tmp_path, monkeypatch):
 
 
 def test_a_span_is_read_and_written_inside_its_region(regions, tmp_path):
-    assert regions.read(Span("a", 0, 8)) == b"456789ab"
-    assert regions.read(Span("a", 6, 2)) == b"ab"
-    regions.write(Span("a", 2, 4), b"XY")
+    assert regions.read(RegionSpan("a", 0, 8)) == b"456789ab"
+    assert regions.read(RegionSpan("a", 6, 2)) == b"ab"
+    regions.write(RegionSpan("a", 2, 4), b"XY")
     assert (tmp_path / "in").read_bytes() == b"012345XY89abcdef"
     with pytest.raises(BadInput, match="at most the region's 8 bytes wanted, got 9"):
-        regions.read(Span("a", 1, 8))
+        regions.read(RegionSpan("a", 1, 8))
     with pytest.raises(BadInput, match="at most the region's 8 bytes wanted, got 16"):
-        regions.write(Span("a", 8, 8), b"12345678")
+        regions.write(RegionSpan("a", 8, 8), b"12345678")
 
 
 @pytest.mark.parametrize("key", ["", "/", "..", "/../x", "a/b", "/a.b", "/a b", "x" * 200, "a\0b", "//a"])
@@ -58,9 +58,9 @@ def test_a_region_lies_inside_a_regular_object(regions, tmp_path):
 def test_an_object_that_has_shrunk_makes_a_read_come_short(regions, tmp_path):
     os.truncate(tmp_path / "in", 6)
     with pytest.raises(BadInput, match="8 bytes wanted, 2 are left"):
-        regions.read(Span("a", 0, 8))
+        regions.read(RegionSpan("a", 0, 8))
     with pytest.raises(BadInput, match="it cannot be written"):
-        regions.write(Span("a", 0, 8), b"x")
+        regions.write(RegionSpan("a", 0, 8), b"x")
 
 
 def test_an_object_that_is_read_only_is_not_written(tmp_path, monkeypatch):
@@ -76,9 +76,9 @@ def test_an_object_that_is_read_only_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", open_)
     regions = Regions()
     regions.register("a", "in", 0, 8)
-    assert regions.read(Span("a", 0, 8)) == b"01234567"
+    assert regions.read(RegionSpan("a", 0, 8)) == b"01234567"
     with pytest.raises(BadInput, match="it cannot be written"):
-        regions.write(Span("a", 0, 8), b"x")
+        regions.write(RegionSpan("a", 0, 8), b"x")
     regions.unregister("a")
 
 
@@ -93,7 +93,7 @@ def test_status_names_what_is_registered(regions):
     assert regions.status() == []
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors - 1
     with pytest.raises(BadInput, match="is not registered"):
-        regions.read(Span("a", 0, 1))
+        regions.read(RegionSpan("a", 0, 1))
 
 
 def test_regions_are_bounded(regions, monkeypatch):

@@ -378,7 +378,7 @@ def test_inline_every_loop_that_serves_becomes_the_owner():
 
 
 class FakeTrail:
-    """serving.telemetry.trail.Trail: traces whatever has a traceparent."""
+    """serving.telemetry.trail.Tracer: traces whatever has a traceparent."""
 
     def __init__(self):
         self.ended = []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.http.head_cache import MAX_HEAD_NBYTES, MAX_KEPT, Heads
+from serving.http.head_cache import MAX_HEAD_NBYTES, MAX_KEPT, HeadCache
 from serving.http.paths import parse
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.test_protocol import post, read_reply, request
@@ -21,7 +21,7 @@ def head(nbytes, more=b""):
 
 
 def kept(data, headers):
-    heads = Heads()
+    heads = HeadCache()
     heads.keep(data, ROUTE, headers)
     return heads.split(data)
 
@@ -33,7 +33,7 @@ def test_a_request_with_a_known_head_is_split_without_a_parser():
 
 
 def test_a_known_head_before_another_length_of_body_is_left_to_the_parser():
-    heads = Heads()
+    heads = HeadCache()
     heads.keep(head(4) + b"body", ROUTE, {b"content-length": b"4"})
     for rest in (b"", b"bod", b"body+", b"bodybody"):
         assert heads.split(head(4) + rest) is None
@@ -57,7 +57,7 @@ def test_what_is_not_one_whole_request_of_a_declared_length_is_not_kept(data, he
 
 
 def test_what_is_kept_is_bounded():
-    heads = Heads()
+    heads = HeadCache()
     for n in range(10 * MAX_KEPT):
         heads.keep(head(1, b"x-request-id: %d\r\n" % n) + b"1", ROUTE, {b"content-length": b"1"})
     assert len(heads._kept) <= MAX_KEPT
@@ -107,7 +107,7 @@ def test_a_stream_of_requests_cut_anywhere_is_answered_in_order(address, asked, 
 
 def test_a_head_with_an_id_of_its_own_is_not_kept():
     for name in (b"x-request-id", b"x-sticky-key", b"traceparent"):
-        heads = Heads()
+        heads = HeadCache()
         data = b"POST /v2/models/ctr/infer HTTP/1.1\r\ncontent-length: 1\r\n%b: abc\r\n\r\nx" % name
         heads.keep(data, ROUTE, {b"content-length": b"1", name: b"abc"})
         assert heads.split(data) is None

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from processor.versions.routes import VersionStatus
-from serving.loading.auto_import import LOOK_EVERY_S, SETTLED_S, UNKNOWN, Importer
+from serving.loading.auto_import import LOOK_EVERY_S, SETTLED_S, UNKNOWN, AutoImporter
 
 
 class FakeProcess:
@@ -31,7 +31,7 @@ class Bench:
 
     def __init__(self, root, models=()):
         self.now_s, self.processes, self.told = 100.0, [], []
-        self.importer = Importer(str(root), models, self, self.start, lambda: self.now_s)
+        self.importer = AutoImporter(str(root), models, self, self.start, lambda: self.now_s)
 
     def start(self, arguments, said):
         self.processes.append(FakeProcess(arguments, said))

@@ -12,7 +12,7 @@ import pytest
 
 from processor.errors import BadInput, Expired, Overloaded
 from serving.codecs.messages import message
-from serving.front.desk import Desk
+from serving.front.desk import Submitter
 from serving.front.model_control import nothing_to_control
 from serving.front_options import FrontOptions
 from serving.http.port import reserve
@@ -37,7 +37,7 @@ class Live:
         self.reserved, self.address = reserve("127.0.0.1", 0)
         self.port = RpcPort(
             self.lifecycle, self.metrics, FrontOptions(**{"max_body_bytes": 1 << 20, "version": "9", **options}),
-            address=self.address, desk=Desk(), control=nothing_to_control, access=access, trail=trail,
+            address=self.address, desk=Submitter(), control=nothing_to_control, access=access, trail=trail,
         )  # fmt: skip
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
@@ -336,7 +336,7 @@ def test_a_request_id_comes_back_with_replies_errors_and_streams():
 
 
 class FakeTrail:
-    """serving.telemetry.trail.Trail: traces whatever has a traceparent."""
+    """serving.telemetry.trail.Tracer: traces whatever has a traceparent."""
 
     def __init__(self):
         self.ended = []

@@ -9,14 +9,14 @@ import pytest
 
 from processor.errors import BadInput
 from serving.telemetry.otel import OtlpExporter
-from serving.telemetry.trail import Span
+from serving.telemetry.trail import TraceSpan
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_production_live import INPUTS, until
 from tests.packages import write_package
 
 SPANS = [
-    Span("predict ctr", 7, 8, 9, 1.0, 2.5, {"freshet.model": "ctr", "n": 3}, ((5, 6),), server=True, failed=True),
-    Span("parse", 7, 10, 8, 1.0, 1.5),
+    TraceSpan("predict ctr", 7, 8, 9, 1.0, 2.5, {"freshet.model": "ctr", "n": 3}, ((5, 6),), server=True, failed=True),
+    TraceSpan("parse", 7, 10, 8, 1.0, 1.5),
 ]
 
 

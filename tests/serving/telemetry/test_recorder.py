@@ -17,7 +17,7 @@ from processor.columns import Ragged, Strings  # noqa: E402
 from processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig  # noqa: E402
 from processor.errors import BadInput  # noqa: E402
 from processor.generation import Generation  # noqa: E402
-from processor.package.manifest import Feature, Input, Stage  # noqa: E402
+from processor.package.manifest import Feature, Input, StageEntry  # noqa: E402
 from processor.package.warmup import dump_warmup  # noqa: E402
 from serving.codecs import kserve  # noqa: E402
 from serving.telemetry import recorder as recording  # noqa: E402
@@ -106,7 +106,7 @@ def test_requests_are_put_together_again_as_they_were(tmp_path, processor, recor
 
 def test_what_is_no_feature_by_itself_is_recorded_too(tmp_path):
     """As in imported models: a stage reads some inputs, a block of floats others, and one feature an output of it."""
-    stage = Stage("runtime", "stage.pb", [Input("ids", "int64")])
+    stage = StageEntry("runtime", "stage.pb", [Input("ids", "int64")])
     made = replace(
         manifest(),
         inputs=[Input("user", "int64"), Input("raw", "float32", 3), Input("word", "string"), Input("x", "float32", 2),

@@ -9,7 +9,7 @@ import pytest
 from processor.generation import Generation
 from processor.sessions.work import Timing
 from serving.telemetry import trail as trail_module
-from serving.telemetry.trail import Trace, Trail, spans_of
+from serving.telemetry.trail import Trace, Tracer, spans_of
 
 TRACE_ID, PARENT_ID = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 TRACEPARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -40,7 +40,7 @@ def trails(monkeypatch):
     opened = []
 
     def make(share=1.0):
-        opened.append(Trail(share, Sink()))
+        opened.append(Tracer(share, Sink()))
         return opened[-1]
 
     yield make

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future
 
 from processor.memory import attach
-from processor.versions.control import IDLE, PINS, WORDS, Control
+from processor.versions.control import IDLE, PINS, WORDS, ControlWords
 from serving.workers.channel import Gone
 
 
@@ -63,7 +63,7 @@ class FakeWorker:
 
         place, offset, dtype, shape, _ = packed
         fd = fds[place]
-        return Control(attach(np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint8), offset, dtype, shape))
+        return ControlWords(attach(np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint8), offset, dtype, shape))
 
 
 class FakeFleet:

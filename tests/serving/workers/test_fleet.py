@@ -10,7 +10,7 @@ from processor.errors import Conflict, FreshetError, NotReady
 from serving.front_options import FrontOptions
 from serving.workers import fleet as fleet_module
 from serving.workers.channel import Gone, refusal
-from serving.workers.door import Door
+from serving.workers.door import Acceptor
 from serving.workers.fleet import Fleet, WorkerSettings
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 
@@ -222,7 +222,7 @@ def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         address = listener.getsockname()
-        door = Door(listener, fleet)
+        door = Acceptor(listener, fleet)
         serving = asyncio.create_task(door.listen())
         clients = [await asyncio.open_connection(*address) for _ in range(3)]
         while door._held is None:
@@ -249,13 +249,13 @@ def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
 def test_newcomers_wait_while_counts_are_uneven_but_not_for_ever(monkeypatch):
     fleet, worker, waited = FakeFleet(), FakeWorker(7), []
     fleet.hand, fleet.uneven, fleet.end, fleet.join = worker.hand, True, lambda: None, lambda: None
-    pause = Door._pause
-    monkeypatch.setattr(Door, "_pause", lambda door, delay_s: (waited.append(worker.handed), pause(door, delay_s)))
+    pause = Acceptor._pause
+    monkeypatch.setattr(Acceptor, "_pause", lambda door, delay_s: (waited.append(worker.handed), pause(door, delay_s)))
 
     async def main():
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
-        door = Door(listener, fleet)
+        door = Acceptor(listener, fleet)
         serving = asyncio.create_task(door.listen())
         for _ in range(2):
             clients = [await asyncio.open_connection(*listener.getsockname()) for _ in range(3)]

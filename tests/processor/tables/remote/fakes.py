@@ -9,7 +9,7 @@ import time
 import pytest
 import redis
 
-from processor.tables.remote.store import Reply
+from processor.tables.remote.store import StoreReply
 
 START_S = 15
 
@@ -23,8 +23,8 @@ class MemoryStore:
     def fetch(self, keys):
         self.fetches.append(list(keys))
         if self.down:
-            return Reply([None] * len(keys), "cannot be reached")
-        return Reply([self.values.get(key) for key in keys])
+            return StoreReply([None] * len(keys), "cannot be reached")
+        return StoreReply([self.values.get(key) for key in keys])
 
     def read(self, key):
         return self.values.get(key)
