@@ -3,7 +3,7 @@
 x-caller-id     who asks, for the policy "mod" of a session group
 x-sticky-key    requests of one key are answered by one version of a split (processor.versions.traffic)
 x-request-id    comes back with the reply, and stands in logs, traces and recordings
-traceparent     W3C trace context (serving.telemetry.trail)
+traceparent     W3C trace context (serving.telemetry.tracing)
 """
 
 from __future__ import annotations

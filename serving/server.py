@@ -152,7 +152,7 @@ class Server:
             http=data,
             grpc=self.grpc_address,
             control=ModelControl(
-                lifecycle.processor, lambda: ports.desk.served.snapshot(), config.repository, config.groups
+                lifecycle.processor, lambda: ports.submitter.served.snapshot(), config.repository, config.groups
             ),
         )
 
@@ -165,7 +165,7 @@ class Server:
 
     def _supervise(self, data: socket.socket, version: str) -> None:
         """Worker processes answer."""
-        from serving.workers.door import Acceptor
+        from serving.workers.acceptor import Acceptor
         from serving.workers.fleet import Fleet, WorkerSettings
         from serving.workers.fleet_host import FleetHost
         from serving.workers.fleet_metrics import FleetMetrics
@@ -178,17 +178,17 @@ class Server:
             grpc_address=self.grpc_address,
         )
         fleet = Fleet(self._workers, settings)
-        self._front = door = Acceptor(data, fleet)
+        self._front = acceptor = Acceptor(data, fleet)
         lifecycle: Lifecycle[FleetHost] = Lifecycle()
         self._lifecycle = lifecycle
-        self._metrics = metrics = FleetMetrics(lifecycle, lambda: door.host)
+        self._metrics = metrics = FleetMetrics(lifecycle, lambda: acceptor.host)
 
         control = ModelControl(
             lifecycle.processor, lambda: metrics.totals().get("served", {}), config.repository, config.groups
         )
 
         def open_host() -> FleetHost:
-            door.host = host = FleetHost(config, fleet, metrics.scrape, control)
+            acceptor.host = host = FleetHost(config, fleet, metrics.scrape, control)
             host.load_all()
             return host
 

@@ -1,7 +1,7 @@
 """Executables for every bucket: compiled, proven, measured, chosen.
 
 compile    a dense graph compiled for every bucket, each result proven
-parts      what is compiled of a dense graph: the whole, and the parts of the user-once split
+parts      what is compiled of a dense graph: the whole, and the parts of the user-once division
 ladder     which batch sizes to compile for
 calibrate  of each bucket the fastest backend that is right
 publish    a model as a committed version: where training and import end

@@ -1,4 +1,4 @@
-"""What is compiled of a dense graph: the whole after all passes, and the two parts of the user-once split.
+"""What is compiled of a dense graph: the whole after all passes, and the two parts of the user-once division.
 
 Everything is a DenseGraph with its weights under their names, so that a backend compiles each like any other and a
 delta's weights fit all of them.

@@ -1,4 +1,4 @@
-"""The user-once split: what depends on the user alone is computed once a request, not once a candidate.
+"""The user-once division: what depends on the user alone is computed once a request, not once a candidate.
 
 The columns of x belong to the user or to the candidates (processor.package.roles). Along the graph a tensor is one of
 

@@ -7,7 +7,7 @@ time, by a lock on its folder that goes with the process. A server takes what wa
 version.
 
 What is compiled is what publishing compiles (compiler.building.parts): the graph after the passes and, where features
-are the user's, the two parts of the user-once split. Each role has its own backends and its own calibration. A lower
+are the user's, the two parts of the user-once division. Each role has its own backends and its own calibration. A lower
 precision never computes a user's part, whose numbers are no scores, and computes candidates only where it has passed on
 the whole graph, AUC included. A role whose executables come out the same keeps its files.
 """
@@ -211,7 +211,7 @@ def _divided(
     whole: Calibration,
     rows: Matrix,
 ) -> dict[str, Calibration]:
-    """The parts of the user-once split, by role; empty where there is none, or no backend has words for it: requests
+    """The parts of the user-once division, by role; empty where there is none, or no backend has words for it: requests
     then go whole."""
     exact = [v for v in wanted if v.precision == "float32"]
     if found.once is None:

@@ -7,7 +7,7 @@ bench_report    the page of `make bench`
 bench_backends  `make bench-backends`
 bench_tables    `make bench-tables`
 bench_passes    what the compiler's passes gain
-bench_useronce  what the user-once split gains
+bench_useronce  what the user-once division gains
 bare            the engine with nothing around it
 engine          the engine against the bare loop
 engine_time     processor time of the engine, in whichever checkout is imported

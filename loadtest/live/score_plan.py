@@ -146,17 +146,17 @@ def _aim(
     """Points up to half of each request's ids, chosen at random, at ids that the deltas change, in turn."""
     random = np.random.default_rng(seed + 1)
     embedded = [f for f in features if f["table"]]
-    slots = rows * len(embedded)
-    share = max(1, min(slots // 2 // max(1, len(changed)), len(embedded)))
+    cells = rows * len(embedded)
+    share = max(1, min(cells // 2 // max(1, len(changed)), len(embedded)))
     turn = 0
     for request in range(requests):
-        free = random.permutation(slots).tolist()
-        for _ in range(min(len(changed), max(1, slots // 2))):
+        free = random.permutation(cells).tolist()
+        for _ in range(min(len(changed), max(1, cells // 2))):
             keys, turn = changed[turn % len(changed)], turn + 1
-            fitting = (slot for slot in free if len(keys.get(embedded[slot % len(embedded)]["table"], ())))
+            fitting = (cell for cell in free if len(keys.get(embedded[cell % len(embedded)]["table"], ())))
             taken = set(islice(fitting, share))
-            free = [slot for slot in free if slot not in taken]
-            for slot in taken:
-                row, feature = request * rows + slot // len(embedded), embedded[slot % len(embedded)]
+            free = [cell for cell in free if cell not in taken]
+            for cell in taken:
+                row, feature = request * rows + cell // len(embedded), embedded[cell % len(embedded)]
                 at = (row, feature["column"]) if feature["column"] >= 0 else row
                 inputs[feature["input"]][at] = random.choice(keys[feature["table"]])

@@ -25,7 +25,7 @@ from models.zoo.arch import Arch, resolve_arch
 from models.zoo.dense_input import DenseInput
 from processor.columns import Column
 from processor.features.plan import BoundRequest, SparsePlan
-from processor.kernels.pool import SLOT
+from processor.kernels.pool import SOURCE
 from processor.package.manifest import COMBINERS, Manifest
 from processor.tables.table import descriptors
 
@@ -117,10 +117,10 @@ class Trainer:
             if not f.table:
                 refs.append(NO_SPLITS)
                 continue
-            slot = bound.keep[self.plan.plan[row, SLOT]]
-            values = slot.values.reshape(-1)
-            if slot.splits is None and slot.stride > 1:
-                values = np.ascontiguousarray(values[f.column :: slot.stride])
+            given = bound.keep[self.plan.plan[row, SOURCE]]
+            values = given.values.reshape(-1)
+            if given.splits is None and given.stride > 1:
+                values = np.ascontiguousarray(values[f.column :: given.stride])
             refs.append(self.tables[f.table].insert(values))
         return refs
 
@@ -131,8 +131,8 @@ class Trainer:
             touched, sums = np.empty(most, np.int64), np.empty((most, table.dim), np.float32)
             place, count = table.place, 0
             for i, f in features:
-                slot = bound.keep[self.plan.plan[i, SLOT]]
-                splits = NO_SPLITS if slot.splits is None else slot.splits
+                given = bound.keep[self.plan.plan[i, SOURCE]]
+                splits = NO_SPLITS if given.splits is None else given.splits
                 part = grad[:, f.offset : f.offset + f.width]
                 count = kernels.accumulate(
                     refs[i], splits, COMBINERS[f.combiner], f.max_length, part, place, touched, sums, count

@@ -106,15 +106,15 @@ class CostTable:
         whole = max(0, rows - 1) // self.max_rows
         return whole, rows - whole * self.max_rows
 
-    def parts(self, rows: int, most: int, worth: float = WORTH) -> int:
+    def shares(self, rows: int, most: int, worth: float = WORTH) -> int:
         """In how many batches, at most `most` and of equal size, so many rows may run for `worth` times their cost in
         one."""
-        parts = min(most, rows)
-        if parts > 1:
+        shares = min(most, rows)
+        if shares > 1:
             bound_s = worth * self.predict(rows)
-            while parts > 1 and parts * self.predict(-(-rows // parts)) > bound_s:
-                parts -= max(1, parts // 4)
-        return parts
+            while shares > 1 and shares * self.predict(-(-rows // shares)) > bound_s:
+                shares -= max(1, shares // 4)
+        return shares
 
     def share(self, rows: int, ids: int = 0) -> float:
         """Seconds of so many rows and ids as a part of good batches: additive, so a queue's is the sum over it."""

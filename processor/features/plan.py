@@ -45,8 +45,8 @@ class BoundInput(NamedTuple):
 
 class BoundRequest(NamedTuple):
     """A checked request. rows: candidates. ids: what there is to look up, before rows of 1 are broadcast. words: int64
-    [slots, 4] as bytes (kernels.pool's inputs), addresses into `keep`, which must outlive it. once: whether the user's
-    inputs (processor.package.roles) have one row for all candidates."""
+    [sources, 4] as bytes (kernels.pool's inputs), addresses into `keep`, which must outlive it. once: whether the
+    user's inputs (processor.package.roles) have one row for all candidates."""
 
     rows: int
     ids: int
@@ -56,11 +56,11 @@ class BoundRequest(NamedTuple):
 
 
 class PackedLayout(NamedTuple):
-    """What binding every Packed of one Places comes to. slots: offset of the values, rows and stride of each."""
+    """What binding every Packed of one Places comes to. sources: offset of the values, rows and stride of each."""
 
     rows: int
     ids: int
-    slots: tuple[tuple[int, int, int], ...]
+    sources: tuple[tuple[int, int, int], ...]
     once: bool
 
 
@@ -95,14 +95,14 @@ class SparsePlan:
         sources = {i.name: i for i in manifest.sources}
         tables = {t.name: (n, t) for n, t in enumerate(manifest.tables)}
         read = {f.input for f in manifest.features if f.table}
-        self._slots: dict[tuple[str, int], int] = {}
+        self._sources: dict[tuple[str, int], int] = {}
         for name, spec in sources.items():
             seeds = {tables[f.table][1].hash_seed for f in manifest.features if f.input == name and f.table}
             for seed in sorted(seeds or {0}) if spec.dtype == "string" else [0]:
-                self._slots[name, seed] = len(self._slots)
-        # In the order of their slots' numbers: the request's inputs, then the stage's outputs.
+                self._sources[name, seed] = len(self._sources)
+        # In the order of their sources' numbers: the request's inputs, then the stage's outputs.
         reads = [
-            (_Read(spec, name in read), [seed for owner, seed in self._slots if owner == name])
+            (_Read(spec, name in read), [seed for owner, seed in self._sources if owner == name])
             for name, spec in sources.items()
         ]
         self._reads, self._staged = reads[: len(self._inputs)], reads[len(self._inputs) :]
@@ -110,7 +110,7 @@ class SparsePlan:
         self._user = frozenset(user)
         self._features = {f.name: row for row, f in enumerate(manifest.features)}
         self._layouts: dict[Places, PackedLayout] = {}
-        self._pack = Struct(f"={len(self._slots) * pool.INPUT_FIELDS}q").pack
+        self._pack = Struct(f"={len(self._sources) * pool.INPUT_FIELDS}q").pack
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
         self.scaling = np.zeros((len(manifest.features), 3), np.float32)
         for row, f in enumerate(manifest.features):
@@ -119,10 +119,10 @@ class SparsePlan:
                 table = tables[f.table][0]
                 seed = tables[f.table][1].hash_seed if sources[f.input].dtype == "string" else 0
             kind = KINDS.get(f.kind, pool.KIND_MANY)
-            slot = self._slots[f.input, seed]
+            source = self._sources[f.input, seed]
             self.plan[row] = (
                 kind,
-                slot,
+                source,
                 max(f.column, 0),
                 table,
                 COMBINERS[f.combiner],
@@ -139,7 +139,7 @@ class SparsePlan:
         """
         if type(inputs) is Packed and (layout := self._layout(inputs)) is not None:
             start = address_of_bytes(inputs.buffer) + inputs.start
-            packed = [word for at, count, stride in layout.slots for word in (start + at, count, stride, 0)]
+            packed = [word for at, count, stride in layout.sources for word in (start + at, count, stride, 0)]
             return BoundRequest(layout.rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.once)
         if inputs.keys() != self._inputs.keys():
             self._refuse_names(inputs)
@@ -160,14 +160,14 @@ class SparsePlan:
         words: list[int],
         keep: list[BoundInput],
     ) -> tuple[int, int, bool]:
-        """Adds these inputs' slots; returns the rows of all so far, the ids of these, and whether all of the user's
+        """Adds these inputs' sources; returns the rows of all so far, the ids of these, and whether all of the user's
         among them have one row."""
         ids, once = 0, bool(self._user)
         for read, seeds in reads:
             for seed in seeds:
-                slot = read(inputs[read.name], seed)
-                values, count, stride, splits = slot
-                keep.append(slot)
+                source = read(inputs[read.name], seed)
+                values, count, stride, splits = source
+                keep.append(source)
                 words += (address(values), count, stride, 0 if splits is None else address(splits))
                 if count != 1:
                     if rows not in (1, count):
@@ -185,8 +185,8 @@ class SparsePlan:
         if layout is None and self.stage is None and not any(read.looks_at_values for read, _ in self._reads):
             bound = self.bind({name: inputs[name] for name in inputs})
             offsets = {place.name: place.offset for place in places.columns}
-            slots = [(offsets[read.name], slot) for (read, _), slot in zip(self._reads, bound.keep)]
-            found = tuple((at, slot.rows, slot.stride) for at, slot in slots)
+            sources = [(offsets[read.name], source) for (read, _), source in zip(self._reads, bound.keep)]
+            found = tuple((at, source.rows, source.stride) for at, source in sources)
             layout = PackedLayout(bound.rows, bound.ids, found, bound.once)
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()

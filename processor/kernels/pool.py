@@ -4,9 +4,9 @@ All state arrives as flat int64 tables of addresses and sizes, so one call serve
 requests, runs without the GIL and allocates nothing but one block of 2.5 kB.
 
 tables   int64 [T, 15]     see kernels.rows
-plan     int64 [F, 8]      by name: KIND, SLOT, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH
+plan     int64 [F, 8]      by name: KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH
 scaling  float32 [F, 3]    log1p (0 | 1), mean, scale of float features
-inputs   int64 [R, S, 4]   per request and slot: values, rows (1: broadcast), stride in values, row_splits (0: none)
+inputs   int64 [R, S, 4]   per request and input: values, rows (1: broadcast), stride in values, row_splits (0: none)
 spans    int64 [R, 2]      per request: its first row in this call, how many rows
 out      float32 [rows, width]   rows of the requests one after another
 counts   int64 [T, 2]      lookups and misses, added to
@@ -63,7 +63,7 @@ from processor.package.rowtypes import SCALED
 KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK = 0, 1, 2, 3
 MEAN, SQRTN, NONE = COMBINERS["mean"], COMBINERS["sqrtn"], COMBINERS["none"]
 PLAN_FIELDS, INPUT_FIELDS = 8, 4
-KIND, SLOT, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH = range(PLAN_FIELDS)
+KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH = range(PLAN_FIELDS)
 
 # An operation is six int64: what, a, b, target address, width, start. COPY and ADD: a table's number, a key and its
 # home; once resolved, b is the row's address, start that of its scale, and what has TYPED * the row's type added.
@@ -200,14 +200,14 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
     pitch = out.shape[1] * 4
     count = 0
     for f in range(plan.shape[0]):
-        kind, slot, column, table = plan[f, KIND], plan[f, SLOT], plan[f, COLUMN], plan[f, TABLE]
+        kind, source, column, table = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN], plan[f, TABLE]
         combiner, max_length, width = plan[f, COMBINER], plan[f, MAX_LENGTH], plan[f, WIDTH]
         target = np.int64(out.ctypes.data) + 4 * plan[f, OFFSET]
         for r in range(inputs.shape[0]):
-            values, stride, splits = inputs[r, slot, 0], inputs[r, slot, 2], inputs[r, slot, 3]
+            values, stride, splits = inputs[r, source, 0], inputs[r, source, 2], inputs[r, source, 3]
             first, rows = spans[r, 0], spans[r, 1]
             computed = rows
-            if inputs[r, slot, 1] == 1:
+            if inputs[r, source, 1] == 1:
                 first, computed = 0, 1
             here = target
             for i in range(first, first + computed):

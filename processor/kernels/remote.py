@@ -15,7 +15,7 @@ import numpy as np
 
 from processor.kernels.index import ABSENT, EMPTY, LINE_ENTRIES, probe
 from processor.kernels.pointers import load_acquire, load_i64, load_i64_anywhere, store_i64, store_release
-from processor.kernels.pool import COLUMN, KIND, KIND_ONE, MAX_LENGTH, SLOT, TABLE
+from processor.kernels.pool import COLUMN, KIND, KIND_ONE, MAX_LENGTH, SOURCE, TABLE
 from processor.kernels.rows import CAPACITY, INDEX, META, SETTLED, holder
 
 BURIED, ELSEWHERE = -3, -4
@@ -83,18 +83,18 @@ def lay_out(plan, inputs, spans, remote, stands, starts):
     """
     stands[:] = 0
     for f in range(plan.shape[0]):
-        kind, slot, table, max_length = plan[f, KIND], plan[f, SLOT], plan[f, TABLE], plan[f, MAX_LENGTH]
+        kind, source, table, max_length = plan[f, KIND], plan[f, SOURCE], plan[f, TABLE], plan[f, MAX_LENGTH]
         if table < 0 or remote[table] < 0:
             continue
         total = 0
         for r in range(inputs.shape[0]):
             first, rows = spans[r, 0], spans[r, 1]
-            if inputs[r, slot, 1] == 1:
+            if inputs[r, source, 1] == 1:
                 first, rows = 0, 1
             if kind == KIND_ONE:
                 total += rows
                 continue
-            splits = inputs[r, slot, 3]
+            splits = inputs[r, source, 3]
             for i in range(first, first + rows):
                 length = load_i64(splits + 8 * (i + 1)) - load_i64(splits + 8 * i)
                 total += min(length, max_length) if max_length > 0 else length
@@ -174,7 +174,7 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
     for k in range(stands.shape[0]):
         stands[k, 0] = stood + 16 * stands[k, 0]
     for f in range(plan.shape[0]):
-        kind, slot, column = plan[f, KIND], plan[f, SLOT], plan[f, COLUMN]
+        kind, source, column = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN]
         table, max_length = plan[f, TABLE], plan[f, MAX_LENGTH]
         if table < 0 or remote[table] < 0:
             continue
@@ -183,9 +183,9 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
         own, own_capacity, meta = tables[table, INDEX // 8], tables[table, CAPACITY // 8], tables[table, META // 8]
         start, count = starts[k], counts[k]
         for r in range(inputs.shape[0]):
-            values, stride, splits = inputs[r, slot, 0], inputs[r, slot, 2], inputs[r, slot, 3]
+            values, stride, splits = inputs[r, source, 0], inputs[r, source, 2], inputs[r, source, 3]
             first, rows = spans[r, 0], spans[r, 1]
-            if inputs[r, slot, 1] == 1:
+            if inputs[r, source, 1] == 1:
                 first, rows = 0, 1
             for i in range(first, first + rows):
                 begin, end = i * stride + column, i * stride + column + 1

@@ -3,7 +3,7 @@
 A feature counts as the user's where its side is "user" and so is that of every feature that reads the same input: an
 input that holds columns of both sides has a row for each candidate anyway.
 
-The user-once split of a dense graph (compiler.passes.useronce) takes the dense input x [rows, width] apart by this
+The user-once division of a dense graph (compiler.passes.useronce) takes the dense input x [rows, width] apart by this
 rule: the user's columns in their order, then the others in theirs. What the user's graph computes, u [requests,
 user_width], is lent to the candidates' graph in a lane of further columns behind theirs: number i of u is at row
 i // lane, column i % lane of it. So one matrix is all that an executable reads, and nothing is repeated for every

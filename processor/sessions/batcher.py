@@ -138,7 +138,7 @@ class Batcher(Generic[T]):
 
     def batches(self, most: int) -> int:
         """How many sessions of `most` could be kept busy by what is queued, each with a batch worth its while."""
-        return min(most, sum([lane.target.costs.parts(lane.rows, most) for lane in self._lanes.values()]))
+        return min(most, sum([lane.target.costs.shares(lane.rows, most) for lane in self._lanes.values()]))
 
     @property
     def work_s(self) -> float:
@@ -207,7 +207,7 @@ class Batcher(Generic[T]):
         closes_s = math.inf
         most = self._max_rows
         if free > 1:
-            most = min(most, -(-lane.rows // target.costs.parts(lane.rows, free)))
+            most = min(most, -(-lane.rows // target.costs.shares(lane.rows, free)))
         while heap:
             ticket = heap[0][2]
             deadline_s = ticket.deadline_s

@@ -17,7 +17,7 @@ Who owns what
   unpinned when its outputs have been copied, so a tray, and every request in it, is computed under one state. A session
   joins an open tray only while that tray's state is the one that is served, and else opens another: a delta is seen by
   whatever is filled after its flip.
-- Parts of a split request share trays with nobody else: their state is the one that their split has pinned.
+- Shares of a scattered request share trays with nobody else: their state is the one that their scatter has pinned.
 
 What may never be seen: rows of two states or two models in one run; a reply before all of its rows have been computed;
 a tray filled anew while outputs of it are read. An error of a run is told to the requests of that tray, an error of
@@ -27,7 +27,7 @@ Bounded: there are TRAYS_PER_STAGE trays a stage and one more. A session that fi
 grows in the batcher meanwhile, and the batcher sheds by the pace that it measures. close() runs what has been filled,
 answers it, and ends the stages; sessions have ended before.
 
-The user-once split is not for stages: a request goes whole, with the same scores.
+The user-once division is not for stages: a request goes whole, with the same scores.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def trays_of(stages: int) -> int:
 @dataclass(slots=True, eq=False)
 class DeviceBatch:
     """A tray's content. owned: whether the tray's own word pins the state. spans: those that are to be answered.
-    requests, wait_s, sparse_s: how many there are but for parts, and what they have waited and their filling has taken,
-    summed."""
+    requests, wait_s, sparse_s: how many there are but for shares, and what they have waited and their filling has
+    taken, summed."""
 
     replica: Replica
     state: State
@@ -98,20 +98,20 @@ class DeviceStages:
         for thread in self._threads:
             thread.start()
 
-    def reserve(self, replica: Replica, rows: int, part: Share | None = None) -> tuple[Span, DeviceBatch]:
+    def reserve(self, replica: Replica, rows: int, share: Share | None = None) -> tuple[Span, DeviceBatch]:
         """Rows to fill, at most the replica's largest bucket, and under which state; waits for a tray. Every
-        reserve() is followed by a filled(). part: of a split request, whose state is used."""
-        target, capacity = (replica if part is None else part.split), replica.costs.max_rows
+        reserve() is followed by a filled(). share: of a scattered request, whose state is used."""
+        target, capacity = (replica if share is None else share.scatter), replica.costs.max_rows
         with self._lock:
             while True:
-                tag = replica.flip if part is None else 0
+                tag = replica.flip if share is None else 0
                 span = self._handover.reserve(target, tag, rows, capacity)
                 if span is not None:
                     break
                 self._room.wait()
             if span.opens:
                 try:
-                    self._batches[span.tray] = self._open(span.tray, replica, part)
+                    self._batches[span.tray] = self._open(span.tray, replica, share)
                 except BaseException:
                     self._handover.abandon(span)
                     raise
@@ -119,11 +119,11 @@ class DeviceStages:
             batch.rows = span.first + rows
             return span, batch
 
-    def _open(self, tray: int, replica: Replica, part: Share | None) -> DeviceBatch:
+    def _open(self, tray: int, replica: Replica, share: Share | None) -> DeviceBatch:
         free = self._buffers.get(replica)
         buffers = free.pop() if free else self._lend(replica)
-        state = replica.pin(self._words[tray]) if part is None else part.split.state
-        return DeviceBatch(replica, state, buffers, part is None, began_s=self._clock.now_s())
+        state = replica.pin(self._words[tray]) if share is None else share.scatter.state
+        return DeviceBatch(replica, state, buffers, share is None, began_s=self._clock.now_s())
 
     def _lend(self, replica: Replica) -> Buffers:
         buffers = replica.lend()
@@ -257,7 +257,7 @@ class StagedSession(Session):
     def run(self, batch: Sequence[Work]) -> None:
         """Hands over a batch of one target, in pieces of the largest bucket at most."""
         if isinstance(batch[0], Share):
-            self._hand_over_part(batch[0])
+            self._hand_over_share(batch[0])
             return
         for works in _pieces(batch, batch[0].replica.costs.max_rows):
             self._hand_over(works)
@@ -277,16 +277,16 @@ class StagedSession(Session):
             for work in works:
                 answer(work.done, reason)
 
-    def _hand_over_part(self, part: Share) -> None:
+    def _hand_over_share(self, share: Share) -> None:
         try:
-            if part.split.enter():
-                self._fill([part], part)
+            if share.scatter.enter():
+                self._fill([share], share)
                 return
         except Exception as error:
-            part.split.fail(told(error))
+            share.scatter.fail(told(error))
             self.stats.failed += 1
-            self._counted(part.replica).block.fail(1)
-        part.split.leave()
+            self._counted(share.replica).block.fail(1)
+        share.scatter.leave()
 
     def _counted(self, replica: Replica) -> Buffers:
         """The rows are the trays'; what a session keeps of a replica is what it counts."""
@@ -295,12 +295,12 @@ class StagedSession(Session):
             counted = self.buffers[replica] = Buffers({}, len(replica.manifest.tables), len(replica.outputs))
         return counted
 
-    def _fill(self, works: Sequence[Work], part: Share | None) -> None:
+    def _fill(self, works: Sequence[Work], share: Share | None) -> None:
         """Writes the works' rows into a tray; raises why that failed, and then nobody else answers them."""
         replica = works[0].replica
         rows = sum([work.rows for work in works])
         counted = self._counted(replica)
-        span, batch = self._stages.reserve(replica, rows, part)
+        span, batch = self._stages.reserve(replica, rows, share)
         answered: Sequence[Work] = ()
         started_s = self._clock.now_s()
         try:
@@ -341,11 +341,11 @@ def _answered(batch: DeviceBatch, results: Outputs) -> Outputs:
     }
 
 
-def _finish(part: Share, outputs: Outputs, error: FreshetError | None) -> bool:
-    """One part of a split request is done with; whether it was answered with that."""
+def _finish(share: Share, outputs: Outputs, error: FreshetError | None) -> bool:
+    """One share of a scattered request is done with; whether it was answered with that."""
     if error is not None:
-        part.split.fail(error)
+        share.scatter.fail(error)
     else:
-        for name, result in part.split.results_of(part).items():
+        for name, result in share.scatter.results_of(share).items():
             result[...] = outputs[name]
-    return part.split.leave()
+    return share.scatter.leave()

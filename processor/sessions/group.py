@@ -12,12 +12,12 @@ Who owns what
 - A thread's session is its own. The inline session belongs to the holder of the `_turn` lock.
 - A session sleeps on its gate, a lock that it has taken once and that whoever wakes it releases. It stands in its
   queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
-- Numbers are reader's words of processor.versions.control: sessions use those below HOLDS, split requests those from
-  there on, trays of device stages the last of these, processor.sessions.shadow the very last. A number is used again
-  only after its session has ended. One group at most serves a version.
+- Numbers are reader's words of processor.versions.control: sessions use those below HOLDS, scattered requests those
+  from there on, trays of device stages the last of these, processor.sessions.shadow the very last. A number is used
+  again only after its session has ended. One group at most serves a version.
 
 A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
-way to wakes another only when it holds more than one batch's worth (CostTable.parts), and a session that takes a batch
+way to wakes another only when it holds more than one batch's worth (CostTable.shares), and a session that takes a batch
 leaves the rest, if it is worth it, to the next, which it wakes.
 """
 
@@ -206,24 +206,24 @@ class SessionGroup:
             if self._closing:
                 raise NotReady("the processor is closed")
             now_s = self._clock.now_s()
-            parts = self._parts(work)
+            shares = self._shares(work)
             queue = self._route(work)
             if self._inline is not None and work.deadline_s is not None:
                 # While a batch was computed nobody read: the request may have been there all that time.
                 work.deadline_s -= queue.turn_s
             if queue.batcher:
                 patience_s = None if work.deadline_s is None else work.deadline_s - now_s
-                own_s = queue.batcher.predict_s(work.replica, work.rows // parts, work.ids // parts)
+                own_s = queue.batcher.predict_s(work.replica, work.rows // shares, work.ids // shares)
                 self._check(queue, work.rows, own_s, patience_s)
             self._past.predicted_wait_s += queue.load_s / queue.sessions
-            if parts == 1:
+            if shares == 1:
                 queue.batcher.put(work, work.replica, now_s)
                 if queue.idle:
                     queue.wake()
             else:
-                for part in Scatter(work, parts, self._holds).parts():
-                    queue = self._route(part)
-                    queue.batcher.put(part, part, now_s)
+                for share in Scatter(work, shares, self._holds).shares():
+                    queue = self._route(share)
+                    queue.batcher.put(share, share, now_s)
                     queue.wake()
             if self._wake is not None and not self._asked:
                 self._ask(0.0)
@@ -420,20 +420,20 @@ class SessionGroup:
                 self._past.refused_full += 1
             raise
 
-    def _parts(self, work: Work) -> int:
-        """In how many parts to run a request: as many as there are sessions, if that costs no more than being done
+    def _shares(self, work: Work) -> int:
+        """In how many shares to run a request: as many as there are sessions, if that costs no more than being done
         sooner is worth, or nothing when no session idles. With device stages as many as it takes for each to fit into a
         tray; raises Overloaded when too many such are under way."""
         sessions = self._count
         if self._device is not None:
-            parts = -(-work.rows // work.replica.costs.max_rows)
-            if parts > 1 and not self._holds:
+            shares = -(-work.rows // work.replica.costs.max_rows)
+            if shares > 1 and not self._holds:
                 raise Overloaded("queue: too many requests are larger than the largest batch")
-            return parts
+            return shares
         if sessions == 1 or work.rows == 1 or not self._holds:
             return 1
         idle = sum([len(queue.idle) for queue in self._queues])
-        return work.replica.costs.parts(work.rows, sessions, WORTH if idle > 1 else FREE)
+        return work.replica.costs.shares(work.rows, sessions, WORTH if idle > 1 else FREE)
 
     def _route(self, work: Work) -> Queue:
         """The queue that a request joins."""
@@ -464,8 +464,8 @@ class SessionGroup:
         for work in expired:
             error = Expired("the request's deadline passed, or came too close, while it was queued")
             if isinstance(work, Share):
-                work.split.fail(error)
-                work.split.leave()
+                work.scatter.fail(error)
+                work.scatter.leave()
             else:
                 answer(work.done, error)
 

@@ -1,13 +1,13 @@
 """A large request on several sessions at once, answered as one.
 
 Invariants
-- Every part is computed under one state. The first part to be run pins it for all of them, with a reader's word that
+- Every share is computed under one state. The first share to be run pins it for all of them, with a reader's word that
   no session uses (a hold); the last to be done with, run or not, releases it. A session's own pin is not involved.
-- Parts write their rows straight into the request's results: rejoining costs nothing and order cannot change.
-- done() is called once, by whoever is done with the last part. Once a part has failed or expired the others are not
+- Shares write their rows straight into the request's results: rejoining costs nothing and order cannot change.
+- done() is called once, by whoever is done with the last share. Once a share has failed or expired the others are not
   run; the pin is held until then all the same, for one of them may be running.
 
-The pin is taken when the first part runs, not when the request is queued: a delta waits for pins, not for queues.
+The pin is taken when the first share runs, not when the request is queued: a delta waits for pins, not for queues.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from processor.versions.replica import State
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Share(Work):
-    """Some rows of a split request; its own target in the batcher, so that nothing shares its batch."""
+    """Some rows of a scattered request; its own target in the batcher, so that nothing shares its batch."""
 
-    split: Scatter
+    scatter: Scatter
 
     @property
     def costs(self) -> CostTable:
@@ -36,7 +36,7 @@ class Share(Work):
 
 
 class Scatter:
-    """The parts of one request and what they have in common."""
+    """The shares of one request and what they have in common."""
 
     def __init__(self, whole: Work, count: int, holds: list[int]) -> None:
         """holds: reader's words that are free; one is taken out until the request has been answered."""
@@ -48,7 +48,7 @@ class Scatter:
         self._error: FreshetError | None = None
         self._lock = threading.Lock()
 
-    def parts(self) -> list[Share]:
+    def shares(self) -> list[Share]:
         """The tickets to queue, in order of their rows."""
         whole, tickets, first = self._whole, [], 0
         for n in range(self._left, 0, -1):
@@ -64,14 +64,14 @@ class Scatter:
                     done=whole.done,
                     caller=whole.caller,
                     first=first,
-                    split=self,
+                    scatter=self,
                 )
             )
             first += rows
         return tickets
 
     def enter(self) -> bool:
-        """Whether a part is to be run: `state` is pinned then. Every enter() is followed by a leave()."""
+        """Whether a share is to be run: `state` is pinned then. Every enter() is followed by a leave()."""
         with self._lock:
             if self._error is not None:
                 return False
@@ -82,17 +82,17 @@ class Scatter:
                 self._pinned = True
             return True
 
-    def results_of(self, part: Share) -> Outputs:
-        """Where a part's rows go."""
-        return {n: result[part.first : part.first + part.rows] for n, result in self._results.items()}
+    def results_of(self, share: Share) -> Outputs:
+        """Where a share's rows go."""
+        return {n: result[share.first : share.first + share.rows] for n, result in self._results.items()}
 
     def fail(self, error: FreshetError) -> None:
-        """The request is answered with the first error of any part."""
+        """The request is answered with the first error of any share."""
         with self._lock:
             self._error = self._error or error
 
     def leave(self) -> bool:
-        """One part is done with; the last one releases the pin and answers. Returns whether it was that."""
+        """One share is done with; the last one releases the pin and answers. Returns whether it was that."""
         with self._lock:
             self._left -= 1
             if self._left:

@@ -1,8 +1,8 @@
 """A session: one executor with its own buffers, over variables that all sessions share.
 
 Who owns what: a session is used by one thread at a time; nobody else touches its buffers, its bindings or its pin. A
-batch runs wholly on one session, under one pinned state, so every reply it gives carries one generation. A split
-request is several works on several sessions: their Split holds one pin for all of them, so it carries one generation
+batch runs wholly on one session, under one pinned state, so every reply it gives carries one generation. A scattered
+request is several works on several sessions: their Scatter holds one pin for all of them, so it carries one generation
 too. done() of a request is called exactly once, with a reply or an error; an error in one batch never reaches another.
 What a batch allocates is the arrays that its replies are made of; everything else is kept from batch to batch.
 """
@@ -88,7 +88,7 @@ class Session:
     def run(self, batch: Sequence[Work]) -> None:
         """Computes a batch of one target and answers every request of it."""
         if isinstance(batch[0], Share):
-            self._run_part(batch[0])
+            self._run_share(batch[0])
             return
         replica = batch[0].replica
         rows = sum([work.rows for work in batch])
@@ -127,20 +127,20 @@ class Session:
             answer(work.done, PredictReply(outputs, generation, model, timing))
             at = stop
 
-    def _run_part(self, part: Share) -> None:
-        split, stats = part.split, self.stats
+    def _run_share(self, share: Share) -> None:
+        scatter, stats = share.scatter, self.stats
         try:
-            if split.enter():
-                self._compute(part.replica, split.state, [part], part.rows, split.results_of(part), 0)
-                stats.rows += part.rows
+            if scatter.enter():
+                self._compute(share.replica, scatter.state, [share], share.rows, scatter.results_of(share), 0)
+                stats.rows += share.rows
                 stats.batches += 1
         except Exception as error:
-            split.fail(told(error))
+            scatter.fail(told(error))
             stats.failed += 1
-            self._buffers(part.replica).block.fail(1)
-        if split.leave():
+            self._buffers(share.replica).block.fail(1)
+        if scatter.leave():
             stats.requests += 1
-            self._buffers(part.replica).block.done(1)
+            self._buffers(share.replica).block.done(1)
 
     def _buffers(self, replica: Replica) -> Buffers:
         buffers = self.buffers.get(replica)

@@ -20,7 +20,7 @@ from processor.kernels.counting import note_batch, note_scores
 
 __all__ = ["Block", "Scores", "Sketch", "note_batch", "note_scores"]
 
-STAGES = {"queue": (k.QUEUE, k.QUEUE_S), "sparse": (k.SPARSE, k.SPARSE_S), "dense": (k.DENSE, k.DENSE_S)}
+PHASES = {"queue": (k.QUEUE, k.QUEUE_S), "sparse": (k.SPARSE, k.SPARSE_S), "dense": (k.DENSE, k.DENSE_S)}
 # Upper bounds of every bin but the last, which has none.
 TIME_BOUNDS_S = tuple(2.0**k.TIME_LOW * 2 ** (n // 2) * (1.5 if n % 2 else 1) for n in range(k.TIME_BINS - 1))
 ROW_BOUNDS = tuple(1 << n for n in range(k.ROW_BINS - 1))
@@ -147,9 +147,9 @@ class Sketch:
         """Rows computed only to fill a bucket."""
         return int(self.counts[k.PADDED])
 
-    def stage(self, name: str) -> tuple[NDArray[np.int64], float]:
-        """Batches (of "queue": requests) by time bin, and the seconds of all; name: one of STAGES."""
-        first, total = STAGES[name]
+    def phase(self, name: str) -> tuple[NDArray[np.int64], float]:
+        """Batches (of "queue": requests) by time bin, and the seconds of all; name: one of PHASES."""
+        first, total = PHASES[name]
         return self.counts[first : first + k.TIME_BINS], float(self.sums[total])
 
     @property

@@ -1,8 +1,8 @@
 """What both ports ask a processor on behalf of clients, and how replies come back to their event loop.
 
-asking         servables and admission, in the words that clients of each protocol know
+queries        servables and admission, in the words that clients of each protocol know
 exchange       one prediction, from its headers to its encoded reply
-desk           where the ports of one event loop submit requests
+submitter      where the ports of one event loop submit requests
 offloading     requests of versions with a stage, submitted on threads of their own
 wakeups        replies from session threads to the event loop
 catalog        what clients ask about the server and its models
@@ -10,4 +10,4 @@ model_control  what clients ask of the whole server: statistics, loading, unload
 shared_memory  regions of system shared memory that clients have registered
 """
 
-__all__ = ["asking", "catalog", "desk", "exchange", "model_control", "shared_memory"]
+__all__ = ["catalog", "exchange", "model_control", "queries", "shared_memory", "submitter"]

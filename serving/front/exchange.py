@@ -14,7 +14,7 @@ What is counted for a request, and where:
     refused until it is admitted        nothing here, for its model may be anything that a client wrote
     not read, submitted or computed     Served.failed, of what was to answer it (submit, finish)
     computed                            Served.succeeded and Metrics.predicted, of what answered it (finish)
-    one in TIMED_EVERY                  Metrics.stage, "parse" (submit) and "encode" where a reply was encoded (end)
+    one in TIMED_EVERY                  Metrics.phase, "parse" (submit) and "encode" where a reply was encoded (end)
     traced                              Trace: its model (admit), parsed (submit), computed (finish), ended (end)
 
 Beside it the ports count every request of whatever kind that they answer (Metrics.observe, access log), and a tap of
@@ -37,12 +37,12 @@ from processor.engine import PredictReply, PredictRequest
 from processor.errors import Expired, FreshetError
 from processor.package.manifest import Manifest
 from serving.codecs.wire import Headers
-from serving.front import asking
-from serving.front.desk import Finish, Submitter
+from serving.front import queries
+from serving.front.submitter import Finish, Submitter
 from serving.lifecycle import Availability
 from serving.request_headers import STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
 from serving.telemetry.metrics import PortMetrics
-from serving.telemetry.trail import Tracer
+from serving.telemetry.tracing import Tracer
 
 OK = 200
 
@@ -55,15 +55,15 @@ class Exchanges:
 
     def __init__(
         self,
-        lifecycle: Availability[asking.Answering],
+        lifecycle: Availability[queries.Answering],
         metrics: PortMetrics,
-        desk: Submitter,
+        submitter: Submitter,
         default_timeout_s: float | None = None,
-        trail: Tracer | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """See DataApp."""
-        self.lifecycle, self.metrics, self.desk = lifecycle, metrics, desk
-        self.default_timeout_s, self.trail = default_timeout_s, trail
+        self.lifecycle, self.metrics, self.submitter = lifecycle, metrics, submitter
+        self.default_timeout_s, self.tracer = default_timeout_s, tracer
         # Counts up to TIMED_EVERY.
         self.turn = 0
 
@@ -79,7 +79,7 @@ class Exchange(ABC):
     def __init__(self, shared: Exchanges, protocol: str, headers: Headers) -> None:
         """The request is there. protocol: its name in metrics."""
         self.shared, self._protocol, self.headers = shared, protocol, headers
-        self.trace = None if shared.trail is None else shared.trail.begin(headers, protocol)
+        self.trace = None if shared.tracer is None else shared.tracer.begin(headers, protocol)
         self.began_s = time.perf_counter()
         # How long it takes to read and to print is noted of one request in some: noting all costs more than it tells.
         shared.turn = turn = (shared.turn + 1) % TIMED_EVERY
@@ -89,7 +89,7 @@ class Exchange(ABC):
     def read(self, source: Any, manifest: Manifest) -> Read:
         """The request as the manifest describes it; raises FreshetError. source: what submit() was given."""
 
-    def admit(self, who: asking.Who, servable: bool, timeout_s: float | None) -> Manifest:
+    def admit(self, who: queries.Who, servable: bool, timeout_s: float | None) -> Manifest:
         """The manifest of what is to answer. servable: asked for in the words of TensorFlow Serving. timeout_s: as far
         as it is known before the request is read; None for the default. Raises FreshetError."""
         shared = self.shared
@@ -100,7 +100,7 @@ class Exchange(ABC):
             raise Expired("deadline: it had passed when the request came")
         key = self.headers.get(STICKY_KEY)
         if servable:
-            replica = asking.admit_servable(processor, who, timeout_s, key)
+            replica = queries.admit_servable(processor, who, timeout_s, key)
         else:
             replica = processor.admit(who.model, who.version, who.label, timeout_s, key)
         self._who, self._key, self._replica = who, key, replica
@@ -121,12 +121,12 @@ class Exchange(ABC):
                 who.model, inputs, who.version, who.label, timeout_s, caller_of(headers), self._key,
                 request_id_of(headers),
             )  # fmt: skip
-            shared.desk.submit(self._processor, request, replica, done)
+            shared.submitter.submit(self._processor, request, replica, done)
         except FreshetError as error:
             self.finish(error)
             raise
         if self._timed:
-            shared.metrics.stage(self._protocol, "parse", time.perf_counter() - self.began_s)
+            shared.metrics.phase(self._protocol, "parse", time.perf_counter() - self.began_s)
         if self.trace is not None:
             self.trace.parsed_s = time.monotonic()
 
@@ -134,11 +134,11 @@ class Exchange(ABC):
         """Counts what came of it; a reply is about to be encoded."""
         shared, now_s = self.shared, time.perf_counter()
         if isinstance(result, FreshetError):
-            shared.desk.served.failed(self._who.model, self._replica.manifest.version, now_s - self.began_s)
+            shared.submitter.served.failed(self._who.model, self._replica.manifest.version, now_s - self.began_s)
             return
         rows = len(next(iter(result.outputs.values())))
         shared.metrics.predicted(result.model, rows)
-        shared.desk.served.succeeded(result.model, result.generation.version, rows, now_s - self.began_s)
+        shared.submitter.served.succeeded(result.model, result.generation.version, rows, now_s - self.began_s)
         self._encoding_s = now_s
         if self.trace is not None:
             self.trace.computed(result.generation, result.timing)
@@ -146,7 +146,7 @@ class Exchange(ABC):
     def end(self, status: int) -> None:
         """It is answered. status: as HTTP's; OK for a reply that was encoded."""
         if self._timed and status == OK:
-            self.shared.metrics.stage(self._protocol, "encode", time.perf_counter() - self._encoding_s)
+            self.shared.metrics.phase(self._protocol, "encode", time.perf_counter() - self._encoding_s)
         if self.trace is not None:
-            assert self.shared.trail is not None, "it began the trace"
-            self.shared.trail.end(self.trace, status)
+            assert self.shared.tracer is not None, "it began the trace"
+            self.shared.tracer.end(self.trace, status)

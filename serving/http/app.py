@@ -22,11 +22,11 @@ from processor.errors import BadInput, FreshetError, NotFound, NotReady
 from processor.generation import Generation
 from processor.package.manifest import Manifest
 from serving.codecs.wire import Headers, deflate, dump_json, header_timeout_s, inflate, kind, load_json
-from serving.front import asking, catalog
-from serving.front.desk import Submitter
+from serving.front import catalog, queries
 from serving.front.exchange import OK, Exchange, Exchanges, Read
 from serving.front.model_control import Act, Gate, nothing_to_control
 from serving.front.shared_memory import Regions
+from serving.front.submitter import Submitter
 from serving.front_options import FrontOptions
 from serving.http import openapi
 from serving.http.asgi import (
@@ -51,7 +51,7 @@ from serving.telemetry.metrics import CONTENT_TYPE, PortMetrics
 
 if TYPE_CHECKING:
     from serving.telemetry.logs import AccessLog
-    from serving.telemetry.trail import Tracer
+    from serving.telemetry.tracing import Tracer
 
 log = logging.getLogger("freshet.http")
 
@@ -119,26 +119,26 @@ class DataApp:
 
     def __init__(
         self,
-        lifecycle: Availability[asking.Answering],
+        lifecycle: Availability[queries.Answering],
         metrics: PortMetrics,
         options: FrontOptions,
         *,
-        desk: Submitter | None = None,
+        submitter: Submitter | None = None,
         control: Act = nothing_to_control,
         regions: Regions | None = None,
         access: AccessLog | None = None,
-        trail: Tracer | None = None,
+        tracer: Tracer | None = None,
     ):
-        """desk: the event loop's, if another port has it too. control: what clients may ask of the whole server.
-        regions: shared memory, if it is served. access, trail: where requests are logged and traced; None for
+        """submitter: the event loop's, if another port has it too. control: what clients may ask of the whole server.
+        regions: shared memory, if it is served. access, tracer: where requests are logged and traced; None for
         nowhere."""
         self._lifecycle = lifecycle
         self.metrics = metrics
         self._version = options.version
         self.max_body_nbytes = options.max_body_bytes
         self.heads = HeadCache()
-        self.desk = desk or Submitter()
-        self.exchanges = Exchanges(lifecycle, metrics, self.desk, options.default_timeout_s, trail)
+        self.submitter = submitter or Submitter()
+        self.exchanges = Exchanges(lifecycle, metrics, self.submitter, options.default_timeout_s, tracer)
         self._control, self._regions = control, regions
         self._gate = Gate(options.model_control, options.admin_token)
         self.access = access
@@ -247,7 +247,7 @@ class DataApp:
         return _json({"ready": True})
 
     async def _server(self, route: Route) -> Answer:
-        return _json(catalog.server_metadata(self._version, asking.extensions(self._gate, self._regions)))
+        return _json(catalog.server_metadata(self._version, queries.extensions(self._gate, self._regions)))
 
     async def _scrape(self, route: Route) -> Answer:
         # In a thread of its own: formatting a few hundred series must not stand between two predictions.
@@ -258,17 +258,17 @@ class DataApp:
         return 200, openapi.document(self._version), (JSON_TYPE,)
 
     async def _status(self, route: Route) -> Answer:
-        statuses = asking.servable_status(self._lifecycle.processor(), route)
+        statuses = queries.servable_status(self._lifecycle.processor(), route)
         return _json(catalog.version_status(statuses))
 
     async def _metadata(self, route: Route) -> Answer:
-        manifest, generation = asking.servable_manifest(self._lifecycle.processor(), route)
+        manifest, generation = queries.servable_manifest(self._lifecycle.processor(), route)
         spec = {"name": route.model, "signature_name": "", "version": str(generation.version)}
         document = {"model_spec": spec, "metadata": {"signature_def": catalog.signatures(manifest)}}
         return _json(document, generation)
 
     async def _model(self, route: Route) -> Answer:
-        document, generation = asking.model_metadata(self._lifecycle.processor(), route.model, route.version)
+        document, generation = queries.model_metadata(self._lifecycle.processor(), route.model, route.version)
         return _json(document, generation)
 
     async def _model_ready(self, route: Route) -> Answer:
@@ -292,7 +292,7 @@ class DataApp:
         return _json(catalog.repository_index(models, ready))
 
     async def _load(self, route: Route, body: dict[str, Any]) -> Answer:
-        asking.check_load(body.get("parameters"))
+        queries.check_load(body.get("parameters"))
         return _json(await self._act(route.action, {"model": route.model}))
 
     async def _shm_status(self, route: Route) -> Answer:

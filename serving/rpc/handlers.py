@@ -25,7 +25,7 @@ from processor.generation import Generation
 from processor.package.manifest import Manifest
 from serving.codecs.messages import message
 from serving.codecs.wire import Headers
-from serving.front import asking
+from serving.front import queries
 from serving.front.exchange import OK, Exchange, Exchanges, Read
 from serving.request_headers import request_id_of
 from serving.telemetry.logs import AccessLog
@@ -97,7 +97,7 @@ class RpcExchange(Exchange):
         # The deadline of the call goes on while the request is read; a request's own begins with it.
         return inputs, self._timeout_s(own_s)
 
-    async def predict(self, who: asking.Who, source: Callable[[Manifest], Read], servable: bool) -> PredictReply:
+    async def predict(self, who: queries.Who, source: Callable[[Manifest], Read], servable: bool) -> PredictReply:
         """The outputs, about to be encoded. source: see read(). servable: in the words of TensorFlow Serving. Raises
         FreshetError."""
         self.model = self.admit(who, servable, self._timeout_s()).model

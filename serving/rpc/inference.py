@@ -14,10 +14,10 @@ from processor.package.manifest import Manifest
 from serving.codecs import kserve_rpc
 from serving.codecs.messages import POOL, message
 from serving.codecs.templates import Templates
-from serving.front import asking, catalog
-from serving.front.asking import Answering
+from serving.front import catalog, queries
 from serving.front.exchange import OK, Read
 from serving.front.model_control import Act, Gate
+from serving.front.queries import Answering
 from serving.front.shared_memory import Regions
 from serving.lifecycle import Availability
 from serving.rpc.handlers import Answer, Calls, Handlers, RpcExchange, code_of, echo_of, generation_metadata, headers_of
@@ -143,12 +143,12 @@ class Inference:
         return message(f"{PACKAGE}ModelReadyResponse")(ready=ready)
 
     async def _server(self, request: Any, context: Any) -> Any:
-        document = catalog.server_metadata(self._version, asking.extensions(self._gate, self._regions))
+        document = catalog.server_metadata(self._version, queries.extensions(self._gate, self._regions))
         return message(f"{PACKAGE}ServerMetadataResponse")(**document)
 
     async def _metadata(self, request: Any, context: Any) -> Any:
         version = kserve_rpc.version_of(request.version)
-        document, generation = asking.model_metadata(self._lifecycle.processor(), request.name, version)
+        document, generation = queries.model_metadata(self._lifecycle.processor(), request.name, version)
         context.set_trailing_metadata(generation_metadata(generation))
         return ParseDict(document, message(f"{PACKAGE}ModelMetadataResponse")(), descriptor_pool=POOL)
 
@@ -179,7 +179,7 @@ class Inference:
 
     async def _change(self, operation: str, request: Any, context: Any) -> None:
         self._gate.check(headers_of(context).get(b"authorization"))
-        asking.check_load(request.parameters)
+        queries.check_load(request.parameters)
         await self._act(operation, {"model": request.model_name})
 
     async def _act(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:

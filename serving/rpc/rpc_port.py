@@ -18,11 +18,11 @@ from typing import Any
 import grpc
 
 from processor.errors import BadInput
-from serving.front.asking import Answering
-from serving.front.desk import Submitter
 from serving.front.exchange import Exchanges
 from serving.front.model_control import Act, Gate
+from serving.front.queries import Answering
 from serving.front.shared_memory import Regions
+from serving.front.submitter import Submitter
 from serving.front_options import FrontOptions
 from serving.lifecycle import Availability
 from serving.rpc.handlers import Calls
@@ -32,7 +32,7 @@ from serving.rpc.reflection import Reflection
 from serving.rpc.tfs import TensorFlowServing
 from serving.telemetry.logs import AccessLog
 from serving.telemetry.metrics import PortMetrics
-from serving.telemetry.trail import Tracer
+from serving.telemetry.tracing import Tracer
 
 # What a message may have besides its tensors, which the limit of bodies is about.
 MARGIN_NBYTES = 64 << 10
@@ -49,11 +49,11 @@ class RpcPort:
         options: FrontOptions,
         *,
         address: str,
-        desk: Submitter,
+        submitter: Submitter,
         control: Act,
         regions: Regions | None = None,
         access: AccessLog | None = None,
-        trail: Tracer | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """address: host:port, reserved. The rest: see DataApp."""
         self._address, self._shutdown_timeout_s = address, options.shutdown_timeout_s
@@ -65,7 +65,7 @@ class RpcPort:
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
             ("grpc.keepalive_permit_without_calls", 1),
         ]
-        exchanges = Exchanges(lifecycle, metrics, desk, options.default_timeout_s, trail)
+        exchanges = Exchanges(lifecycle, metrics, submitter, options.default_timeout_s, tracer)
         calls_of = partial(Calls, exchanges, access=access)
         gate = Gate(options.model_control, options.admin_token)
         services = {

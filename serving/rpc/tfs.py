@@ -15,10 +15,10 @@ from serving.codecs import examples, tfs_rpc
 from serving.codecs.messages import POOL, message
 from serving.codecs.templates import Templates
 from serving.codecs.wire import SIGNATURE, show
-from serving.front import asking, catalog
-from serving.front.asking import Answering
+from serving.front import catalog, queries
 from serving.front.exchange import Read
 from serving.front.model_control import MAX_MODELS, Act, Document, Gate
+from serving.front.queries import Answering
 from serving.lifecycle import Availability
 from serving.rpc.handlers import Answer, Calls, Handlers, RpcExchange, generation_metadata, headers_of, parse
 
@@ -125,7 +125,7 @@ class TensorFlowServing:
             if field != "signature_def":
                 raise BadInput(f"Metadata field {show(field)} is not supported")
         asked = tfs_rpc.asked_of(request.model_spec)
-        manifest, generation = asking.servable_manifest(self._lifecycle.processor(), asked)
+        manifest, generation = queries.servable_manifest(self._lifecycle.processor(), asked)
         reply = message(f"{PACKAGE}GetModelMetadataResponse")()
         reply.model_spec.name, reply.model_spec.version.value = asked.model, generation.version
         signatures = ParseDict(catalog.signatures(manifest), message(f"{PACKAGE}SignatureDefMap")())
@@ -136,7 +136,7 @@ class TensorFlowServing:
     async def _status(self, request: Any, context: Any) -> Any:
         if not request.HasField("model_spec"):
             raise BadInput("Missing ModelSpec")
-        statuses = asking.servable_status(self._lifecycle.processor(), tfs_rpc.asked_of(request.model_spec))
+        statuses = queries.servable_status(self._lifecycle.processor(), tfs_rpc.asked_of(request.model_spec))
         document = catalog.version_status(statuses)
         return ParseDict(document, message(f"{PACKAGE}GetModelStatusResponse")(), descriptor_pool=POOL)
 

@@ -5,9 +5,9 @@ logs               the log and the access log
 metrics            Prometheus text
 version_metrics    the metric families of loaded versions
 triton_statistics  what Triton's statistics extension says of each model
-trail              traces of a sample of the requests
+tracing            traces of a sample of the requests
 otel               spans to an OpenTelemetry collector
 recorder           a sample of the requests, as Parquet
 """
 
-__all__ = ["logs", "metrics", "observers", "recorder", "trail", "triton_statistics"]
+__all__ = ["logs", "metrics", "observers", "recorder", "tracing", "triton_statistics"]

@@ -1,6 +1,6 @@
 """Prometheus text: the processor's own counts, and request counts and latencies by protocol and status code.
 
-Thread ownership: observe(), predicted() and stage() are called on the data port's event loop only, and note; scrape()
+Thread ownership: observe(), predicted() and phase() are called on the data port's event loop only, and note; scrape()
 runs in any thread, and sorts what has been noted (_Series).
 """
 
@@ -34,7 +34,7 @@ BOUNDS_S = (
 )  # fmt: skip
 
 # The same for what takes a fraction of that: half octaves from 2 us.
-STAGE_BOUNDS_S = tuple(round(2e-6 * 2 ** (n / 2), 8) for n in range(30))
+PHASE_BOUNDS_S = tuple(round(2e-6 * 2 ** (n / 2), 8) for n in range(30))
 
 SORT_EVERY = 512
 
@@ -172,7 +172,7 @@ class Counts:
     def __init__(self) -> None:
         self._series: dict[tuple[str, int], _Series] = {}
         self._predicted: dict[str, list[int]] = {}
-        self._stages: dict[tuple[str, str], _Series] = {}
+        self._phases: dict[tuple[str, str], _Series] = {}
         self._sources: list[Callable[[], Mapping[str, int]]] = []
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
@@ -193,18 +193,18 @@ class Counts:
         counts[0] += 1
         counts[1] += rows
 
-    def stage(self, protocol: str, name: str, seconds: float) -> None:
+    def phase(self, protocol: str, name: str, seconds: float) -> None:
         """Counts one request's parsing ("parse") or encoding ("encode"): of one in some, not of every one."""
-        series = self._stages.get((protocol, name))
+        series = self._phases.get((protocol, name))
         if series is None:
-            series = self._stages[protocol, name] = _Series(STAGE_BOUNDS_S)
+            series = self._phases[protocol, name] = _Series(PHASE_BOUNDS_S)
         series.seconds.append(seconds)
         if len(series.seconds) >= SORT_EVERY:
             series.sorted()
 
-    def stages(self) -> Iterator[tuple[str, str, list[int], float]]:
-        """(protocol, stage, requests by bound and beyond, sum of seconds), in order."""
-        for (protocol, name), series in sorted(self._stages.copy().items()):
+    def phases(self) -> Iterator[tuple[str, str, list[int], float]]:
+        """(protocol, phase, requests by bound and beyond, sum of seconds), in order."""
+        for (protocol, name), series in sorted(self._phases.copy().items()):
             yield protocol, name, *series.sorted()
 
     def source(self, counters: Callable[[], Mapping[str, int]]) -> None:
@@ -231,7 +231,7 @@ class Counts:
             "series": {f"{protocol} {code}": [*counts, sum_s] for protocol, code, counts, sum_s in self.series()},
             "predicted": {model: [requests, rows] for model, requests, rows in self.predictions()},
             "others": self.others(),
-            "stages": {f"{protocol} {name}": [*counts, sum_s] for protocol, name, counts, sum_s in self.stages()},
+            "phases": {f"{protocol} {name}": [*counts, sum_s] for protocol, name, counts, sum_s in self.phases()},
         }
 
     @classmethod
@@ -242,9 +242,9 @@ class Counts:
             protocol, code = key.split()
             counts._series[protocol, int(code)] = _Series(BOUNDS_S, numbers, sum_s)
         counts.source(lambda: snapshot.get("others", {}))
-        for key, (*numbers, sum_s) in snapshot.get("stages", {}).items():
+        for key, (*numbers, sum_s) in snapshot.get("phases", {}).items():
             protocol, name = key.split()
-            counts._stages[protocol, name] = _Series(STAGE_BOUNDS_S, numbers, sum_s)
+            counts._phases[protocol, name] = _Series(PHASE_BOUNDS_S, numbers, sum_s)
         counts._predicted = dict(snapshot.get("predicted", {}))
         return counts
 
@@ -258,8 +258,8 @@ class PortMetrics(Protocol):
     def predicted(self, model: str, rows: int) -> None:
         """See Counts.predicted."""
 
-    def stage(self, protocol: str, name: str, seconds: float) -> None:
-        """See Counts.stage."""
+    def phase(self, protocol: str, name: str, seconds: float) -> None:
+        """See Counts.phase."""
 
     def scrape(self) -> bytes:
         """The text exposition, of all processes."""
@@ -271,7 +271,7 @@ class Metrics(Collector):
     def __init__(self, lifecycle: Availability[ModelHost]) -> None:
         self._lifecycle = lifecycle
         self._counts = Counts()
-        self.observe, self.predicted, self.stage = self._counts.observe, self._counts.predicted, self._counts.stage
+        self.observe, self.predicted, self.phase = self._counts.observe, self._counts.predicted, self._counts.phase
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -344,14 +344,14 @@ def _request_families(counts: Counts) -> Iterator[Metric]:
     for protocol, code, numbers, sum_s in counts.series():
         histogram.add_metric((protocol, str(code)), buckets(BOUNDS_S, numbers), sum_s)
         counter.add_metric((protocol, str(code)), sum(numbers))
-    stages = HistogramMetricFamily(
-        "freshet_http_stage_duration_seconds",
+    phases = HistogramMetricFamily(
+        "freshet_http_phase_duration_seconds",
         "Reading a request (parse) and writing its reply (encode); one request in 16 is timed.",
-        labels=("protocol", "stage"),
+        labels=("protocol", "phase"),
     )
-    for protocol, name, numbers, sum_s in counts.stages():
-        stages.add_metric((protocol, name), buckets(STAGE_BOUNDS_S, numbers), sum_s)
-    yield from (counter, histogram, stages)
+    for protocol, name, numbers, sum_s in counts.phases():
+        phases.add_metric((protocol, name), buckets(PHASE_BOUNDS_S, numbers), sum_s)
+    yield from (counter, histogram, phases)
 
 
 def _delta_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:

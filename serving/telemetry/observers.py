@@ -10,23 +10,23 @@ from serving.front_options import FrontOptions
 from serving.telemetry.logs import AccessLog
 from serving.telemetry.metrics import Counts
 from serving.telemetry.otel import OtlpExporter
-from serving.telemetry.trail import Tracer
+from serving.telemetry.tracing import Tracer
 
 
 class Observers:
-    """What watches one process. access, trail: None where they are off."""
+    """What watches one process. access, tracer: None where they are off."""
 
-    def __init__(self, options: FrontOptions, slot: int) -> None:
-        """slot: this process's number. Raises BadInput."""
+    def __init__(self, options: FrontOptions, seat: int) -> None:
+        """seat: this process's number. Raises BadInput."""
         self.access = AccessLog(options.access_log_share) if options.access_log_share else None
-        self.trail = _trail(options.trace_endpoint, options.trace_share, slot)
-        self._options, self._name = options, f"w{slot}"
+        self.tracer = _tracer(options.trace_endpoint, options.trace_share, seat)
+        self._options, self._name = options, f"w{seat}"
         self._closers: list[Callable[[], None]] = []
 
     def count(self, counts: Counts) -> None:
         """Has what is traced counted there."""
-        if self.trail is not None:
-            counts.source(self.trail.counters)
+        if self.tracer is not None:
+            counts.source(self.tracer.counters)
 
     def record(self, predictor: Predictor, counts: Counts) -> None:
         """Has the requests of a predictor recorded, if that is wanted. Raises BadInput."""
@@ -46,11 +46,11 @@ class Observers:
         """Nothing is answered any more: what is queued is written and sent."""
         for close in self._closers:
             close()
-        if self.trail is not None:
-            self.trail.close()
+        if self.tracer is not None:
+            self.tracer.close()
 
 
-def _trail(endpoint: str, share: float, slot: int) -> Tracer | None:
+def _tracer(endpoint: str, share: float, seat: int) -> Tracer | None:
     if not endpoint:
         return None
-    return Tracer(share, OtlpExporter(endpoint, str(slot)))
+    return Tracer(share, OtlpExporter(endpoint, str(seat)))

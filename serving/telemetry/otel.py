@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from processor.errors import BadInput
-from serving.telemetry.trail import TraceSpan, Value
+from serving.telemetry.tracing import TraceSpan, Value
 
 PATH = "/v1/traces"
 TIMEOUT_S = 5.0
@@ -25,7 +25,7 @@ TAKEN = (200, 202)
 
 
 class OtlpExporter:
-    """serving.telemetry.trail.Exporter. One connection, kept; one thread uses it."""
+    """serving.telemetry.tracing.Exporter. One connection, kept; one thread uses it."""
 
     def __init__(self, endpoint: str, instance: str) -> None:
         """endpoint: of the collector, such as http://127.0.0.1:4318. instance: which process this is. Raises

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from processor.watching.sketch import ROW_BOUNDS, STAGES, TIME_BOUNDS_S
+from processor.watching.sketch import PHASES, ROW_BOUNDS, TIME_BOUNDS_S
 from processor.watching.stats import VersionStats
 
 LABELS = ("model", "version")
@@ -56,20 +56,20 @@ def _work_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
                 family.add_metric(_of(version), value(version))
             yield family
     labels = GaugeMetricFamily("freshet_version_label", "1 for each label of the version.", labels=(*LABELS, "label"))
-    stages = HistogramMetricFamily(
-        "freshet_stage_duration_seconds",
+    phases = HistogramMetricFamily(
+        "freshet_phase_duration_seconds",
         "Waiting for a session (requests, by the mean of their batch), and the sparse and dense graphs of a batch.",
-        labels=(*LABELS, "stage"),
+        labels=(*LABELS, "phase"),
     )
     sizes = HistogramMetricFamily("freshet_batch_rows", "Rows of a batch.", labels=LABELS)
     for version in stats:
         for label in version.labels:
             labels.add_metric((*_of(version), label), 1)
-        for stage in STAGES:
-            counts, total_s = version.sketch.stage(stage)
-            stages.add_metric((*_of(version), stage), buckets(TIME_BOUNDS_S, counts.tolist()), total_s)
+        for phase in PHASES:
+            counts, total_s = version.sketch.phase(phase)
+            phases.add_metric((*_of(version), phase), buckets(TIME_BOUNDS_S, counts.tolist()), total_s)
         sizes.add_metric(_of(version), buckets(ROW_BOUNDS, version.sketch.sizes.tolist()), version.sketch.rows)
-    yield from (labels, stages, sizes)
+    yield from (labels, phases, sizes)
 
 
 def _table_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:

@@ -1,18 +1,18 @@
 """The supervisor's worker processes: spawned, spoken to, buried, replaced.
 
-A slot is a worker's place: its number, its words in every version's control block. One process at a time lives in it.
+A seat is a worker's place: its number, its words in every version's control block. One process at a time lives in it.
 
-Threads: `freshet-slot-n` leads the life of a slot: spawn, introduce, watch, bury, spawn again; `freshet-ear-n` receives
+Threads: `freshet-seat-n` leads the life of a seat: spawn, introduce, watch, bury, spawn again; `freshet-ear-n` receives
 what its process says. Whoever meets a process that is gone buries it, and waits until that is done.
 
 Invariants
 - A process is buried once: killed, waited for, and only then are its pins taken back, its count of requests kept and
-  its slot free. So no pin is cleared that a live process could rely on, and no flip is published that a process which
+  its seat free. So no pin is cleared that a live process could rely on, and no flip is published that a process which
   did not prepare it could still meet.
 - A connection is handed to a process that has been introduced: it has every version and the routes.
 - A process that is new gets its share of the connections there are: the others give theirs up, each with a reply that
   says so, and no request is lost.
-- A slot whose process keeps dying is tried again later and later; the others do not notice.
+- A seat whose process keeps dying is tried again later and later; the others do not notice.
 
 Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
 workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/workers.md.
@@ -63,7 +63,7 @@ class Owner(Protocol):
         """Gives a new process every version and the routes, then Fleet.offer()s it; raises Gone or FreshetError."""
 
     def buried(self, worker: WorkerProcess) -> None:
-        """The process is dead and its slot about to be free."""
+        """The process is dead and its seat about to be free."""
 
     def heard(self, worker: WorkerProcess, message: Message) -> None:
         """Something that a process says unasked."""
@@ -89,9 +89,9 @@ Heard = Callable[["WorkerProcess", Message], None]
 class WorkerProcess:
     """One process and the talk with it. Thread-safe."""
 
-    def __init__(self, slot: int, message: Message, fds: Sequence[int], heard: Heard) -> None:
+    def __init__(self, seat: int, message: Message, fds: Sequence[int], heard: Heard) -> None:
         """Spawns it. message, fds: its settings. heard: called with what it says unasked."""
-        self.slot = slot
+        self.seat = seat
         self.handed = 0
         self.hello: Future[None] = Future()
         self.gone = threading.Event()
@@ -114,7 +114,7 @@ class WorkerProcess:
                 pass_fds=(there.fileno(),),
                 env={**os.environ, "PYTHONPATH": path},
             )
-        self._ear = threading.Thread(target=self._listen, name=f"freshet-ear-{slot}", daemon=True)
+        self._ear = threading.Thread(target=self._listen, name=f"freshet-ear-{seat}", daemon=True)
         self._ear.start()
         self.tell("settings", message, fds)
 
@@ -146,8 +146,8 @@ class WorkerProcess:
         self.handed += handed
         return handed
 
-    def bury(self, last_rites: Callable[[WorkerProcess], None]) -> None:
-        """Makes sure that the process is dead; then calls last_rites, once, whoever buries it first."""
+    def bury(self, on_death: Callable[[WorkerProcess], None]) -> None:
+        """Makes sure that the process is dead; then calls on_death, once, whoever buries it first."""
         with self._burying:
             if self._buried:
                 return
@@ -156,7 +156,7 @@ class WorkerProcess:
             self._leave()
             self._ear.join()
             self._channel.close()
-            last_rites(self)
+            on_death(self)
             self._buried = True
 
     def wait(self, timeout_s: float) -> bool:
@@ -218,11 +218,11 @@ class Seat:
 
 
 class Fleet:
-    """As many workers as there are slots."""
+    """As many workers as there are seats."""
 
     def __init__(self, count: int, settings: WorkerSettings) -> None:
         self.settings = settings
-        self._slots = [Seat(n) for n in range(count)]
+        self._seats = [Seat(n) for n in range(count)]
         self._ended = reserve(count * 8, "ended-connections").view(np.int64)[:count]
         (self._ended_handle,) = share([self._ended], "ended-connections")
         self._owner: Owner | None = None
@@ -230,12 +230,12 @@ class Fleet:
         self._changed = threading.Condition()
         self._turn = 0
         self._threads = [
-            threading.Thread(target=self._keep, args=(slot,), name=f"freshet-slot-{slot.number}", daemon=True)
-            for slot in self._slots
+            threading.Thread(target=self._keep, args=(seat,), name=f"freshet-seat-{seat.number}", daemon=True)
+            for seat in self._seats
         ]
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._seats)
 
     def start(self, owner: Owner) -> None:
         """Spawns the workers."""
@@ -245,25 +245,25 @@ class Fleet:
 
     def offer(self, worker: WorkerProcess) -> None:
         """From now on the worker gets connections."""
-        slot = self._slots[worker.slot]
+        seat = self._seats[worker.seat]
         with self._changed:
-            slot.offered = slot.been_up = True
+            seat.offered = seat.been_up = True
             self._changed.notify_all()
-        log.info("worker %d is up, process %d", worker.slot, worker.pid)
+        log.info("worker %d is up, process %d", worker.seat, worker.pid)
         self._level()
 
     def offered(self) -> list[WorkerProcess]:
         """Workers that answer requests."""
         with self._changed:
-            return [s.worker for s in self._slots if s.offered and s.worker is not None]
+            return [s.worker for s in self._seats if s.offered and s.worker is not None]
 
     @property
     def complete(self) -> bool:
-        """Whether every slot has had a worker that answered."""
-        return all(slot.been_up for slot in self._slots)
+        """Whether every seat has had a worker that answered."""
+        return all(seat.been_up for seat in self._seats)
 
     def wait_complete(self) -> None:
-        """Returns once every slot has had a worker up; raises NotReady when that takes too long."""
+        """Returns once every seat has had a worker up; raises NotReady when that takes too long."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.complete or self._ending.is_set(), START_TIMEOUT_S):
                 raise NotReady("workers: not all processes came up; the server's log says why")
@@ -278,7 +278,7 @@ class Fleet:
         """Hands a connection to the worker that has the fewest; False when none can take it now."""
         workers = self.offered()
         self._turn += 1
-        order = sorted(workers, key=lambda w: (self._connections(w), (w.slot - self._turn) % len(self._slots)))
+        order = sorted(workers, key=lambda w: (self._connections(w), (w.seat - self._turn) % len(self._seats)))
         return any(worker.hand(connection) for worker in order)
 
     def _level(self) -> None:
@@ -294,20 +294,20 @@ class Fleet:
 
     def bury(self, worker: WorkerProcess) -> None:
         """Returns once the process is dead and everything that it held is given back."""
-        worker.bury(self._last_rites)
+        worker.bury(self._on_death)
 
     def info(self) -> list[dict[str, Any]]:
-        """The slots as a person would ask for them."""
+        """The seats as a person would ask for them."""
         with self._changed:
             return [
                 {
-                    "worker": slot.number,
-                    "pid": slot.worker.pid if slot.worker is not None else None,
-                    "up": slot.offered,
-                    "connections": self._connections(slot.worker) if slot.worker is not None else 0,
-                    "restarts": slot.restarts,
+                    "worker": seat.number,
+                    "pid": seat.worker.pid if seat.worker is not None else None,
+                    "up": seat.offered,
+                    "connections": self._connections(seat.worker) if seat.worker is not None else 0,
+                    "restarts": seat.restarts,
                 }
-                for slot in self._slots
+                for seat in self._seats
             ]
 
     def end(self) -> None:
@@ -321,8 +321,8 @@ class Fleet:
     def join(self) -> None:
         """Returns once every process has ended, by itself or, when it takes too long, killed."""
         give_up_s = time.monotonic() + self.settings.front.shutdown_timeout_s + END_MARGIN_S
-        for slot in self._slots:
-            worker = slot.worker
+        for seat in self._seats:
+            worker = seat.worker
             if worker is not None:
                 worker.wait(max(0.0, give_up_s - time.monotonic()))
                 self.bury(worker)
@@ -334,40 +334,40 @@ class Fleet:
         self._ending.set()
         with self._changed:
             self._changed.notify_all()
-            workers = [s.worker for s in self._slots if s.worker is not None]
+            workers = [s.worker for s in self._seats if s.worker is not None]
         for worker in workers:
             try:
                 worker.tell(op)
             except Gone:
                 continue
 
-    def _keep(self, slot: Seat) -> None:
-        """The life of a slot."""
+    def _keep(self, seat: Seat) -> None:
+        """The life of a seat."""
         failures = 0
         while not self._ending.is_set():
             started_s = time.monotonic()
-            self._live(slot)
+            self._live(seat)
             if self._ending.is_set():
                 return
-            slot.restarts += 1
+            seat.restarts += 1
             failures = failures + 1 if time.monotonic() - started_s < HEALTHY_S else 0
             if failures:
                 self._ending.wait(min(FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), MAX_BACKOFF_S))
 
-    def _live(self, slot: Seat) -> None:
+    def _live(self, seat: Seat) -> None:
         """One process from its first breath to its grave."""
         assert self._owner is not None, "start() comes first"
         parcel = Parcel()
         board = parcel.pack(self._ended_handle, writable=True)
-        message = {**self.settings.message(), "slot": slot.number, "ended_connections": board}
+        message = {**self.settings.message(), "seat": seat.number, "ended_connections": board}
         try:
-            self._ended[slot.number] = 0
-            worker = WorkerProcess(slot.number, message, parcel.fds, self._owner.heard)
+            self._ended[seat.number] = 0
+            worker = WorkerProcess(seat.number, message, parcel.fds, self._owner.heard)
         except (OSError, Gone) as error:
-            log.error("worker %d could not be started: %s", slot.number, error)
+            log.error("worker %d could not be started: %s", seat.number, error)
             return
         with self._changed:
-            slot.worker = worker
+            seat.worker = worker
             late = self._ending.is_set()
         try:
             if late:
@@ -376,27 +376,27 @@ class Fleet:
             self._owner.introduce(worker)
             while not worker.gone.wait(SILENCE_CHECK_S):
                 if time.monotonic() - worker.heard_s > SILENCE_TIMEOUT_S:
-                    log.error("worker %d has said nothing for %g s", slot.number, SILENCE_TIMEOUT_S)
+                    log.error("worker %d has said nothing for %g s", seat.number, SILENCE_TIMEOUT_S)
                     break
         except Gone:
             pass
         except (TimeoutError, FreshetError) as error:
-            log.error("worker %d cannot serve: %s", slot.number, error or "it does not answer")
+            log.error("worker %d cannot serve: %s", seat.number, error or "it does not answer")
         except Exception:
-            log.exception("worker %d cannot serve", slot.number)
+            log.exception("worker %d cannot serve", seat.number)
         finally:
             if self._ending.is_set() and not late:
                 worker.wait(self.settings.front.shutdown_timeout_s + END_MARGIN_S)
             self.bury(worker)
 
-    def _last_rites(self, worker: WorkerProcess) -> None:
+    def _on_death(self, worker: WorkerProcess) -> None:
         assert self._owner is not None, "start() comes first"
-        slot = self._slots[worker.slot]
+        seat = self._seats[worker.seat]
         with self._changed:
-            slot.offered, slot.worker = False, None
+            seat.offered, seat.worker = False, None
         self._owner.buried(worker)
         if not self._ending.is_set():
-            log.error("worker %d, process %d, has died and is replaced", worker.slot, worker.pid)
+            log.error("worker %d, process %d, has died and is replaced", worker.seat, worker.pid)
 
     def _connections(self, worker: WorkerProcess) -> int:
-        return worker.handed - int(self._ended[worker.slot])
+        return worker.handed - int(self._ended[worker.seat])

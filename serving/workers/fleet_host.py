@@ -154,7 +154,7 @@ class FleetHost(ModelHost):
 
     @property
     def ready(self) -> bool:
-        """See ModelHost.ready; and every slot has been up, and a worker is."""
+        """See ModelHost.ready; and every seat has been up, and a worker is."""
         return super().ready and self._fleet.complete and bool(self._fleet.offered())
 
     def load_all(self) -> None:
@@ -219,12 +219,12 @@ class FleetHost(ModelHost):
             there = list(self._replicas.values())
         for replicas in there:
             replicas.buried(worker)
-        self.totals.buried(worker.slot)
+        self.totals.buried(worker.seat)
 
     def heard(self, worker: WorkerProcess, message: Message) -> None:
         """See fleet.Owner."""
         if message["op"] == "report":
-            self.totals.reported(worker.slot, message["report"])
+            self.totals.reported(worker.seat, message["report"])
         elif message["op"] == "scrape":
             self._scrapes.submit(self._answer_scrape, worker, message["id"])
         elif message["op"] == "control":
@@ -355,7 +355,7 @@ class FleetReplicas:
 
     def buried(self, worker: WorkerProcess) -> None:
         """The process is dead; called without the lock."""
-        self.version.control.clear(worker.slot)
+        self.version.control.clear(worker.seat)
         self._held.pop(worker, None)
 
     def _open(self, frame: Frame) -> None:
@@ -397,7 +397,7 @@ class FleetReplicas:
         """Has a worker prepare the frame, opening the version first where it has never heard of it."""
         asked, held = [], self._held.get(worker)
         if held is None:
-            message, fds = self._sender.opening(worker.slot)
+            message, fds = self._sender.opening(worker.seat)
             asked.append(worker.ask("open", {**message, "version": self.key}, fds))
         message, fds = self._sender.message(outgoing, held or frozenset())
         asked.append(worker.ask("frame", {**message, "version": self.key}, fds))

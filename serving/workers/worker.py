@@ -130,7 +130,7 @@ class Worker:
     """The process. settings: of fleet.WorkerSettings and fleet.Fleet."""
 
     def __init__(self, channel: Channel, settings: Message, unpacker: Unpacker) -> None:
-        self._channel, self._slot = channel, int(settings["slot"])
+        self._channel, self._seat = channel, int(settings["seat"])
         options = FrontOptions(**settings["front"])
         self._ended_connections = unpacker.unpack(settings["ended_connections"])
         self._clock = SystemClock()
@@ -139,7 +139,7 @@ class Worker:
         )
         self._lifecycle: Lifecycle[WorkerPredictor] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
-        self._watching = Observers(options, self._slot)
+        self._watching = Observers(options, self._seat)
         self._watching.count(self._metrics)
         self._watching.record(self._predictor, self._metrics)
         self._ports = DataPorts(
@@ -222,7 +222,7 @@ class Worker:
         self._ports.end()
 
     def _connection_ended(self) -> None:
-        self._ended_connections[self._slot] += 1
+        self._ended_connections[self._seat] += 1
 
     def _reroute(self, message: Message) -> None:
         self._predictor.reroute(message, self._receivers)
@@ -284,7 +284,7 @@ class Worker:
         remote = {key: asdict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
         work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
-        served = self._ports.desk.served.snapshot()
+        served = self._ports.submitter.served.snapshot()
         counters = {
             **self._metrics.snapshot(),
             "groups": work,
@@ -341,7 +341,7 @@ def main(fd: int) -> int:
         return 1
     assert received is not None, "a blocking receive brings a message"
     settings, fds = received
-    log_to_stderr(settings["front"]["log_level"], settings["front"]["log_format"], f"worker-{settings['slot']}")
+    log_to_stderr(settings["front"]["log_level"], settings["front"]["log_format"], f"worker-{settings['seat']}")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_descriptor_limit()
     with Unpacker(fds) as unpacker:

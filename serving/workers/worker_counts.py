@@ -33,14 +33,14 @@ class Totals:
         self._living: dict[int, Report] = {}
         self._dead: Numbers = {}
 
-    def reported(self, slot: int, report: Report) -> None:
+    def reported(self, seat: int, report: Report) -> None:
         with self._lock:
-            self._living[slot] = report
+            self._living[seat] = report
 
-    def buried(self, slot: int) -> None:
-        """The process of this slot is dead; another one will count from 0."""
+    def buried(self, seat: int) -> None:
+        """The process of this seat is dead; another one will count from 0."""
         with self._lock:
-            last = self._living.pop(slot, None)
+            last = self._living.pop(seat, None)
             if last is not None:
                 self._dead = add(self._dead, last["counters"])
 
@@ -61,6 +61,6 @@ class Totals:
         return functools.reduce(add, found) if found else None
 
     def gauges(self) -> dict[int, Numbers]:
-        """Each living worker's, by slot."""
+        """Each living worker's, by seat."""
         with self._lock:
-            return {slot: report["gauges"] for slot, report in sorted(self._living.items())}
+            return {seat: report["gauges"] for seat, report in sorted(self._living.items())}

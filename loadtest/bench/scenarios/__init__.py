@@ -9,7 +9,7 @@ overload   three times what the server can do, with deadlines
 neighbour  a saturated model beside another
 deltas     deltas while requests come
 observe    what metrics and traces cost
-useronce   the user-once split against the same model without it
+useronce   the user-once division against the same model without it
 soak       half load, a delta a second, versions and workers that come and go
 before     this checkout against another one
 """

@@ -22,9 +22,9 @@ from loadtest.bench.pairs import Pair, compare
 from loadtest.load.sides import Ratio
 from processor.sessions import session as session_module
 from serving.front import exchange as exchange_module
-from serving.telemetry import trail as trail_module
+from serving.telemetry import tracing as tracing_module
 from serving.telemetry.otel import OtlpExporter
-from serving.telemetry.trail import Tracer
+from serving.telemetry.tracing import Tracer
 
 GOAL = 1.02
 TRACE_SHARE = 0.01
@@ -39,7 +39,7 @@ class Uncounted:
     def observe(self, *_: Any) -> None:
         pass
 
-    predicted = stage = observe
+    predicted = phase = observe
 
 
 def run(bench: Bench) -> Result:
@@ -54,12 +54,12 @@ def run(bench: Bench) -> Result:
             rounds = _rounds(front, METRICS_TURN_S)
             found = compare(_metrics(front, rounds, connections), bench.micro_rounds, time.process_time_ns)
             _keep(bench, result, f"metrics on / off, {what}", found, bench.micro_rounds)
-            trail = _trail(endpoint)
-            stack.callback(trail.close)
+            tracer = _tracer(endpoint)
+            stack.callback(tracer.close)
             rounds, turns = _rounds(front, TRACES_TURN_S), max(3, bench.micro_rounds // 5)
-            found = compare(_traces(front, trail, rounds, connections), turns, time.process_time_ns)
+            found = compare(_traces(front, tracer, rounds, connections), turns, time.process_time_ns)
             _keep(bench, result, f"traces of 1 % / none, {what}", found, turns)
-            result.facts.append((f"traces sent, {what}", f"{trail.made}, dropped {trail.dropped}"))
+            result.facts.append((f"traces sent, {what}", f"{tracer.made}, dropped {tracer.dropped}"))
     return result
 
 
@@ -107,27 +107,27 @@ def _nothing(*_: Any) -> None:
     pass
 
 
-def _traces(front: FrontEnd, trail: Tracer, rounds: int, connections: int) -> Pair:
+def _traces(front: FrontEnd, tracer: Tracer, rounds: int, connections: int) -> Pair:
     def sides(watched: Tracer | None) -> Callable[[], None]:
         def turn() -> None:
-            front.app.exchanges.trail = watched
+            front.app.exchanges.tracer = watched
             try:
                 front.run(rounds)
-                trail.send(time.monotonic())
+                tracer.send(time.monotonic())
             finally:
-                front.app.exchanges.trail = None
+                front.app.exchanges.tracer = None
 
         return turn
 
-    return Pair("traces", sides(trail), sides(None), rounds * connections, "request")
+    return Pair("traces", sides(tracer), sides(None), rounds * connections, "request")
 
 
-def _trail(endpoint: str) -> Tracer:
+def _tracer(endpoint: str) -> Tracer:
     """One that sends when it is told to, and not in between."""
-    kept, trail_module.EXPORT_INTERVAL_S = trail_module.EXPORT_INTERVAL_S, 3600.0
+    kept, tracing_module.EXPORT_INTERVAL_S = tracing_module.EXPORT_INTERVAL_S, 3600.0
     try:
         return Tracer(TRACE_SHARE, OtlpExporter(endpoint, "bench"))
     finally:
         # The thread has read it by the time that the first turn is over.
         time.sleep(0.1)
-        trail_module.EXPORT_INTERVAL_S = kept
+        tracing_module.EXPORT_INTERVAL_S = kept

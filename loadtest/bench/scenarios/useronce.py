@@ -1,4 +1,4 @@
-"""The user-once split: throughput with it over the same model without it, half of the features being the user's."""
+"""The user-once division: throughput with it over the same model without it, half of the features being the user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imported graphs go through the passes, and through the user-once split where inputs are said to be the user's."""
+"""Imported graphs go through the passes, and through the user-once division where inputs are said to be the user's."""
 
 import numpy as np
 import pytest

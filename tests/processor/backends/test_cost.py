@@ -92,18 +92,18 @@ def test_a_batch_is_priced_by_its_cover_and_by_its_rows_and_ids():
 
 def test_rows_are_run_in_as_many_parts_as_cost_little_more_than_one_batch():
     table = CostTable({1: 1.0, 4: 1.5, 16: 5.0})
-    assert [table.parts(rows, 3) for rows in (1, 2, 4, 7, 8, 9, 12, 1000)] == [1, 1, 1, 2, 2, 3, 3, 3]
+    assert [table.shares(rows, 3) for rows in (1, 2, 4, 7, 8, 9, 12, 1000)] == [1, 1, 1, 2, 2, 3, 3, 3]
     # Free of any extra cost: 8 rows run as 4 and 4 anyway.
-    assert table.parts(8, 3, worth=1.0) == 2
-    assert table.parts(5, 3, worth=1.0) == 1
-    assert table.parts(1000, 1) == 1
+    assert table.shares(8, 3, worth=1.0) == 2
+    assert table.shares(5, 3, worth=1.0) == 1
+    assert table.shares(1000, 1) == 1
 
 
 @settings(max_examples=60, deadline=None)
 @given(cost=ladders, rows=st.integers(1, 300), most=st.integers(1, 40))
 def test_parts_keep_to_what_they_may_cost(cost, rows, most):
     table = CostTable(cost)
-    parts = table.parts(rows, most)
+    parts = table.shares(rows, most)
     assert 1 <= parts <= min(rows, most)
     assert parts == 1 or parts * table.predict(-(-rows // parts)) <= cost_module.WORTH * table.predict(rows)
 

@@ -75,11 +75,11 @@ def test_a_batch_is_noted_with_its_stages_and_its_size():
     block.fail(2)
     sketch = Sketch.total(1, [block])
     assert (sketch.requests, sketch.rows, sketch.padded, sketch.failed) == (4, 6, 3, 2)
-    counts, total_s = sketch.stage("queue")
+    counts, total_s = sketch.phase("queue")
     assert counts.sum() == 4
     assert total_s == pytest.approx(0.006)
-    assert sketch.stage("sparse")[0].sum() == sketch.stage("dense")[0].sum() == 2
-    assert sketch.stage("dense")[1] == pytest.approx(0.1)
+    assert sketch.phase("sparse")[0].sum() == sketch.phase("dense")[0].sum() == 2
+    assert sketch.phase("dense")[1] == pytest.approx(0.1)
     assert sketch.sizes[0] == 1
     assert sketch.sizes[ROW_BOUNDS.index(8)] == 1
     assert sketch.scores(0).count == 6

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from processor.errors import BadInput, Expired, FreshetError, NotFound, NotReady, Overloaded
-from serving.front.desk import Submitter
 from serving.front.exchange import OK, Exchange, Exchanges
+from serving.front.submitter import Submitter
 from serving.lifecycle import Lifecycle
 from serving.request_headers import TIMED_EVERY
 from serving.telemetry.metrics import Metrics
-from serving.telemetry.trail import Trace
+from serving.telemetry.tracing import Trace
 from tests.serving.fakes import FakeProcessor
 
 INPUTS = {"ids": np.array([[1, 2, 3]] * 2), "floats": np.array([[0.5, 0.25]] * 2, np.float32)}
@@ -32,7 +32,7 @@ class Given(Exchange):
 
 
 class FakeTrail:
-    """serving.telemetry.trail.Tracer: traces every request."""
+    """serving.telemetry.tracing.Tracer: traces every request."""
 
     def __init__(self):
         self.ended = []
@@ -51,8 +51,8 @@ class Room:
         self.processor, lifecycle = processor or FakeProcessor(), Lifecycle()
         if opened:
             lifecycle.open(self.processor)
-        self.metrics, self.desk = Metrics(lifecycle), Submitter()
-        self.shared = Exchanges(lifecycle, self.metrics, self.desk, **options)
+        self.metrics, self.submitter = Metrics(lifecycle), Submitter()
+        self.shared = Exchanges(lifecycle, self.metrics, self.submitter, **options)
 
     def ask(self, who=CTR, source=(INPUTS, None), headers=None, servable=False, timeout_s=None):
         return asyncio.run(self._ask(who, source, headers or {}, servable, timeout_s))
@@ -76,12 +76,12 @@ class Room:
 
     @property
     def timed(self):
-        return {name: sum(counts) for _, name, counts, _ in self.metrics.counts().stages()}
+        return {name: sum(counts) for _, name, counts, _ in self.metrics.counts().phases()}
 
     @property
     def served(self):
         """model/version -> successes, rows, failures."""
-        counts = self.desk.served.snapshot()
+        counts = self.submitter.served.snapshot()
         return {of: (successes, rows, failures) for of, (successes, _, rows, failures, _) in counts.items()}
 
 
@@ -146,14 +146,14 @@ def test_reading_and_encoding_are_timed_of_one_request_in_some_and_encoding_only
 
 
 def test_a_trace_knows_how_far_its_request_came():
-    trail = FakeTrail()
-    room = Room(trail=trail)
+    tracer = FakeTrail()
+    room = Room(tracer=tracer)
     reply = room.ask()
     with pytest.raises(BadInput):
         room.ask(source=BadInput("no"))
     with pytest.raises(NotFound):
         room.ask(OTHER)
-    (whole, answered), (unread, refused), (stranger, unknown) = trail.ended
+    (whole, answered), (unread, refused), (stranger, unknown) = tracer.ended
     assert (answered, refused, unknown) == (200, 400, 404)
     assert (whole.model, whole.generation, whole.protocol) == ("ctr", reply.generation, "x")
     assert 0 < whole.parsed_s <= whole.encoding_s

@@ -16,7 +16,7 @@ from serving.lifecycle import Lifecycle
 from serving.request_headers import request_id_of
 from serving.telemetry.logs import AccessLog
 from serving.telemetry.metrics import Metrics
-from serving.telemetry.trail import Trace
+from serving.telemetry.tracing import Trace
 from tests.serving.fakes import FLAT, RAGGED, SINGLE, TWO_OUTPUTS, FakeProcessor, call, send
 
 ROW = {"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}]}
@@ -29,12 +29,12 @@ INFER = {
 }
 
 
-def serve(processor=None, access=None, trail=None, **options):
+def serve(processor=None, access=None, tracer=None, **options):
     lifecycle = Lifecycle()
     processor = processor or FakeProcessor()
     lifecycle.open(processor)
     metrics = Metrics(lifecycle)
-    app = DataApp(lifecycle, metrics, FrontOptions(version="9", **options), access=access, trail=trail)
+    app = DataApp(lifecycle, metrics, FrontOptions(version="9", **options), access=access, tracer=tracer)
     return app, processor, lifecycle, metrics
 
 
@@ -378,7 +378,7 @@ def test_inline_every_loop_that_serves_becomes_the_owner():
 
 
 class FakeTrail:
-    """serving.telemetry.trail.Tracer: traces whatever has a traceparent."""
+    """serving.telemetry.tracing.Tracer: traces whatever has a traceparent."""
 
     def __init__(self):
         self.ended = []
@@ -391,22 +391,22 @@ class FakeTrail:
 
 
 def test_a_traced_request_is_followed_to_its_end_whatever_that_is():
-    trail = FakeTrail()
-    app, processor, _, _ = serve(trail=trail)
+    tracer = FakeTrail()
+    app, processor, _, _ = serve(tracer=tracer)
     headers = {"traceparent": "x", "x-request-id": "abc"}
     send(app, "POST", "/v1/models/ctr:predict", BODY)
-    assert trail.ended == []
+    assert tracer.ended == []
     send(app, "POST", "/v1/models/ctr:predict", BODY, headers)
-    ((trace, status),) = trail.ended
+    ((trace, status),) = tracer.ended
     assert (status, trace.protocol, trace.model, trace.request_id) == (200, "tfs_rest", "ctr", "abc")
     assert trace.generation == processor.generation
     assert trace.began_s < trace.parsed_s
     assert trace.encoding_s
     send(app, "POST", "/v1/models/ctr:predict", b"{", headers)
-    assert trail.ended[1][1] == 400
+    assert tracer.ended[1][1] == 400
     processor.fail = Expired("late")
     send(app, "POST", "/v1/models/ctr:predict", BODY, headers)
-    assert trail.ended[2][1] == 504
+    assert tracer.ended[2][1] == 504
 
 
 def test_every_answer_can_have_its_line_in_the_access_log(caplog):

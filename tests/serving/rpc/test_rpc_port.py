@@ -12,15 +12,15 @@ import pytest
 
 from processor.errors import BadInput, Expired, Overloaded
 from serving.codecs.messages import message
-from serving.front.desk import Submitter
 from serving.front.model_control import nothing_to_control
+from serving.front.submitter import Submitter
 from serving.front_options import FrontOptions
 from serving.http.port import reserve
 from serving.lifecycle import Lifecycle
 from serving.rpc.rpc_port import RpcPort
 from serving.telemetry.logs import AccessLog
 from serving.telemetry.metrics import Metrics
-from serving.telemetry.trail import Trace
+from serving.telemetry.tracing import Trace
 from tests.serving.fakes import FakeProcessor
 
 WAIT_S = 30
@@ -29,7 +29,7 @@ WAIT_S = 30
 class Live:
     """A port on an event loop in a thread of its own."""
 
-    def __init__(self, processor=None, *, opened=True, access=None, trail=None, **options):
+    def __init__(self, processor=None, *, opened=True, access=None, tracer=None, **options):
         self.processor, self.lifecycle = processor or FakeProcessor(), Lifecycle()
         if opened:
             self.lifecycle.open(self.processor)
@@ -37,7 +37,7 @@ class Live:
         self.reserved, self.address = reserve("127.0.0.1", 0)
         self.port = RpcPort(
             self.lifecycle, self.metrics, FrontOptions(**{"max_body_bytes": 1 << 20, "version": "9", **options}),
-            address=self.address, desk=Submitter(), control=nothing_to_control, access=access, trail=trail,
+            address=self.address, submitter=Submitter(), control=nothing_to_control, access=access, tracer=tracer,
         )  # fmt: skip
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
@@ -336,7 +336,7 @@ def test_a_request_id_comes_back_with_replies_errors_and_streams():
 
 
 class FakeTrail:
-    """serving.telemetry.trail.Tracer: traces whatever has a traceparent."""
+    """serving.telemetry.tracing.Tracer: traces whatever has a traceparent."""
 
     def __init__(self):
         self.ended = []
@@ -349,26 +349,26 @@ class FakeTrail:
 
 
 def test_a_traced_call_is_followed_to_its_end_whatever_that_is():
-    trail, metadata = FakeTrail(), [("traceparent", "x")]
-    with Live(trail=trail) as live:
+    tracer, metadata = FakeTrail(), [("traceparent", "x")]
+    with Live(tracer=tracer) as live:
         live.infer(request(), timeout=WAIT_S)
-        assert trail.ended == []
+        assert tracer.ended == []
         live.infer(request(), metadata=metadata, timeout=WAIT_S)
         tfs_predict(live)(predict_request(), metadata=metadata, timeout=WAIT_S)
-        for (trace, status), protocol in zip(trail.ended, ("kserve_grpc", "tfs_grpc"), strict=True):
+        for (trace, status), protocol in zip(tracer.ended, ("kserve_grpc", "tfs_grpc"), strict=True):
             assert (status, trace.protocol, trace.model) == (200, protocol, "ctr")
             assert trace.generation == live.processor.generation
             assert trace.began_s < trace.parsed_s <= trace.encoding_s
         refused(live.infer, request("other"), metadata=metadata)
         live.processor.fail = Expired("late")
         refused(live.infer, request(), metadata=metadata)
-        assert [status for _, status in trail.ended[2:]] == [404, 504]
+        assert [status for _, status in tracer.ended[2:]] == [404, 504]
         live.processor.fail = None
         list(live.stream(iter([request(), request("other")]), metadata=metadata, timeout=WAIT_S))
-        assert sorted(status for _, status in trail.ended[4:]) == [200, 404]
+        assert sorted(status for _, status in tracer.ended[4:]) == [200, 404]
         ready = live.unary("/inference.GRPCInferenceService/ServerReady", "inference.ServerReadyResponse")
         ready(message("inference.ServerReadyRequest")(), metadata=metadata, timeout=WAIT_S)
-        assert len(trail.ended) == 6
+        assert len(tracer.ended) == 6
 
 
 def test_every_call_can_have_its_line_in_the_access_log(caplog):
@@ -389,6 +389,6 @@ def test_reading_and_printing_are_timed_of_one_prediction_in_some():
     with Live() as live:
         for _ in range(32):
             live.infer(request(), timeout=WAIT_S)
-        until(lambda: {(p, s, sum(counts)) for p, s, counts, _ in live.metrics.own.stages()} == {
+        until(lambda: {(p, s, sum(counts)) for p, s, counts, _ in live.metrics.own.phases()} == {
             ("kserve_grpc", "parse", 2), ("kserve_grpc", "encode", 2)
         })  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from processor.errors import BadInput
 from serving.telemetry.otel import OtlpExporter
-from serving.telemetry.trail import TraceSpan
+from serving.telemetry.tracing import TraceSpan
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_production_live import INPUTS, until
 from tests.packages import write_package

@@ -6,7 +6,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import OTHERS, STAGE_BOUNDS_S, Counts, Metrics
+from serving.telemetry.metrics import OTHERS, PHASE_BOUNDS_S, Counts, Metrics
 from tests.serving.fakes import FakeProcessor
 
 
@@ -25,10 +25,10 @@ OF = (("model", "ctr"), ("version", "3"))
 def test_stages_of_a_version_are_histograms():
     samples = scraped()
     for stage, seconds, count in (("queue", 0.002, 2), ("sparse", 0.002, 1), ("dense", 0.004, 1)):
-        labels = tuple(sorted((*OF, ("stage", stage))))
-        assert samples[("freshet_stage_duration_seconds_count", *labels)] == count
-        assert samples[("freshet_stage_duration_seconds_sum", *labels)] == seconds
-    labels = tuple(sorted((*OF, ("stage", "dense"))))
+        labels = tuple(sorted((*OF, ("phase", stage))))
+        assert samples[("freshet_phase_duration_seconds_count", *labels)] == count
+        assert samples[("freshet_phase_duration_seconds_sum", *labels)] == seconds
+    labels = tuple(sorted((*OF, ("phase", "dense"))))
     below = {dict(key[1:])["le"]: n for key, n in samples.items() if set(labels) < set(key[1:])}
     assert (below["0.00390625"], below["0.005859375"], below["+Inf"]) == (0, 1, 1)
     assert samples[("freshet_batch_rows_sum", *OF)] == 4
@@ -58,15 +58,15 @@ def test_a_versions_place_in_the_traffic_is_told():
 
 def test_parsing_and_encoding_are_told_by_protocol_and_add_up_over_processes():
     metrics = Metrics(Lifecycle())
-    metrics.stage("kserve", "parse", 3e-6)
-    metrics.stage("kserve", "encode", 1.0)
+    metrics.phase("kserve", "parse", 3e-6)
+    metrics.phase("kserve", "encode", 1.0)
     twice = Counts.of(metrics.counts().snapshot())
-    assert list(twice.stages()) == list(metrics.counts().stages())
+    assert list(twice.phases()) == list(metrics.counts().phases())
     samples = scraped(metrics)
-    labels = (("protocol", "kserve"), ("stage", "parse"))
-    assert samples[("freshet_http_stage_duration_seconds_count", *labels)] == 1
-    le = str(next(b for b in STAGE_BOUNDS_S if b >= 3e-6))
-    assert samples[("freshet_http_stage_duration_seconds_bucket", ("le", le), *labels)] == 1
+    labels = (("protocol", "kserve"), ("phase", "parse"))
+    assert samples[("freshet_http_phase_duration_seconds_count", *labels)] == 1
+    le = str(next(b for b in PHASE_BOUNDS_S if b >= 3e-6))
+    assert samples[("freshet_http_phase_duration_seconds_bucket", ("le", le), *labels)] == 1
 
 
 def test_every_metric_is_documented():

@@ -14,8 +14,8 @@ from serving.workers.channel import Gone
 class FakeWorker:
     """fleet.WorkerProcess. refuse: an error for every frame. dies_at: the op at which it dies. control: by version."""
 
-    def __init__(self, slot=0):
-        self.slot, self.pid, self.handed = slot, 1000 + slot, 0
+    def __init__(self, seat=0):
+        self.seat, self.pid, self.handed = seat, 1000 + seat, 0
         self.gone, self.killed = threading.Event(), False
         self.said, self.control = [], {}
         self.refuse, self.dies_at, self.full = None, None, False
@@ -43,15 +43,15 @@ class FakeWorker:
         if self.full or self.gone.is_set():
             return False
         self.handed += 1
-        connection.sendall(b"%d" % self.slot)
+        connection.sendall(b"%d" % self.seat)
         return True
 
     def pin(self, version, flip):
         """Pins as a session of this worker would."""
-        self.control[version].words[PINS + self.slot * WORDS] = flip
+        self.control[version].words[PINS + self.seat * WORDS] = flip
 
     def pinned(self, version):
-        return self.control[version].words[PINS + self.slot * WORDS] != IDLE
+        return self.control[version].words[PINS + self.seat * WORDS] != IDLE
 
     def ops(self, *wanted):
         return [(op, m.get("version"), m.get("frame")) for op, m in self.said if op in wanted]
@@ -92,7 +92,7 @@ class FakeFleet:
         return list(self.workers)
 
     def info(self):
-        return [{"worker": w.slot, "pid": w.pid, "up": True, "connections": 0, "restarts": 0} for w in self.workers]
+        return [{"worker": w.seat, "pid": w.pid, "up": True, "connections": 0, "restarts": 0} for w in self.workers]
 
     def bury(self, worker):
         if not worker.killed:

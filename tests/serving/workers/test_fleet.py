@@ -1,4 +1,4 @@
-"""The life of a slot, and who gets a connection."""
+"""The life of a seat, and who gets a connection."""
 
 import asyncio
 import socket
@@ -9,8 +9,8 @@ import pytest
 from processor.errors import Conflict, FreshetError, NotReady
 from serving.front_options import FrontOptions
 from serving.workers import fleet as fleet_module
+from serving.workers.acceptor import Acceptor
 from serving.workers.channel import Gone, refusal
-from serving.workers.door import Acceptor
 from serving.workers.fleet import Fleet, WorkerSettings
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 
@@ -43,8 +43,8 @@ class Mortal(FakeWorker):
     spawned = threading.Semaphore(0)
     stillborn = False
 
-    def __init__(self, slot, message, fds, heard):
-        super().__init__(slot)
+    def __init__(self, seat, message, fds, heard):
+        super().__init__(seat)
         self.settings, self.heard_s, self.waited = message, fleet_module.time.monotonic(), 0
         self._burying, self._buried = threading.Lock(), False
         self.hello = self
@@ -62,11 +62,11 @@ class Mortal(FakeWorker):
         if op in ("end", "abort"):
             self.gone.set()
 
-    def bury(self, last_rites):
+    def bury(self, on_death):
         with self._burying:
             if not self._buried:
                 self.gone.set()
-                last_rites(self)
+                on_death(self)
                 self._buried = True
 
 
@@ -91,7 +91,7 @@ def fleets(monkeypatch):
     for fleet in made:
         fleet.end()
         fleet.join()
-    assert not [t for t in threading.enumerate() if t.name.startswith("freshet-slot")]
+    assert not [t for t in threading.enumerate() if t.name.startswith("freshet-seat")]
 
 
 def spawns(count):
@@ -99,11 +99,11 @@ def spawns(count):
         assert Mortal.spawned.acquire(timeout=WAIT_S)
 
 
-def test_every_slot_gets_a_process_and_the_fleet_is_complete_when_all_are_up(fleets):
+def test_every_seat_gets_a_process_and_the_fleet_is_complete_when_all_are_up(fleets):
     fleet, owner = fleets(3)
     fleet.wait_complete()
-    assert sorted(w.slot for w in fleet.offered()) == [0, 1, 2]
-    assert [w.settings["slot"] for w in sorted(owner.introduced, key=lambda w: w.slot)] == [0, 1, 2]
+    assert sorted(w.seat for w in fleet.offered()) == [0, 1, 2]
+    assert [w.settings["seat"] for w in sorted(owner.introduced, key=lambda w: w.seat)] == [0, 1, 2]
     assert [(i["up"], i["restarts"], i["connections"]) for i in fleet.info()] == [(True, 0, 0)] * 3
 
 
@@ -125,7 +125,7 @@ def test_a_dead_process_is_buried_once_and_replaced_in_its_slot(fleets):
 def test_the_others_give_up_what_is_beyond_their_share_when_a_new_process_is_up(fleets):
     fleet, _ = fleets(3)
     fleet.wait_complete()
-    victim, *others = sorted(fleet.offered(), key=lambda w: w.slot)
+    victim, *others = sorted(fleet.offered(), key=lambda w: w.seat)
     for worker, count in zip(others, (7, 4), strict=True):
         worker.handed = count
     fleet.bury(victim)
@@ -144,7 +144,7 @@ def until(condition):
 
 
 @pytest.mark.parametrize("refuse", [None, FreshetError("no memory"), Gone("died"), TimeoutError(), KeyError("x")])
-def test_a_slot_whose_process_cannot_serve_is_tried_again_and_never_offered(fleets, monkeypatch, refuse):
+def test_a_seat_whose_process_cannot_serve_is_tried_again_and_never_offered(fleets, monkeypatch, refuse):
     monkeypatch.setattr(Mortal, "stillborn", refuse is None)
     monkeypatch.setattr(fleet_module, "START_TIMEOUT_S", 0.05)
     fleet, owner = fleets(1, refuse)
@@ -181,7 +181,7 @@ def test_a_connection_goes_to_the_worker_that_has_the_fewest_and_past_one_that_i
     fleet, _ = fleets(3)
     fleet.wait_complete()
     here, there = socket.socketpair()
-    workers = sorted(fleet.offered(), key=lambda w: w.slot)
+    workers = sorted(fleet.offered(), key=lambda w: w.seat)
     for _ in range(9):
         assert fleet.hand(there)
     assert [w.handed for w in workers] == [3, 3, 3]
@@ -222,19 +222,19 @@ def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         address = listener.getsockname()
-        door = Acceptor(listener, fleet)
-        serving = asyncio.create_task(door.listen())
+        acceptor = Acceptor(listener, fleet)
+        serving = asyncio.create_task(acceptor.listen())
         clients = [await asyncio.open_connection(*address) for _ in range(3)]
-        while door._held is None:
+        while acceptor._held is None:
             await asyncio.sleep(0.001)
         assert worker.handed == 0
         fleet.workers.append(worker)
         assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
         fleet.workers.clear()
         clients.append(await asyncio.open_connection(*address))
-        while door._held is None:
+        while acceptor._held is None:
             await asyncio.sleep(0.001)
-        door.end()
+        acceptor.end()
         await serving
         assert await clients[-1][0].read() == b"", "nobody is left to take it"
         for _, writer in clients:
@@ -250,13 +250,15 @@ def test_newcomers_wait_while_counts_are_uneven_but_not_for_ever(monkeypatch):
     fleet, worker, waited = FakeFleet(), FakeWorker(7), []
     fleet.hand, fleet.uneven, fleet.end, fleet.join = worker.hand, True, lambda: None, lambda: None
     pause = Acceptor._pause
-    monkeypatch.setattr(Acceptor, "_pause", lambda door, delay_s: (waited.append(worker.handed), pause(door, delay_s)))
+    monkeypatch.setattr(
+        Acceptor, "_pause", lambda acceptor, delay_s: (waited.append(worker.handed), pause(acceptor, delay_s))
+    )
 
     async def main():
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
-        door = Acceptor(listener, fleet)
-        serving = asyncio.create_task(door.listen())
+        acceptor = Acceptor(listener, fleet)
+        serving = asyncio.create_task(acceptor.listen())
         for _ in range(2):
             clients = [await asyncio.open_connection(*listener.getsockname()) for _ in range(3)]
             assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
@@ -266,7 +268,7 @@ def test_newcomers_wait_while_counts_are_uneven_but_not_for_ever(monkeypatch):
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         assert await reader.read() == b"7"
         writer.close()
-        door.end()
+        acceptor.end()
         await serving
 
     asyncio.run(main())

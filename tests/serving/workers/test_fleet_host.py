@@ -75,7 +75,7 @@ def test_the_flip_comes_after_every_worker_has_prepared_it(hosts, tmp_path, monk
     seen, ask = [], FakeWorker.ask
 
     def watched(self, op, message=None, fds=()):
-        seen.append((op, self.slot, version.control.flip))
+        seen.append((op, self.seat, version.control.flip))
         return ask(self, op, message, fds)
 
     monkeypatch.setattr(FakeWorker, "ask", watched)

@@ -20,7 +20,7 @@ from serving.front.wakeups import Wakeups
 from serving.telemetry.triton_statistics import AnswerCounts
 
 if TYPE_CHECKING:
-    from serving.front.asking import Answering
+    from serving.front.queries import Answering
 
 Finish = Callable[[PredictReply | FreshetError], None]
 

@@ -8,8 +8,8 @@ import pytest
 
 from processor.generation import Generation
 from processor.sessions.work import Timing
-from serving.telemetry import trail as trail_module
-from serving.telemetry.trail import Trace, Tracer, spans_of
+from serving.telemetry import tracing as tracing_module
+from serving.telemetry.tracing import Trace, Tracer, spans_of
 
 TRACE_ID, PARENT_ID = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 TRACEPARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -17,7 +17,7 @@ GIVE_UP_S = 30
 
 
 class Sink:
-    """serving.telemetry.trail.Exporter."""
+    """serving.telemetry.tracing.Exporter."""
 
     def __init__(self):
         self.spans, self.closed, self.gate, self.fail = [], False, threading.Event(), False
@@ -35,8 +35,8 @@ class Sink:
 
 @pytest.fixture
 def trails(monkeypatch):
-    monkeypatch.setattr(trail_module, "EXPORT_INTERVAL_S", 0.01)
-    monkeypatch.setattr(trail_module, "SETTLE_S", 0.0)
+    monkeypatch.setattr(tracing_module, "EXPORT_INTERVAL_S", 0.01)
+    monkeypatch.setattr(tracing_module, "SETTLE_S", 0.0)
     opened = []
 
     def make(share=1.0):
@@ -44,14 +44,14 @@ def trails(monkeypatch):
         return opened[-1]
 
     yield make
-    for trail in opened:
-        trail._exporter.gate.set()
-        trail.close()
+    for tracer in opened:
+        tracer._exporter.gate.set()
+        tracer.close()
 
 
-def begin(trail, headers):
+def begin(tracer, headers):
     """What the request path asks."""
-    return trail.begin(headers, "kserve")
+    return tracer.begin(headers, "kserve")
 
 
 def wait_for(condition):
@@ -78,8 +78,8 @@ def by_name(spans):
 
 
 def test_a_client_that_sends_a_traceparent_decides(trails):
-    trail = trails(share=0.0)
-    found = begin(trail, {b"traceparent": TRACEPARENT})
+    tracer = trails(share=0.0)
+    found = begin(tracer, {b"traceparent": TRACEPARENT})
     assert (found.trace_id, found.parent_id) == (TRACE_ID, PARENT_ID)
     assert found.span_id not in (0, PARENT_ID)
     assert begin(trails(share=1.0), {b"traceparent": TRACEPARENT[:-2] + b"00"}) is None
@@ -94,8 +94,8 @@ def test_what_is_no_traceparent_counts_for_nothing(trails, header):
 
 
 def test_of_the_others_a_share_is_traced(trails):
-    trail = trails(share=0.1)
-    found = sum(begin(trail, {}) is not None for _ in range(10_000))
+    tracer = trails(share=0.1)
+    found = sum(begin(tracer, {}) is not None for _ in range(10_000))
     assert 800 < found < 1200
 
 
@@ -136,32 +136,32 @@ def test_a_request_that_was_refused_has_what_it_got_to():
 
 
 def test_traces_are_sent_and_counted(trails):
-    trail = trails()
-    trail.end(begin(trail, {}), 200)
-    wait_for(lambda: trail.made == 1)
-    assert trail.counters() == {"traced_requests": 1, "traces_dropped": 0}
-    assert by_name(trail._exporter.spans).keys() == {"predict "}
+    tracer = trails()
+    tracer.end(begin(tracer, {}), 200)
+    wait_for(lambda: tracer.made == 1)
+    assert tracer.counters() == {"traced_requests": 1, "traces_dropped": 0}
+    assert by_name(tracer._exporter.spans).keys() == {"predict "}
 
 
 def test_a_full_queue_and_a_collector_that_is_gone_cost_traces_and_nothing_else(trails, monkeypatch, caplog):
-    monkeypatch.setattr(trail_module, "MAX_QUEUED", 2)
-    trail = trails()
-    trail._exporter.gate.clear()
-    trail._exporter.fail = True
-    trail.end(begin(trail, {}), 200)
-    wait_for(lambda: not trail._queue)
+    monkeypatch.setattr(tracing_module, "MAX_QUEUED", 2)
+    tracer = trails()
+    tracer._exporter.gate.clear()
+    tracer._exporter.fail = True
+    tracer.end(begin(tracer, {}), 200)
+    wait_for(lambda: not tracer._queue)
     for _ in range(5):
-        trail.end(begin(trail, {}), 200)
-    assert trail.dropped == 3
-    trail._exporter.gate.set()
-    wait_for(lambda: trail.dropped == 6)
+        tracer.end(begin(tracer, {}), 200)
+    assert tracer.dropped == 3
+    tracer._exporter.gate.set()
+    wait_for(lambda: tracer.dropped == 6)
     assert "traces could not be sent: ConnectionError" in caplog.text
 
 
 def test_what_is_left_is_sent_at_the_end(trails, monkeypatch):
-    monkeypatch.setattr(trail_module, "EXPORT_INTERVAL_S", 3600.0)
-    trail = trails()
-    trail.end(begin(trail, {}), 200)
-    trail.close()
-    assert trail.made == 1
-    assert trail._exporter.closed
+    monkeypatch.setattr(tracing_module, "EXPORT_INTERVAL_S", 3600.0)
+    tracer = trails()
+    tracer.end(begin(tracer, {}), 200)
+    tracer.close()
+    assert tracer.made == 1
+    assert tracer._exporter.closed
