@@ -31,7 +31,7 @@ check: .venv/.dev .venv/.kernels ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-protos: .venv/.dev ## serving/codecs/descriptors.py and processor/eas/descriptor.py from *.proto
+protos: .venv/.dev ## serving/codecs/proto_files.py and processor/eas/predict_messages.py from *.proto
 	$(BIN)/python -m serving.codecs.generate_messages
 
 docs-options: .venv/.kernels ## docs/options.md from the options of `freshet serve`

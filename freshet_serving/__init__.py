@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from freshet_serving.shadowing import taken
+from freshet_serving.strangers import taken
 
 if TYPE_CHECKING:
     from processor.columns import Ragged as Ragged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from freshet_serving.shadowing import FLOORS, taken
+from freshet_serving.strangers import FLOORS, taken
 
 
 def main() -> None:

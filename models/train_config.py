@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from compiler.dense.expression import parse as parse_expression
 from models.data.formats import FORMATS, DataConfig, format_of
-from models.data.reading import default_features
+from models.data.open_data import default_features
 from models.data.source import nearest
 from models.embedding.optimizer import OPTIMIZERS
 from models.zoo.architectures import ARCHITECTURES

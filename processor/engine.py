@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from processor.clock import Clock, SystemClock
 from processor.errors import BadInput
 from processor.overview import describe
-from processor.sessions.options import GroupConfig, SessionConfig
 from processor.sessions.placement import Groups
 from processor.sessions.predictor import Predictor
-from processor.sessions.work import PredictReply, PredictRequest
+from processor.sessions.request import PredictReply, PredictRequest
+from processor.sessions.session_options import GroupConfig, SessionConfig
 from processor.tables.budgets import Budgets
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.tables.remote.settings import RemoteConfig
@@ -37,7 +37,7 @@ from processor.versions.model import Applied
 from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replica
 from processor.versions.routes import VersionStatus
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from processor.watching.sketch import Sketch
 from processor.watching.stats import Compared
 
@@ -57,7 +57,8 @@ __all__ = [
 class ProcessorConfig(SessionConfig):
     """The options of a Processor. repository: folder of models. models: the only ones to serve, or None. undo_depth:
     deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row store, or None.
-    budgets: memory for the rows of tables, or None. policies: by model. The rest: see processor.sessions.options."""
+    budgets: memory for the rows of tables, or None. policies: by model. The rest: see
+    processor.sessions.session_options."""
 
     repository: str
     models: list[str] | None = None

@@ -2,7 +2,7 @@
 
 The fields of ServeConfig are the only list of options, and their metadata (processor.options) all that is said about
 them: the command line, the environment, the file and docs/options.md are read off them. Those of the data ports and of
-the sessions lie where they are passed on from: serving.front_options, processor.sessions.options.
+the sessions lie where they are passed on from: serving.front_options, processor.sessions.session_options.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 
 from processor.errors import BadInput
 from processor.options import Values, between, check, one_of, option, options_of
-from processor.sessions.options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
+from processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from processor.tables.budgets import Budgets
 from processor.tables.remote.settings import RemoteConfig
 from serving.admin.authorization import is_loopback
@@ -170,8 +170,8 @@ class ServeConfig(FrontOptions, SessionOptions):
         return self.remote() is not None or self.device_stages > 0
 
     def session_options(self, workers: int, cores: int) -> dict[str, Any]:
-        """processor.sessions.options.SessionConfig's fields, JSON-able. workers: processes that answer; cores: of the
-        machine.
+        """processor.sessions.session_options.SessionConfig's fields, JSON-able. workers: processes that answer; cores:
+        of the machine.
 
         compute = "auto" is inline where a session's thread would only share a core with the event loop, unless several
         sessions a process or device stages were asked for, or a session waits for a row store: that must not stop the

@@ -19,7 +19,7 @@ from processor.package.manifest import ExecutableEntry, Feature, Input, Manifest
 from processor.package.version import DENSE, VersionReader, VersionWriter, table_file
 from processor.tables.table import packed
 from processor.versions.replica import Replica
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from tests.processor.backends.artefacts import SHAPES, WIDTH, expected, make_artefact, make_weights
 
 DIM = 4

@@ -20,7 +20,7 @@ MAY_IMPORT = {
 }
 # The rooms of each floor, folders and flat modules, from top to bottom: a room imports only rooms of lower levels.
 LEVELS = {
-    "freshet_serving": (("__main__",), ("shadowing",)),
+    "freshet_serving": (("__main__",), ("strangers",)),
     "processor": (
         ("capi",),
         ("engine",),

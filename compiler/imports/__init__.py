@@ -11,10 +11,10 @@ runner            any tensor of the flat graph, fed at any tensor
 shapes            what every tensor is shaped like, seen by running it
 cut               what the CPU computes and what is dense
 keys              embeddings: tensors that can be rows of a table
-pooling           sums and means over the ids of a row
+combining         sums and means over the ids of a row
 draft             the parts of a package: inputs, features, tables
 dense_side        the dense side as a DenseGraph
-staging           what tables do not take the place of, written as one frozen graph
+stage_graph       what tables do not take the place of, written as one frozen graph
 tensorflow_stage  runs such a graph; the entry point freshet.stages
 import_report     what was put where and why, as plain data
 boundary          the cut between sparse and dense graph, tensor by tensor

@@ -2,8 +2,8 @@
 
 A node can be dense if it is work on numbers whose shape is fixed but for the batch. Whatever cannot be, and all that
 it depends on, is the sparse side; the rest is the dense graph. A tensor at the cut is, in this order: a float input as
-it is; embeddings that a table holds (compiler.imports.keys), pooled or not (compiler.imports.pooling); or columns that
-the model's own sparse side, as a stage, computes.
+it is; embeddings that a table holds (compiler.imports.keys), pooled or not (compiler.imports.combining); or columns
+that the model's own sparse side, as a stage, computes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.frameworks import tf
+from compiler.imports.combining import SEGMENTS, Pool, PoolFinder
 from compiler.imports.feeds import Fed
 from compiler.imports.foreign_graph import INPUT, ForeignNode, Ref
 from compiler.imports.keys import Finder, Lookup
 from compiler.imports.ops import DENSE
-from compiler.imports.pooling import SEGMENTS, Pool, PoolFinder
 from compiler.imports.shapes import Shapes
 from processor.columns import Column
 from processor.errors import BadInput

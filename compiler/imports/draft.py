@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frameworks import tf
+from compiler.imports.combining import Pool
 from compiler.imports.cut import Cut, CutTensor
 from compiler.imports.dense_side import weight_names
 from compiler.imports.feeds import Fed
 from compiler.imports.foreign_graph import INPUT, Ref
 from compiler.imports.inputs import plain
 from compiler.imports.keys import Lookup
-from compiler.imports.pooling import Pool
 from compiler.imports.runner import Runner
 from compiler.imports.shapes import Shapes
-from compiler.imports.staging import StageWriter
+from compiler.imports.stage_graph import StageWriter
 from processor.columns import Strings
 from processor.errors import BadInput
 from processor.kernels.hashing import hash_strings

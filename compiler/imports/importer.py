@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from compiler.building.compile import BUCKETS
-from compiler.building.publish import publish
+from compiler.building.packaging import publish
 from compiler.dense.dense_graph import DenseGraph, Matrix
 from compiler.frameworks import quiet, tf
 from compiler.imports.cut import Cut, Splitter

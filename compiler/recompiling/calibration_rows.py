@@ -23,7 +23,7 @@ from processor.package.manifest import Feature, Input, Manifest
 from processor.package.version import VersionReader, table_file
 from processor.tables.quantise import Stored, dequantise
 from processor.tables.table import descriptor, descriptors
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 
 CHUNK_ROWS = 4096
 LABEL = "label"

@@ -9,7 +9,7 @@ bench_tables    `make bench-tables`
 bench_passes    what the compiler's passes gain
 bench_useronce  what the user-once division gains
 bare            the engine with nothing around it
-engine          the engine against the bare loop
+bench_engine    the engine against the bare loop
 engine_time     processor time of the engine, in whichever checkout is imported
 compute         computing without a server, in processes of its own
 front           front end and engine in this process
@@ -17,10 +17,10 @@ echo            the fastest that a Python server can be asked to be
 collector       an OpenTelemetry collector that throws spans away
 crowding        what a saturated neighbour does to latency
 lookup          lookups against numpy.take, and against an overlay index
-hashing         the hash kernel against the library
+bench_hashing   the hash kernel against the library
 loading         how long executables take from disk
 scale           one table of 20 million rows
-tiering         a memory budget against all rows in memory
+memory_budget   a memory budget against all rows in memory
 dtypes          smaller rows on real data
 """
 

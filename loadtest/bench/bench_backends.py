@@ -34,7 +34,7 @@ from processor.machine import this_machine
 from processor.package.delta import Delta
 from processor.package.version import VersionReader
 from processor.versions.replica import Replica
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"

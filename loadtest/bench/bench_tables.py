@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from loadtest.bench import dtypes, scale
-from loadtest.bench import tiering as tiers
+from loadtest.bench import memory_budget as tiers
 from models.data.formats import MOVIELENS_EVENTS
 
 ROOT = Path(__file__).parents[2]

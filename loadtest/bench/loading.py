@@ -19,7 +19,7 @@ def main() -> None:
     from processor.clock import SystemClock
     from processor.package.version import VersionReader
     from processor.versions.replica import Replica
-    from processor.versions.served import ServedVersion
+    from processor.versions.served_version import ServedVersion
 
     version = ServedVersion(VersionReader(Path(sys.argv[1])), 0, SystemClock())
     started_s = time.perf_counter()

@@ -16,7 +16,7 @@ from loadtest.peers.plain import Floats, Ids, split
 from processor.clock import SystemClock
 from processor.package.version import VersionReader
 from processor.versions.replica import Replica
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 
 
 class Scorer:

@@ -1,7 +1,7 @@
 """Readers that turn stored or made-up events into batches of columns; source is the contract.
 
 source     what every reader gives: a schema, and batches in the order of the stream
-reading    the configured data, opened
+open_data  the configured data, opened
 formats    the formats, and how a path tells its own
 tabular    a user's own table in Parquet or CSV
 criteo     Criteo's display advertising logs
@@ -11,4 +11,4 @@ files      Parquet and CSV as streams of Arrow batches
 arrow      Arrow arrays to columns
 """
 
-__all__ = ["formats", "reading", "source", "synthetic", "tabular"]
+__all__ = ["formats", "open_data", "source", "synthetic", "tabular"]

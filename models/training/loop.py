@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.progress import Reporter
-from models.data.reading import open_source
+from models.data.open_data import open_source
 from models.data.source import Batch, Source
 from models.embedding.variable import Changes
 from models.train_config import TrainConfig

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.building.compile import BUCKETS
-from compiler.building.publish import Arrays, Progress, publish
+from compiler.building.packaging import Arrays, Progress, publish
 from compiler.dense.dense_graph import DenseGraph
 from processor.package.delta import Delta, write_delta
 from processor.package.manifest import Manifest
@@ -32,7 +32,7 @@ def publish_version(
     progress: Progress | None = None,
     counts: Counts | None = None,
 ) -> VersionReader:
-    """Commits the draft's version of its model (compiler.building.publish).
+    """Commits the draft's version of its model (compiler.building.packaging).
 
     tables: by name, keys int64 [n] and rows float32 [n, dim]. counts: by name, how often training met each key, int64
     [n]; a server whose memory is bounded starts with the rows that were met most. Raises Conflict when the version

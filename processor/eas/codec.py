@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
 from processor.columns import Column, Ragged, Strings
-from processor.eas.descriptor import FILES
+from processor.eas.predict_messages import FILES
 from processor.errors import BadInput
 from processor.package.manifest import Input, Manifest
 

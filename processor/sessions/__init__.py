@@ -1,16 +1,16 @@
 """Who computes: requests in, batches over the replicas of versions, replies out.
 
-predictor  requests in, replies out: what every process that answers has
-placement  the groups of a process: which models, how many sessions, which cores
-options    the options of sessions, as users write them
-group      a SessionGroup: N sessions and the queues in front of them
-session    one executor with its own buffers
-batcher    which queued requests run together, when, and which not at all
-scatter    a large request on several sessions, answered as one
-device     device stages: threads that run what sessions have filled
-handover   trays between those that fill and those that run
-shadow     scores of a further version, after the reply
-work       what travels through a group
+predictor        requests in, replies out: what every process that answers has
+placement        the groups of a process: which models, how many sessions, which cores
+session_options  the options of sessions, as users write them
+group            a SessionGroup: N sessions and the queues in front of them
+session          one executor with its own buffers
+batcher          which queued requests run together, when, and which not at all
+scatter          a large request on several sessions, answered as one
+device           device stages: threads that run what sessions have filled
+handover         trays between those that fill and those that run
+shadow           scores of a further version, after the reply
+request          what travels through a group
 """
 
-__all__ = ["group", "options", "placement", "predictor", "session", "shadow", "work"]
+__all__ = ["group", "placement", "predictor", "request", "session", "session_options", "shadow"]

@@ -44,9 +44,9 @@ from processor.clock import Clock
 from processor.cores import run_on
 from processor.errors import FreshetError, NotReady
 from processor.sessions.handover import Handover, Span
+from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from processor.sessions.scatter import Share
 from processor.sessions.session import EXPLORE_EVERY, Session, note, told
-from processor.sessions.work import Outputs, PredictReply, Timing, Work, answer
 from processor.versions.replica import Replica, State
 from processor.watching.sketch import Block
 from processor.watching.stats import SessionStats

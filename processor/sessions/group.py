@@ -39,10 +39,10 @@ from processor.cores import run_on
 from processor.errors import BadInput, Expired, NotReady, Overloaded
 from processor.sessions.batcher import Batcher, Taken
 from processor.sessions.device import DeviceStages, StagedSession, trays_of
-from processor.sessions.options import MAX_SESSIONS, Compute, SessionOptions
+from processor.sessions.request import Work, answer
 from processor.sessions.scatter import Scatter, Share
 from processor.sessions.session import Session
-from processor.sessions.work import Work, answer
+from processor.sessions.session_options import MAX_SESSIONS, Compute, SessionOptions
 from processor.versions.control import SHADOW_READER
 from processor.versions.replica import Replica
 from processor.watching.sketch import Sketch

@@ -19,7 +19,7 @@ from processor.cores import available, numa_nodes, parse_cpusets, spread
 from processor.errors import BadInput, NotFound
 from processor.options import check
 from processor.sessions.group import GroupOptions, SessionGroup
-from processor.sessions.options import MAX_SESSIONS, GroupConfig, SessionConfig, SessionOptions
+from processor.sessions.session_options import MAX_SESSIONS, GroupConfig, SessionConfig, SessionOptions
 from processor.versions.replica import Replica
 from processor.watching.sketch import Sketch
 from processor.watching.stats import GroupStats, total

@@ -18,8 +18,8 @@ from processor.generation import Generation
 from processor.package.manifest import Manifest
 from processor.sessions.group import Wake
 from processor.sessions.placement import Groups
+from processor.sessions.request import Done, PredictReply, PredictRequest, Work
 from processor.sessions.shadow import Shadow
-from processor.sessions.work import Done, PredictReply, PredictRequest, Work
 from processor.versions.replica import Replica
 from processor.versions.traffic import Traffic
 from processor.watching.stats import Compared, GroupStats

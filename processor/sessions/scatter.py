@@ -19,7 +19,7 @@ import numpy as np
 
 from processor.backends.cost import CostTable
 from processor.errors import FreshetError
-from processor.sessions.work import Outputs, PredictReply, Work, answer
+from processor.sessions.request import Outputs, PredictReply, Work, answer
 from processor.versions.replica import State
 
 

@@ -23,8 +23,8 @@ from processor.errors import FreshetError, NotReady
 from processor.features.plan import BoundRequest, address
 from processor.package.manifest import CANDIDATE, USER
 from processor.package.roles import LENT
+from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from processor.sessions.scatter import Share
-from processor.sessions.work import Outputs, PredictReply, Timing, Work, answer
 from processor.versions.once import UserOnce
 from processor.versions.replica import Replica, State
 from processor.watching.sketch import Block, note_batch, note_scores

@@ -27,8 +27,8 @@ from processor.columns import Column
 from processor.errors import FreshetError
 from processor.features.plan import BoundRequest
 from processor.sessions.placement import Groups
+from processor.sessions.request import Done, Outputs, PredictReply, PredictRequest, Work
 from processor.sessions.session import Session
-from processor.sessions.work import Done, Outputs, PredictReply, PredictRequest, Work
 from processor.versions.control import SHADOW_READER
 from processor.versions.replica import Replica
 from processor.watching.sketch import Block, Sketch, note_scores

@@ -1,15 +1,15 @@
 """What is served: versions and the life of their deltas, one writer a model, replicas that sessions read.
 
-host       the models of a repository and their changes
-model      one model: its loaded versions, its labels, the single writer
-served     a loaded version, the writer's side: stage, flip, reclaim, undo
-replica    a loaded version, the reader's side: what sessions pin and run
-control    the words that a flip changes, shared by all processes
-rehearsal  warm-up: recorded requests through every bucket before a version is offered
-once       the user's part of a dense graph, run once a request
-routes     which version answers a request
-traffic    splits over labels, and what was taken out of them
-policy     what an operator wants of a model
+host            the models of a repository and their changes
+model           one model: its loaded versions, its labels, the single writer
+served_version  a loaded version, the writer's side: stage, flip, reclaim, undo
+replica         a loaded version, the reader's side: what sessions pin and run
+control         the words that a flip changes, shared by all processes
+rehearsal       warm-up: recorded requests through every bucket before a version is offered
+once            the user's part of a dense graph, run once a request
+routes          which version answers a request
+traffic         splits over labels, and what was taken out of them
+policy          what an operator wants of a model
 """
 
-__all__ = ["control", "host", "model", "once", "policy", "replica", "routes", "served", "traffic"]
+__all__ = ["control", "host", "model", "once", "policy", "replica", "routes", "served_version", "traffic"]

@@ -22,7 +22,7 @@ Invariants
   before anything of a change is made. A reader that has not confirmed yet may announce a flip whose entry is gone; it
   finds another flip served and lets go.
 - A frame that an entry names is held by every reader when the flip is stored, and until no pin is older than the flip
-  that replaced it (processor.versions.served, processor.versions.replica).
+  that replaced it (processor.versions.served_version, processor.versions.replica).
 - Rollback is a flip like any other, with an older epoch and step under a new number; a process that is replaced starts
   with IDLE words and maps the same ones, so it needs to be told of frames only, whatever is published meanwhile.
 

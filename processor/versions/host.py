@@ -26,7 +26,7 @@ from processor.versions.model import Applied, ServedModel
 from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replicas
 from processor.versions.routes import VersionStatus, find
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from processor.watching.judge import Judge
 from processor.watching.keeper import Keeper
 from processor.watching.sketch import Sketch

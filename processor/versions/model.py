@@ -31,7 +31,7 @@ from processor.package.version import MANIFEST, VersionReader
 from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replicas
 from processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from processor.versions.traffic import Out, Split, Traffic
 
 log = logging.getLogger("freshet.model")

@@ -1,7 +1,7 @@
 """The read side of a loaded version in one process: what sessions pin, and the executables that they run.
 
-A version has one writer (processor.versions.served) and one Replica in every process that answers requests: in the
-writer's own process when that is the only one, else in each worker. They share the tables' buffers and the control
+A version has one writer (processor.versions.served_version) and one Replica in every process that answers requests: in
+the writer's own process when that is the only one, else in each worker. They share the tables' buffers and the control
 words (processor.versions.control).
 
 What a batch reads has two parts. The frame, tables' buffers and executables, is what a process has to map or pack

@@ -11,7 +11,7 @@ json_columns       JSON values to columns
 bytes_tensor       KServe's BYTES to Strings
 templates          messages known by their bytes
 messages           classes of the messages, in a descriptor pool of their own
-descriptors        protos/*.proto, compiled
+proto_files        protos/*.proto, compiled
 generate_messages  `make protos`
 """
 

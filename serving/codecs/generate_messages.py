@@ -9,7 +9,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # Module -> folder of the sources.
-TARGETS = {"serving/codecs/descriptors.py": "serving/codecs/protos", "processor/eas/descriptor.py": "processor/eas"}
+TARGETS = {
+    "serving/codecs/proto_files.py": "serving/codecs/protos",
+    "processor/eas/predict_messages.py": "processor/eas",
+}
 CHUNK = 24
 
 

@@ -10,15 +10,15 @@ import sys
 import typer
 
 from processor.errors import FreshetError
-from serving.commands.compiling import compile_command
-from serving.commands.deltas import delta_app
+from serving.commands.compile_command import compile_command
+from serving.commands.delta_commands import delta_app
 from serving.commands.demo import demo
-from serving.commands.importing import import_command
+from serving.commands.import_command import import_command
 from serving.commands.inspection import inspect
-from serving.commands.recordings import recordings_app
-from serving.commands.remote_tables import tables_app
-from serving.commands.serve import serve
-from serving.commands.training import bench_app, train
+from serving.commands.recording_commands import recordings_app
+from serving.commands.row_store import tables_app
+from serving.commands.serve_command import serve
+from serving.commands.train_command import bench_app, train
 
 app = typer.Typer(
     name="freshet",

@@ -67,7 +67,7 @@ def demo(
 def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
     """The model and stream to show: MovieLens, Criteo, or the synthetic stream when `data` is empty."""
     from models.data.formats import format_of
-    from models.data.reading import default_features, open_source
+    from models.data.open_data import default_features, open_source
     from models.data.synthetic import SyntheticSource
     from models.data.synthetic import default_features as synthetic_features
     from models.train_config import parse_config

@@ -15,7 +15,7 @@ from processor.errors import BadInput, FreshetError, NotFound
 from processor.package.delta import read_delta
 from processor.package.manifest import WHOLE, ExecutableEntry, Input
 from processor.package.repository import Repository
-from serving.commands.importing import draw
+from serving.commands.import_command import draw
 
 
 def inspect(

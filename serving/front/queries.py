@@ -13,7 +13,7 @@ from processor.errors import BadInput, NotFound
 from processor.generation import Generation
 from processor.package.manifest import Manifest
 from processor.sessions.group import Wake
-from processor.sessions.work import Done, PredictRequest
+from processor.sessions.request import Done, PredictRequest
 from processor.versions.replica import Replica
 from processor.versions.routes import AVAILABLE, VersionStatus
 from serving.codecs.wire import show

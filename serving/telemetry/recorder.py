@@ -44,7 +44,7 @@ from processor.columns import Column, Packed, Ragged, Strings
 from processor.errors import BadInput, FreshetError
 from processor.features.plan import BoundRequest
 from processor.package.manifest import FLOATS, Input, Manifest
-from processor.sessions.work import Done, PredictReply, PredictRequest
+from processor.sessions.request import Done, PredictReply, PredictRequest
 from processor.versions.replica import Replica
 
 log = logging.getLogger("freshet.recording")

@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from processor.generation import Generation
-from processor.sessions.work import Timing
+from processor.sessions.request import Timing
 from serving.codecs.wire import Headers
 from serving.request_headers import TRACEPARENT, request_id_of
 

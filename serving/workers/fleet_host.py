@@ -39,7 +39,7 @@ from processor.overview import describe
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.versions.host import ModelHost
 from processor.versions.replica import Frame
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from processor.watching.sketch import Sketch
 from processor.watching.stats import Compared, GroupStats, SessionStats
 from serving.front.model_control import Act, nothing_to_control

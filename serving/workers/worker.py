@@ -31,9 +31,9 @@ from typing import Any
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
 from processor.sessions.group import GroupOptions
-from processor.sessions.options import SessionConfig
 from processor.sessions.placement import Groups
 from processor.sessions.predictor import Predictor
+from processor.sessions.session_options import SessionConfig
 from processor.tables.remote.reader import RemoteTables
 from processor.tables.remote.settings import RemoteConfig
 from processor.versions.replica import Replica

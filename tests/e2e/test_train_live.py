@@ -92,7 +92,7 @@ def test_the_refreshed_model_beats_the_frozen_one_on_the_synthetic_stream(tmp_pa
 def test_the_refreshed_model_beats_the_frozen_one_on_a_slice_of_movielens(tmp_path):
     if not (DATA / "ml-1m").is_dir():
         pytest.skip("MovieLens is not at hand; set FRESHET_DATA to the folder that holds ml-1m")
-    from models.data.reading import open_source
+    from models.data.open_data import open_source
     from models.train_config import parse_config
 
     raw = {

@@ -31,7 +31,7 @@ from processor.package.manifest import WHOLE
 from processor.package.tensors import write_tensors
 from processor.package.version import GRAPH, VersionReader
 from processor.tables.table import descriptor
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from tests.gpu.package import folder_of, relist
 
 BACKENDS = ("onnxruntime", "xla")

@@ -28,7 +28,7 @@ from processor.package import repository as repository_module
 from processor.package.delta import write_delta
 from processor.package.repository import Repository
 from processor.sessions.group import HOLDS
-from processor.sessions.options import GroupConfig
+from processor.sessions.session_options import GroupConfig
 from processor.versions.routes import VersionStatus
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 

@@ -17,7 +17,7 @@ from processor.engine import Applied, PredictReply, PredictRequest, VersionStatu
 from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
 from processor.generation import Generation
 from processor.package.manifest import Input, Manifest, Output
-from processor.sessions.work import Done
+from processor.sessions.request import Done
 from processor.versions.traffic import Traffic
 from processor.watching.histogram import Histogram
 from processor.watching.sketch import Block, Sketch, note_batch

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from loadtest.bench import engine, hashing, lookup
-from loadtest.bench import tiering as tiers
+from loadtest.bench import bench_engine as engine
+from loadtest.bench import bench_hashing as hashing
+from loadtest.bench import lookup
+from loadtest.bench import memory_budget as tiers
 from loadtest.bench.harness import Bench, Result, Row
 from loadtest.bench.pairs import compare
 from loadtest.load.sides import Ratio

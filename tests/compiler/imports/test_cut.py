@@ -6,11 +6,11 @@ import pytest
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from compiler.frameworks import tf
+from compiler.imports.combining import Pool
 from compiler.imports.dense_side import build_dense
 from compiler.imports.foreign import open_source
 from compiler.imports.importer import Importer, ImportOptions, import_model
 from compiler.imports.keys import Lookup
-from compiler.imports.pooling import Pool
 from processor.errors import BadInput
 from tests.compiler.imports.foreign import saved, variable
 

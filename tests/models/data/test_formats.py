@@ -2,7 +2,7 @@ import pytest
 
 from models.data.formats import DataConfig, format_of
 from models.data.movielens import FIELDS, MovieLensSource
-from models.data.reading import default_features, open_source
+from models.data.open_data import default_features, open_source
 from models.data.source import Field
 from models.data.tabular import TableSource
 from processor.errors import BadInput

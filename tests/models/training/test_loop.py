@@ -24,7 +24,7 @@ from processor.generation import Generation
 from processor.package.delta import read_delta
 from processor.package.repository import Repository
 from processor.package.version import VersionReader, table_file
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from tests.models.training.streams import (
     MixedSource,
     differing,
@@ -291,7 +291,7 @@ def whole(tmp_path_factory, _stand_ins):
     with pytest.MonkeyPatch.context() as patch:
         trainers, compiled = _stand_ins
         patch.setattr("models.training.loop.Trainer", trainers)
-        patch.setattr("compiler.building.publish.compile_graph", compiled.compile_graph)
+        patch.setattr("compiler.building.packaging.compile_graph", compiled.compile_graph)
         patch.setattr("compiler.dense.dense_graph.DenseGraph.save", lambda graph, path: compiled.save(graph, path))
         patch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
         disk = Disk(patch, lambda n: shutil.copytree(repository, disks / f"{n:03d}"))

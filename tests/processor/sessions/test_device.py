@@ -16,7 +16,7 @@ from processor.generation import Generation
 from processor.overview import model_stats
 from processor.package.delta import write_delta
 from processor.sessions.device import trays_of
-from processor.sessions.work import PredictReply
+from processor.sessions.request import PredictReply
 from tests.packages import make_delta, make_inputs, reference, tag_id, write_package
 from tests.processor.backends.artefacts import make_weights
 from tests.processor.sessions.test_group import TIMEOUT_S, Answers, FakeReplica, assert_answers, group, wait_until

@@ -20,8 +20,8 @@ from processor.errors import BadInput, Expired, FreshetError, NotReady, Overload
 from processor.generation import Generation
 from processor.package.manifest import WHOLE
 from processor.sessions.group import HOLDS, GroupOptions, SessionGroup
+from processor.sessions.request import PredictReply, Work
 from processor.sessions.session import Session
-from processor.sessions.work import PredictReply, Work
 from processor.versions.control import SHADOW_READER
 from processor.watching.stats import total
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from processor.errors import BadInput
-from processor.sessions.options import GroupConfig, SessionConfig
 from processor.sessions.placement import plan
+from processor.sessions.session_options import GroupConfig, SessionConfig
 
 CORES = frozenset(range(4))
 

@@ -12,7 +12,7 @@ from processor.overview import model_stats
 from processor.package.delta import write_delta
 from processor.package.version import VersionReader
 from processor.tables.budgets import Budgets
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from tests.packages import connect, make_delta, make_inputs, write_package
 
 USERS = range(50)

@@ -18,7 +18,7 @@ from processor.versions import model as model_module
 from processor.versions.model import ServedModel
 from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replica
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from tests.packages import connect, make_delta, make_weights, row_of, write_package
 
 USERS = range(6)

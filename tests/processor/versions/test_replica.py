@@ -7,10 +7,10 @@ from processor.clock import SystemClock
 from processor.errors import BadInput, NotReady
 from processor.generation import Generation
 from processor.package.version import VersionReader
-from processor.versions import served
+from processor.versions import served_version as served
 from processor.versions.control import ENTRIES, IDLE, PINS, WORDS
 from processor.versions.replica import Replica
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from tests.packages import connect, make_delta, make_weights, open_version, row_of, write_package
 
 

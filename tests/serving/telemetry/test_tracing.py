@@ -7,7 +7,7 @@ import time
 import pytest
 
 from processor.generation import Generation
-from processor.sessions.work import Timing
+from processor.sessions.request import Timing
 from serving.telemetry import tracing as tracing_module
 from serving.telemetry.tracing import Trace, Tracer, spans_of
 

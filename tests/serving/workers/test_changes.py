@@ -15,7 +15,7 @@ from processor.package.version import VersionReader, table_file
 from processor.sessions.group import GroupOptions
 from processor.tables.table import ServedTable
 from processor.versions.control import PINS, WORDS, Entry
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from serving.workers.changes import Receiver, Sender
 from serving.workers.channel import Channel
 from serving.workers.parcel import Unpacker

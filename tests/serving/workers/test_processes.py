@@ -9,7 +9,7 @@ import pytest
 
 from processor.clock import SystemClock
 from processor.package.version import VersionReader
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from serving.workers.changes import Sender
 from serving.workers.channel import Channel
 from tests.packages import make_delta, write_package

@@ -15,7 +15,7 @@ from processor.tables.remote.push import drop, push
 from processor.tables.remote.reader import RemoteTables
 from processor.tables.remote.settings import RemoteConfig
 from processor.versions.replica import Replica
-from processor.versions.served import ServedVersion
+from processor.versions.served_version import ServedVersion
 from tests.packages import DIM, make_delta, make_inputs, open_version, row_of, tag_id, write_package
 from tests.processor.tables.remote.fakes import MemoryStore
 

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from freshet_serving.shadowing import FLOORS, taken
+from freshet_serving.strangers import FLOORS, taken
 
 
 @pytest.fixture

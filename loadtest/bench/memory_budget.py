@@ -1,6 +1,6 @@
 """A memory budget of a tenth of a table's rows against all of them in memory, under Zipf-1.05 traffic.
 
-python -m loadtest.bench.tiering [--rows N]      also the tail of batch times and what the tiers did
+python -m loadtest.bench.memory_budget [--rows N]      also the tail of batch times and what the tiers did
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def pairs() -> list[Pair]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.tiering", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.memory_budget", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=31)
     arguments = parser.parse_args()

@@ -4,7 +4,7 @@ import re
 from typer.testing import CliRunner
 
 from processor.options import options_of
-from serving.commands import serve as command
+from serving.commands import serve_command as command
 from serving.commands.cli import app
 from serving.serve_config import ENV_PREFIX, HEADINGS, KINDS, OPTIONS, SECTIONS, ServeConfig
 

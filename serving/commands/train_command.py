@@ -20,7 +20,7 @@ def train(
     config: Annotated[Path, typer.Option(help="TOML file: model, data, features, train, publish (docs/data.md).")],
 ) -> None:
     """Trains a model on your own table, publishes a version, then deltas. Run again after a kill to go on."""
-    from models.data.reading import open_source
+    from models.data.open_data import open_source
     from models.train_config import load_config
 
     # "package.module:function" in model.arch may lie beside the configuration.
