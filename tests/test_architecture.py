@@ -1,0 +1,27 @@
+"""What ARCHITECTURE.md and the glossary name is there."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest", "tests", "docs")
+
+
+def test_every_path_that_it_names_exists():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(rf"`((?:{'|'.join(FLOORS)})/[\w./-]*)`", text))
+    named |= set(re.findall(r"\]\((docs/[\w./-]+)\)", text))
+    assert {path for path in named if "NEW" not in path and not (ROOT / path).exists()} == set()
+    assert len(named) > 40
+
+
+def test_it_is_read_in_ten_minutes():
+    assert len((ROOT / "ARCHITECTURE.md").read_text().split()) < 2400
+
+
+def test_the_glossary_has_each_word_once():
+    words = []
+    for row in re.findall(r"^\| (?!word |---)([^|]+) \|", (ROOT / "docs" / "glossary.md").read_text(), re.M):
+        words += [word.strip() for word in row.split(",")]
+    assert sorted(words) == sorted(set(words))
+    assert len(words) > 70
