@@ -38,8 +38,7 @@ PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
 
 @dataclass(frozen=True)
 class ServeConfig(FrontOptions, SessionOptions):
-    """Checked options; units are in the names. groups, model: sections of the file. given: the options that the user
-    set anywhere."""
+    """Checked options; units are in the names. groups, model: sections of the file."""
 
     repository: str = field(
         metadata=option("Where the models lie: <repository>/<model>/<version>/", FOLDER, heading=REPOSITORY)
@@ -118,7 +117,6 @@ class ServeConfig(FrontOptions, SessionOptions):
     )
     groups: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
-    given: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __post_init__(self) -> None:
         check(self)
@@ -206,7 +204,7 @@ def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: st
             values.setdefault(key, value)
     if "repository" not in values:
         raise BadInput("repository: wanted (--repository, FRESHET_REPOSITORY or the configuration file)")
-    return ServeConfig(**values, given=frozenset(values))
+    return ServeConfig(**values)
 
 
 def split_names(text: str) -> list[str]:

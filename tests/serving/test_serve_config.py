@@ -17,7 +17,6 @@ def test_the_command_line_wins_over_the_environment_over_the_file_over_the_defau
     assert (config.repository, config.http_port, config.sessions, config.admin_port) == ("file", 3, 2, 8502)
     assert config.drain_s == 2.0
     assert config.models == ["b", "c"]
-    assert config.given == {"repository", "http_port", "sessions", "drain_s", "models"}
 
 
 def test_the_file_may_be_named_by_the_environment(tmp_path):

@@ -11,7 +11,7 @@ from serving.serve_config import ENV_PREFIX, HEADINGS, KINDS, OPTIONS, SECTIONS,
 
 def test_every_field_of_the_configuration_is_an_option_but_for_what_no_line_can_hold():
     fields = set(inspect.signature(ServeConfig).parameters)
-    assert fields - {field.name for field, _ in OPTIONS} == {*SECTIONS, "given", "version"}
+    assert fields - {field.name for field, _ in OPTIONS} == {*SECTIONS, "version"}
     assert [p for p in inspect.signature(command.serve).parameters if p != "config"] == list(KINDS)
 
 
@@ -49,4 +49,3 @@ def test_options_reach_the_server_from_the_line_and_from_the_environment(monkeyp
     assert result.exit_code == 0, result.output
     (config,) = made
     assert (config.models, config.batch_window_us, config.http_port, config.undo_depth) == (["a", "b"], 20.0, 2, 3)
-    assert config.given == {"repository", "models", "batch_window_us", "http_port", "undo_depth"}
