@@ -10,7 +10,7 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 import compiler.building.compile as compiling
 from compiler.backends.base import Variant
-from compiler.building.compile import BUCKETS, compile_graph, source_hash
+from compiler.building.compile import BUCKETS, compile_graph, parse_variant, source_hash
 from compiler.dense.dense_graph import DenseGraph
 from compiler.frameworks import keras
 from models.zoo import deepfm, dlrm
@@ -167,3 +167,21 @@ def test_several_outputs_and_normalisation_compile(tmp_path):
 
     for name, wanted in graph.run(rows(8, 4)).items():
         np.testing.assert_allclose(got[name], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("xla", Variant("xla")),
+        (" openvino:bfloat16 ", Variant("openvino", "bfloat16")),
+    ],
+)
+def test_variants_are_written_as_backend_and_precision(text, wanted):
+    assert parse_variant(text) == wanted
+    assert str(wanted) == text.strip()
+
+
+@pytest.mark.parametrize("text", ["abacus", "", "xla:float99", ":int8"])
+def test_what_is_no_variant_is_refused(text):
+    with pytest.raises(BadInput, match=r"backend.*: .* wanted, got"):
+        parse_variant(text)

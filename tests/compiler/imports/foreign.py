@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from compiler.frameworks import keras, tf
+from compiler.imports.foreign import open_source
+from processor.errors import BadInput, FreshetError
 
 layers = keras.layers
 WORDS = [f"w{i}" for i in range(12)]
@@ -106,6 +109,16 @@ def sparse(name: str, dtype: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         return {**rest, name: tensor.indices, f"{name}_1": tensor.values, f"{name}_2": tensor.dense_shape}
 
     return split
+
+
+def refused(path: Path, error: type[FreshetError] = BadInput, **options: Any) -> str:
+    """The message that a source is refused with."""
+    with pytest.raises(error) as caught, open_source(path, **options):
+        pass
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path.parent) not in message
+    return message
 
 
 def variable(seed: int, *shape: int, name: str) -> Any:

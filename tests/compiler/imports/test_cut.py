@@ -9,9 +9,8 @@ from compiler.frameworks import tf
 from compiler.imports.combining import Pool
 from compiler.imports.dense_side import build_dense
 from compiler.imports.foreign import open_source
-from compiler.imports.importer import Importer, ImportOptions, import_model
+from compiler.imports.importer import Importer
 from compiler.imports.keys import Lookup
-from processor.errors import BadInput
 from tests.compiler.imports.foreign import saved, variable
 
 pytestmark = pytest.mark.tensorflow
@@ -172,19 +171,3 @@ def test_the_dense_graph_computes_gelu_without_erfc(split):
 
     wanted = tf.math.erfc(x) @ variable(2, 4, 1, name="h")
     np.testing.assert_allclose(importer.graph.run(x)["score"], wanted, atol=1e-6)
-
-
-def test_a_model_that_takes_no_made_up_input_takes_given_ones(tmp_path):
-    class Model(tf.Module):
-        @tf.function(input_signature=[WORDS])
-        def score(self, words):
-            return {"score": tf.strings.to_number(tf.strings.regex_replace(words, "EUR", ""))}
-
-    module = Model()
-    source, repository = saved(module, tmp_path / "model", module.score), tmp_path / "repository"
-    with pytest.raises(BadInput, match="no inputs could be made up that the model takes: give some with --samples"):
-        import_model(source, repository, "prices")
-    with pytest.raises(BadInput, match="a list of rows wanted for input 'words'"):
-        import_model(source, repository, "prices", options=ImportOptions(samples={"word": ["1"]}))
-
-    import_model(source, repository, "prices", options=ImportOptions(samples={"words": ["1EUR", "2.5EUR"]}))

@@ -10,21 +10,11 @@ import pytest
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from compiler.frameworks import keras, tf
-from compiler.imports.foreign import open_source
 from compiler.imports.importer import import_model
 from processor.errors import BadInput, FreshetError, NotFound, TooLarge
-from tests.compiler.imports.foreign import saved, variable, without_deprecations
+from tests.compiler.imports.foreign import refused, saved, without_deprecations
 
 pytestmark = pytest.mark.tensorflow
-
-
-def refused(path, error=BadInput, **options):
-    with pytest.raises(error) as caught, open_source(path, **options):
-        pass
-    message = str(caught.value)
-    assert "\n" not in message
-    assert str(path.parent) not in message
-    return message
 
 
 @pytest.fixture
@@ -172,26 +162,3 @@ def test_models_whose_outputs_cannot_be_batched_are_refused(tmp_path, function, 
     module = Model()
     with pytest.raises(BadInput, match=message):
         import_model(saved(module, tmp_path / "model", module.score), tmp_path / "repository", "model")
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (tf.TensorSpec([], name="flag"), "a first dimension of any size"),
-        (tf.TensorSpec([None, None], name="matrix"), "floats of a fixed number of columns"),
-        (tf.TensorSpec([None, None, 2], tf.int64, name="cube"), "a fixed number of columns"),
-        (tf.TensorSpec([None], tf.complex64, name="wave"), "strings or numbers wanted"),
-    ],
-    ids=lambda v: getattr(v, "name", ""),
-)
-def test_inputs_that_no_request_can_bring_are_refused_by_name(tmp_path, spec, message):
-    class Model(tf.Module):
-        def __init__(self):
-            self.bias = variable(1, 1, name="bias")
-
-        @tf.function(input_signature=[tf.TensorSpec([None], name="value"), spec])
-        def score(self, value, other):
-            return {"s": value + self.bias + 0.0 * tf.reduce_sum(tf.cast(tf.math.real(other), tf.float32))}
-
-    module = Model()
-    assert message in refused(saved(module, tmp_path / "model", module.score))

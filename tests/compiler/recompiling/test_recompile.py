@@ -16,72 +16,27 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 import compiler.recompiling.recompile as packaging
 from compiler.dense.dense_graph import DenseGraph
-from compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample
 from compiler.recompiling.recompile import CompileOptions, compile_version, find_version
 from models.training.publish import publish_version
 from models.zoo import deepfm
 from models.zoo.dense_input import DenseInput
-from processor.columns import Ragged
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, Conflict, Corrupt, NotFound
 from processor.package.delta import Delta
 from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from processor.package.version import MANIFEST, VersionReader
+from tests.compiler.recompiling.versions import USERS, Silent, compiled, parquet, publish, scores
 from tests.packages import open_version
 
 pytestmark = pytest.mark.tensorflow
 
-DIM, USERS = 4, 30
 BOTH = ("onnxruntime", "xla")
-
-
-class Silent:
-    """compiler.progress.Reporter that remembers."""
-
-    def __init__(self):
-        self.told = []
-
-    def begin(self, what, total):
-        self.told.append([what, total, 0])
-
-    def advance(self, done):
-        self.told[-1][2] += done
-
-
-def draft():
-    features = [
-        Feature("user", "id", "user", table="user", side="user", width=DIM),
-        Feature("tags", "ids", "tags", table="tag", combiner="mean", offset=DIM, width=DIM),
-        Feature("a", "float", "floats", 0, offset=2 * DIM),
-        Feature("b", "float", "floats", 1, offset=2 * DIM + 1),
-    ]
-    return Manifest(
-        "ctr",
-        1,
-        "deepfm",
-        1.7e9,
-        [Input("user", "int64"), Input("tags", "int64", ragged=True), Input("floats", "float32", 2)],
-        features,
-        [TableEntry("user", DIM, USERS), TableEntry("tag", DIM, 5, "int8")],
-        [Output("score")],
-        2 * DIM + 2,
-        {},
-        {},
-    )
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """A repository with version 1 of a small DeepFM, compiled as publishing does."""
-    root = tmp_path_factory.mktemp("published")
-    random, manifest = np.random.default_rng(3), draft()
-    tables = {
-        t.name: (np.arange(t.rows, dtype=np.int64), random.standard_normal((t.rows, DIM), np.float32) * np.float32(0.2))
-        for t in manifest.tables
-    }
-    model = deepfm.build(DenseInput.from_features(manifest.features), (8, 4), seed=1)
-    publish_version(root, manifest, tables, DenseGraph.from_keras(model.scores), buckets=(1, 8))
-    return root
+    return publish(tmp_path_factory.mktemp("published"))
 
 
 @pytest.fixture
@@ -90,29 +45,8 @@ def folder(published, tmp_path):
     return tmp_path / "repository" / "ctr" / "1"
 
 
-def compiled(folder, backends=("onnxruntime",), **options):
-    return compile_version(folder, CompileOptions(backends=backends, **options), Silent())
-
-
 def files(folder):
     return {p.relative_to(folder).as_posix() for p in (folder / "compiled").rglob("*") if p.is_file()}
-
-
-def scores(version, n=5):
-    inputs = {
-        "user": np.arange(n, dtype=np.int64),
-        "tags": Ragged.of([[i % 5, 77] for i in range(n)]),
-        "floats": np.linspace(-1, 1, 2 * n, dtype=np.float32).reshape(n, 2),
-    }
-    replica = version.replicas
-    with replica.pinned(0) as state:
-        bound = replica.plan.bind(inputs)
-        bucket = next(b for b in sorted(state.executables) if b >= n)
-        x, out = np.zeros((bucket, replica.plan.width), np.float32), np.empty((bucket, 1), np.float32)
-        counts = np.zeros((2, 2), np.int64)
-        replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, n]]), x, counts)
-        state.executables[bucket].bind(x, {"score": out})()
-    return out[:n, 0]
 
 
 def test_the_manifest_has_the_fastest_of_each_bucket_with_its_cost_and_serves_it(folder):
@@ -353,100 +287,10 @@ def test_progress_is_told_part_by_part(folder):
     assert reporter.told == [["compiling for onnxruntime", 3, 3], ["measuring", 3, 3]]
 
 
-def parquet(path, **columns):
-    pa = pytest.importorskip("pyarrow", reason="Parquet needs the train extra")
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table(columns), path)
-    return path
-
-
 def test_buckets_come_from_a_sample_of_traffic(folder, tmp_path):
     sample = parquet(tmp_path / "s.parquet", rows=[5] * 20 + [40] * 70)
     report = compiled(folder, sample=sample, most=2)
     assert sorted(report.chosen) == [5, 40]
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"n": [1]}, "column 'rows' wanted, got n"),
-        ({"rows": [1.5]}, "whole numbers in column 'rows' wanted, got float64"),
-    ],
-)
-def test_what_is_no_sample_is_refused(columns, message, tmp_path):
-    with pytest.raises(BadInput, match=message):
-        read_sample(parquet(tmp_path / "s.parquet", **columns))
-
-
-def test_a_file_that_is_no_parquet_is_refused(tmp_path):
-    (tmp_path / "s.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(BadInput, match=r"s\.parquet: a Parquet file wanted"):
-        read_sample(tmp_path / "s.parquet")
-
-
-def test_labelled_rows_become_what_a_request_of_them_would(folder, tmp_path):
-    n = 6
-    floats = np.linspace(-1, 1, 2 * n, dtype=np.float32).reshape(n, 2)
-    path = parquet(
-        tmp_path / "d.parquet",
-        user=list(range(n)),
-        tags=[[i % 5, 77] for i in range(n)],
-        a=floats[:, 0],
-        b=floats[:, 1],
-        clicked=[0, 1] * 3,
-    )
-    reader = VersionReader(folder)
-    labelled = read_labelled(reader, path, "clicked")
-    assert labelled.labels.tolist() == [0, 1] * 3
-    graph = DenseGraph.load(folder / "graph", reader.dense())
-    np.testing.assert_allclose(graph.run(labelled.x)["score"][:, 0], scores(open_version(folder), n), atol=1e-5)
-    report = compiled(folder, data=path, label="clicked")
-    assert report.manifest.notes["compile"]["auc_change"] == {"onnxruntime": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"clicked": [0, 2]}, "column 'clicked': 0 or 1 wanted"),
-        ({"label": [0, 1]}, "column 'clicked' wanted"),
-        ({"a": None}, "column 'a' wanted"),
-        ({"tags": [1, 2]}, "column 'tags': a list a row wanted"),
-        ({"user": [[1], [2]]}, "column 'user': one value a row wanted"),
-    ],
-)
-def test_labelled_rows_that_do_not_fit_are_refused(change, message, folder, tmp_path):
-    columns = {"user": [1, 2], "tags": [[1], [2]], "a": [0.1, 0.2], "b": [0.1, 0.2], "clicked": [0, 1]} | change
-    if "label" in change:
-        del columns["clicked"]
-    path = parquet(tmp_path / "d.parquet", **{k: v for k, v in columns.items() if v is not None})
-    with pytest.raises(BadInput, match=message):
-        read_labelled(VersionReader(folder), path, "clicked")
-
-
-def test_drawn_rows_are_of_the_tables(folder):
-    reader = VersionReader(folder)
-    x = drawn_rows(reader, 200)
-    users = reader.tensors("tables/user.safetensors")["rows"]
-    assert x.shape == (200, reader.manifest.width)
-    assert all((users == row).all(1).any() for row in x[:, :DIM])
-    np.testing.assert_array_equal(x, drawn_rows(reader, 200))
-    assert abs(x[:, 2 * DIM :].std() - 1) < 0.2
-
-
-def test_rows_without_pooling_are_drawn_with_their_mask(folder):
-    manifest = VersionReader(folder).manifest
-    feature = Feature("t", "ids", "tags", table="tag", combiner="none", max_length=3, width=3 * (DIM + 1))
-
-    class Reader:
-        tensors = VersionReader(folder).tensors
-
-    Reader.manifest = replace(manifest, features=[feature], width=feature.width)
-    x = drawn_rows(Reader(), 100)
-    mask = x[:, 3 * DIM :]
-    assert set(np.unique(mask)) == {0.0, 1.0}
-    present = (x[:, : 3 * DIM].reshape(100, 3, DIM) != 0).any(2)
-    np.testing.assert_array_equal(present, mask.astype(bool))
 
 
 def test_a_tampered_or_truncated_executable_is_replaced_at_load(folder, monkeypatch):

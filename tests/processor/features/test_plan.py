@@ -14,7 +14,7 @@ from processor.errors import BadInput
 from processor.features import plan as sparse
 from processor.features.plan import SparsePlan
 from processor.kernels.hashing import hash_strings
-from processor.kernels.pool import SLOT
+from processor.kernels.pool import SOURCE
 from processor.package.manifest import Feature, Input, TableEntry
 from tests.packages import make_inputs, manifest
 
@@ -246,9 +246,9 @@ def test_a_string_input_of_two_tables_is_hashed_by_the_seed_of_each():
     words = Strings.of(["a", "b"])
     bound = plan.bind({"word": words})
     assert len(bound.keep) == 2, "tables with the same seed share the hashed values"
-    slots = plan.plan[:, SLOT]
+    sources = plan.plan[:, SOURCE]
     for feature, seed in enumerate([5, 9, 5]):
-        assert bound.keep[slots[feature]].values.tolist() == hash_strings(words, seed).tolist()
+        assert bound.keep[sources[feature]].values.tolist() == hash_strings(words, seed).tolist()
 
 
 @settings(max_examples=100, deadline=None)

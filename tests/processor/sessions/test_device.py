@@ -19,7 +19,7 @@ from processor.sessions.device import trays_of
 from processor.sessions.request import PredictReply
 from tests.packages import make_delta, make_inputs, reference, tag_id, write_package
 from tests.processor.backends.artefacts import make_weights
-from tests.processor.sessions.test_group import TIMEOUT_S, Answers, FakeReplica, assert_answers, group, wait_until
+from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, group, wait_until
 
 
 class Device(FakeReplica):

@@ -7,20 +7,18 @@ import signal
 import numpy as np
 import pytest
 
-from processor.clock import FakeClock, SystemClock
+from processor.clock import FakeClock
 from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput, Conflict, NotReady
+from processor.errors import BadInput, NotReady
 from processor.package.version import VersionReader
 from processor.tables.remote.breaker import OPEN_AFTER, PAUSE_S
 from processor.tables.remote.push import drop, push
-from processor.tables.remote.settings import RemoteConfig, open_store
-from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
+from processor.tables.remote.settings import RemoteConfig
+from tests.packages import make_delta, make_inputs, make_weights, reference, write_package
 from tests.processor.tables.remote.fakes import RedisServer, free_ports, needs_redis, wait_until
+from tests.processor.tables.remote.processors import PROBE, TIMEOUT_S, USERS, assert_scores, opened, processor, scores
 
 pytestmark = needs_redis
-
-USERS = range(2000)
-TIMEOUT_S = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -70,31 +68,6 @@ def cluster_url(nodes):
     return f"redis+cluster://127.0.0.1:{nodes[0].port}"
 
 
-def opened(url, timeout_s=TIMEOUT_S, clock=None):
-    return open_store(url, timeout_s, clock or SystemClock())
-
-
-def processor(root, url, clock=None, **config):
-    remote = RemoteConfig(url, ["small/*"], **({"timeout_s": TIMEOUT_S, "cache_rows": 0} | config))
-    return Processor.initialize(ProcessorConfig(str(root), sessions=2, remote=remote), clock)
-
-
-def scores(users, content=None):
-    """What plain numpy says: `content` maps users to content numbers, default the version's own."""
-    tags = [["a", "zz", "b", "c"][: n % 5] for n in range(len(users))]
-    tag_model = dict.fromkeys([tag_id(t) for t in "abc"], 0)
-    content = dict.fromkeys(USERS, 0) if content is None else content
-    return reference(content, tag_model, make_weights(0), users, tags, make_inputs(users)["floats"])
-
-
-def assert_scores(engine, users, content=None):
-    reply = engine.process(PredictRequest("small", make_inputs(users)))
-    np.testing.assert_allclose(reply.outputs["score"][:, 0], scores(users, content), atol=1e-5)
-
-
-PROBE = [0, 7, 1999, 2000, -5, 2**62, 7]
-
-
 def test_a_pushed_version_is_served_with_deltas_and_rollback_on_top(root, reader, server):
     store = opened(server.url)
     calls = []
@@ -110,53 +83,6 @@ def test_a_pushed_version_is_served_with_deltas_and_rollback_on_top(root, reader
         version.rollback(0)
         assert_scores(engine, PROBE)
         assert engine.info()["models"]["small"]["served"]["1"]["remote"]["lost"] == 0
-
-
-def test_pushing_again_writes_nothing_and_another_upload_is_refused(reader, server, tmp_path):
-    store = opened(server.url)
-    assert len(push(reader, [], store)) == 2
-    with server.client() as client:
-        written = client.info("commandstats")["cmdstat_mset"]["calls"]
-        assert push(reader, [], store) == []
-        assert client.info("commandstats")["cmdstat_mset"]["calls"] == written
-    other = VersionReader(write_package(tmp_path, users=range(10)))
-    with pytest.raises(Conflict, match="small/1/user: the row store holds other rows under this version"):
-        push(other, [], store)
-
-
-def test_a_push_that_was_cut_short_is_not_served_and_can_be_repeated(root, reader, server, tmp_path):
-    store = opened(server.url)
-
-    class Killed(Exception):
-        pass
-
-    def kill(*_):
-        raise Killed
-
-    for users in (range(3000), USERS):
-        cut = VersionReader(write_package(tmp_path / str(len(users)), users=users))
-        with pytest.raises(Killed):
-            push(cut, [], store, kill)
-    with pytest.raises(BadInput, match="not complete in the row store; run: freshet tables push small"):
-        processor(root, server.url)
-    push(reader, [], store)
-    with server.client() as client:
-        assert client.dbsize() == 250 + 1 + 2
-    with processor(root, server.url) as engine:
-        assert_scores(engine, PROBE)
-
-
-def test_dropping_removes_every_key_of_the_version_and_no_other(reader, server, tmp_path):
-    store = opened(server.url)
-    push(reader, [], store)
-    second = VersionReader(write_package(tmp_path, version=2, users=range(10)))
-    push(second, [], store)
-    drop("small", 1, ["user", "tag"], store)
-    with server.client() as client:
-        assert client.dbsize() == 2 + 1 + 2
-    drop("small", 2, ["user", "tag"], store)
-    with server.client() as client:
-        assert client.dbsize() == 0
 
 
 @pytest.mark.parametrize("policy", ["default", "fail"])

@@ -11,12 +11,11 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 import compiler.building.compile as compiling
 from compiler.backends.base import Variant
-from compiler.building.compile import build, parse_variant, source_hash, variants
+from compiler.building.compile import build, source_hash
 from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import keras, tf
+from compiler.frameworks import keras
 from models.zoo import deepfm, dlrm
 from processor.backends import registry
-from processor.errors import BadInput
 from processor.machine import this_machine
 from tests.compiler.building.test_compile import make_graph, rows, score
 from tests.models.zoo.layouts import LAYOUTS
@@ -90,71 +89,14 @@ def test_the_source_follows_the_graph_and_not_the_process_or_the_names_in_it(bac
     if backend == "tensorflow":
         pytest.skip("a GraphDef keeps the names that it was traced with")
     code = (
-        "from tests.compiler.test_backends import *; import sys\n"
+        "from tests.compiler.backends.test_base import *; import sys\n"
         "graph = make_graph(dlrm.build, hidden=(8, 4))\n"
         f"sys.stdout.write(source_hash(compiling.lower(graph, Variant({backend!r})), 4))"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     other = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     make_graph()  # moves the counters that names could follow from
     lowered = compiling.lower(make_graph(dlrm.build, hidden=(8, 4)), Variant(backend))
     assert other.stdout == source_hash(lowered, 4)
     assert source_hash(lowered, 8) != source_hash(lowered, 4)
     assert source_hash(compiling.lower(make_graph(hidden=(8, 4)), Variant(backend)), 4) != other.stdout
-
-
-def test_frozen_weights_belong_to_the_source(tmp_path):
-    pytest.importorskip("openvino", reason="the openvino extra is not installed")
-    sources = [
-        source_hash(compiling.lower(make_graph(hidden=(8, 4), seed=seed), Variant("openvino")), 4) for seed in (1, 2)
-    ]
-    assert sources[0] != sources[1]
-
-
-def test_bfloat16_is_offered_only_where_the_processor_has_it():
-    pytest.importorskip("openvino", reason="the openvino extra is not installed")
-    precisions = {v.precision for v in variants("openvino")}
-    assert precisions == ({"float32", "bfloat16"} if this_machine().bfloat16 else {"float32"})
-
-
-def test_bfloat16_computes_within_its_rounding(tmp_path):
-    """On a processor without it the library emulates it: slow, and the same numbers."""
-    pytest.importorskip("openvino", reason="the openvino extra is not installed")
-    graph = make_graph(hidden=(16, 8))
-    entry = build(compiling.lower(graph, Variant("openvino", "bfloat16")), 4, tmp_path)
-    assert (entry.precision, "-bfloat16/" in entry.file) == ("bfloat16", True)
-    (program,) = compiling.load(graph, tmp_path, [entry]).programs
-    x = rows(4, graph.width) * np.float32(0.1)
-    np.testing.assert_allclose(score(program.with_weights(graph.weights)[4], x), graph.run(x)["score"], atol=2e-2)
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("xla", Variant("xla")),
-        (" openvino:bfloat16 ", Variant("openvino", "bfloat16")),
-    ],
-)
-def test_variants_are_written_as_backend_and_precision(text, wanted):
-    assert parse_variant(text) == wanted
-    assert str(wanted) == text.strip()
-
-
-@pytest.mark.parametrize("text", ["abacus", "", "xla:float99", ":int8"])
-def test_what_is_no_variant_is_refused(text):
-    with pytest.raises(BadInput, match=r"backend.*: .* wanted, got"):
-        parse_variant(text)
-
-
-def test_a_graph_that_xla_cannot_compile_is_one_clear_line(tmp_path):
-    pytest.importorskip("jaxlib", reason="the xla extra is not installed")
-    x = keras.Input((4,))
-
-    class Odd(keras.layers.Layer):
-        def call(self, inputs):
-            text = tf.strings.as_string(inputs)
-            return tf.reshape(tf.strings.to_number(text), (-1, 4))
-
-    graph = DenseGraph.from_keras(keras.Model(x, Odd()(x)))
-    with pytest.raises(BadInput, match="dense graph: cannot be compiled for backend xla"):
-        built(graph, tmp_path, "xla")

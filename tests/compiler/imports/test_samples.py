@@ -1,0 +1,28 @@
+import pytest
+
+pytest.importorskip("tensorflow", reason="importing needs the train extra")
+
+from compiler.frameworks import tf
+from compiler.imports.importer import ImportOptions, import_model
+from processor.errors import BadInput
+from tests.compiler.imports.foreign import saved
+
+pytestmark = pytest.mark.tensorflow
+
+WORDS = tf.TensorSpec([None], tf.string, name="words")
+
+
+def test_a_model_that_takes_no_made_up_input_takes_given_ones(tmp_path):
+    class Model(tf.Module):
+        @tf.function(input_signature=[WORDS])
+        def score(self, words):
+            return {"score": tf.strings.to_number(tf.strings.regex_replace(words, "EUR", ""))}
+
+    module = Model()
+    source, repository = saved(module, tmp_path / "model", module.score), tmp_path / "repository"
+    with pytest.raises(BadInput, match="no inputs could be made up that the model takes: give some with --samples"):
+        import_model(source, repository, "prices")
+    with pytest.raises(BadInput, match="a list of rows wanted for input 'words'"):
+        import_model(source, repository, "prices", options=ImportOptions(samples={"word": ["1"]}))
+
+    import_model(source, repository, "prices", options=ImportOptions(samples={"words": ["1EUR", "2.5EUR"]}))

@@ -1,0 +1,113 @@
+"""Rows to measure by: of traffic, of labelled data, and drawn from the tables."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+from compiler.dense.dense_graph import DenseGraph
+from compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample
+from processor.errors import BadInput
+from processor.package.manifest import Feature
+from processor.package.version import VersionReader
+from tests.compiler.recompiling.versions import DIM, compiled, parquet, publish, scores
+from tests.packages import open_version
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A repository with version 1 of a small DeepFM, compiled as publishing does."""
+    return publish(tmp_path_factory.mktemp("published"))
+
+
+@pytest.fixture
+def folder(published, tmp_path):
+    shutil.copytree(published, tmp_path / "repository")
+    return tmp_path / "repository" / "ctr" / "1"
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"n": [1]}, "column 'rows' wanted, got n"),
+        ({"rows": [1.5]}, "whole numbers in column 'rows' wanted, got float64"),
+    ],
+)
+def test_what_is_no_sample_is_refused(columns, message, tmp_path):
+    with pytest.raises(BadInput, match=message):
+        read_sample(parquet(tmp_path / "s.parquet", **columns))
+
+
+def test_a_file_that_is_no_parquet_is_refused(tmp_path):
+    (tmp_path / "s.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(BadInput, match=r"s\.parquet: a Parquet file wanted"):
+        read_sample(tmp_path / "s.parquet")
+
+
+def test_labelled_rows_become_what_a_request_of_them_would(folder, tmp_path):
+    n = 6
+    floats = np.linspace(-1, 1, 2 * n, dtype=np.float32).reshape(n, 2)
+    path = parquet(
+        tmp_path / "d.parquet",
+        user=list(range(n)),
+        tags=[[i % 5, 77] for i in range(n)],
+        a=floats[:, 0],
+        b=floats[:, 1],
+        clicked=[0, 1] * 3,
+    )
+    reader = VersionReader(folder)
+    labelled = read_labelled(reader, path, "clicked")
+    assert labelled.labels.tolist() == [0, 1] * 3
+    graph = DenseGraph.load(folder / "graph", reader.dense())
+    np.testing.assert_allclose(graph.run(labelled.x)["score"][:, 0], scores(open_version(folder), n), atol=1e-5)
+    report = compiled(folder, data=path, label="clicked")
+    assert report.manifest.notes["compile"]["auc_change"] == {"onnxruntime": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clicked": [0, 2]}, "column 'clicked': 0 or 1 wanted"),
+        ({"label": [0, 1]}, "column 'clicked' wanted"),
+        ({"a": None}, "column 'a' wanted"),
+        ({"tags": [1, 2]}, "column 'tags': a list a row wanted"),
+        ({"user": [[1], [2]]}, "column 'user': one value a row wanted"),
+    ],
+)
+def test_labelled_rows_that_do_not_fit_are_refused(change, message, folder, tmp_path):
+    columns = {"user": [1, 2], "tags": [[1], [2]], "a": [0.1, 0.2], "b": [0.1, 0.2], "clicked": [0, 1]} | change
+    if "label" in change:
+        del columns["clicked"]
+    path = parquet(tmp_path / "d.parquet", **{k: v for k, v in columns.items() if v is not None})
+    with pytest.raises(BadInput, match=message):
+        read_labelled(VersionReader(folder), path, "clicked")
+
+
+def test_drawn_rows_are_of_the_tables(folder):
+    reader = VersionReader(folder)
+    x = drawn_rows(reader, 200)
+    users = reader.tensors("tables/user.safetensors")["rows"]
+    assert x.shape == (200, reader.manifest.width)
+    assert all((users == row).all(1).any() for row in x[:, :DIM])
+    np.testing.assert_array_equal(x, drawn_rows(reader, 200))
+    assert abs(x[:, 2 * DIM :].std() - 1) < 0.2
+
+
+def test_rows_without_pooling_are_drawn_with_their_mask(folder):
+    manifest = VersionReader(folder).manifest
+    feature = Feature("t", "ids", "tags", table="tag", combiner="none", max_length=3, width=3 * (DIM + 1))
+
+    class Reader:
+        tensors = VersionReader(folder).tensors
+
+    Reader.manifest = replace(manifest, features=[feature], width=feature.width)
+    x = drawn_rows(Reader(), 100)
+    mask = x[:, 3 * DIM :]
+    assert set(np.unique(mask)) == {0.0, 1.0}
+    present = (x[:, : 3 * DIM].reshape(100, 3, DIM) != 0).any(2)
+    np.testing.assert_array_equal(present, mask.astype(bool))

@@ -1,0 +1,151 @@
+"""Replicas made of nothing but their seams, and groups of sessions for the length of a test."""
+
+import queue
+import threading
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+
+from processor.backends.buffers import Buffers, Ends
+from processor.backends.cost import CostTable
+from processor.clock import SystemClock
+from processor.generation import Generation
+from processor.package.manifest import WHOLE
+from processor.sessions.group import GroupOptions, SessionGroup
+from processor.sessions.request import PredictReply, Work
+
+TIMEOUT_S = 5
+
+
+class Request:
+    """A bound request: its rows are the values [rows]."""
+
+    def __init__(self, values):
+        self.values = np.asarray(values, np.float32)
+        self.rows = self.ids = len(self.values)
+
+
+class FakeReplica:
+    """The seams of Replica that sessions use. The dense graph is y = 2 * x, z = (x, -x)."""
+
+    def __init__(self, costs=None, hold=None):
+        self.costs = CostTable(costs or {1: 1.0, 4: 1.5})
+        self.plan = SimpleNamespace(width=1, fill=self.fill)
+        self.outputs = {"y": 1, "z": 2}
+        self.manifest = SimpleNamespace(model="m", tables=["t"])
+        self.remote = self.once = None
+        self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold
+        self.step, self.pins = 1, {}
+        # Apart, because what is bound to buffers may not refer to the replica: buffers live as long as it does.
+        self.log = SimpleNamespace(runs=[], binds=0, filled=0)
+
+    def pin(self, reader):
+        assert self.pins.get(reader) is None, "a reader holds one pin"
+        self.pins[reader] = self.step
+        executables = {b: SimpleNamespace(bucket=b, bind=self.binder(b)) for b in self.costs.cost}
+        return SimpleNamespace(
+            generation=Generation(1, self.step), tables=None, epoch=self.step, executables=executables
+        )
+
+    @property
+    def flip(self):
+        return self.step
+
+    def lend(self):
+        return Buffers(
+            {WHOLE: Ends(self.plan.width, self.outputs, max(self.costs.cost))},
+            len(self.manifest.tables),
+            len(self.outputs),
+        )
+
+    def unpin(self, reader):
+        assert self.pins[reader] is not None
+        self.pins[reader] = None
+
+    def fill(self, tables, epoch, bound, spans, out, counts):
+        self.entered.release()
+        if self.hold is not None:
+            assert self.hold.wait(TIMEOUT_S)
+        at = 0
+        for request, (first, rows) in zip(bound, spans.tolist(), strict=True):
+            out[at : at + rows, 0] = request.values[first : first + rows]
+            at += rows
+        counts[0] += at, 1
+        for value, error in self.broken.items():
+            if value in out[:at]:
+                raise error
+        self.log.filled = at
+
+    @property
+    def runs(self):
+        return self.log.runs
+
+    def binder(self, bucket):
+        log = self.log
+
+        def bind(x, outputs):
+            log.binds += 1
+            assert x.shape == (bucket, 1)
+
+            def run():
+                log.runs.append((bucket, log.filled))
+                outputs["y"][:] = 2 * x
+                outputs["z"][:] = np.concatenate([x, -x], axis=1)
+
+            return run
+
+        return bind
+
+
+class Answers:
+    """Collects what done() is called with, in order of the requests."""
+
+    def __init__(self):
+        self.calls = queue.Queue()
+
+    def work(self, replica, number, values, deadline_s=None, caller=None):
+        bound = Request(values)
+        done = lambda answer: self.calls.put((number, answer))  # noqa: E731
+        return Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=caller)
+
+    def wait(self, count):
+        return dict(self.calls.get(timeout=TIMEOUT_S) for _ in range(count))
+
+
+@contextmanager
+def group(sessions=1, max_batch_rows=8, max_queue_rows=100, clock=None, **options):
+    options = GroupOptions(sessions=sessions, max_batch_rows=max_batch_rows, max_queue_rows=max_queue_rows, **options)
+    made = SessionGroup(options, clock or SystemClock())
+    try:
+        yield made
+    finally:
+        made.close()
+    assert not made._threads
+
+
+@contextmanager
+def held(replica, group, answers, number=-1):
+    """One session is inside a batch for the length of the block, so what is submitted meanwhile queues up."""
+    gate = FakeReplica(hold=threading.Event())
+    group.enqueue(answers.work(gate, number, [0]))
+    assert gate.entered.acquire(timeout=TIMEOUT_S)
+    try:
+        yield
+    finally:
+        gate.hold.set()
+
+
+def wait_until(condition):
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+def assert_answers(answer, values):
+    assert isinstance(answer, PredictReply)
+    x = np.asarray(values, np.float32).reshape(-1, 1)
+    np.testing.assert_array_equal(answer.outputs["y"], 2 * x)
+    np.testing.assert_array_equal(answer.outputs["z"], np.concatenate([x, -x], axis=1))

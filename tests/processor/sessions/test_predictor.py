@@ -1,0 +1,183 @@
+"""Requests in, replies out: scores, errors each in its place, deadlines, and who computes."""
+
+import queue
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from processor.clock import FakeClock
+from processor.columns import Ragged, Strings
+from processor.engine import PredictReply, PredictRequest
+from processor.errors import (
+    BadInput,
+    Expired,
+    NotFound,
+    Overloaded,
+)
+from tests.packages import make_inputs, make_weights, reference, tag_id, write_package
+from tests.processor.engines import TIMEOUT_S, USERS, Replies, assert_reply, processors, request, scores
+
+
+@pytest.fixture
+def root(tmp_path):
+    write_package(tmp_path / "repository", users=USERS)
+    return tmp_path / "repository"
+
+
+@pytest.fixture
+def open_processor(root):
+    with processors(root) as build:
+        yield build
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 15, 16, 17, 33, 255, 256, 257, 1000])
+def test_a_request_of_any_size_is_answered_in_order(open_processor, rows):
+    users = [n % 30 for n in range(rows)]
+    assert_reply(open_processor().process(request(users)), "1.0", scores(users))
+
+
+def test_one_user_is_broadcast_to_all_candidates(open_processor):
+    floats = make_inputs(range(40))["floats"]
+    inputs = {
+        "user": np.array([7]),
+        "tags": Ragged(Strings.of(["b", "c"]), np.array([0, 2])),
+        "floats": floats,
+    }
+    reply = open_processor().process(PredictRequest("small", inputs))
+    tag_model = dict.fromkeys([tag_id(t) for t in "abc"], 0)
+    wanted = reference({7: 0}, tag_model, make_weights(0), [7] * 40, [["b", "c"]] * 40, floats)
+    assert_reply(reply, "1.0", wanted)
+
+
+def test_a_batch_mixes_replies_and_errors_each_in_its_place(open_processor):
+    requests = [
+        request([1, 2]),
+        request([1], model="nobody"),
+        request([3], seed=5),
+        PredictRequest("small", {"user": np.array([1])}),
+        request([4], timeout_s=0.0),
+        request([5], version=9),
+        request(range(300)),
+    ]
+    replies = open_processor().batch_process(requests)
+    assert_reply(replies[0], "1.0", scores([1, 2]))
+    assert_reply(replies[2], "1.0", scores([3], seed=5))
+    assert_reply(replies[6], "1.0", scores(range(300)))
+    kinds = [type(r) for r in replies]
+    assert kinds == [PredictReply, NotFound, PredictReply, BadInput, Expired, NotFound, PredictReply]
+    assert open_processor().batch_process([]) == []
+
+
+def test_requests_of_two_models_in_one_batch_do_not_mix(root, open_processor):
+    write_package(root, users=USERS, model="other", seed=9)
+    replies = open_processor(sessions=1).batch_process(
+        [request([n], model=m) for n in range(5) for m in ("small", "other")]
+    )
+    for n in range(5):
+        assert_reply(replies[2 * n], "1.0", scores([n]))
+        assert_reply(replies[2 * n + 1], "1.0", scores([n], dense_seed=9))
+    assert [r.model for r in replies[:2]] == ["small", "other"]
+
+
+def test_done_is_called_once_for_each_request_on_a_session_thread(open_processor):
+    processor, replies = open_processor(), Replies()
+    for number in range(50):
+        processor.submit(request([number]), replies.done(number))
+    got = replies.wait(50)
+    assert sorted(n for n, _ in replies.calls) == list(range(50))
+    for number, reply in got.items():
+        assert_reply(reply, "1.0", scores([number]))
+    assert all(name.startswith("freshet-session-") for name in replies.threads)
+
+
+def test_an_invalid_request_raises_at_once_and_done_is_never_called(open_processor):
+    processor, replies = open_processor(), Replies()
+    for bad, error in [
+        (request([1], model="x" * 1000), NotFound),
+        (request([1], label="stable"), NotFound),
+        (request([1], version=2), NotFound),
+        (PredictRequest("small", {}), BadInput),
+    ]:
+        with pytest.raises(error) as refused:
+            processor.submit(bad, replies.done(0))
+        assert len(str(refused.value)) < 200
+    processor.process(request([1]))
+    assert replies.calls == []
+
+
+def test_a_request_whose_deadline_passes_in_the_queue_expires(open_processor):
+    clock, replies = FakeClock(), Replies()
+    processor = open_processor(clock, sessions=1)
+    replies.hold(processor)
+    processor.submit(request([1], timeout_s=1.0), replies.done("short"))
+    processor.submit(request([2], timeout_s=60.0), replies.done("long"))
+    processor.submit(request([3]), replies.done("patient"))
+    clock.advance(2.0)
+    replies.release()
+    got = replies.wait(3)
+    assert isinstance(got["short"], Expired)
+    assert_reply(got["long"], "1.0", scores([2]))
+    assert_reply(got["patient"], "1.0", scores([3]))
+
+
+def test_a_timeout_of_zero_is_always_too_late(open_processor):
+    with pytest.raises(Expired, match="deadline passed"):
+        open_processor().process(request([1], timeout_s=0.0))
+
+
+def test_a_full_queue_sheds_and_answers_what_it_holds(open_processor):
+    processor, replies = open_processor(sessions=1, max_queue_rows=10), Replies()
+    replies.hold(processor)
+    processor.submit(request(range(6)), replies.done(0))
+    with pytest.raises(Overloaded):
+        processor.submit(request(range(6)), replies.done(1))
+    replies.release()
+    assert_reply(replies.wait(1)[0], "1.0", scores(range(6)))
+
+
+def test_inline_the_thread_that_waits_computes_whatever_waits(open_processor):
+    processor, replies = open_processor(compute="inline"), Replies()
+    processor.submit(request([4]), replies.done("before"))
+    assert not replies.calls
+    assert_reply(processor.process(request([1, 2])), "1.0", scores([1, 2]))
+    assert_reply(replies.wait(1)["before"], "1.0", scores([4]))
+    assert replies.threads == [threading.current_thread().name]
+
+
+def test_inline_many_threads_may_wait_at_once(open_processor):
+    processor, wrong = open_processor(compute="inline"), []
+
+    def ask(number):
+        for _ in range(20):
+            reply = processor.process(request([number]))
+            if not np.allclose(reply.outputs["score"][:, 0], scores([number]), atol=1e-5):
+                wrong.append(number)
+
+    askers = [threading.Thread(target=ask, args=(n,)) for n in range(6)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(TIMEOUT_S)
+        assert not asker.is_alive()
+    assert not wrong
+
+
+def test_inline_an_owner_computes_in_its_thread_whoever_asks(open_processor):
+    processor, calls, threads = open_processor(compute="inline"), queue.Queue(), []
+
+    def own():
+        assert processor.attach(calls.put)
+        while calls.get() is not None:
+            threads.append(threading.get_ident())
+            processor.run_once()
+
+    owner = threading.Thread(target=own)
+    owner.start()
+    while processor._groups.inline.driven:
+        time.sleep(0.001)
+    assert_reply(processor.process(request([7])), "1.0", scores([7]))
+    calls.put(None)
+    owner.join(TIMEOUT_S)
+    assert set(threads) == {owner.ident}

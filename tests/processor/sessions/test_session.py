@@ -1,0 +1,184 @@
+"""What one session makes of a batch: each request's own rows, padding, and errors that stay apart."""
+
+import logging
+import threading
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from processor.clock import FakeClock
+from processor.errors import BadInput, FreshetError
+from processor.generation import Generation
+from processor.sessions.session import Session
+from processor.watching.stats import total
+from tests.processor.sessions.fakes import (
+    TIMEOUT_S,
+    Answers,
+    FakeReplica,
+    assert_answers,
+    group,
+    held,
+)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 9, 100])
+def test_a_request_of_any_size_gets_its_own_rows_back(rows):
+    replica, answers = FakeReplica(), Answers()
+    with group() as sessions:
+        sessions.enqueue(answers.work(replica, 0, range(1, rows + 1)))
+        assert_answers(answers.wait(1)[0], range(1, rows + 1))
+    assert [b for b, _ in replica.runs] == list(replica.costs.cover(rows))
+    assert sum(filled for _, filled in replica.runs) == rows
+
+
+def test_requests_that_queue_up_share_a_batch_and_each_gets_its_own_rows():
+    replica, answers = FakeReplica(), Answers()
+    wanted = {0: [1, 2, 3], 1: [4], 2: [5, 6, 7]}
+    with group() as sessions:
+        with held(replica, sessions, answers):
+            for number, values in wanted.items():
+                sessions.enqueue(answers.work(replica, number, values))
+            assert sessions.queue_rows == 7
+        got = answers.wait(4)
+        for number, values in wanted.items():
+            assert_answers(got[number], values)
+        assert sessions.queue_rows == 0
+    assert replica.runs == [(4, 4), (4, 3)], "rows of one request lie on both sides of the cut"
+
+
+def test_statistics_count_batches_requests_rows_and_padding():
+    replica, answers = FakeReplica({4: 1.0}), Answers()
+    with group() as sessions:
+        for number in range(3):
+            sessions.enqueue(answers.work(replica, number, [1, 2, 3, 4, 5]))
+            answers.wait(1)
+    stats = total(sessions.statistics())
+    assert (stats.batches, stats.requests, stats.rows, stats.padded_rows, stats.failed) == (3, 3, 15, 9, 0)
+    np.testing.assert_array_equal(sessions.counts(replica), [[15, 6]])
+
+
+def test_what_one_batch_left_in_the_buffers_is_not_in_the_next():
+    replica, answers = FakeReplica({4: 1.0}), Answers()
+    with group() as sessions:
+        for number, values in enumerate([[9, 9, 9, 9], [1], [2, 3]]):
+            sessions.enqueue(answers.work(replica, number, values))
+            assert_answers(answers.wait(1)[number], values)
+
+
+def test_replies_do_not_change_when_later_batches_use_the_same_buffers():
+    replica, answers = FakeReplica({4: 1.0}), Answers()
+    with group() as sessions:
+        sessions.enqueue(answers.work(replica, 0, [1, 2]))
+        first = answers.wait(1)[0]
+        sessions.enqueue(answers.work(replica, 1, [8, 9]))
+        answers.wait(1)
+    assert_answers(first, [1, 2])
+
+
+def test_every_reply_names_the_generation_that_was_pinned():
+    replica, answers = FakeReplica(), Answers()
+    with group() as sessions:
+        for step in (1, 2, 3):
+            replica.step = step
+            sessions.enqueue(answers.work(replica, step, [step]))
+            assert answers.wait(1)[step].generation == Generation(1, step)
+    assert set(replica.pins.values()) == {None}
+
+
+def test_an_error_in_one_batch_ends_neither_the_session_nor_touches_other_batches(caplog):
+    replica, other, answers = FakeReplica(), FakeReplica(), Answers()
+    replica.broken = {13: ZeroDivisionError("/secret/path")}
+    with group() as sessions:
+        with caplog.at_level(logging.CRITICAL, logger="freshet.sessions"), held(replica, sessions, answers):
+            sessions.enqueue(answers.work(other, 0, [1]))
+            sessions.enqueue(answers.work(replica, 1, [13, 2]))
+            sessions.enqueue(answers.work(replica, 2, [3]))
+            sessions.enqueue(answers.work(other, 3, [4]))
+        got = answers.wait(5)
+        assert_answers(got[0], [1])
+        assert_answers(got[3], [4])
+        for number in (1, 2):
+            assert type(got[number]) is FreshetError
+            assert str(got[number]) == "the model could not be run on this request"
+        sessions.enqueue(answers.work(replica, 4, [5]))
+        assert_answers(answers.wait(1)[4], [5])
+    stats = total(sessions.statistics())
+    assert stats.failed == 2
+    assert set(replica.pins.values()) == {None}
+
+
+def test_an_error_of_ours_is_answered_as_it_is():
+    replica, answers = FakeReplica(), Answers()
+    replica.broken = {13: BadInput("ids: too many")}
+    with group() as sessions:
+        sessions.enqueue(answers.work(replica, 0, [13]))
+        got = answers.wait(1)[0]
+    assert type(got) is BadInput
+    assert str(got) == "ids: too many"
+
+
+def test_a_version_that_cannot_be_pinned_is_an_error_of_its_requests_alone():
+    replica, answers = FakeReplica(), Answers()
+    replica.pin = lambda session: (_ for _ in ()).throw(RuntimeError("no"))
+    replica.unpin = None
+    with group() as sessions:
+        sessions.enqueue(answers.work(replica, 0, [1]))
+        assert isinstance(answers.wait(1)[0], FreshetError)
+        sessions.enqueue(answers.work(FakeReplica(), 1, [2]))
+        assert_answers(answers.wait(1)[1], [2])
+
+
+def test_a_callback_that_raises_ends_neither_the_session_nor_its_neighbours_replies(caplog):
+    replica, answers = FakeReplica(), Answers()
+    caplog.set_level(logging.CRITICAL, logger="freshet.sessions")
+    with group() as sessions:
+        with held(replica, sessions, answers):
+            failing = answers.work(replica, 9, [1])
+            failing.done = lambda answer: 1 / 0
+            sessions.enqueue(failing)
+            sessions.enqueue(answers.work(replica, 1, [2]))
+        assert_answers(answers.wait(2)[1], [2])
+        sessions.enqueue(answers.work(replica, 2, [3]))
+        assert_answers(answers.wait(1)[2], [3])
+
+
+def test_runs_are_bound_again_only_when_the_executable_changes():
+    replica, answers = FakeReplica({4: 1.0}), Answers()
+    executable = SimpleNamespace(bucket=4, bind=replica.binder(4))
+    state = SimpleNamespace(generation=Generation(1, 1), tables=None, epoch=1, executables={4: executable})
+    replica.pin, replica.unpin = lambda reader: state, lambda reader: None
+    with group() as sessions:
+        for number in range(3):
+            sessions.enqueue(answers.work(replica, number, [1]))
+            answers.wait(1)
+        assert replica.log.binds == 1
+        state.executables = {4: SimpleNamespace(bucket=4, bind=replica.binder(4))}
+        sessions.enqueue(answers.work(replica, 4, [7]))
+        assert_answers(answers.wait(1)[4], [7])
+        assert replica.log.binds == 2
+
+
+def test_an_idle_session_does_not_keep_a_version_that_nobody_serves():
+    replica, answers, gone = FakeReplica(), Answers(), threading.Event()
+    with group() as sessions:
+        sessions.enqueue(answers.work(replica, 0, [1, 2]))
+        answers.wait(1)
+        weakref.finalize(replica, gone.set)
+        replica.plan = None
+        del replica
+        assert gone.wait(TIMEOUT_S)
+
+
+def test_a_cut_through_a_batch_names_each_requests_first_row_and_rows():
+    answers, replica = Answers(), FakeReplica()
+    works = [answers.work(replica, 0, [0] * n) for n in (3, 1, 5)]
+    session = Session(0, FakeClock())
+    part, spans = session._cut(works, 2, 6)
+    assert part == [w.bound for w in works]
+    assert spans.tolist() == [[2, 1], [0, 1], [0, 2]]
+    works[2].first = 100
+    part, spans = session._cut(works, 6, 9)
+    assert part == [works[2].bound]
+    assert spans.tolist() == [[102, 3]]

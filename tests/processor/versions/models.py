@@ -1,0 +1,55 @@
+"""Models opened as a server opens them, and the deltas that a trainer publishes for them."""
+
+import numpy as np
+
+from processor.clock import SystemClock
+from processor.package.delta import write_delta
+from processor.package.repository import Repository
+from processor.versions.model import ServedModel
+from processor.versions.served_version import ServedVersion
+from tests.packages import connect, make_delta, make_weights, row_of
+
+USERS = range(6)
+
+
+def open_model(root, undo_depth=4):
+    """The model as a server opens it: loaded, with its deltas replayed."""
+
+    def load(reader):
+        return ServedVersion(reader, undo_depth, SystemClock())
+
+    served = ServedModel("small", Repository(root), load, connect, SystemClock())
+    served.poll()
+    return served
+
+
+def deltas_folder(root, version=1):
+    return root / "small" / str(version) / "deltas"
+
+
+def publish(root, step, users=(0,), version=1, **changes):
+    """Writes a delta as the trainer does; returns its path."""
+    path = deltas_folder(root, version) / f"{step}.safetensors"
+    write_delta(path, make_delta(step, users, version=version, **changes))
+    return path
+
+
+def delta_bytes(tmp_path, *args, **changes):
+    path = tmp_path / ".made"
+    write_delta(path, make_delta(*args, **changes))
+    try:
+        return path.read_bytes()
+    finally:
+        path.unlink()
+
+
+def assert_serves(model, generation, changed=(), version=None, dense_seed=0):
+    """The generation, and user -> content number of the users that the full version does not hold like that."""
+    served = model.pick(version)
+    assert str(served.generation) == generation
+    tables, dense = served.export()
+    wanted = dict.fromkeys(USERS, 0) | dict(changed)
+    got = {int(k): tuple(row) for k, row in zip(*tables["user"])}
+    assert got == {k: tuple(row_of(k, tag)) for k, tag in wanted.items() if tag is not None}
+    for name, weights in make_weights(dense_seed).items():
+        np.testing.assert_array_equal(dense[name], weights)

@@ -1,0 +1,277 @@
+"""The models of a repository: versions and deltas that come and go, and who is told what of them."""
+
+import os
+import threading
+import weakref
+
+import pytest
+
+from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.errors import (
+    BadInput,
+    Conflict,
+    Corrupt,
+    NotFound,
+    NotReady,
+)
+from processor.generation import Generation
+from processor.package import repository as repository_module
+from processor.package.delta import write_delta
+from processor.versions.routes import VersionStatus
+from tests.packages import make_delta, tag_id, write_package
+from tests.processor.engines import (
+    TIMEOUT_S,
+    USERS,
+    Replies,
+    assert_reply,
+    damage,
+    processors,
+    publish,
+    request,
+    scores,
+)
+
+LONG_AGO_S = 1_600_000_000
+
+
+@pytest.fixture
+def root(tmp_path):
+    write_package(tmp_path / "repository", users=USERS)
+    return tmp_path / "repository"
+
+
+@pytest.fixture
+def open_processor(root):
+    with processors(root) as build:
+        yield build
+
+
+def test_a_delta_in_the_folder_is_served_after_a_poll(root, open_processor):
+    processor = open_processor()
+    publish(root, 1, [1, 500], removed=[2], tags=["zz"], tag=3, dense_seed=4)
+    assert processor.poll() == ["small 1.1 served"]
+    wanted = scores([0, 1, 2, 500], {1: 3, 500: 3, 2: None}, dense_seed=4, tags={tag_id("zz"): 3})
+    assert_reply(processor.process(request([0, 1, 2, 500])), "1.1", wanted)
+    assert processor.poll() == []
+
+
+def test_an_uploaded_delta_is_served_when_the_call_returns_and_after_a_restart(root, open_processor, tmp_path):
+    write_delta(tmp_path / "upload", make_delta(1, [1], tag=6))
+    processor = open_processor()
+    applied = processor.apply_delta("small", data=(tmp_path / "upload").read_bytes())
+    assert (applied.model, applied.generation, applied.rows, applied.removed) == (
+        "small",
+        Generation(1, 1),
+        1,
+        0,
+    )
+    for opened in (processor, open_processor()):
+        assert_reply(opened.process(request([1, 2])), "1.1", scores([1, 2], {1: 6}))
+
+
+def test_a_delta_by_path_is_served_relative_or_absolute(root, open_processor):
+    processor = open_processor()
+    publish(root, 1, [1], tag=1)
+    publish(root, 2, [2], tag=2).rename(root / "upload")
+    assert processor.apply_delta("small", path="small/1/deltas/1.safetensors").generation == Generation(1, 1)
+    assert processor.apply_delta("small", path="small/1/deltas/1.safetensors").generation == Generation(1, 1)
+    assert processor.apply_delta("small", path=str(root / "upload")).generation == Generation(1, 2)
+    (root / "upload").unlink()
+    for opened in (processor, open_processor()):
+        assert_reply(opened.process(request([1, 2])), "1.2", scores([1, 2], {1: 1, 2: 2}))
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "small/../../secret", "nowhere", "small", "", "a" * 300])
+def test_a_path_outside_the_repository_is_not_found(root, open_processor, path):
+    write_delta(root.parent / "secret", make_delta(1, [1]))
+    processor = open_processor()
+    with pytest.raises(NotFound, match="a file inside the repository wanted"):
+        processor.apply_delta("small", path=path)
+    assert_reply(processor.process(request([1])), "1.0", scores([1]))
+
+
+def test_a_delta_that_is_refused_says_why_and_changes_nothing(root, open_processor):
+    processor = open_processor()
+    data = publish(root, 2, [1]).read_bytes()
+    for arguments, error, message in [
+        (dict(model="nobody", data=data), NotFound, "model 'nobody' is not in the repository"),
+        (dict(model="small"), BadInput, "either the file itself or a path wanted"),
+        (dict(model="small", data=data, path="x"), BadInput, "either the file itself or a path wanted"),
+        (dict(model="small", data=data), Conflict, "continues step 1, the served generation is 1.0"),
+        (dict(model="small", data=data[:-1]), Corrupt, "delta: "),
+        (dict(model="small", path="small/1/model.json"), Corrupt, "delta: "),
+    ]:
+        with pytest.raises(error, match=message):
+            processor.apply_delta(**arguments)
+    assert_reply(processor.process(request([1])), "1.0", scores([1]))
+
+
+def test_a_broken_delta_in_the_folder_does_not_stop_the_server(root, open_processor):
+    processor = open_processor()
+    path = publish(root, 1, [1], tag=6)
+    good = path.read_bytes()
+    path.write_bytes(good[: len(good) // 2])
+    assert len(processor.poll()) == 1
+    assert processor.poll() == []
+    assert_reply(processor.process(request([1])), "1.0", scores([1]))
+    path.with_name("tmp").write_bytes(good)
+    os.replace(path.with_name("tmp"), path)
+    assert processor.poll() == ["small 1.1 served"]
+    assert_reply(processor.process(request([1])), "1.1", scores([1], {1: 6}))
+
+
+@pytest.mark.parametrize("undo_depth", [16, 1])
+def test_a_rollback_is_served_at_once_and_after_a_restart(root, open_processor, undo_depth):
+    for step in (1, 2, 3):
+        publish(root, step, [step], tag=step, dense_seed=step)
+    processor = open_processor(undo_depth=undo_depth)
+    assert_reply(processor.process(request([1, 2, 3])), "1.3", scores([1, 2, 3], {1: 1, 2: 2, 3: 3}, 3))
+    assert processor.rollback("small", Generation(1, 1)) == Generation(1, 1)
+    for opened in (processor, open_processor()):
+        assert_reply(opened.process(request([1, 2, 3])), "1.1", scores([1, 2, 3], {1: 1}, 1))
+        assert opened.poll() == []
+    with pytest.raises(Conflict, match="a generation before"):
+        processor.rollback("small", Generation(1, 3))
+
+
+def test_a_new_version_takes_over_and_requests_queued_for_the_old_one_are_still_answered(root, open_processor):
+    processor, replies = open_processor(sessions=1), Replies()
+    replies.hold(processor)
+    processor.submit(request([1]), replies.done("old"))
+    write_package(root, 2, users=USERS, seed=2)
+    assert processor.poll() == ["small 2.0 loaded", "small version 1 unloaded"]
+    processor.submit(request([1]), replies.done("new"))
+    replies.release()
+    got = replies.wait(2)
+    assert_reply(got["old"], "1.0", scores([1]))
+    assert_reply(got["new"], "2.0", scores([1], dense_seed=2))
+
+
+def test_a_version_that_is_served_no_more_is_freed_with_its_last_batch(root, open_processor):
+    processor, gone = open_processor(), threading.Event()
+    processor.batch_process([request([n]) for n in range(20)])
+    weakref.finalize(processor._models["small"].pick(), gone.set)
+    write_package(root, 2, users=USERS)
+    processor.poll()
+    assert gone.wait(TIMEOUT_S)
+    assert_reply(processor.process(request([1])), "2.0", scores([1]))
+
+
+def test_requests_may_name_a_version_or_a_label(root, open_processor):
+    write_package(root, 2, users=USERS, seed=2)
+    processor = open_processor()
+    processor.load("small", 1)
+    processor.set_label("small", "stable", 1)
+    processor.set_label("small", "canary", 2)
+    assert_reply(processor.process(request([1], version=1)), "1.0", scores([1]))
+    assert_reply(processor.process(request([1], label="canary")), "2.0", scores([1], dense_seed=2))
+    assert_reply(processor.process(request([1])), "2.0", scores([1], dense_seed=2))
+    with pytest.raises(Conflict, match="held by label stable"):
+        processor.unload("small", 1)
+    reopened = open_processor()
+    assert_reply(reopened.process(request([1], label="stable")), "1.0", scores([1]))
+    processor.set_label("small", "stable", 2)
+    processor.unload("small", 1)
+    with pytest.raises(NotFound, match="version 1 of model 'small' is not loaded"):
+        processor.process(request([1], version=1))
+
+
+def test_a_model_whose_folder_was_empty_at_first_is_served_once_a_version_is_there(root, open_processor):
+    (root / "late").mkdir()
+    for folder in (root, root / "late"):
+        os.utime(folder, (LONG_AGO_S, LONG_AGO_S))
+    processor = open_processor()
+    assert processor.poll() == []
+    write_package(root, users=USERS, model="late", seed=5)
+    os.utime(root, (LONG_AGO_S, LONG_AGO_S))
+    assert processor.poll() == ["late 1.0 loaded"]
+    assert_reply(processor.process(request([1], model="late")), "1.0", scores([1], dense_seed=5))
+    assert processor.poll() == []
+
+
+def test_a_new_model_is_served_and_one_that_cannot_be_loaded_disturbs_nobody(root, open_processor):
+    processor = open_processor()
+    damage(write_package(root, users=USERS, model="a-broken"))
+    write_package(root, users=USERS, model="good", seed=5)
+    publish(root, 1, [1], tag=1)
+    assert sorted(processor.poll()) == [
+        "a-broken version 1 refused: dense.safetensors: does not match its checksum",
+        "good 1.0 loaded",
+        "small 1.1 served",
+    ]
+    assert processor.ready
+    assert_reply(processor.process(request([1], model="good")), "1.0", scores([1], dense_seed=5))
+    with pytest.raises(NotReady, match="no version of model 'a-broken' is loaded"):
+        processor.process(request([1], model="a-broken"))
+
+
+def test_a_model_behind_a_link_that_leads_out_disturbs_nobody(root, open_processor):
+    outside = write_package(root.parent / "outside", users=USERS, model="evil").parent
+    processor = open_processor()
+    (root / "evil").symlink_to(outside)
+    publish(root, 1, [1], tag=1)
+    assert sorted(processor.poll()) == [
+        "evil version 1 refused: path: a file inside the repository wanted",
+        "small 1.1 served",
+    ]
+
+
+def test_a_poll_lists_no_folder_while_nothing_changes(root, open_processor, monkeypatch):
+    processor = open_processor()
+    for folder in (root, root / "small", root / "small" / "1" / "deltas"):
+        os.utime(folder, (LONG_AGO_S, LONG_AGO_S))
+    processor.poll()
+    monkeypatch.setattr(repository_module.os, "scandir", lambda path: pytest.fail("a folder was listed"))
+    assert processor.poll() == []
+
+
+def test_only_the_models_that_were_asked_for_are_served(root, open_processor):
+    write_package(root, users=USERS, model="other")
+    damage(write_package(root, users=USERS, model="third"))
+    processor = open_processor(models=["other"])
+    assert processor.models() == ["other"]
+    with pytest.raises(NotFound):
+        processor.process(request([1]))
+
+
+def test_an_empty_repository_is_open_for_models_to_come(tmp_path):
+    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
+        assert processor.models() == []
+        assert processor.catalogue == {}
+        write_package(tmp_path, users=USERS)
+        assert processor.poll() == ["small 1.0 loaded"]
+        assert processor.ready
+
+
+def test_a_processor_is_ready_when_every_model_that_was_named_is(root, open_processor):
+    processor = open_processor(models=["small", "later"])
+    assert not processor.ready
+    assert processor.process(request([1])).generation == Generation(1, 0)
+    write_package(root, users=USERS, model="later")
+    processor.poll()
+    assert processor.ready
+
+
+def test_a_model_that_is_added_later_and_broken_leaves_the_processor_ready(root, open_processor):
+    processor = open_processor()
+    damage(write_package(root, users=USERS, model="later"))
+    processor.poll()
+    assert processor.ready
+
+
+def test_a_version_that_is_told_of_is_listed_by_its_state_until_it_is_there(root, open_processor):
+    processor = open_processor()
+    processor.tell("small", VersionStatus(7, "LOADING"))
+    processor.tell("new", VersionStatus(1, "END", "source: variables are missing"))
+
+    assert processor.status("small")[0] == VersionStatus(7, "LOADING")
+    assert processor.status("new") == [VersionStatus(1, "END", "source: variables are missing")]
+    assert processor.ready
+    with pytest.raises(NotReady):
+        processor.process(PredictRequest("new", {}))
+
+    processor.tell("small", VersionStatus(1, "LOADING"))
+    assert processor.status("small")[-1] == VersionStatus(1, "AVAILABLE")
+    write_package(root, version=1, model="new")
+    assert processor.poll() == ["new 1.0 loaded"]
+    assert processor.status("new") == [VersionStatus(1, "AVAILABLE")]

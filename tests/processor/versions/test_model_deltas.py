@@ -1,0 +1,391 @@
+"""A model's deltas: in its folder whole, broken, early or never; uploaded; and rolled back."""
+
+import os
+
+import pytest
+
+from processor.clock import SystemClock
+from processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound, NotReady, TooLarge
+from processor.generation import Generation
+from processor.package.delta import write_delta
+from processor.package.repository import Repository
+from processor.tables import table as table_module
+from processor.versions import model as model_module
+from processor.versions.model import ServedModel
+from tests.packages import connect, make_delta, write_package
+from tests.processor.versions.models import (
+    USERS,
+    assert_serves,
+    delta_bytes,
+    deltas_folder,
+    open_model,
+    publish,
+)
+
+
+@pytest.fixture
+def root(tmp_path):
+    write_package(tmp_path, users=USERS)
+    return tmp_path
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Names of the delta files that were opened, in order."""
+    seen, read = [], model_module.read_delta
+
+    def watch(path):
+        seen.append(path.name)
+        return read(path)
+
+    monkeypatch.setattr(model_module, "read_delta", watch)
+    return seen
+
+
+def files(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def test_a_delta_file_is_served_at_the_next_look(root):
+    model = open_model(root)
+    publish(root, 1, [1, 50], removed=[2], tag=3, dense_seed=8)
+    assert model.poll() == ["small 1.1 served"]
+    assert_serves(model, "1.1", {1: 3, 50: 3, 2: None}, dense_seed=8)
+    publish(root, 2, [2], tag=4)
+    publish(root, 3, [3], tag=5)
+    assert model.poll() == ["small 1.2 served", "small 1.3 served"]
+    assert_serves(model, "1.3", {1: 3, 50: 3, 2: 4, 3: 5}, dense_seed=8)
+
+
+def test_a_restart_replays_the_whole_chain(root):
+    model = open_model(root, undo_depth=2)
+    for step in range(1, 9):
+        publish(root, step, [step], tag=step, dense_seed=step if step in (3, 5) else None)
+        model.poll()
+    wanted = {step: step for step in range(1, 9)}
+    for opened in (model, open_model(root, undo_depth=2)):
+        assert_serves(opened, "1.8", wanted, dense_seed=5)
+        assert opened.pick().chain.undoable == [6, 7]
+
+
+def test_a_hidden_temporary_file_is_never_opened(root, reads):
+    model = open_model(root)
+    path = publish(root, 1)
+    half = path.with_name(".2.safetensors.a1b2c3d4.tmp")
+    half.write_bytes(path.read_bytes()[:100])
+    path.with_name("2.safetensors.part").write_bytes(b"half")
+    assert model.poll() == ["small 1.1 served"]
+    assert model.poll() == []
+    assert reads == ["1.safetensors"]
+
+
+def test_a_corrupt_delta_is_refused_once_and_served_once_it_is_replaced_by_a_good_one(root, reads):
+    model = open_model(root)
+    publish(root, 1)
+    model.poll()
+    path = publish(root, 2, [1], tag=6)
+    good = path.read_bytes()
+    path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    (line,) = model.poll()
+    assert line.startswith("small delta 2 refused: delta: tensor ")
+    assert [model.poll() for _ in range(3)] == [[], [], []]
+    assert reads.count("2.safetensors") == 1
+    assert str(model.pick().generation) == "1.1"
+    publish(root, 2, [1], tag=6)
+    assert model.poll() == ["small 1.2 served"]
+    assert_serves(model, "1.2", {0: 1, 1: 6})
+
+
+def test_a_delta_that_is_replaced_while_the_bad_one_is_read_is_not_taken_for_the_bad_one(root, monkeypatch):
+    model = open_model(root)
+    path = publish(root, 1, [1], tag=6)
+    good, read = path.read_bytes(), model_module.read_delta
+    path.write_bytes(b"bad")
+
+    def replaced_meanwhile(path):
+        try:
+            return read(path)
+        finally:
+            path.with_name(".new").write_bytes(good)
+            os.replace(path.with_name(".new"), path)
+
+    monkeypatch.setattr(model_module, "read_delta", replaced_meanwhile)
+    assert len(model.poll()) == 1
+    monkeypatch.setattr(model_module, "read_delta", read)
+    assert model.poll() == ["small 1.1 served"]
+
+
+def test_a_gap_waits_unread_and_is_served_when_the_missing_delta_arrives(root, reads):
+    model = open_model(root)
+    publish(root, 2, [2], tag=2)
+    publish(root, 3, [3], tag=3)
+    assert model.poll() == [
+        "small delta 2 waits: delta: continues step 1, the served generation is 1.0",
+        "small delta 3 waits: delta: continues step 2, the served generation is 1.0",
+    ]
+    assert [model.poll() for _ in range(3)] == [[], [], []]
+    assert reads == ["2.safetensors", "3.safetensors"]
+    assert_serves(model, "1.0")
+    publish(root, 1, [1], tag=1)
+    assert model.poll() == ["small 1.1 served", "small 1.2 served", "small 1.3 served"]
+    assert_serves(model, "1.3", {1: 1, 2: 2, 3: 3})
+
+
+def test_a_gap_is_closed_by_an_upload_too(root):
+    model = open_model(root)
+    publish(root, 2, [2], tag=2)
+    model.poll()
+    model.apply_bytes(delta_bytes(root, 1, [1], tag=1))
+    assert model.poll() == ["small 1.2 served"]
+    assert_serves(model, "1.2", {1: 1, 2: 2})
+
+
+def test_a_compacted_delta_steps_over_a_broken_or_missing_run(root):
+    model = open_model(root)
+    publish(root, 1).write_bytes(b"broken")
+    publish(root, 3, [1, 2, 3], parent=0, tag=9, compacted=True)
+    refused, served = model.poll()
+    assert refused.startswith("small delta 1 refused: delta: ")
+    assert served == "small 1.3 served"
+    publish(root, 4, [4], tag=4)
+    assert model.poll() == ["small 1.4 served"]
+    assert_serves(open_model(root), "1.4", {1: 9, 2: 9, 3: 9, 4: 4})
+
+
+@pytest.mark.parametrize(
+    ("delta", "message"),
+    [
+        (dict(step=2), "delta 1 refused: delta: step 1 wanted by its file name, got 2"),
+        (dict(step=1, version=7), "delta 1 waits: delta: for version 7"),
+        (dict(step=1, users=[1, 1]), "delta 1 refused: .* more than once"),
+    ],
+)
+def test_a_delta_that_does_not_belong_where_it_lies_is_refused(root, delta, message):
+    model = open_model(root)
+    write_delta(deltas_folder(root) / "1.safetensors", make_delta(**{"users": [0], **delta}))
+    (line,) = model.poll()
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(line)
+    assert model.poll() == []
+    assert_serves(model, "1.0")
+
+
+def test_a_delta_of_another_model_is_refused(root):
+    write_package(root, model="other", users=USERS)
+    data = delta_bytes(root, 1, [0])
+    (root / "other" / "1" / "deltas" / "1.safetensors").write_bytes(data)
+    other = ServedModel("other", Repository(root), open_model(root)._load, connect, SystemClock())
+    (loaded,) = other.poll()
+    assert loaded == "other 1.0 loaded"
+    with pytest.raises(BadInput, match="for model 'small', wanted 'other'"):
+        other.apply_bytes(data)
+
+
+def test_a_folder_of_deltas_that_appears_later_is_watched(root):
+    deltas_folder(root).rmdir()
+    model = open_model(root)
+    model.poll()
+    deltas_folder(root).mkdir()
+    publish(root, 1, [1], tag=1)
+    assert model.poll() == ["small 1.1 served"]
+
+
+def test_an_upload_is_served_kept_and_there_after_a_restart(root):
+    model = open_model(root)
+    data = delta_bytes(root, 1, [1, 2], [3], tag=4, dense_seed=2)
+    applied = model.apply_bytes(data)
+    assert (applied.model, str(applied.generation), applied.rows, applied.removed) == ("small", "1.1", 2, 1)
+    assert applied.apply_ms > 0
+    assert (deltas_folder(root) / "1.safetensors").read_bytes() == data
+    assert model.poll() == []
+    for opened in (model, open_model(root)):
+        assert_serves(opened, "1.1", {1: 4, 2: 4, 3: None}, dense_seed=2)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda root: b"", Corrupt),
+        (lambda root: b"x" * 1000, Corrupt),
+        (lambda root: delta_bytes(root, 1, [0])[:-1], Corrupt),
+        (lambda root: delta_bytes(root, 2, [0]), Conflict),
+        (lambda root: delta_bytes(root, 1, [0], version=2), Conflict),
+        (lambda root: delta_bytes(root, 1, [0, 0]), BadInput),
+    ],
+)
+def test_an_upload_that_is_refused_leaves_no_trace(root, make, error):
+    model = open_model(root)
+    with pytest.raises(error):
+        model.apply_bytes(make(root))
+    assert files(deltas_folder(root)) == []
+    assert_serves(model, "1.0")
+
+
+def test_an_upload_that_is_served_already_is_a_conflict_and_keeps_the_file(root):
+    model = open_model(root)
+    data = delta_bytes(root, 1, [1], tag=1)
+    model.apply_bytes(data)
+    with pytest.raises(Conflict, match=r"step 1 is not ahead of the served generation 1\.1"):
+        model.apply_bytes(delta_bytes(root, 1, [1], tag=2))
+    assert (deltas_folder(root) / "1.safetensors").read_bytes() == data
+    assert files(deltas_folder(root)) == ["1.safetensors"]
+
+
+def test_an_upload_that_cannot_be_kept_is_not_served(root, monkeypatch):
+    model = open_model(root)
+
+    def refuse(*_):
+        raise NotReady("delta: the repository cannot be written")
+
+    monkeypatch.setattr(model._repository, "keep_delta", refuse)
+    with pytest.raises(NotReady):
+        model.apply_bytes(delta_bytes(root, 1, [1], tag=1))
+    assert_serves(model, "1.0")
+
+
+def test_an_upload_beyond_the_arena_is_taken_out_of_the_chain_again(root, monkeypatch):
+    monkeypatch.setattr(table_module, "MIN_ARENA_SLOTS", 30)
+    model = open_model(root)
+    with pytest.raises(TooLarge, match="table 'user': the arena of 30 rows is full"):
+        model.apply_bytes(delta_bytes(root, 1, range(100, 131), tags=["a"]))
+    assert files(deltas_folder(root)) == ["rolled-back/1.1.safetensors"]
+    assert_serves(model, "1.0")
+    model.apply_bytes(delta_bytes(root, 1, range(100, 130), tags=["a"]))
+    assert str(model.pick().generation) == "1.1"
+    assert str(open_model(root).pick().generation) == "1.1"
+
+
+def test_a_file_elsewhere_in_the_repository_is_copied_into_the_chain(root):
+    model = open_model(root)
+    path = root / "uploads" / "d"
+    path.parent.mkdir()
+    path.write_bytes(delta_bytes(root, 1, [1], tag=4))
+    assert str(model.apply_file(path).generation) == "1.1"
+    path.unlink()
+    for opened in (model, open_model(root)):
+        assert_serves(opened, "1.1", {1: 4})
+
+
+def test_a_file_in_its_place_is_applied_in_place_and_may_be_applied_again(root):
+    model = open_model(root)
+    path = publish(root, 1, [1], tag=4)
+    before = path.stat().st_ino
+    first, again = model.apply_file(path), model.apply_file(path)
+    assert (first.generation, first.rows) == (again.generation, again.rows) == (Generation(1, 1), 1)
+    assert files(deltas_folder(root)) == ["1.safetensors"]
+    assert path.stat().st_ino == before
+    assert model.poll() == []
+    model.poll()
+    assert model.apply_file(path).apply_ms == 0
+
+
+def test_a_file_that_the_watcher_was_faster_to_serve_answers_as_applied(root):
+    model = open_model(root)
+    path = publish(root, 1, [1], tag=4)
+    model.poll()
+    assert model.apply_file(path).generation == Generation(1, 1)
+
+
+def test_another_delta_of_the_served_step_is_a_conflict(root):
+    model = open_model(root)
+    publish(root, 1, [1], tag=4)
+    model.poll()
+    with pytest.raises(Conflict):
+        model.apply_file(publish(root, 1, [1], tag=5))
+
+
+@pytest.fixture
+def chained(root):
+    """A model at 1.5, user n of step n; every other delta has dense weights of its own."""
+    for step in range(1, 6):
+        publish(root, step, [step], tag=step, dense_seed=step if step % 2 else None)
+    return root
+
+
+def content(step):
+    return {n: n for n in range(1, step + 1)}
+
+
+def dense_of(step):
+    return step if step % 2 else max(0, step - 1)
+
+
+@pytest.mark.parametrize("undo_depth", [16, 2, 0])
+@pytest.mark.parametrize("step", [4, 3, 1, 0])
+def test_a_rollback_serves_the_earlier_generation_in_or_out_of_the_undo_window(chained, undo_depth, step):
+    model = open_model(chained, undo_depth)
+    assert model.rollback(Generation(1, step)) == Generation(1, step)
+    for opened in (model, open_model(chained, undo_depth)):
+        assert_serves(opened, f"1.{step}", content(step), dense_seed=dense_of(step))
+    assert [(s.version, s.state) for s in model.status()] == [(1, "AVAILABLE")]
+    kept = [f"{n}.safetensors" for n in range(1, step + 1)]
+    aside = [f"rolled-back/{n}.1.safetensors" for n in range(step + 1, 6)]
+    assert files(deltas_folder(chained)) == sorted(kept + aside)
+    assert model.poll() == []
+
+
+def test_after_a_rollback_the_chain_goes_on_from_there(chained):
+    model = open_model(chained)
+    model.rollback(Generation(1, 3))
+    publish(chained, 4, [4], tag=40)
+    assert model.poll() == ["small 1.4 served"]
+    model.rollback(Generation(1, 3))
+    model.apply_bytes(delta_bytes(chained, 4, [4], tag=400))
+    for opened in (model, open_model(chained)):
+        assert_serves(opened, "1.4", content(3) | {4: 400}, dense_seed=3)
+    assert [f for f in files(deltas_folder(chained)) if "/4." in f] == [
+        "rolled-back/4.1.safetensors",
+        "rolled-back/4.2.safetensors",
+    ]
+
+
+def test_a_rollback_takes_waiting_deltas_out_of_the_chain_too(chained):
+    model = open_model(chained)
+    publish(chained, 9, parent=8)
+    model.poll()
+    model.rollback(Generation(1, 5))
+    assert "rolled-back/9.1.safetensors" in files(deltas_folder(chained))
+    assert_serves(model, "1.5", content(5), dense_seed=5)
+
+
+@pytest.mark.parametrize(
+    ("generation", "error", "message"),
+    [
+        ("1.6", Conflict, "a generation before 1.5 wanted, got 1.6"),
+        ("2.0", NotFound, "version 2 of model 'small' is not loaded"),
+    ],
+)
+def test_a_rollback_to_what_never_was_changes_nothing(chained, generation, error, message):
+    model = open_model(chained)
+    before = files(deltas_folder(chained))
+    with pytest.raises(error, match=message):
+        model.rollback(Generation.parse(generation))
+    assert files(deltas_folder(chained)) == before
+    assert_serves(model, "1.5", content(5), dense_seed=5)
+
+
+def test_a_step_inside_a_compacted_run_is_no_generation(root):
+    publish(root, 5, [1], parent=0, tag=5, compacted=True)
+    model = open_model(root)
+    with pytest.raises(NotFound, match=r"1\.3 is not a generation of model 'small'"):
+        model.rollback(Generation(1, 3))
+    assert_serves(model, "1.5", {1: 5})
+
+
+def test_a_rollback_that_the_disk_cannot_rebuild_changes_nothing(chained):
+    model = open_model(chained, undo_depth=1)
+    (deltas_folder(chained) / "2.safetensors").unlink()
+    before = files(deltas_folder(chained))
+    with pytest.raises(FreshetError, match=r"1\.3"):
+        model.rollback(Generation(1, 3))
+    assert files(deltas_folder(chained)) == before
+    assert_serves(model, "1.5", content(5), dense_seed=5)
+    assert [(s.version, s.state, s.error) for s in model.status()] == [(1, "AVAILABLE", "")]
+
+
+def test_a_rollback_in_memory_needs_no_old_files(chained):
+    model = open_model(chained)
+    for step in (1, 2, 3):
+        (deltas_folder(chained) / f"{step}.safetensors").unlink()
+    model.rollback(Generation(1, 2))
+    assert_serves(model, "1.2", content(2), dense_seed=1)

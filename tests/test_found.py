@@ -1,0 +1,159 @@
+"""A module's tests are found by its name: those of floor/room/name.py lie in tests/floor/room/test_name.py.
+
+Where they are many they are divided by subject, test_name_subject.py beside it. Where a module is seen only through
+another one (a kernel through its table, a printer through its report), TESTED_BY says where it would be missed.
+"""
+
+from functools import cache
+from pathlib import Path
+
+from tests import found_serving
+
+ROOT = Path(__file__).parents[1]
+FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest")
+MAX_LINES = 600
+
+TESTED_BY: dict[str, tuple[str, ...]] = {
+    "processor/clock.py": (
+        "tests/processor/sessions/test_predictor.py",
+        "tests/processor/tables/remote/test_breaker.py",
+    ),
+    "processor/eas/predict_messages.py": ("tests/processor/eas/test_codec.py",),
+    "processor/errors.py": ("tests/serving/http/test_app.py", "tests/serving/rpc/test_rpc_port.py"),
+    "processor/kernels/boolean_letters.py": ("tests/serving/codecs/test_json_columns.py",),
+    "processor/kernels/bucket_bytes.py": ("tests/processor/tables/remote/test_layout.py",),
+    "processor/kernels/conversion.py": (
+        "tests/processor/tables/test_quantise.py",
+        "tests/processor/kernels/test_pool.py",
+    ),
+    "processor/kernels/counting.py": ("tests/processor/watching/test_sketch.py",),
+    "processor/kernels/covers.py": ("tests/processor/backends/test_cost.py",),
+    "processor/kernels/fences.py": ("tests/processor/versions/test_control.py",),
+    "processor/kernels/length_prefixed.py": ("tests/serving/codecs/test_kserve.py",),
+    "processor/kernels/pointers.py": ("tests/processor/kernels/test_pool.py", "tests/processor/tables/test_table.py"),
+    "processor/kernels/remote.py": ("tests/processor/tables/remote/test_reader.py",),
+    "processor/kernels/row_cache.py": ("tests/processor/tables/remote/test_cache.py",),
+    "processor/kernels/rows.py": ("tests/processor/tables/test_table.py",),
+    "processor/package/atomic.py": (
+        "tests/processor/package/test_delta.py",
+        "tests/processor/package/test_repository.py",
+    ),
+    "processor/package/rowtypes.py": (
+        "tests/processor/tables/test_quantise.py",
+        "tests/processor/tables/test_table.py",
+    ),
+    "processor/sessions/request.py": ("tests/processor/sessions/test_session.py",),
+    "processor/tables/remote/remote_table.py": ("tests/processor/tables/remote/test_reader.py",),
+    "processor/tables/remote/store.py": ("tests/processor/tables/remote/test_reader.py",),
+    "processor/tables/row_log.py": ("tests/processor/tables/test_tier.py",),
+    "processor/watching/histogram.py": ("tests/serving/telemetry/test_metrics.py",),
+    "processor/watching/stats.py": ("tests/processor/sessions/test_session.py", "tests/processor/test_overview.py"),
+    "compiler/backends/onnxruntime.py": (
+        "tests/compiler/backends/test_base.py",
+        "tests/compiler/building/test_compile.py",
+    ),
+    "compiler/backends/tensorflow.py": ("tests/compiler/backends/test_base.py",),
+    "compiler/backends/tensorflow_runtime.py": ("tests/compiler/backends/test_base.py",),
+    # Where there is a GPU.
+    "compiler/backends/tensorrt.py": ("tests/processor/backends/test_tensorrt.py",),
+    "compiler/building/packaging.py": ("tests/compiler/imports/test_importer.py", "tests/models/training/test_loop.py"),
+    "compiler/imports/combining.py": ("tests/compiler/imports/test_cut.py",),
+    "compiler/imports/dense_side.py": ("tests/compiler/imports/test_cut.py",),
+    "compiler/imports/draft.py": ("tests/compiler/imports/test_cut.py",),
+    "compiler/imports/drawing.py": ("tests/e2e/test_import_live.py",),
+    "compiler/imports/foreign_graph.py": (
+        "tests/compiler/imports/test_cut.py",
+        "tests/compiler/imports/test_foreign.py",
+    ),
+    "compiler/imports/import_report.py": ("tests/e2e/test_import_live.py",),
+    "compiler/imports/keys.py": ("tests/compiler/imports/test_cut.py",),
+    "compiler/imports/ops.py": (
+        "tests/compiler/imports/test_foreign.py",
+        "tests/compiler/imports/test_tensorflow_stage.py",
+    ),
+    "compiler/imports/printing.py": ("tests/e2e/test_import_live.py",),
+    "compiler/imports/runner.py": ("tests/compiler/imports/test_cut.py",),
+    "compiler/imports/shapes.py": ("tests/compiler/imports/test_cut.py",),
+    "compiler/imports/stage_graph.py": (
+        "tests/compiler/imports/test_cut.py",
+        "tests/compiler/imports/test_parity_live.py",
+    ),
+    "compiler/passes/flops.py": (
+        "tests/compiler/passes/test_interactions.py",
+        "tests/compiler/passes/test_optimise.py",
+    ),
+    "compiler/passes/patterns.py": (
+        "tests/compiler/passes/test_interactions.py",
+        "tests/compiler/passes/test_linear.py",
+    ),
+    "compiler/recompiling/compile_report.py": ("tests/serving/commands/test_cli.py",),
+    "models/data/files.py": ("tests/models/data/test_tabular.py", "tests/models/data/test_criteo.py"),
+    "models/training/publish.py": ("tests/models/training/test_loop.py", "tests/models/training/test_parity.py"),
+    "models/zoo/architectures.py": ("tests/models/zoo/test_arch.py",),
+    "models/zoo/layers.py": ("tests/models/zoo/test_deepfm.py", "tests/models/zoo/test_dlrm.py"),
+    **found_serving.TESTED_BY,
+}
+"""Module -> the test files of others that would fail if it broke; none where it is only ever run by hand."""
+
+SEAMS: dict[str, str] = {
+    "tests/processor/capi/test_library.py": "the header, the C that embeds Python and the build of both, from C and Go",
+    "tests/processor/test_canary.py": "split traffic and what takes a version out of it, from request to verdict",
+    "tests/compiler/imports/test_parity_live.py": "imported models behind a real server against TensorFlow",
+    "tests/models/training/test_parity.py": "training, publication and serving as one function, to the bit",
+    **found_serving.SEAMS,
+}
+"""Test files under a floor that are about several modules at once -> what meets in them."""
+
+
+def modules():
+    """Every module that tests can be about, as a path; without entry points and the servers of peers' own venvs."""
+    for floor in FLOORS:
+        for path in sorted((ROOT / floor).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if not path.stem.startswith("__") and not (name.startswith("loadtest/peers/") and path.stem == "server"):
+                yield name
+
+
+def files_of_tests():
+    """Every test file under a floor, as a path."""
+    for floor in FLOORS:
+        yield from (path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests" / floor).rglob("test_*.py")))
+
+
+def about(test):
+    """Modules that a test file may be about by its name: floor/room/a_b.py and floor/room/a.py of test_a_b.py."""
+    folder, _, name = test.removeprefix("tests/").rpartition("/")
+    words = name.removeprefix("test_").removesuffix(".py").split("_")
+    return [f"{folder}/{'_'.join(words[:n])}.py" for n in range(len(words), 0, -1)]
+
+
+@cache
+def found():
+    """Module -> the test files of its name."""
+    tests = {module: [] for module in modules()}
+    for test in files_of_tests():
+        module = next((module for module in about(test) if module in tests), None)
+        if module is not None:
+            tests[module].append(test)
+    return tests
+
+
+def test_every_module_has_a_test_file_of_its_name_or_an_entry():
+    assert [module for module, tests in found().items() if not tests and module not in TESTED_BY] == []
+
+
+def test_an_entry_is_of_a_module_without_a_test_file_of_its_name_and_of_test_files_that_are_there():
+    assert [module for module in TESTED_BY if found().get(module) != []] == []
+    assert [test for tests in TESTED_BY.values() for test in tests if not (ROOT / test).is_file()] == []
+
+
+def test_every_test_file_of_a_floor_has_the_name_of_a_module_or_is_a_seam():
+    named = {test for tests in found().values() for test in tests}
+    assert [test for test in files_of_tests() if (test in named) == (test in SEAMS)] == []
+    assert [test for test in SEAMS if not (ROOT / test).is_file()] == []
+
+
+def test_no_file_of_tests_is_longer_than_one_subject():
+    paths = (ROOT / "tests").rglob("*.py")
+    lines = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in paths}
+    assert {name: n for name, n in lines.items() if n > MAX_LINES} == {}
