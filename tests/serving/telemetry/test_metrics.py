@@ -108,7 +108,7 @@ def test_parsing_and_encoding_are_told_by_protocol_and_add_up_over_processes():
     twice = Counts.of(metrics.counts().snapshot())
     assert list(twice.phases()) == list(metrics.counts().phases())
     samples = scraped(metrics)
-    labels = (("protocol", "kserve"), ("phase", "parse"))
+    labels = (("phase", "parse"), ("protocol", "kserve"))
     assert samples[("freshet_http_phase_duration_seconds_count", *labels)] == 1
     le = str(next(b for b in PHASE_BOUNDS_S if b >= 3e-6))
     assert samples[("freshet_http_phase_duration_seconds_bucket", ("le", le), *labels)] == 1
