@@ -74,4 +74,4 @@ def test_every_batch_of_another_process_is_of_one_generation_and_no_seat_is_reus
     assert flips > 50
     assert said["generations"] > 20
     assert said["batches"] > flips
-    assert version.tables["user"]._seats.bump <= len(USERS) * (undo_depth + 6), "seats are reused"
+    assert version.tables["user"]._slots.bump <= len(USERS) * (undo_depth + 6), "seats are reused"
