@@ -5,7 +5,7 @@ import pytest
 from loadtest.bench import __main__ as bench
 from loadtest.bench.__main__ import ON_DEMAND, SCENARIOS
 from loadtest.bench.bench_report import BEGIN, END, markdown, summary, unmet
-from loadtest.bench.harness import Bench, Result, Row, ServerSide, reason
+from loadtest.bench.harness import Result, Row
 from loadtest.load.outcome import encode, of_microseconds
 from loadtest.load.sides import Ratio
 
@@ -23,15 +23,6 @@ def document(name="single", median=0.5, held=True):
     machine = {"cores": 2, "cpu": "a CPU", "python": "3.11", "load_average": 0.1}
     settings = {"rounds": 3, "seconds": 4.0, "table_rows": 100, "quick": False, "serve": ("--sessions", "2")}
     return {**result.document(), "machine": machine, "settings": settings}
-
-
-def test_goals_are_bounds_from_above_or_below():
-    ratio = Ratio(1.0, 0.9, 1.1, 5)
-    assert Row("x", ratio, (">=", 1.0)).met
-    assert Row("x", ratio, ("<=", 1.0)).met
-    assert not Row("x", ratio, (">=", 1.01)).met
-    assert not Row("x", ratio, ("<=", 0.99)).met
-    assert Row("x", ratio).met is None
 
 
 def test_the_summary_has_what_has_a_goal_and_stands_between_its_marks():
@@ -61,25 +52,6 @@ def test_a_result_replaces_the_last_of_its_scenario_and_no_other(tmp_path):
 def test_results_of_an_older_form_are_left_behind(tmp_path):
     (tmp_path / "bench.json").write_text('{"machine": {}, "ratios": []}')
     assert bench.stored(tmp_path) == []
-
-
-def test_the_reason_of_a_refusal_is_its_last_line_without_its_box():
-    assert reason(Exception("exit code 2\n╭─ Error ─╮\n│ No such option: --compute │\n╰────╯")) == (
-        "No such option: --compute"
-    )
-    assert reason(ValueError()) == "ValueError"
-
-
-def test_layouts_are_chosen_by_name(tmp_path):
-    chosen = Bench(tmp_path, print, only_layouts=("default",)).layouts()
-    assert chosen == [ServerSide("default")]
-    with pytest.raises(ValueError, match="layouts: one of default"):
-        Bench(tmp_path, print, only_layouts=("nothing",)).layouts()
-
-
-def test_the_number_of_workers_is_read_from_the_options(tmp_path):
-    assert Bench(tmp_path, print, serve=("--workers", "3")).workers == 3
-    assert Bench(tmp_path, print).workers == 1
 
 
 @pytest.mark.parametrize("name", [*SCENARIOS, *ON_DEMAND])

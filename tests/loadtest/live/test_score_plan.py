@@ -1,25 +1,14 @@
 import numpy as np
 import pytest
 
-from loadtest.live.delta_files import generation_of, pending, publish
 from loadtest.live.score_plan import CLEAR, TOLERANCE, Mixed, ScorePlan, WrongReply, build, moved
+from tests.loadtest.live.deltas import STEPS, write_deltas
 from tests.loadtest.packages import IDS, table_rows, write_delta, write_package
-
-STEPS = 6
 
 
 @pytest.fixture
 def plan(tmp_path):
     return build(write_package(tmp_path), write_deltas(tmp_path), requests=3, rows=4)
-
-
-def write_deltas(folder):
-    """Each moves every row of one table."""
-    random = np.random.default_rng(1)
-    return [
-        write_delta(folder / f"{step}.safetensors", step, IDS, random.standard_normal((4, 2)), table="ab"[step % 2])
-        for step in range(1, STEPS + 1)
-    ]
 
 
 def test_every_request_has_scores_for_every_generation(plan):
@@ -83,16 +72,3 @@ def test_the_one_row_of_the_prober_is_one_of_the_plans_that_deltas_move(plan):
     assert one.columns(0)["ids"].shape == (1, 2)
     assert (np.abs(np.diff(one.expected[:, 0, 0])) > CLEAR).any()
     one.check(0, "3.2", one.expected[2, 0])
-
-
-def test_pending_deltas_come_by_ascending_step(tmp_path):
-    deltas = write_deltas(tmp_path)
-    for name in ("notes.txt", ".7.safetensors", "x.safetensors"):
-        (tmp_path / name).write_bytes(b"")
-    assert [d.step for d in pending(tmp_path, 2)] == [3, 4, 5, 6]
-    assert generation_of(deltas[4]) == "3.5"
-
-
-def test_a_published_delta_appears_whole_and_alone(tmp_path):
-    publish(b"delta", tmp_path, 4)
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"4.safetensors": b"delta"}

@@ -1,33 +1,8 @@
-import json
-import re
-import socket
-from dataclasses import asdict
-
 import numpy as np
 import pytest
 
-from loadtest.live.run import RunSettings, write_report
-from loadtest.live.score_plan import CLEAR, TOLERANCE
-from loadtest.load.measurements import Measurements
-from loadtest.reports.report import freshness_lines, freshness_ms, latency_ms, machine, markdown, passed, summarize
-
-
-def summary(fault="", mixed=False, lost=False):
-    load, prober = Measurements(50.0), Measurements(50.0)
-    for i in range(1000):
-        load.request("kserve" if i % 4 else "tfs", 50.0 + i / 200, (i + 1) / 1e5)
-    if fault:
-        load.request("tfs", 55.0, 0.01, fault, mixed)
-    for step in range(1, 5):
-        load.request("delta", 50.0 + step, 0.02, load=False)
-        load.published(f"1.{step}", "admin" if step < 3 else "folder", 50.0 + step, None)
-        if not (lost and step == 4):
-            prober.seen(f"1.{step}", 50.0 + step + step / 100)
-    prober.request("probe", 51.0, 0.002, load=False)
-    seen = prober.document()
-    probes = {k: seen[k] for k in ("kinds", "faults", "first_seen_s")} | {"interval_ms": {"p50": 4.0, "p99": 9.0}}
-    about = {**asdict(RunSettings()), "tolerance": TOLERANCE, "clear": CLEAR, "moved_share": 1.0}
-    return summarize(load.document(), probes, 1.5, about, machine())
+from loadtest.reports.report import freshness_lines, freshness_ms, latency_ms, markdown, passed
+from tests.loadtest.reports.summaries import summary
 
 
 def test_the_summary_adds_the_protocols_up():
@@ -86,27 +61,3 @@ def test_the_page_holds_the_figures_and_the_failures():
     assert "The goal is a p99 under 250 ms: met." in page
     assert "| status 500: a \\| b | 1 |" in page
     assert "(night-latency.png)" in page
-
-
-def test_the_report_names_neither_host_nor_path(tmp_path):
-    page = write_report(summary(), tmp_path, "night")
-    text = page.read_text() + (tmp_path / "night.json").read_text()
-    assert str(tmp_path) not in text
-    assert socket.gethostname() not in re.findall(r"[\w.-]+", text)
-
-
-def test_a_report_is_a_page_its_figures_and_two_pictures(tmp_path):
-    s = summary()
-    page = write_report(s, tmp_path / "results", "night")
-    assert page.name == "night.md"
-    assert json.loads((tmp_path / "results" / "night.json").read_text())["requests"] == 1000
-    for name in ("night-latency.png", "night-freshness.png"):
-        assert (tmp_path / "results" / name).read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    "options", [{"seconds": 1}, {"users": 0}, {"delta_every_s": 61.0}, {"json_share": 1.5}, {"publish": "mail"}]
-)
-def test_settings_that_make_no_sense_are_refused_by_name(options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        RunSettings(**options)

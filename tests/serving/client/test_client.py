@@ -138,15 +138,6 @@ def test_a_ranking_is_of_one_user_and_its_candidates():
             client.rank("ctr", {"item": 7}, {"item": [1, 2]})
 
 
-def test_one_output_of_several_has_to_be_named():
-    array = np.zeros((2, 1), np.float32)
-    prediction = Prediction("m", 1, "1.0", {"ctr": array, "cvr": array + 1})
-    assert prediction.scores("cvr").tolist() == [1, 1]
-    for name in (None, "cvx"):
-        with pytest.raises(BadInput, match="one of ctr, cvr wanted"):
-            prediction.scores(name)
-
-
 @pytest.mark.parametrize("address", ["localhost:8501", "ftp://host:1", "http://", "grpc://host:1/path"])
 def test_addresses_that_are_none_are_refused(address):
     for kind in (Client, AsyncClient):

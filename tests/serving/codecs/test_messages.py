@@ -1,15 +1,6 @@
-from pathlib import Path
-
 import pytest
 
-from serving.codecs import generate_messages as generate
 from serving.codecs.messages import POOL, message
-
-
-@pytest.mark.parametrize("target", generate.TARGETS)
-def test_the_descriptors_are_those_of_the_proto_files(target):
-    pytest.importorskip("grpc_tools", reason="grpcio-tools compiles them")
-    assert (Path(generate.ROOT) / target).read_text() == generate.generate(target), "run `make protos`"
 
 
 def test_clients_with_messages_of_the_same_names_live_in_the_same_process():

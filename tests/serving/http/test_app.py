@@ -1,15 +1,12 @@
 import asyncio
-import gzip
 import json
 import logging
-import threading
 
 import numpy as np
 import pytest
 
-from processor.errors import BadInput, Expired, Overloaded, TooLarge
+from processor.errors import Expired, Overloaded
 from serving.front import catalog
-from serving.front.wakeups import Wakeups
 from serving.front_options import FrontOptions
 from serving.http.app import DataApp
 from serving.lifecycle import Lifecycle
@@ -18,24 +15,7 @@ from serving.telemetry.logs import AccessLog
 from serving.telemetry.metrics import Metrics
 from serving.telemetry.tracing import Trace
 from tests.serving.fakes import FLAT, RAGGED, SINGLE, TWO_OUTPUTS, FakeProcessor, call, send
-
-ROW = {"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}]}
-BODY = json.dumps(ROW).encode()
-INFER = {
-    "inputs": [
-        {"name": "ids", "shape": [1, 3], "datatype": "INT64", "data": [1, 2, 3]},
-        {"name": "floats", "shape": [1, 2], "datatype": "FP32", "data": [0.5, 1]},
-    ]
-}
-
-
-def serve(processor=None, access=None, tracer=None, **options):
-    lifecycle = Lifecycle()
-    processor = processor or FakeProcessor()
-    lifecycle.open(processor)
-    metrics = Metrics(lifecycle)
-    app = DataApp(lifecycle, metrics, FrontOptions(version="9", **options), access=access, tracer=tracer)
-    return app, processor, lifecycle, metrics
+from tests.serving.http.data_app import BODY, INFER, ROW, serve
 
 
 def test_a_prediction_names_its_generation():
@@ -160,17 +140,6 @@ def test_what_is_not_there_is_answered_with_an_error_in_json(method, path, statu
     assert ("allow" in reply.headers) == (status == 405)
 
 
-def test_errors_of_the_processor_keep_their_status():
-    app, processor, _, _ = serve()
-    for error, status in ((BadInput("x"), 400), (TooLarge("x"), 413), (Overloaded("x", 2.1), 429)):
-        processor.refuse = error
-        reply = send(app, "POST", "/v1/models/ctr:predict", BODY)
-        assert (reply.status, reply.json()) == (status, {"error": "x"})
-        assert reply.headers.get("retry-after") == ("3" if status == 429 else None)
-    processor.refuse, processor.fail = None, Expired("late")
-    assert send(app, "POST", "/v1/models/ctr:predict", BODY).status == 504
-
-
 def test_an_unforeseen_error_shows_nothing_of_itself(caplog):
     app, processor, _, _ = serve()
     processor.refuse = RuntimeError("/secret/path")
@@ -178,36 +147,6 @@ def test_an_unforeseen_error_shows_nothing_of_itself(caplog):
         reply = send(app, "POST", "/v1/models/ctr:predict", BODY)
     assert (reply.status, reply.json()) == (500, {"error": "internal error"})
     assert "/secret/path" in caplog.text
-
-
-def test_bodies_may_be_compressed_and_may_come_in_pieces():
-    app, _, _, _ = serve()
-    packed = gzip.compress(BODY)
-    headers = {"content-encoding": "gzip"}
-    assert send(app, "POST", "/v1/models/ctr:predict", [packed[:9], b"", packed[9:]], headers).status == 200
-    assert send(app, "POST", "/v1/models/ctr:predict", BODY, headers).status == 400
-    assert send(app, "POST", "/v1/models/ctr:predict", BODY, {"content-encoding": "br"}).status == 415
-
-
-def test_a_body_that_is_too_large_is_refused_before_all_of_it_is_read():
-    app, _, _, _ = serve(max_body_bytes=100)
-    declared = send(app, "POST", "/v1/models/ctr:predict", [b"x" * 10] * 2, {"content-length": "101"})
-    assert (declared.status, declared.headers["connection"]) == (413, "close")
-    assert send(app, "POST", "/v1/models/ctr:predict", [b"x" * 60] * 9).status == 413
-    assert (
-        send(app, "POST", "/v1/models/ctr:predict", gzip.compress(b"x" * 101), {"content-encoding": "gzip"}).status
-        == 413
-    )
-    assert send(app, "POST", "/v1/models/ctr:predict", BODY, {"content-length": "x"}).status == 400
-    assert send(app, "POST", "/v1/models/ctr:predict", BODY, {"content-length": "3"}).status == 400
-
-
-def test_a_client_that_leaves_in_the_middle_of_its_body_gets_no_reply():
-    app, processor, _, metrics = serve()
-    assert asyncio.run(call(app, "POST", "/v1/models/ctr:predict", [BODY[:5]], disconnect=True)) is None
-    assert processor.requests == []
-    assert b'freshet_http_requests_total{code="499",protocol="tfs_rest"} 1.0' in metrics.scrape()
-    assert send(app, "POST", "/v1/models/ctr:predict", BODY).status == 200
 
 
 def test_a_request_that_is_cancelled_while_it_waits_breaks_nothing():
@@ -226,67 +165,6 @@ def test_a_request_that_is_cancelled_while_it_waits_breaks_nothing():
         return await call(app, "POST", "/v1/models/ctr:predict", BODY)
 
     assert asyncio.run(scenario()).status == 200
-
-
-def test_replies_that_finish_together_wake_the_loop_once():
-    app, processor, _, _ = serve()
-    processor.hold = True
-
-    async def scenario():
-        loop = asyncio.get_running_loop()
-        wakeups, schedule = [], loop.call_soon_threadsafe
-        tasks = [asyncio.create_task(call(app, "POST", "/v1/models/ctr:predict", BODY)) for _ in range(20)]
-        while len(processor.held) < 20:
-            await asyncio.sleep(0)
-        loop.call_soon_threadsafe = lambda *args: (wakeups.append(args), schedule(*args))
-        processor.release()
-        del loop.call_soon_threadsafe
-        return wakeups, await asyncio.gather(*tasks)
-
-    wakeups, replies = asyncio.run(scenario())
-    assert len(wakeups) == 1
-    assert [r.status for r in replies] == [200] * 20
-
-
-def test_no_reply_is_lost_between_threads():
-    async def scenario():
-        loop = asyncio.get_running_loop()
-        wakeups = Wakeups(loop)
-        futures = [loop.create_future() for _ in range(2000)]
-        workers = [
-            threading.Thread(
-                target=lambda part: [wakeups.post(f.set_result, i) for i, f in part],
-                args=(list(enumerate(futures))[n::4],),
-            )
-            for n in range(4)
-        ]
-        for worker in workers:
-            worker.start()
-        results = await asyncio.wait_for(asyncio.gather(*futures), 30)
-        for worker in workers:
-            worker.join()
-        return results
-
-    assert asyncio.run(scenario()) == list(range(2000))
-
-
-def test_a_reply_after_the_loop_has_closed_is_dropped():
-    loop = asyncio.new_event_loop()
-    wakeups, results = Wakeups(loop), []
-    loop.close()
-    wakeups.post(results.append, 1)
-    assert results == []
-
-
-def test_a_reply_that_cannot_be_handed_over_does_not_stand_in_the_way_of_the_next(caplog):
-    async def scenario():
-        wakeups, future = Wakeups(asyncio.get_running_loop()), asyncio.get_running_loop().create_future()
-        wakeups.post(lambda result: 1 / 0, 1)
-        wakeups.post(future.set_result, 2)
-        return await future
-
-    assert asyncio.run(scenario()) == 2
-    assert "could not be handed over" in caplog.text
 
 
 def test_a_websocket_is_refused():
@@ -309,72 +187,6 @@ def test_a_request_without_a_deadline_gets_the_servers_own_and_one_that_has_it_k
     for headers in ({}, {"x-request-timeout-ms": "40"}):
         assert send(app, "POST", path, json.dumps(body).encode(), headers).status == 200
     assert [r.timeout_s for r in processor.requests] == [0.25, 0.04]
-
-
-def test_a_caller_is_the_same_number_every_time():
-    app, processor, _, _ = serve()
-    for caller in ("alice", "bob", "alice", None):
-        send(app, "POST", "/v1/models/ctr:predict", BODY, {"x-caller-id": caller} if caller else {})
-    alice, bob, again, nobody = [r.caller for r in processor.requests]
-    assert alice == again != bob
-    assert nobody is None
-
-
-class Inline(FakeProcessor):
-    """Answers on the loop that has attached itself, when that says so."""
-
-    def attach(self, wake):
-        self.wake, self.owner, self.woken = wake, threading.get_ident(), 0
-        self.hold = True
-        return True
-
-    def submit(self, request, done, replica):
-        super().submit(request, done, replica)
-        if len(self.held) == 1:
-            self.wake(0.0)
-
-    def run_once(self):
-        assert threading.get_ident() == self.owner
-        self.woken += 1
-        self.release()
-
-
-def test_inline_what_a_turn_of_the_loop_has_read_is_computed_at_its_end_without_a_hand_over():
-    app, processor, _, _ = serve(Inline())
-
-    async def scenario():
-        loop, wakeups = asyncio.get_running_loop(), []
-        loop.call_soon_threadsafe = lambda *args: wakeups.append(args)
-        replies = await asyncio.gather(*[call(app, "POST", "/v1/models/ctr:predict", BODY) for _ in range(20)])
-        del loop.call_soon_threadsafe
-        return wakeups, replies
-
-    wakeups, replies = asyncio.run(scenario())
-    assert [r.status for r in replies] == [200] * 20
-    assert processor.woken == 1
-    assert wakeups == []
-
-
-def test_inline_the_owner_is_woken_from_other_threads_and_after_a_while():
-    app, processor, _, _ = serve(Inline())
-
-    async def scenario():
-        await call(app, "POST", "/v1/models/ctr:predict", BODY)
-        await asyncio.to_thread(processor.wake, 0.0)
-        processor.wake(0.001)
-        while processor.woken < 3:
-            await asyncio.sleep(0.001)
-
-    asyncio.run(asyncio.wait_for(scenario(), 10))
-
-
-def test_inline_every_loop_that_serves_becomes_the_owner():
-    app, processor, _, _ = serve(Inline())
-    owners = set()
-    for _ in range(2):
-        assert send(app, "POST", "/v1/models/ctr:predict", BODY).status == 200
-        owners.add(processor.wake)
-    assert len(owners) == 2
 
 
 class FakeTrail:
@@ -416,9 +228,3 @@ def test_every_answer_can_have_its_line_in_the_access_log(caplog):
     send(app, "GET", "/nowhere")
     found = [(r.fields["path"], r.fields["status"], r.fields["request_id"]) for r in caplog.records]
     assert found == [("/v1/models/ctr:predict", 200, "abc"), ("/nowhere", 404, "")]
-
-
-def test_a_sticky_key_reaches_the_split():
-    app, processor, _, _ = serve()
-    send(app, "POST", "/v1/models/ctr:predict", BODY, {"x-sticky-key": "user-7"})
-    assert processor.requests[-1].key == b"user-7"

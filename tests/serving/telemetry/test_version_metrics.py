@@ -1,12 +1,9 @@
 """What a scrape says about versions."""
 
-import re
-from pathlib import Path
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import OTHERS, PHASE_BOUNDS_S, Counts, Metrics
+from serving.telemetry.metrics import Metrics
 from tests.serving.fakes import FakeProcessor
 
 
@@ -54,31 +51,3 @@ def test_a_versions_place_in_the_traffic_is_told():
     assert samples[("freshet_version_out", *OF)] == 0
     assert samples[("freshet_version_label", ("label", "stable"), *OF)] == 1
     assert samples[("freshet_version_requests_total", *OF)] == 2
-
-
-def test_parsing_and_encoding_are_told_by_protocol_and_add_up_over_processes():
-    metrics = Metrics(Lifecycle())
-    metrics.phase("kserve", "parse", 3e-6)
-    metrics.phase("kserve", "encode", 1.0)
-    twice = Counts.of(metrics.counts().snapshot())
-    assert list(twice.phases()) == list(metrics.counts().phases())
-    samples = scraped(metrics)
-    labels = (("protocol", "kserve"), ("phase", "parse"))
-    assert samples[("freshet_http_phase_duration_seconds_count", *labels)] == 1
-    le = str(next(b for b in PHASE_BOUNDS_S if b >= 3e-6))
-    assert samples[("freshet_http_phase_duration_seconds_bucket", ("le", le), *labels)] == 1
-
-
-def test_every_metric_is_documented():
-    text = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
-    named = set()
-    for pattern in re.findall(r"`(freshet_[a-z_{},]+)`", text):
-        head, _, rest = pattern.partition("{")
-        choices, _, tail = rest.partition("}")
-        named |= {head + choice + tail for choice in choices.split(",")} if rest else {pattern}
-    lifecycle = Lifecycle()
-    lifecycle.open(FakeProcessor())
-    metrics = Metrics(lifecycle)
-    metrics.own.source(lambda: dict.fromkeys(OTHERS, 0))
-    there = {line.split()[2] for line in metrics.scrape().decode().splitlines() if line.startswith("# TYPE freshet_")}
-    assert there - named == set()

@@ -4,34 +4,21 @@ import os
 import socket
 import threading
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.memory import reserve, share
+from processor.errors import Conflict, FreshetError
 from serving.workers import channel as channel_module
-from serving.workers.channel import Channel, Gone
-from serving.workers.parcel import Parcel, Unpacker
+from serving.workers.channel import Channel, Gone, refusal
+from tests.serving.workers import channel_ends
+from tests.serving.workers.channel_ends import memfd, open_fds
 
 
 @pytest.fixture
 def ends():
-    here, there = Channel.pair()
-    other = Channel(there)
-    yield here, other
-    here.close()
-    other.close()
-
-
-def open_fds():
-    return len(os.listdir("/proc/self/fd"))
-
-
-def memfd(content):
-    fd = os.memfd_create("test")
-    os.write(fd, content)
-    return fd
+    with channel_ends.ends() as both:
+        yield both
 
 
 @settings(max_examples=25, deadline=None)
@@ -149,33 +136,10 @@ def test_a_message_beyond_the_bounds_is_never_sent_nor_read(ends, monkeypatch):
         other.receive()
 
 
-def test_arrays_of_one_reservation_travel_as_one_descriptor_and_stay_the_same_memory(ends):
-    here, other = ends
-    memory = reserve(4096, "test")
-    first, second = memory[:800].view(np.int64), memory[1024:1048].view(np.float32).reshape(2, 3)
-    handles = share([first, second, np.arange(3)], "test")
-    parcel = Parcel()
-    packed = [parcel.pack(handles[0]), parcel.pack(handles[1], writable=True), parcel.pack(handles[2])]
-    assert len(parcel.fds) == 2
-    before = open_fds()
-    here.send({"arrays": packed}, parcel.fds)
-    message, fds = other.receive()
-    with Unpacker(fds) as unpacker:
-        arrays = [unpacker.unpack(p) for p in message["arrays"]]
-    first[3], second[1, 2] = 33, 1.5
-    assert arrays[0][3] == 33
-    assert arrays[1].tolist() == second.tolist()
-    assert arrays[2].tolist() == [0, 1, 2]
-    assert [a.flags.writeable for a in arrays] == [False, True, False]
-    arrays[1][0, 0] = 2.5
-    assert second[0, 0] == 2.5
-    del arrays
-    del unpacker
-    assert open_fds() == before
-
-
-def test_an_array_that_cannot_be_is_refused():
-    with Unpacker([memfd(b"x" * 100)]) as unpacker:
-        for packed in ([1, 0, "<i8", [1], False], [0, 96, "<i8", [1], False], [0, -8, "<i8", [1], False]):
-            with pytest.raises((ValueError, IndexError)):
-                unpacker.unpack(packed)
+@pytest.mark.parametrize(
+    ("name", "kind"), [("Conflict", Conflict), ("KeyError", FreshetError), ("annotations", FreshetError)]
+)
+def test_an_error_of_a_worker_is_raised_as_what_it_was_there(name, kind):
+    error = refusal(name, "why")
+    assert type(error) is kind
+    assert str(error) == "why"

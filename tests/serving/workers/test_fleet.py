@@ -1,18 +1,16 @@
 """The life of a seat, and who gets a connection."""
 
-import asyncio
 import socket
 import threading
 
 import pytest
 
-from processor.errors import Conflict, FreshetError, NotReady
+from processor.errors import FreshetError, NotReady
 from serving.front_options import FrontOptions
 from serving.workers import fleet as fleet_module
-from serving.workers.acceptor import Acceptor
-from serving.workers.channel import Gone, refusal
+from serving.workers.channel import Gone
 from serving.workers.fleet import Fleet, WorkerSettings
-from tests.serving.workers.fakes import FakeFleet, FakeWorker
+from tests.serving.workers.fakes import FakeWorker
 
 SETTINGS = WorkerSettings(FrontOptions(shutdown_timeout_s=1.0, version="9"), {}, None, "127.0.0.1:0")
 WAIT_S = 30
@@ -199,79 +197,3 @@ def test_a_connection_goes_to_the_worker_that_has_the_fewest_and_past_one_that_i
     assert not fleet.hand(there)
     here.close()
     there.close()
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [("Conflict", Conflict), ("KeyError", FreshetError), ("annotations", FreshetError)]
-)
-def test_an_error_of_a_worker_is_raised_as_what_it_was_there(name, kind):
-    error = refusal(name, "why")
-    assert type(error) is kind
-    assert str(error) == "why"
-
-
-def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
-    fleet, worker = FakeFleet(), FakeWorker(7)
-    fleet.hand = lambda connection: bool(fleet.workers) and worker.hand(connection)
-    said = []
-    fleet.end = lambda: said.append("end")
-    fleet.abort = lambda: said.append("abort")
-    fleet.join = lambda: said.append("joined")
-
-    async def main():
-        listener = socket.create_server(("127.0.0.1", 0))
-        listener.setblocking(False)
-        address = listener.getsockname()
-        acceptor = Acceptor(listener, fleet)
-        serving = asyncio.create_task(acceptor.listen())
-        clients = [await asyncio.open_connection(*address) for _ in range(3)]
-        while acceptor._held is None:
-            await asyncio.sleep(0.001)
-        assert worker.handed == 0
-        fleet.workers.append(worker)
-        assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
-        fleet.workers.clear()
-        clients.append(await asyncio.open_connection(*address))
-        while acceptor._held is None:
-            await asyncio.sleep(0.001)
-        acceptor.end()
-        await serving
-        assert await clients[-1][0].read() == b"", "nobody is left to take it"
-        for _, writer in clients:
-            writer.close()
-        with pytest.raises(OSError):
-            socket.create_connection(address)
-
-    asyncio.run(main())
-    assert said == ["end", "joined"]
-
-
-def test_newcomers_wait_while_counts_are_uneven_but_not_for_ever(monkeypatch):
-    fleet, worker, waited = FakeFleet(), FakeWorker(7), []
-    fleet.hand, fleet.uneven, fleet.end, fleet.join = worker.hand, True, lambda: None, lambda: None
-    pause = Acceptor._pause
-    monkeypatch.setattr(
-        Acceptor, "_pause", lambda acceptor, delay_s: (waited.append(worker.handed), pause(acceptor, delay_s))
-    )
-
-    async def main():
-        listener = socket.create_server(("127.0.0.1", 0))
-        listener.setblocking(False)
-        acceptor = Acceptor(listener, fleet)
-        serving = asyncio.create_task(acceptor.listen())
-        for _ in range(2):
-            clients = [await asyncio.open_connection(*listener.getsockname()) for _ in range(3)]
-            assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
-            for _, writer in clients:
-                writer.close()
-        fleet.uneven = False
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        assert await reader.read() == b"7"
-        writer.close()
-        acceptor.end()
-        await serving
-
-    asyncio.run(main())
-    assert waited[0] == 0
-    assert 2 <= len(waited) <= 6
-    assert worker.handed == 7

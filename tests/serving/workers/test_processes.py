@@ -1,4 +1,4 @@
-"""Replicas in another process while a writer flips, rolls back and reuses seats here."""
+"""Replicas in another process while a writer flips, rolls back and reuses slots here."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ class Child:
 
 
 @pytest.mark.parametrize("undo_depth", [0, 2])
-def test_every_batch_of_another_process_is_of_one_generation_and_no_seat_is_reused_under_it(tmp_path, undo_depth):
+def test_every_batch_of_another_process_is_of_one_generation_and_no_slot_is_reused_under_it(tmp_path, undo_depth):
     version = ServedVersion(VersionReader(write_package(tmp_path, users=USERS)), undo_depth, SystemClock())
     child = Child(version)
     try:
@@ -74,4 +74,4 @@ def test_every_batch_of_another_process_is_of_one_generation_and_no_seat_is_reus
     assert flips > 50
     assert said["generations"] > 20
     assert said["batches"] > flips
-    assert version.tables["user"]._seats.bump <= len(USERS) * (undo_depth + 6), "seats are reused"
+    assert version.tables["user"]._slots.bump <= len(USERS) * (undo_depth + 6), "slots are reused"

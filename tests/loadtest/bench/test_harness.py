@@ -1,0 +1,32 @@
+import pytest
+
+from loadtest.bench.harness import Bench, Row, ServerSide, reason
+from loadtest.load.sides import Ratio
+
+
+def test_goals_are_bounds_from_above_or_below():
+    ratio = Ratio(1.0, 0.9, 1.1, 5)
+    assert Row("x", ratio, (">=", 1.0)).met
+    assert Row("x", ratio, ("<=", 1.0)).met
+    assert not Row("x", ratio, (">=", 1.01)).met
+    assert not Row("x", ratio, ("<=", 0.99)).met
+    assert Row("x", ratio).met is None
+
+
+def test_the_reason_of_a_refusal_is_its_last_line_without_its_box():
+    assert reason(Exception("exit code 2\n╭─ Error ─╮\n│ No such option: --compute │\n╰────╯")) == (
+        "No such option: --compute"
+    )
+    assert reason(ValueError()) == "ValueError"
+
+
+def test_layouts_are_chosen_by_name(tmp_path):
+    chosen = Bench(tmp_path, print, only_layouts=("default",)).layouts()
+    assert chosen == [ServerSide("default")]
+    with pytest.raises(ValueError, match="layouts: one of default"):
+        Bench(tmp_path, print, only_layouts=("nothing",)).layouts()
+
+
+def test_the_number_of_workers_is_read_from_the_options(tmp_path):
+    assert Bench(tmp_path, print, serve=("--workers", "3")).workers == 3
+    assert Bench(tmp_path, print).workers == 1

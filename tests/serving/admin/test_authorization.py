@@ -1,0 +1,51 @@
+"""Who may use the admin port, asked of all its routes."""
+
+import pytest
+
+from tests.serving.admin.fakes import Client
+
+
+def test_with_a_token_every_route_wants_it():
+    client = Client(token="s3cret", host="0.0.0.0", base="http://freshet.example:8502")
+    for headers in (
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": "s3cret"},
+        {"authorization": "Basic s3cret"},
+    ):
+        reply = client("GET", "/admin/models", headers=headers)
+        assert reply.status_code == 401
+        assert reply.headers["www-authenticate"] == "Bearer"
+        assert "s3cret" not in reply.text
+    assert client("GET", "/admin/openapi.json").status_code == 401
+    assert client("GET", "/admin/models", headers={"authorization": "Bearer s3cret"}).status_code == 200
+    assert client("GET", "/admin/health").status_code == 200
+    assert client("GET", "/").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[", "10.0.0.1:8502"])
+def test_without_a_token_a_name_that_others_can_rebind_is_refused(host):
+    reply = Client()("GET", "/admin/models", headers={"host": host})
+    assert (reply.status_code, list(reply.json())) == (403, ["error"])
+
+
+@pytest.mark.parametrize("host", ["localhost:8502", "127.0.0.1", "[::1]:8502", "LOCALHOST"])
+def test_without_a_token_loopback_names_are_served(host):
+    assert Client()("GET", "/admin/models", headers={"host": host}).status_code == 200
+
+
+def test_other_sites_cannot_use_a_browser_to_get_in():
+    for token in ("", "s3cret"):
+        client = Client(token=token)
+        headers = {"authorization": f"Bearer {token}"}
+        own = client("GET", "/admin/models", headers={**headers, "origin": "http://127.0.0.1:8502"})
+        assert own.status_code == 200
+        for origin in (
+            "http://evil.example",
+            "null",
+            "http://127.0.0.1:9999",
+            "http://127.0.0.1:8502.evil.example",
+        ):
+            reply = client("POST", "/admin/models/ctr/versions/1/load", headers={**headers, "origin": origin})
+            assert reply.status_code == 403
+        assert client.processor.calls == []

@@ -1,0 +1,14 @@
+import numpy as np
+import pytest
+
+from freshet_serving import Prediction
+from processor.errors import BadInput
+
+
+def test_one_output_of_several_has_to_be_named():
+    array = np.zeros((2, 1), np.float32)
+    prediction = Prediction("m", 1, "1.0", {"ctr": array, "cvr": array + 1})
+    assert prediction.scores("cvr").tolist() == [1, 1]
+    for name in (None, "cvx"):
+        with pytest.raises(BadInput, match="one of ctr, cvr wanted"):
+            prediction.scores(name)

@@ -1,0 +1,40 @@
+"""Commands as a shell runs them, and a server for those that talk to one."""
+
+import threading
+from contextlib import contextmanager
+
+from typer.testing import CliRunner
+
+from serving.commands.admin_client import AdminClient
+from serving.commands.cli import app
+from serving.serve_config import ServeConfig
+from serving.server import Server
+from tests.serving.fakes import FakeProcessor
+
+
+def run(*arguments):
+    """What a command printed; raises the FreshetError that main() would print as one line."""
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@contextmanager
+def admin_port():
+    """The address of a running server's admin port, and its fake processor."""
+    processor = FakeProcessor()
+    server = Server(
+        ServeConfig("fake", http_port=0, admin_port=0, admin_token="t"),
+        open_processor=lambda config: processor,
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    address = f"http://127.0.0.1:{server.admin_address[1]}"
+    client = AdminClient(address, "t")
+    while not client.get("/admin/health")["ready"]:
+        pass
+    yield address, processor
+    server.stop()
+    thread.join()

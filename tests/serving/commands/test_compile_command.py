@@ -1,0 +1,45 @@
+import sys
+
+import pytest
+
+from processor.errors import FreshetError
+from tests.serving.commands.running import run
+
+
+def test_compile_says_what_serves_each_batch_size_and_what_was_not_compiled(tmp_path, monkeypatch):
+    pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+    from models.bench import write_model
+
+    monkeypatch.setattr("models.bench.HIDDEN", (8, 4))
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    write_model(tmp_path, 10)
+    chosen = (
+        "compile",
+        "bench",
+        "--repository",
+        str(tmp_path),
+        "--backends",
+        "onnxruntime,openvino",
+        "--buckets",
+        "1,4",
+    )
+    lines = run(*chosen).splitlines()
+    assert lines[0].startswith("backend openvino: the library openvino is not installed: pip install freshet[openvino]")
+    assert lines[1].startswith("bench 1: 1: onnxruntime ")
+    table = run(*chosen, "--report")
+    assert "bench 1: us a run, one thread" in table
+    assert "onnxruntime" in table
+    assert "not compiled: backend openvino" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere",), "nowhere: no version of a model"),
+        (("m", "--buckets", "1;2"), "--buckets: batch sizes separated by commas wanted, got '1;2'"),
+        (("m", "--buckets", "1", "--sample", "s"), "--buckets and --sample: one of them wanted"),
+    ],
+)
+def test_compile_refuses_what_it_cannot_read(arguments, message):
+    with pytest.raises(FreshetError, match=message):
+        run("compile", *arguments)

@@ -1,0 +1,72 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from processor.errors import NotFound
+from processor.package.delta import Delta, TableDelta, write_delta
+from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from processor.package.version import VersionWriter
+from tests.serving.commands.running import run
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A model `ctr` with versions 1 and 3, and two deltas of version 3, the second of them broken."""
+    manifest = Manifest(
+        "ctr",
+        1,
+        "deepfm",
+        1.7e9,
+        [Input("user", "int64"), Input("tags", "string", ragged=True), Input("packed", "float32", 2)],
+        [
+            Feature("user", "id", "user", table="user", width=4),
+            Feature("tags", "strings", "tags", table="user", offset=4, width=4),
+            Feature("a", "float", "packed", 0, offset=8),
+            Feature("b", "float", "packed", 1, offset=9),
+        ],
+        [TableEntry("user", 4, 10)],
+        [Output("score", 1)],
+        10,
+        {},
+        {},
+    )
+    for version in (1, 3):
+        with VersionWriter(tmp_path, "ctr", version) as writer:
+            writer.tensors("dense.safetensors", {"x": np.zeros(3, np.float32)})
+            writer.commit(replace(manifest, version=version))
+    keys = np.arange(5, dtype=np.int64)
+    changes = TableDelta(keys, np.ones((5, 4), np.float32), np.array([9], np.int64))
+    deltas = tmp_path / "ctr" / "3" / "deltas"
+    write_delta(deltas / "1.safetensors", Delta("ctr", 3, 1, 0, {"user": changes}, published_at=1.7e9, events=2000))
+    (deltas / "2.safetensors").write_bytes(b"broken")
+    return tmp_path
+
+
+def test_inspect_describes_the_newest_version(repository):
+    text = run("inspect", "--repository", str(repository), "--verify")
+    assert "ctr version 3 of 1, 3" in text
+    assert "tags: string [n, any]" in text
+    assert "packed: float32 [n, 2]" in text
+    assert "user: 10 rows of 4 float32" in text
+    assert "2 deltas, the newest 3.2" in text
+    assert "every file matches its checksum" in text
+
+
+def test_inspect_takes_a_model_and_a_version(repository):
+    assert "ctr version 1" in run("inspect", "--repository", str(repository), "ctr", "--version", "1")
+    with pytest.raises(NotFound, match="'ctr' version 2 is not in the repository"):
+        run("inspect", "--repository", str(repository), "ctr", "--version", "2")
+
+
+def test_an_empty_repository_is_not_found(tmp_path):
+    with pytest.raises(NotFound, match="no model"):
+        run("inspect", "--repository", str(tmp_path))
+
+
+def test_deltas_are_listed_and_a_broken_one_is_named(repository):
+    text = run("delta", "list", "--repository", str(repository), "ctr")
+    assert "2,000" in text
+    assert "3.1" in text
+    assert "3.2" in text
+    assert "2023-11-14" in text

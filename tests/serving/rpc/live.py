@@ -1,0 +1,114 @@
+"""The gRPC port over a FakeProcessor, called by a client of the same process with the private messages."""
+
+import asyncio
+import threading
+
+import grpc
+import numpy as np
+import pytest
+
+from serving.codecs.messages import message
+from serving.front.model_control import nothing_to_control
+from serving.front.submitter import Submitter
+from serving.front_options import FrontOptions
+from serving.http.port import reserve
+from serving.lifecycle import Lifecycle
+from serving.rpc.rpc_port import RpcPort
+from serving.telemetry.metrics import Metrics
+from tests.serving.fakes import FakeProcessor
+
+WAIT_S = 30
+
+
+class Live:
+    """A port on an event loop in a thread of its own."""
+
+    def __init__(self, processor=None, *, opened=True, access=None, tracer=None, **options):
+        self.processor, self.lifecycle = processor or FakeProcessor(), Lifecycle()
+        if opened:
+            self.lifecycle.open(self.processor)
+        self.metrics = Metrics(self.lifecycle)
+        self.reserved, self.address = reserve("127.0.0.1", 0)
+        self.port = RpcPort(
+            self.lifecycle, self.metrics, FrontOptions(**{"max_body_bytes": 1 << 20, "version": "9", **options}),
+            address=self.address, submitter=Submitter(), control=nothing_to_control, access=access, tracer=tracer,
+        )  # fmt: skip
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+
+    def __enter__(self):
+        self.thread.start()
+        self.run(self.port.start())
+        self.channel = grpc.insecure_channel(self.address)
+        return self
+
+    def __exit__(self, *_):
+        self.channel.close()
+        self.run(self.port.stop(hurry=True))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(WAIT_S)
+        self.loop.close()
+        self.reserved.close()
+
+    def run(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_S)
+
+    def unary(self, method, reply):
+        return self.channel.unary_unary(method, lambda m: m.SerializeToString(), message(reply).FromString)
+
+    @property
+    def infer(self):
+        return self.unary("/inference.GRPCInferenceService/ModelInfer", "inference.ModelInferResponse")
+
+    @property
+    def stream(self):
+        return self.channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            lambda m: m.SerializeToString(),
+            message("inference.ModelStreamInferResponse").FromString,
+        )
+
+
+def request(model="ctr", rows=1, **more):
+    made = message("inference.ModelInferRequest")(model_name=model, **more)
+    made.inputs.add(name="ids", datatype="INT64", shape=[rows, 3])
+    made.inputs.add(name="floats", datatype="FP32", shape=[rows, 2])
+    ids, floats = np.ones((rows, 3), np.int64), np.full((rows, 2), 0.5, np.float32)
+    made.raw_input_contents.extend([ids.tobytes(), floats.tobytes()])
+    return made
+
+
+def refused(call, *arguments, **options):
+    with pytest.raises(grpc.RpcError) as caught:
+        call(*arguments, timeout=WAIT_S, **options)
+    return caught.value
+
+
+def scores(reply):
+    return np.frombuffer(reply.raw_output_contents[0], np.float32).tolist()
+
+
+def until(condition):
+    pause = threading.Event()
+    for _ in range(WAIT_S * 200):
+        if condition():
+            return
+        pause.wait(0.005)
+    raise AssertionError("waited too long")
+
+
+def predict_request():
+    made = message("tensorflow.serving.PredictRequest")()
+    made.model_spec.name = "ctr"
+    ids, floats = made.inputs["ids"], made.inputs["floats"]
+    ids.dtype, floats.dtype = 9, 1
+    for tensor, columns in ((ids, 3), (floats, 2)):
+        tensor.tensor_shape.dim.add(size=1)
+        tensor.tensor_shape.dim.add(size=columns)
+    ids.int64_val.extend([1, 1, 1])
+    floats.float_val.extend([0.5, 0.5])
+    return made
+
+
+def tfs_predict(live):
+    return live.unary("/tensorflow.serving.PredictionService/Predict", "tensorflow.serving.PredictResponse")

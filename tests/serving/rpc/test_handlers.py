@@ -1,0 +1,157 @@
+"""What the services of the gRPC port share, seen by their clients."""
+
+import logging
+
+import grpc
+
+from processor.errors import Expired, Overloaded
+from serving.codecs.messages import message
+from serving.telemetry.logs import AccessLog
+from serving.telemetry.tracing import Trace
+from tests.serving.fakes import FakeProcessor
+from tests.serving.rpc.live import WAIT_S, Live, predict_request, refused, request, scores, tfs_predict, until
+
+
+def test_a_deadline_of_the_call_and_one_of_the_request_become_the_shorter():
+    with Live(default_timeout_ms=20_000.0) as live:
+        made = request()
+        live.infer(made, timeout=10.0)
+        live.infer(made)
+        made.parameters["timeout"].int64_param = 5_000_000
+        live.infer(made, timeout=10.0)
+        told = [asked.timeout_s for asked in live.processor.requests]
+        assert 9 < told[0] <= 10
+        assert 19 < told[1] <= 20
+        assert told[2] == 5.0
+
+
+def test_errors_become_statuses_of_the_same_meaning():
+    with Live() as live:
+        assert refused(live.infer, request("other")).code() == grpc.StatusCode.NOT_FOUND
+        error = refused(live.infer, request(outputs=[{"name": "x"}]))
+        assert (error.code(), error.details()) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "outputs[0]: one of score, each once, wanted, got 'x'",
+        )
+        live.processor.full = Overloaded("queue: no room", retry_after_s=1.5)
+        shed = refused(live.infer, request())
+        assert (shed.code(), shed.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "queue: no room")
+        assert ("grpc-retry-pushback-ms", "1500") in shed.trailing_metadata()
+        assert ("retry-after", "2") in shed.trailing_metadata()
+        live.processor.full, live.processor.fail = None, Expired("deadline: passed in the queue")
+        assert refused(live.infer, request()).code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        live.processor.fail, live.processor.refuse = None, RuntimeError("a secret")
+        broken = refused(live.infer, request())
+        assert (broken.code(), broken.details()) == (grpc.StatusCode.INTERNAL, "internal error")
+        assert refused(live.unary("/inference.GRPCInferenceService/TraceSetting", "inference.ModelConfig"),
+                       request()).code() == grpc.StatusCode.UNIMPLEMENTED  # fmt: skip
+
+
+def test_bytes_that_are_no_message_are_a_wrong_request():
+    with Live() as live:
+        for method in (
+            "inference.GRPCInferenceService/ModelInfer",
+            "inference.GRPCInferenceService/ModelReady",
+            "tensorflow.serving.PredictionService/Predict",
+            "tensorflow.serving.PredictionService/Classify",
+        ):
+            error = refused(live.channel.unary_unary(f"/{method}"), b"\xff\xff")
+            assert error.code() == grpc.StatusCode.INVALID_ARGUMENT, method
+            assert "wanted" in error.details()
+
+
+def test_a_client_that_leaves_costs_nothing_but_its_own_prediction():
+    processor = FakeProcessor(hold=True)
+    with Live(processor) as live:
+        calls = [live.infer.future(request(), timeout=WAIT_S) for _ in range(3)]
+        stream = live.stream(iter([request()] * 3), timeout=WAIT_S)
+        until(lambda: len(processor.held) == 6)
+        for call in (*calls, stream):
+            call.cancel()
+        processor.hold = False
+        processor.release()
+        assert scores(live.infer(request(), timeout=WAIT_S)) == [4.0]
+
+
+def test_a_sticky_key_and_a_request_id_reach_the_processor_by_either_service():
+    with Live() as live:
+        metadata = [("x-sticky-key", "user-7"), ("x-request-id", "abc")]
+        live.infer(request(), metadata=metadata, timeout=WAIT_S)
+        tfs_predict(live)(predict_request(), metadata=metadata, timeout=WAIT_S)
+        list(live.stream(iter([request()] * 2), metadata=metadata, timeout=WAIT_S))
+        assert [(asked.key, asked.request_id) for asked in live.processor.requests] == [(b"user-7", "abc")] * 4
+        assert live.processor.keys == [b"user-7"] * 4
+
+
+def test_a_request_id_comes_back_with_replies_errors_and_streams():
+    with Live() as live:
+        metadata, sent = [("x-request-id", "abc")], ("x-request-id", "abc")
+        for call, made in ((live.infer, request()), (tfs_predict(live), predict_request())):
+            assert sent in call.with_call(made, metadata=metadata, timeout=WAIT_S)[1].trailing_metadata()
+        assert sent in refused(live.infer, request("other"), metadata=metadata).trailing_metadata()
+        stream = live.stream(iter([request()]), metadata=metadata, timeout=WAIT_S)
+        list(stream)
+        assert sent in stream.trailing_metadata()
+        long = live.infer.with_call(request(), metadata=[("x-request-id", "x" * 500)], timeout=WAIT_S)[1]
+        assert ("x-request-id", "x" * 128) in long.trailing_metadata()
+        without = live.infer.with_call(request(), timeout=WAIT_S)[1]
+        assert "x-request-id" not in dict(without.trailing_metadata())
+
+
+class FakeTrail:
+    """serving.telemetry.tracing.Tracer: traces whatever has a traceparent."""
+
+    def __init__(self):
+        self.ended = []
+
+    def begin(self, headers, protocol):
+        return Trace(1, 2, 3, 0.5, protocol) if b"traceparent" in headers else None
+
+    def end(self, trace, status):
+        self.ended.append((trace, status))
+
+
+def test_a_traced_call_is_followed_to_its_end_whatever_that_is():
+    tracer, metadata = FakeTrail(), [("traceparent", "x")]
+    with Live(tracer=tracer) as live:
+        live.infer(request(), timeout=WAIT_S)
+        assert tracer.ended == []
+        live.infer(request(), metadata=metadata, timeout=WAIT_S)
+        tfs_predict(live)(predict_request(), metadata=metadata, timeout=WAIT_S)
+        for (trace, status), protocol in zip(tracer.ended, ("kserve_grpc", "tfs_grpc"), strict=True):
+            assert (status, trace.protocol, trace.model) == (200, protocol, "ctr")
+            assert trace.generation == live.processor.generation
+            assert trace.began_s < trace.parsed_s <= trace.encoding_s
+        refused(live.infer, request("other"), metadata=metadata)
+        live.processor.fail = Expired("late")
+        refused(live.infer, request(), metadata=metadata)
+        assert [status for _, status in tracer.ended[2:]] == [404, 504]
+        live.processor.fail = None
+        list(live.stream(iter([request(), request("other")]), metadata=metadata, timeout=WAIT_S))
+        assert sorted(status for _, status in tracer.ended[4:]) == [200, 404]
+        ready = live.unary("/inference.GRPCInferenceService/ServerReady", "inference.ServerReadyResponse")
+        ready(message("inference.ServerReadyRequest")(), metadata=metadata, timeout=WAIT_S)
+        assert len(tracer.ended) == 6
+
+
+def test_every_call_can_have_its_line_in_the_access_log(caplog):
+    caplog.set_level(logging.INFO, "freshet.access")
+    with Live(access=AccessLog(1.0)) as live:
+        live.infer(request(), metadata=[("x-request-id", "abc")], timeout=WAIT_S)
+        refused(live.infer, request("other"))
+        list(live.stream(iter([request()]), timeout=WAIT_S))
+        lines = [r.fields for r in caplog.records if r.name == "freshet.access"]
+        assert [(f["path"], f["status"], f["request_id"]) for f in lines] == [
+            ("ctr:ModelInfer", 200, "abc"),
+            ("ModelInfer", 404, ""),
+            ("ModelStreamInfer", 200, ""),
+        ]
+
+
+def test_reading_and_printing_are_timed_of_one_prediction_in_some():
+    with Live() as live:
+        for _ in range(32):
+            live.infer(request(), timeout=WAIT_S)
+        until(lambda: {(p, s, sum(counts)) for p, s, counts, _ in live.metrics.own.phases()} == {
+            ("kserve_grpc", "parse", 2), ("kserve_grpc", "encode", 2)
+        })  # fmt: skip

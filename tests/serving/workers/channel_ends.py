@@ -1,0 +1,25 @@
+"""Both ends of a channel, and the descriptors that a process holds."""
+
+import os
+from contextlib import contextmanager
+
+from serving.workers.channel import Channel
+
+
+@contextmanager
+def ends():
+    here, there = Channel.pair()
+    other = Channel(there)
+    yield here, other
+    here.close()
+    other.close()
+
+
+def open_fds():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def memfd(content):
+    fd = os.memfd_create("test")
+    os.write(fd, content)
+    return fd

@@ -1,0 +1,76 @@
+"""Who gets a connection, and when."""
+
+import asyncio
+import socket
+
+import pytest
+
+from serving.workers.acceptor import Acceptor
+from tests.serving.workers.fakes import FakeFleet, FakeWorker
+
+
+def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
+    fleet, worker = FakeFleet(), FakeWorker(7)
+    fleet.hand = lambda connection: bool(fleet.workers) and worker.hand(connection)
+    said = []
+    fleet.end = lambda: said.append("end")
+    fleet.abort = lambda: said.append("abort")
+    fleet.join = lambda: said.append("joined")
+
+    async def main():
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        address = listener.getsockname()
+        acceptor = Acceptor(listener, fleet)
+        serving = asyncio.create_task(acceptor.listen())
+        clients = [await asyncio.open_connection(*address) for _ in range(3)]
+        while acceptor._held is None:
+            await asyncio.sleep(0.001)
+        assert worker.handed == 0
+        fleet.workers.append(worker)
+        assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
+        fleet.workers.clear()
+        clients.append(await asyncio.open_connection(*address))
+        while acceptor._held is None:
+            await asyncio.sleep(0.001)
+        acceptor.end()
+        await serving
+        assert await clients[-1][0].read() == b"", "nobody is left to take it"
+        for _, writer in clients:
+            writer.close()
+        with pytest.raises(OSError):
+            socket.create_connection(address)
+
+    asyncio.run(main())
+    assert said == ["end", "joined"]
+
+
+def test_newcomers_wait_while_counts_are_uneven_but_not_for_ever(monkeypatch):
+    fleet, worker, waited = FakeFleet(), FakeWorker(7), []
+    fleet.hand, fleet.uneven, fleet.end, fleet.join = worker.hand, True, lambda: None, lambda: None
+    pause = Acceptor._pause
+    monkeypatch.setattr(
+        Acceptor, "_pause", lambda acceptor, delay_s: (waited.append(worker.handed), pause(acceptor, delay_s))
+    )
+
+    async def main():
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        acceptor = Acceptor(listener, fleet)
+        serving = asyncio.create_task(acceptor.listen())
+        for _ in range(2):
+            clients = [await asyncio.open_connection(*listener.getsockname()) for _ in range(3)]
+            assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
+            for _, writer in clients:
+                writer.close()
+        fleet.uneven = False
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        assert await reader.read() == b"7"
+        writer.close()
+        acceptor.end()
+        await serving
+
+    asyncio.run(main())
+    assert waited[0] == 0
+    assert 2 <= len(waited) <= 6
+    assert worker.handed == 7
