@@ -9,6 +9,7 @@ import pytest
 
 from processor.memory import ScratchFile, advise, attach, private_copy, reserve, share
 from processor.package.tensors import map_file
+from tests.descriptors import open_fds, settled_fds
 
 
 def resident_nbytes():
@@ -28,11 +29,11 @@ def test_a_reservation_is_zeroed_writable_and_on_a_page(nbytes):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_huge_reservation_costs_only_what_is_written():
-    before, files = resident_nbytes(), len(os.listdir("/proc/self/fd"))
+    before, files = resident_nbytes(), settled_fds()
     buffer = reserve(64 << 30, "test")
     buffer[:: 8 << 30] = 1
     assert resident_nbytes() - before < 64 << 20
-    assert len(os.listdir("/proc/self/fd")) <= files + 2, "one mapping holds two descriptors at most"
+    assert open_fds() <= files + 2, "one mapping holds two descriptors at most"
     assert buffer[:: 8 << 30].tolist() == [1] * 8
 
 
@@ -111,13 +112,13 @@ def test_a_handle_that_leads_outside_its_file_is_refused():
 
 
 def test_descriptors_go_with_the_last_view():
-    before = len(os.listdir("/proc/self/fd"))
+    before = settled_fds()
     view = reserve(4096, "test")[8:16]
     handles = share([view], "test")
     del view
-    assert len(os.listdir("/proc/self/fd")) > before
+    assert open_fds() > before
     del handles
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_fds() == before
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="madvise")
@@ -154,9 +155,9 @@ def test_a_scratch_file_has_no_name_and_takes_room_only_as_asked(tmp_path):
     scratch.give_back(0, 100)
     scratch.give_back(mmap.PAGESIZE - 1, mmap.PAGESIZE)
     assert (scratch.array[: 3 * mmap.PAGESIZE] == 5).all(), "parts of pages stay"
-    files = len(os.listdir("/proc/self/fd"))
+    files = settled_fds()
     del scratch
-    assert len(os.listdir("/proc/self/fd")) < files
+    assert open_fds() < files
 
 
 def test_a_scratch_file_in_no_folder_is_an_error(tmp_path):

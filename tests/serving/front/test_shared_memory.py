@@ -1,5 +1,4 @@
 import os
-from pathlib import Path
 
 import pytest
 
@@ -7,6 +6,7 @@ from processor.errors import BadInput, NotFound, TooLarge
 from serving.codecs.kserve_header import RegionSpan
 from serving.front import shared_memory as sharedmemory
 from serving.front.shared_memory import Regions
+from tests.descriptors import open_fds, settled_fds
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def test_status_names_what_is_registered(regions):
     with pytest.raises(NotFound, match="'b' is not registered"):
         regions.status("b")
     regions.unregister("b")
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    descriptors = settled_fds()
     regions.unregister()
     assert regions.status() == []
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors - 1
+    assert open_fds() == descriptors - 1
     with pytest.raises(BadInput, match="is not registered"):
         regions.read(RegionSpan("a", 0, 1))
 

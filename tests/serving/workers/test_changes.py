@@ -1,6 +1,5 @@
 """A version on its way to another process: what arrives is what was meant, and only what is new travels."""
 
-import gc
 import os
 
 import numpy as np
@@ -19,6 +18,7 @@ from processor.versions.served_version import ServedVersion
 from serving.workers.changes import Receiver, Sender
 from serving.workers.channel import Channel
 from serving.workers.parcel import Unpacker
+from tests.descriptors import settled_fds
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 
 USERS = range(12)
@@ -220,10 +220,8 @@ def test_descriptors_do_not_pile_up(package):
     version, _ = open_far(package, 1)
     version.apply(make_delta(1, [1], dense_seed=1))
     version.apply(make_delta(2, [1], dense_seed=2))
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    before = settled_fds()
     for step in range(3, 20):
         version.apply(make_delta(step, [1], dense_seed=step))
     # What a message brought is part of a cycle; the undo log keeps the tensors of three deltas.
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before + 8
+    assert settled_fds() <= before + 8

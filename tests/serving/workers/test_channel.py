@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from processor.errors import Conflict, FreshetError
 from serving.workers import channel as channel_module
 from serving.workers.channel import Channel, Gone, refusal
+from tests.descriptors import open_fds, settled_fds
 from tests.serving.workers import channel_ends
-from tests.serving.workers.channel_ends import memfd, open_fds
+from tests.serving.workers.channel_ends import memfd
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def ends():
 def test_messages_of_any_size_arrive_whole_in_order_with_their_descriptors(sizes):
     here, there = Channel.pair()
     other = Channel(there)
-    before = open_fds()
+    before = settled_fds()
     fds = [memfd(b"%d" % n) for n in range(max((count for count, _ in sizes), default=0))]
 
     def send():
@@ -114,7 +115,7 @@ def test_a_full_socket_is_not_waited_for(ends):
 def test_what_is_not_a_message_ends_the_talk_and_leaks_nothing(packet):
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     other, fd = Channel(right), memfd(b"not json")
-    before = open_fds()
+    before = settled_fds()
     socket.send_fds(left, [packet], [fd])
     with pytest.raises(Gone):
         other.receive()

@@ -3,8 +3,9 @@ import pytest
 
 from processor.memory import reserve, share
 from serving.workers.parcel import Parcel, Unpacker
+from tests.descriptors import open_fds, settled_fds
 from tests.serving.workers import channel_ends
-from tests.serving.workers.channel_ends import memfd, open_fds
+from tests.serving.workers.channel_ends import memfd
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def test_arrays_of_one_reservation_travel_as_one_descriptor_and_stay_the_same_me
     parcel = Parcel()
     packed = [parcel.pack(handles[0]), parcel.pack(handles[1], writable=True), parcel.pack(handles[2])]
     assert len(parcel.fds) == 2
-    before = open_fds()
+    before = settled_fds()
     here.send({"arrays": packed}, parcel.fds)
     message, fds = other.receive()
     with Unpacker(fds) as unpacker:
