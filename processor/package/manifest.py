@@ -90,9 +90,9 @@ def feature_width(combiner: str, dim: int, max_length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """One embedding table. default: the row of an unseen id, [dim], or [] for zeros; float32 whatever the rows are.
-    dtype: what its rows are stored as, float32 | float16 | bfloat16 | int8 (processor.tables.quantise); deltas carry
-    float32. hash_seed: seed of xxh3_64 over UTF-8 bytes for string features."""
+    """The entry of one embedding table. default: the row of an unseen id, [dim], or [] for zeros; float32 whatever the
+    rows are. dtype: what its rows are stored as, float32 | float16 | bfloat16 | int8 (processor.tables.quantise);
+    deltas carry float32. hash_seed: seed of xxh3_64 over UTF-8 bytes for string features."""
 
     name: str
     dim: int
@@ -104,8 +104,9 @@ class TableEntry:
 
 @dataclass(frozen=True, slots=True)
 class StageEntry:
-    """What of an imported model its own library computes from a request's inputs, before the sparse graph: `outputs`,
-    inputs of features as any other. runtime: who runs it (processor.features.stage); file: what it runs."""
+    """The entry of a stage: what of an imported model its own library computes from a request's inputs, before the
+    sparse graph: `outputs`, inputs of features as any other. runtime: who runs it (processor.features.stage); file:
+    what it runs."""
 
     runtime: str
     file: str

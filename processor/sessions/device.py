@@ -55,7 +55,8 @@ TRAYS_PER_STAGE = 2
 
 
 def trays_of(stages: int) -> int:
-    """How many trays so many stages have: one that each runs, one that waits for it, and one that is being filled."""
+    """Number of trays that so many device stages have: one that each runs, one that waits for it, and one that is being
+    filled."""
     return TRAYS_PER_STAGE * stages + 1
 
 

@@ -140,7 +140,7 @@ class ServedVersion:
 
     @property
     def replicas(self) -> Replicas:
-        """Who answers requests by this version; raises NotReady before open()."""
+        """The replicas that answer requests by this version; raises NotReady before open()."""
         if self._replicas is None:
             raise NotReady(f"version {self.manifest.version} of model {self.manifest.model!r} is not open")
         return self._replicas
