@@ -94,7 +94,7 @@ def import_model(
 
 
 def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any]:
-    """What importing would put where, without writing anything."""
+    """The report of what importing would put where, without writing anything."""
     options = options or ImportOptions()
     with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
         importer = Importer(opened, options.samples)
@@ -104,7 +104,7 @@ def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any
 
 
 class Importer:
-    """One opened source, looked at."""
+    """The importer of one foreign model, opened and looked at."""
 
     def __init__(
         self, source: ForeignModel, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()

@@ -19,7 +19,8 @@ SIDES = {
 
 
 def report_of(source: Path, signature: str) -> dict[str, Any]:
-    """How a package is split, from its manifest; how a SavedModel or Keras file would be, by opening it."""
+    """The report of how a package is cut, from its manifest; of how a SavedModel or Keras file would be, by opening
+    it."""
     if (source / MANIFEST).is_file():
         manifest = VersionReader(source.resolve()).manifest
         report = manifest.notes.get("import")
@@ -30,7 +31,7 @@ def report_of(source: Path, signature: str) -> dict[str, Any]:
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """Which operations went where and why, what is handed over, sizes and FLOPs."""
+    """A report in lines: which operations went where and why, what is handed over, sizes and FLOPs."""
     sides, boundary = report["sides"], report["boundary"]
     yield f"{report['source']}, signature {report['signature']}"
     for note in report["notes"]:

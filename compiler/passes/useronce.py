@@ -60,7 +60,7 @@ class DividedGraph:
 
     @property
     def saved(self) -> float:
-        """Of the work for a row, the share that a candidate does not cost any more."""
+        """The share of a row's work that a candidate does not cost any more."""
         whole, candidate, _ = self.flops
         return 1 - candidate / whole
 

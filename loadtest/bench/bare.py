@@ -1,4 +1,5 @@
-"""What the engine would be with nothing around it: bound requests in full batches through kernel and executable."""
+"""Measures what the engine would be with nothing around it: bound requests in full batches through kernel and
+executable."""
 
 from __future__ import annotations
 

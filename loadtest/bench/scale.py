@@ -1,4 +1,5 @@
-"""One table of 20 million rows of dim 16: memory, time until it is ready, and the cost of a lookup as tables grow.
+"""Measures one table of 20 million rows of dim 16: memory, time until it is ready, and the cost of a lookup as tables
+grow.
 
     python -m loadtest.bench.scale FOLDER [--rows N] [--rounds N]      FOLDER: room for the table's file, removed after
 

@@ -33,7 +33,8 @@ MIN_SECONDS = 2
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What `python -m loadtest` was asked for. publish: admin | folder | both (first half, second half)."""
+    """The settings of a run, as `python -m loadtest` was given them. publish: admin | folder | both (first half, second
+    half)."""
 
     seconds: int = 60
     users: int = 16

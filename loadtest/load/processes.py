@@ -1,4 +1,5 @@
-"""What a running server takes of the machine: memory and processor time of a process and all that it started."""
+"""Processes of a running server, what they take of the machine: memory and processor time of one and all that it
+started."""
 
 from __future__ import annotations
 

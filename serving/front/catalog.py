@@ -1,4 +1,5 @@
-"""What clients ask about the server and its models, as documents that JSON holds: the same over HTTP and gRPC.
+"""The catalog: what clients ask about the server and its models, as documents that JSON holds: the same over HTTP and
+gRPC.
 
 Names of keys are those of KServe v2, of Triton's extensions and of TensorFlow Serving, whose clients read them.
 """

@@ -1,4 +1,4 @@
-"""One prediction between its headers and its encoded reply, the same over HTTP and gRPC.
+"""Exchanges: each one prediction between its headers and its encoded reply, the same over HTTP and gRPC.
 
 A port makes an Exchange of its own kind, whose read() is the port's codec, and calls it in this order, always on the
 event loop:
@@ -69,7 +69,8 @@ class Exchanges:
 
 
 class Exchange(ABC):
-    """One prediction, asked and answered. A port's subclass reads its requests; the module says who calls what when."""
+    """An exchange: one prediction, asked and answered. A port's subclass reads its requests; the module says who calls
+    what when."""
 
     __slots__ = (
         "_encoding_s", "_key", "_processor", "_protocol", "_replica", "_timed", "_who", "began_s", "headers", "shared",
@@ -144,7 +145,7 @@ class Exchange(ABC):
             self.trace.computed(result.generation, result.timing)
 
     def end(self, status: int) -> None:
-        """It is answered. status: as HTTP's; OK for a reply that was encoded."""
+        """Ends the exchange, which is answered. status: as HTTP's; OK for a reply that was encoded."""
         if self._timed and status == OK:
             self.shared.metrics.phase(self._protocol, "encode", time.perf_counter() - self._encoding_s)
         if self.trace is not None:

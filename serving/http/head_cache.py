@@ -23,7 +23,8 @@ UNLIKE = frozenset({REQUEST_ID, STICKY_KEY, TRACEPARENT})
 
 
 class Head(NamedTuple):
-    """What a head says. nbytes: of the body behind it. Shared by requests: nobody writes to `headers`."""
+    """The head of a predict request, read. nbytes: of the body behind it. Shared by requests: nobody writes to
+    `headers`."""
 
     route: Route
     headers: Headers
