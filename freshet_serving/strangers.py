@@ -15,7 +15,7 @@ _HOME = Path(__file__).resolve().parents[1]
 
 
 def taken(*names: str) -> str | None:
-    """The line to print for the first of these names of ours that a stranger's module has: which file, and what to do
+    """The complaint about the first of these names of ours that a stranger's module has: which file, and what to do
     about it.
 
     None where every name leads to Freshet's own package. Imports nothing, runs nothing of the stranger's.

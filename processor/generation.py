@@ -1,5 +1,4 @@
-"""Generations, which name the state that answers, and the chain of deltas between them. Pure: no I/O, no clock, no
-arrays.
+"""Generations, which say what answers, and the chain of deltas between them. Pure: no I/O, no clock, no arrays.
 
 The chain's rules, all of them
 - A delta applies to the state at its parent_step and takes it to its step.

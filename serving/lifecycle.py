@@ -1,5 +1,4 @@
-"""The lifecycle of a server, which its ports ask before they answer: is there a processor, and does this server still
-want new traffic?
+"""A server's lifecycle, which its ports ask: is there a processor, and does this server still want new traffic?
 
 Written by the server's own threads, read by the event loops; each field is one reference, replaced whole.
 """

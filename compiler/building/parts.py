@@ -1,5 +1,4 @@
-"""The parts of a dense graph that are compiled: the whole after all passes, and the two parts of the user-once
-division.
+"""Parts of a dense graph to compile: the whole after all passes, and the two parts of the user-once division.
 
 Everything is a DenseGraph with its weights under their names, so that a backend compiles each like any other and a
 delta's weights fit all of them.
@@ -37,8 +36,7 @@ class DensePart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """The parts to compile, by role; what the passes did; the division, if there is one. notes: what was not done, and
-    why."""
+    """Parts to compile, by role; what the passes did; the division, if any. notes: what was not done, and why."""
 
     by_role: dict[str, DensePart]
     effects: list[Effect]

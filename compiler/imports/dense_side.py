@@ -1,4 +1,4 @@
-"""The dense side of a split as a DenseGraph: tensors at the cut are columns of x, variables are weights."""
+"""The dense side of a cut as a DenseGraph: tensors at the cut are columns of x, variables are weights."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Feeds = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """One input that a foreign model is fed with. dtype: of the model's tensor (object for strings). dims: of a row, in
+    """One input of a foreign model. dtype: of the model's tensor (object for strings). dims: of a row, in
     the model's tensor."""
 
     name: str

@@ -2,7 +2,7 @@
 
 What is proven: the package's tables, stage and dense graph, run by the very code that serves them, give what TensorFlow
 gives on samples, and a row's outputs do not depend on the rows beside it, without which requests could not be batched.
-A split that fails, or a dense graph that the backend has no words for, falls back to the whole model in TensorFlow,
+A cut that fails, or a dense graph that the backend has no words for, falls back to the whole model in TensorFlow,
 which is proven the same way and said so; what fails even then is refused.
 """
 
@@ -122,7 +122,7 @@ class Importer:
         self.splitter = Splitter(self.shapes, source.inputs, self.outputs, self.samples)
 
     def publish(self, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
-        """Splits, proves and commits the model: whole, in TensorFlow, where that fails."""
+        """Cuts, proves and commits the model: whole, in TensorFlow, where that fails."""
         try:
             return self._publish(self.splitter.split(), writer, buckets, self._notes)
         except BadInput as error:

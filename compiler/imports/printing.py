@@ -19,8 +19,7 @@ SIDES = {
 
 
 def report_of(source: Path, signature: str) -> dict[str, Any]:
-    """The report of how a package is cut, from its manifest; of how a SavedModel or Keras file would be, by opening
-    it."""
+    """The report of a package's cut, from its manifest; of a SavedModel's or Keras file's, by opening it."""
     if (source / MANIFEST).is_file():
         manifest = VersionReader(source.resolve()).manifest
         report = manifest.notes.get("import")
@@ -59,7 +58,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
-    """The split of a package that was trained here: features are one side, graph/ the other."""
+    """The cut of a package that was trained here: features are one side, graph/ the other."""
     from compiler.dense.dense_graph import DenseGraph
 
     reader = VersionReader(source.resolve())

@@ -120,8 +120,8 @@ class Maker:
                 self._consumers.setdefault(ref, []).append((node.name, i))
 
     def columns(self, inputs: Sequence[Fed], rows: int) -> dict[str, Column]:
-        """The columns of one request of so many rows. The longest ragged row is longer for more rows, and the last is
-        never empty."""
+        """Columns of one request of so many rows. The longest ragged row grows with the rows, the last is never
+        empty."""
         made: dict[str, Column] = {}
         for fed in inputs:
             hints = self.hints((fed.nodes[-1 if fed.kind in (DENSE, PADDED) else -2 if len(fed.nodes) == 3 else 0], 0))

@@ -74,8 +74,7 @@ class Shapes:
         return free
 
     def operands(self, name: str) -> list[Ref]:
-        """The operands that a node takes when its result's shape is given: its inputs without those that follow from
-        the rows."""
+        """A node's operands when its result's shape is given: its inputs without those that follow from the rows."""
         node = self.graph.nodes[name]
         skip = SHAPE_OPERAND.get(node.op, -1) if self.rows((name, 0)) is not None else -1
         return [ref for i, ref in enumerate(node.inputs) if i != skip and ref[0] not in self.free]

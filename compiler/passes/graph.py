@@ -176,8 +176,7 @@ class Graph:
 
     @cached_property
     def users(self) -> dict[Ref, list[str]]:
-        """The users of each tensor, the nodes that read it, one entry a use; an output of the graph counts as the user
-        ""."""
+        """The nodes that read each tensor, one entry a use; an output of the graph counts as the user ""."""
         found: dict[Ref, list[str]] = {}
         for name, node in self.nodes.items():
             for ref in node.inputs:

@@ -52,8 +52,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One published delta. way: admin | folder. answered_s: when the admin API said that it is served; by folder
-    None."""
+    """A delta published. way: admin | folder. answered_s: when the admin API said that it is served; by folder None."""
 
     generation: str
     way: str

@@ -57,9 +57,8 @@ ABSOLUTE = 1
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of the generator, what to send. payload: folder of a saved Payload. warm_s: sent before the `seconds` that
-    count. deadline_s: for goodput; sent as x-request-timeout-ms too when send_deadline. window_s: figures of each such
-    stretch as well."""
+    """A generator's job. payload: folder of a saved Payload. warm_s: sent before the `seconds` that count. deadline_s:
+    for goodput; sent as x-request-timeout-ms too when send_deadline. window_s: figures of each such stretch as well."""
 
     host: str
     port: int

@@ -1,5 +1,4 @@
-"""Processes of a running server, what they take of the machine: memory and processor time of one and all that it
-started."""
+"""Memory and processor time that a running server takes: those of a process and all that it started."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def values(turns: Turns, side: str, name: str) -> list[float]:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """The ratio of two series of equal rounds, with its quartiles; raises ValueError for a round that measured nothing
+    """Ratio of two series of equal rounds, with quartiles; raises ValueError for a round that measured nothing
     below."""
     found = _ratios(above, below)
     low, high = found[0], found[0]

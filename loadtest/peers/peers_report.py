@@ -58,8 +58,7 @@ def summary(results: Iterable[Document]) -> str:
 
 
 def unmet(results: Iterable[Document]) -> list[str]:
-    """The goals that are not met: where a tuned peer comes closer than the goals allow, or has the better tail or light
-    load."""
+    """Goals not met: a tuned peer comes closer than they allow, or has the better tail or light load."""
     found = []
     for result in results:
         for variant in result["variants"][:1]:

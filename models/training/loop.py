@@ -47,8 +47,7 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The summary of a training run. held_out: of the full version's tail; streamed: of the chunks before they were
-    learned."""
+    """A run's quality. held_out: of the full version's tail; streamed: of the chunks before they were learned."""
 
     generation: Generation
     rows: int

@@ -30,8 +30,7 @@ Executables = Mapping[str, Mapping[int, Executable]]
 
 
 class Ends(NamedTuple):
-    """The two ends of a role's executables, input and outputs. width: of the input. outputs: name -> columns. rows: of
-    the largest bucket."""
+    """The ends of a role's executables. width: of the input. outputs: name -> columns. rows: of the largest bucket."""
 
     width: int
     outputs: Mapping[str, int]

@@ -56,8 +56,7 @@ class BoundRequest(NamedTuple):
 
 
 class PackedLayout(NamedTuple):
-    """The inputs that every Packed of one Places is bound to. sources: offset of the values, rows and stride of
-    each."""
+    """How every Packed of one Places is bound. sources: offset of the values, rows and stride of each."""
 
     rows: int
     ids: int

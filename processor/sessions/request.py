@@ -37,10 +37,9 @@ class Timing(NamedTuple):
 
 @dataclass(slots=True)
 class PredictRequest:
-    """A prediction that a client asks for. inputs: by the manifest's names; rows of 1 are broadcast. version or label:
-    which version, else as traffic is routed. timeout_s: an answer later than that is worth nothing. caller: who asks,
-    for the policy "mod". key: requests of one are answered by one version of a split. request_id: the client's, or
-    ""."""
+    """One client's request. inputs: by the manifest's names; rows of 1 are broadcast. version or label: which version,
+    else as traffic is routed. timeout_s: an answer later than that is worth nothing. caller: who asks, for the policy
+    "mod". key: requests of one are answered by one version of a split. request_id: the client's, or ""."""
 
     model: str
     inputs: Mapping[str, Column]

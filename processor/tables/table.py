@@ -138,8 +138,7 @@ def _checked(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDAr
 
 @dataclass(slots=True)
 class RowVersions:
-    """The row versions that one delta made in one table: int64 [m] keys, and the slots that hold their new versions or
-    tombstones."""
+    """Row versions that one delta made in one table: int64 [m] keys, and the slots that hold versions or tombstones."""
 
     keys: Int64s
     slots: Int64s

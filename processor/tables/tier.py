@@ -169,8 +169,7 @@ class Tier:
         self._log.reclaim(oldest_flip)
 
     def tend(self, table: Int64s, safe_flip: int, now_s: float, base: NDArray[Any]) -> bool:
-        """Does one slice of the work: counts what was read, demotes, promotes, compacts. Whether anything waits for a
-        flip.
+        """Tends the tiers, one slice: counts reads, demotes, promotes, compacts; whether anything waits for a flip.
 
         now_s: a monotonic clock. base: the file's rows, whose pages are let go of now and then.
         """

@@ -48,8 +48,8 @@ WORDS = 2048
 READERS = WORDS - 1
 """Readers of one process; the word after theirs is the process's own (Pins.ASKING)."""
 SHADOW_READER = READERS - 1
-"""The word of the thread that scores shadow traffic (processor.sessions.shadow): no session, no split request has
-it."""
+"""The word of the thread that scores shadow traffic (processor.sessions.shadow): no session, no scattered request
+has it."""
 
 
 class Entry(NamedTuple):

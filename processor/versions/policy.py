@@ -1,5 +1,4 @@
-"""The policy of a model, what an operator wants of it: which versions to serve, how traffic is split, what a canary may
-do. Pure values.
+"""A model's policy, as an operator wants it: versions to serve, split of traffic, what a canary may do. Pure values.
 
 The same keys are written in the configuration file ([model.NAME]) and sent to the admin API; what the admin API was
 told counts over the file until it is taken back.

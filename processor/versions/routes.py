@@ -70,8 +70,7 @@ class Routes(Generic[S]):
             object.__setattr__(self, "shadow", self._beside(default, self.traffic.shadow))
 
     def route(self, version: int | None = None, label: str | None = None, key: bytes | None = None) -> S:
-        """The target that answers a request; raises NotFound or NotReady. key: see Split; of a request that names no
-        version."""
+        """The target that answers; raises NotFound or NotReady. key: see traffic.Split; where no version is named."""
         if version is None and label is None and self.table is not None:
             return self.table.pick(key)
         return self.pick(version, label)

@@ -1,5 +1,4 @@
-"""Judges whether a canary may stay: its errors, its scores that are no numbers, and how far they lie from the
-baseline's.
+"""Judges whether a canary may stay: its errors, its scores that are no numbers, how far they lie from the baseline's.
 
 Pure: what was counted comes in, with the time. A window begins with what has been counted so far and is closed once it
 is old enough and full enough, so with little traffic it is as long as it has to be; verdicts are looked for all along.

@@ -101,8 +101,7 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """A sketch of a version's batches. counts, sums: as kernels.counting lays them out, summed over
-    blocks."""
+    """A sketch of a version's batches. counts, sums: as kernels.counting lays them out, summed over blocks."""
 
     counts: NDArray[np.int64]
     sums: NDArray[np.float64]

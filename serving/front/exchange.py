@@ -7,17 +7,18 @@ event loop:
     admit()     what is to answer it is found; most of an overload is refused here, before a byte is read
     submit()    it is read, and submitted by the Submitter
     finish()    the Submitter has given its result: over HTTP in the Submitter's callback, over gRPC in the waiting
-    coroutine end()       its reply is encoded, or its error known, and about to be written
+                coroutine
+    end()       its reply is encoded, or its error known, and about to be written
 
 What is counted for a request, and where:
 
     refused until it is admitted        nothing here, for its model may be anything that a client wrote
-    not read, submitted or computed     Served.failed, of what was to answer it (submit, finish)
-    computed                            Served.succeeded and Metrics.predicted, of what answered it (finish)
-    one in TIMED_EVERY                  Metrics.phase, "parse" (submit) and "encode" where a reply was encoded (end)
+    not read, submitted or computed     AnswerCounts.failed, of what was to answer it (submit, finish)
+    computed                            AnswerCounts.succeeded and Counts.predicted, of what answered it (finish)
+    one in TIMED_EVERY                  Counts.phase, "parse" (submit) and "encode" where a reply was encoded (end)
     traced                              Trace: its model (admit), parsed (submit), computed (finish), ended (end)
 
-Beside it the ports count every request of whatever kind that they answer (Metrics.observe, access log), and a tap of
+Beside it the ports count every request of whatever kind that they answer (Counts.observe, access log), and a tap of
 the predictor records (serving.telemetry.recorder). The prediction of a client that has left is finished over HTTP like
 any other; over gRPC its coroutine is cancelled, and finishes nothing.
 
@@ -69,8 +70,7 @@ class Exchanges:
 
 
 class Exchange(ABC):
-    """An exchange: one prediction, asked and answered. A port's subclass reads its requests; the module says who calls
-    what when."""
+    """One prediction, asked and answered. A port's subclass reads its requests; the module says who calls what when."""
 
     __slots__ = (
         "_encoding_s", "_key", "_processor", "_protocol", "_replica", "_timed", "_who", "began_s", "headers", "shared",

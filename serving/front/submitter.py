@@ -26,8 +26,7 @@ Finish = Callable[[PredictReply | FreshetError], None]
 
 
 class Submitter:
-    """Submits the requests of one event loop; one loop at a time has it. served: what its protocols have
-    answered."""
+    """Submits the requests of one event loop; one loop at a time has it. served: what its protocols have answered."""
 
     def __init__(self) -> None:
         self.served = AnswerCounts()

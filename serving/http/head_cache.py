@@ -23,8 +23,7 @@ UNLIKE = frozenset({REQUEST_ID, STICKY_KEY, TRACEPARENT})
 
 
 class Head(NamedTuple):
-    """The head of a predict request, read. nbytes: of the body behind it. Shared by requests: nobody writes to
-    `headers`."""
+    """A request's head, read. nbytes: of the body behind it. Shared by requests: nobody writes to `headers`."""
 
     route: Route
     headers: Headers

@@ -15,8 +15,7 @@ import orjson
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats each record as one JSON object a line: time, level, logger, message; process, exception and fields where
-    there are any."""
+    """Formats records as JSON, one object a line: time, level, logger, message; process, exception, fields if any."""
 
     def __init__(self, process: str) -> None:
         super().__init__()

@@ -250,8 +250,7 @@ class Counts:
 
 
 class PortMetrics(Protocol):
-    """The metrics that the data ports of a process count into, and where they get /metrics: Metrics, or a worker's
-    counts."""
+    """Metrics that a process's data ports count into, and where they get /metrics: Metrics, or a worker's counts."""
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
         """See Counts.observe."""

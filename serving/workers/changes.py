@@ -89,8 +89,7 @@ class Sender:
         self._last = 0
 
     def opening(self, process: int) -> tuple[Message, list[int]]:
-        """The `open` message that a process makes its replica from, with its descriptors. process: whose pins are its
-        own."""
+        """The message that a process makes its replica from, and its descriptors. process: whose pins are its own."""
         parcel = Parcel()
         message = {
             "manifest": self._manifest.to_json().decode(),

@@ -71,8 +71,7 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """The settings that a worker is started with. session_options: see ServeConfig. grpc_address: reserved for all of
-    them."""
+    """Settings a worker is started with. session_options: see ServeConfig. grpc_address: reserved for all of them."""
 
     front: FrontOptions
     session_options: dict[str, Any]

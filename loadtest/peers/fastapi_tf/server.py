@@ -1,5 +1,4 @@
-"""A server as people write it by hand: FastAPI in front of a TensorFlow SavedModel that has the embedding tables
-inside.
+"""A server written by hand: FastAPI in front of a TensorFlow SavedModel that has the embedding tables inside.
 
 The SavedModel is built once from the version's folder: each table a variable that is gathered from (ids are row
 numbers in the benchmark's model), then the network as the trainer exported it. Nothing of Freshet runs in it.

@@ -1,5 +1,4 @@
-"""The breaker, which says when to leave a store alone: after failures in a row it is not asked for a while, then by one
-caller at a time.
+"""The breaker of a store: after failures in a row it is not asked for a while, then by one caller at a time.
 
 closed    every caller may ask; OPEN_AFTER failures in a row open it
 open      nobody asks for PAUSE_S
