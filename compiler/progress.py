@@ -19,7 +19,7 @@ from rich.progress import (
 
 
 class Reporter(Protocol):
-    """Who is told how a compile or a training run goes."""
+    """A reporter, which is told how a compile or a training run goes."""
 
     def begin(self, what: str, total: int | None) -> None:
         """A long part starts; total: its rows or steps, None when it has no end."""
@@ -28,7 +28,7 @@ class Reporter(Protocol):
         """So much of the part is done."""
 
     def note(self, text: str) -> None:
-        """One line worth keeping."""
+        """Notes one line worth keeping."""
 
 
 class Bars:

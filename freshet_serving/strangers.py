@@ -1,4 +1,4 @@
-"""Whether a module of the user's own stands where one of Freshet's is looked for.
+"""Strangers: modules of the user's own that stand where one of Freshet's is looked for.
 
 `processor`, `compiler`, `models` and `serving` are plain words, and Python takes the first module of a name that it
 meets: in a script's own folder, in the one that `python -m` is started in, on PYTHONPATH, then among what is installed.
@@ -15,7 +15,8 @@ _HOME = Path(__file__).resolve().parents[1]
 
 
 def taken(*names: str) -> str | None:
-    """One line for the first of these names of ours that a stranger's module has: which file, and what to do about it.
+    """The complaint about the first of these names of ours that a stranger's module has: which file, and what to do
+    about it.
 
     None where every name leads to Freshet's own package. Imports nothing, runs nothing of the stranger's.
     """

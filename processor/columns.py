@@ -96,8 +96,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where columns lie behind a header. Made once for a header and shared by all its requests: equal only to itself,
-    so that whatever is derived from it can be found by it. nbytes: of all columns together."""
+    """The places of columns behind a header. Made once for a header and shared by all its requests: equal only to
+    itself, so that whatever is derived from it can be found by it. nbytes: of all columns together."""
 
     columns: tuple[Place, ...]
     nbytes: int

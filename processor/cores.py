@@ -28,7 +28,7 @@ def parse_cpus(text: str, where: str = "cpus") -> frozenset[int]:
 
 
 def parse_cpusets(text: str, where: str = "session_cpus") -> tuple[frozenset[int], ...]:
-    """One set of cores a session, separated by semicolons; "" for none."""
+    """Parses session_cpus: one set of cores a session, separated by semicolons; "" for none."""
     return tuple(parse_cpus(part, where) for part in text.split(";")) if text.strip() else ()
 
 

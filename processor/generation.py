@@ -1,4 +1,4 @@
-"""Which state answers: generations and the chain of deltas between them. Pure: no I/O, no clock, no arrays.
+"""Generations, which say what answers, and the chain of deltas between them. Pure: no I/O, no clock, no arrays.
 
 The chain's rules, all of them
 - A delta applies to the state at its parent_step and takes it to its step.
@@ -36,7 +36,7 @@ class Generation:
 
 @dataclass(slots=True)
 class Chain:
-    """Where a version stands in its chain of deltas, and how far back it can go."""
+    """A version's chain of deltas: the step at which the version stands, and how far back it can go."""
 
     model: str
     version: int
@@ -65,7 +65,7 @@ class Chain:
         return excess
 
     def undo_count(self, step: int) -> int | None:
-        """How many deltas must be undone to stand at `step`; None when that is out of reach."""
+        """Number of deltas to undo so as to stand at `step`; None when that is out of reach."""
         if step == self.step:
             return 0
         if step not in self.undoable:

@@ -1,4 +1,4 @@
-"""What this machine's processor can do: the features that compiled code may need, and names for them.
+"""This machine's processor: the features that compiled code may need, and names for them.
 
 Machine code runs on a processor that has every feature it was compiled for, and crashes on another. So an executable of
 machine code carries the full set of its builder's features, and is only ever loaded where that is a subset of what is
@@ -54,7 +54,7 @@ class Machine:
         return not self.features.isdisjoint(BFLOAT16)
 
     def lacks(self, features: Iterable[str]) -> list[str]:
-        """Those of the features that are not here, in order."""
+        """The ones among `features` that this machine does not have, in order."""
         return sorted(set(features) - self.features)
 
 
@@ -77,7 +77,7 @@ def this_machine() -> Machine:
 
 
 def parse(cpuinfo: str, instruction_set: str) -> Machine:
-    """From the text of /proc/cpuinfo. Cores may differ: only what all of them have counts."""
+    """The Machine that the text of /proc/cpuinfo describes. Cores may differ: only what all of them have counts."""
     instruction_set = {"amd64": "x86_64", "arm64": "aarch64"}.get(instruction_set, instruction_set)
     flags: frozenset[str] | None = None
     name = ""

@@ -48,7 +48,7 @@ class SharedMap(mmap.mmap):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handle:
-    """Where an array's bytes lie: offset bytes into the file of `mapping`. C order."""
+    """The place of an array's bytes: offset bytes into the file of `mapping`. C order."""
 
     mapping: SharedMap
     offset: int

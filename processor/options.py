@@ -28,7 +28,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of an option but for its name, type and default. values: None for any. unit: of a number, "" where
+    """An option, but for its name, type and default. values: None for any. unit: of a number, "" where
     the help names what is counted. heading: of the options that it stands with. empty: what an empty default means."""
 
     help: str
@@ -52,7 +52,7 @@ def option(
 
 
 def between(least: float, most: float, zero: str = "") -> Values:
-    """From `least` to `most`, both included. zero: what 0 means."""
+    """Values from `least` to `most`, both included. zero: what 0 means."""
     meaning = f" ({zero})" if zero else ""
     return Values(f"{least}{meaning} to {most}", lambda value: least <= value <= most)
 
@@ -63,7 +63,7 @@ def above(bound: float, most: float) -> Values:
 
 
 def one_of(*names: str) -> Values:
-    """One of these names."""
+    """Values that are one of these names."""
     return Values(f"one of {', '.join(names)}", lambda value: value in names)
 
 

@@ -73,8 +73,8 @@ def version_stats(host: ModelHost) -> list[VersionStats]:
 
 
 def describe(host: ModelHost, now_s: float) -> dict[str, Any]:
-    """What ModelHost.info() says of the models, JSON-able: versions, labels, generation, freshness, memory. now_s: Unix
-    time."""
+    """The report that ModelHost.info() gives of the models, JSON-able: versions, labels, generation, freshness, memory.
+    now_s: Unix time."""
     models = {name: _describe_model(host, model, now_s) for name, model in sorted(host.catalogue.items())}
     return {"ready": host.ready, "models": models}
 

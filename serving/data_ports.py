@@ -74,7 +74,7 @@ class DataPorts:
         """See opened()."""
 
     def shed(self, count: int) -> None:
-        """Has so many HTTP connections end with their next reply, which says so; their clients connect again."""
+        """Ends so many HTTP connections with their next reply, which says so; their clients connect again."""
         connections = self.http.server_state.connections
         staying = [c for c in connections if isinstance(c, PredictProtocol) and not c.leaving]
         for connection in staying[:count]:

@@ -98,5 +98,5 @@ class FrontOptions:
 
     @property
     def default_timeout_s(self) -> float | None:
-        """How long a request may take that does not say so itself; None for any time."""
+        """The time that a request may take which does not say so itself; None for any time."""
         return self.default_timeout_ms / 1e3 or None

@@ -1,4 +1,4 @@
-"""What the ports ask before they answer: is there a processor, and does this server still want new traffic?
+"""A server's lifecycle, which its ports ask: is there a processor, and does this server still want new traffic?
 
 Written by the server's own threads, read by the event loops; each field is one reference, replaced whole.
 """
@@ -13,7 +13,7 @@ from processor.errors import NotReady
 
 
 class Engine(Protocol):
-    """What a lifecycle holds: a processor, the host of a fleet, or a worker's predictor."""
+    """The engine that a lifecycle holds: a processor, the host of a fleet, or a worker's predictor."""
 
     @property
     def ready(self) -> bool: ...
@@ -47,7 +47,7 @@ class Lifecycle(Generic[P]):
         self._processor = processor
 
     def loading(self, load: Callable[[], P]) -> Callable[[], tuple[P, Callable[[], None]]]:
-        """Has load() give, beside what it loads, the call that opens this lifecycle with it."""
+        """Makes load() give, beside what it loads, the call that opens this lifecycle with it."""
 
         def loaded() -> tuple[P, Callable[[], None]]:
             processor = load()

@@ -1,4 +1,4 @@
-"""What a request says of itself beside its body: in headers over HTTP, in metadata over gRPC, and it means the same.
+"""Headers of requests, what each says beside its body: headers over HTTP, metadata over gRPC, of the same meaning.
 
 x-caller-id     who asks, for the policy "mod" of a session group
 x-sticky-key    requests of one key are answered by one version of a split (processor.versions.traffic)

@@ -136,7 +136,7 @@ class ServeConfig(FrontOptions, SessionOptions):
         self.policies()
 
     def front_options(self, version: str, processes: int) -> FrontOptions:
-        """What the data ports of one of so many processes are made with. version: Freshet's own."""
+        """The options of the data ports of one of so many processes. version: Freshet's own."""
         mine = {f.name: getattr(self, f.name) for f in fields(FrontOptions)}
         return FrontOptions(**{**mine, "version": version, "record_max_bytes": self.record_max_bytes // processes})
 
@@ -155,7 +155,7 @@ class ServeConfig(FrontOptions, SessionOptions):
         return Budgets.parse(self.table_memory, self.scratch or tempfile.gettempdir())
 
     def remote(self) -> RemoteConfig | None:
-        """Which tables are in a row store, None if none are; raises BadInput."""
+        """The configuration of tables in a row store, None if none are; raises BadInput."""
         if not self.remote_url and not self.remote_tables:
             return None
         return RemoteConfig(

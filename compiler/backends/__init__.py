@@ -1,4 +1,4 @@
-"""How dense graphs are compiled: one module a library; processor.backends runs what they write.
+"""Backends, the half that compiles dense graphs: one module a library; processor.backends runs what they write.
 
 base                the seam between the compiler and a library
 onnxruntime         TensorFlow to ONNX, weights by name and shape only

@@ -41,7 +41,7 @@ class Lowered(Protocol):
         inside, libraries and processors only."""
 
     def compile(self, bucket: int) -> Compiled:
-        """For batches of `bucket` rows."""
+        """Compiles the graph for batches of `bucket` rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Half(Protocol):
     """The compiler's half of a backend, a module compiler.backends.<name>."""
 
     def variants(self) -> list[Variant]:
-        """What can be compiled on this machine; raises BadInput that says what to install."""
+        """The variants that can be compiled on this machine; raises BadInput that says what to install."""
 
     def lower(self, graph: object, variant: Variant) -> Lowered:
         """The graph in the backend's language; raises BadInput when it cannot be expressed."""

@@ -47,7 +47,7 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a lower precision may be off."""
+    """The tolerance: how far a lower precision's scores may be off."""
 
     error: float = MAX_ERROR
     auc_change: float = MAX_AUC_CHANGE
@@ -64,8 +64,8 @@ class Calibration:
     auc: dict[str, float] = field(default_factory=dict)
 
     def chosen(self) -> list[ExecutableEntry]:
-        """What a manifest is to list: of each bucket the fastest, and behind it the fastest that any machine can
-        run."""
+        """The entries that a manifest is to list: of each bucket the fastest, and behind it the fastest that any
+        machine can run."""
         entries = []
         for bucket in sorted({e.bucket for e in self.measured}):
             ranked = sorted((e for e in self.measured if e.bucket == bucket), key=lambda e: e.cost_us)
@@ -123,7 +123,7 @@ def by_variant(entries: Sequence[ExecutableEntry]) -> dict[str, list[ExecutableE
 
 
 def variant_name(entry: ExecutableEntry) -> str:
-    """As reports call it: openvino bfloat16, onnxruntime, xla cuda."""
+    """The variant of an entry, as reports call it: openvino bfloat16, onnxruntime, xla cuda."""
     device = " cuda" if "cuda" in entry.target else " tensorrt" if "tensorrt" in entry.target else ""
     return entry.backend + device + ("" if entry.precision == "float32" else f" {entry.precision}")
 

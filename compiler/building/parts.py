@@ -1,4 +1,4 @@
-"""What is compiled of a dense graph: the whole after all passes, and the two parts of the user-once division.
+"""Parts of a dense graph to compile: the whole after all passes, and the two parts of the user-once division.
 
 Everything is a DenseGraph with its weights under their names, so that a backend compiles each like any other and a
 delta's weights fit all of them.
@@ -36,7 +36,7 @@ class DensePart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """What to compile, by role; what the passes did; the split, if there is one. notes: what was not done, and why."""
+    """Parts to compile, by role; what the passes did; the division, if any. notes: what was not done, and why."""
 
     by_role: dict[str, DensePart]
     effects: list[Effect]
@@ -45,11 +45,11 @@ class Parts:
 
     @property
     def user_width(self) -> int:
-        """For the manifest."""
+        """The manifest's user_width: columns of the lane, 0 without a division."""
         return self.once.user_width if self.once else 0
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The passes' effects, the division and the notes, in lines for people."""
         return [*map(str, self.effects), *([str(self.once)] if self.once else []), *self.notes]
 
 

@@ -103,7 +103,7 @@ class DenseGraph:
         return np.random.default_rng(rows).standard_normal((rows, self.width), np.float32)
 
     def run(self, x: Matrix, weights: Mapping[str, Matrix] | None = None) -> dict[str, Matrix]:
-        """What TensorFlow computes for x [rows, width], for other weights if given: the reference."""
+        """The outputs that TensorFlow computes for x [rows, width], for other weights if given: the reference."""
         chosen = self.weights if weights is None else weights
         values = {name: tf.constant(array) for name, array in chosen.items()}
         return {name: value.numpy() for name, value in self.function(tf.constant(x), values).items()}

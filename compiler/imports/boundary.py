@@ -28,7 +28,7 @@ class HandedOver:
     receiver: str = RECEIVER
 
     def to_json(self) -> dict[str, Any]:
-        """As reports hold it: shape with -1 for the rows."""
+        """The tensor as reports hold it: shape with -1 for the rows."""
         return {
             "tensor": self.tensor,
             "dtype": self.dtype,
@@ -41,8 +41,8 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """What is handed over, in the order of its columns; width: of the matrix. outputs: what comes back, name -> columns
-    of float32."""
+    """The boundary of a dense graph: what is handed over, in the order of its columns; width: of the matrix. outputs:
+    what comes back, name -> columns of float32."""
 
     pairs: tuple[HandedOver, ...]
     width: int
@@ -50,7 +50,7 @@ class Boundary:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Boundary:
-        """Of a version's whole dense graph."""
+        """The boundary of a version's whole dense graph."""
         requested = {i.name for i in manifest.inputs}
         pairs = tuple(
             HandedOver(f.name, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, f.input in requested))
@@ -60,7 +60,7 @@ class Boundary:
 
 
 def sender(feature: Feature, requested: bool) -> str:
-    """Who sends a feature's columns. requested: whether its input is the request's, not the stage's."""
+    """The sender of a feature's columns. requested: whether its input is the request's, not the stage's."""
     if feature.table:
         pooled = f", {feature.combiner} of the row's {feature.kind}" if feature.kind in ("ids", "strings") else ""
         return f"table {feature.table}{pooled}"

@@ -1,4 +1,4 @@
-"""The dense side of a split as a DenseGraph: tensors at the cut are columns of x, variables are weights."""
+"""The dense side of a cut as a DenseGraph: tensors at the cut are columns of x, variables are weights."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class _DenseCopy:
 
 
 def weight_names(graph: ForeignGraph) -> dict[str, str]:
-    """What each variable is called: its own name. Where a model holds a copy of a variable that it does not use (as
+    """The name of each variable's weight: its own. Where a model holds a copy of a variable that it does not use (as
     Keras's exports do), the one in use is called "name_1" and gets the name back."""
     used = [node.name for node in graph.nodes.values() if node.op == VARIABLE]
     names: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""A split as the parts of a package: inputs, features, tables and the outputs of the stage."""
+"""The draft of a package, made of a cut: inputs, features, tables and the outputs of the stage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 @dataclass(slots=True)
 class Draft:
-    """tables: specification, keys and rows by name. ports: of each port of the split, the features that it became."""
+    """tables: specification, keys and rows by name. ports: of each port of the cut, the features that it became."""
 
     inputs: list[Input]
     features: list[Feature] = field(default_factory=list)

@@ -14,7 +14,7 @@ MAX_OPS = 24
 
 
 def svg(report: Mapping[str, Any]) -> str:
-    """One box for each tensor that is handed over, coloured by who sends it, and a wire into its columns."""
+    """Draws a box for each tensor that is handed over, coloured by who sends it, and a wire into its columns."""
     pairs = report["boundary"][:MAX_PAIRS]
     dense = list(report["sides"]["dense"].items())[:MAX_OPS]
     stage = list(report["sides"]["stage"].items())[:MAX_OPS]

@@ -31,7 +31,8 @@ Feeds = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """One input. dtype: of the model's tensor (object for strings). dims: of a row, in the model's tensor."""
+    """One input of a foreign model. dtype: of the model's tensor (object for strings). dims: of a row, in
+    the model's tensor."""
 
     name: str
     kind: str

@@ -34,7 +34,8 @@ PRODUCER = tf.version.GRAPH_DEF_VERSION
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForeignNode:
-    """One operation; `definition` is the NodeDef that it comes from, with attributes but stale names. INPUT: none."""
+    """A foreign graph's operation; `definition` is the NodeDef it comes from, with attributes but stale names. INPUT:
+    none."""
 
     name: str
     op: str

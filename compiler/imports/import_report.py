@@ -1,4 +1,4 @@
-"""What an import put where and why, as plain data: kept in the manifest's notes, printed and drawn by
+"""The report of an import, what it put where and why, as plain data: kept in the manifest's notes, printed and drawn by
 `freshet inspect --graph`."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_REASONS = 64
 def describe(
     source: ForeignModel, shapes: Shapes, split: Cut, draft: Draft, graph: DenseGraph, notes: Sequence[str]
 ) -> dict[str, Any]:
-    """The report.
+    """The report of an import.
 
     sides: operation -> how often, of "dense" (in executables), "stage" (run by TensorFlow on the CPU) and "tables"
     (replaced by lookups). boundary: every tensor that is handed over, as a pair of sender and receiver. reasons:

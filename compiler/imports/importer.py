@@ -2,7 +2,7 @@
 
 What is proven: the package's tables, stage and dense graph, run by the very code that serves them, give what TensorFlow
 gives on samples, and a row's outputs do not depend on the rows beside it, without which requests could not be batched.
-A split that fails, or a dense graph that the backend has no words for, falls back to the whole model in TensorFlow,
+A cut that fails, or a dense graph that the backend has no words for, falls back to the whole model in TensorFlow,
 which is proven the same way and said so; what fails even then is refused.
 """
 
@@ -94,7 +94,7 @@ def import_model(
 
 
 def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any]:
-    """What importing would put where, without writing anything."""
+    """The report of what importing would put where, without writing anything."""
     options = options or ImportOptions()
     with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
         importer = Importer(opened, options.samples)
@@ -104,7 +104,7 @@ def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any
 
 
 class Importer:
-    """One opened source, looked at."""
+    """The importer of one foreign model, opened and looked at."""
 
     def __init__(
         self, source: ForeignModel, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()
@@ -122,7 +122,7 @@ class Importer:
         self.splitter = Splitter(self.shapes, source.inputs, self.outputs, self.samples)
 
     def publish(self, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
-        """Splits, proves and commits the model: whole, in TensorFlow, where that fails."""
+        """Cuts, proves and commits the model: whole, in TensorFlow, where that fails."""
         try:
             return self._publish(self.splitter.split(), writer, buckets, self._notes)
         except BadInput as error:

@@ -1,4 +1,4 @@
-"""What a signature is fed with, as inputs of a package: which tensors belong together, under which name."""
+"""The inputs of a package, from what a signature is fed with: which tensors belong together, under which name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which TensorFlow operations an imported model may use, and which of them can never be part of a dense graph.
+"""The TensorFlow operations that an imported model may use, and which of them can never be part of a dense graph.
 
 A graph is a program: some operations read and write files, open sockets or run Python. So these lists say what is
 allowed, not what is forbidden, and they are asked twice: before a SavedModel is opened, and again before a package's

@@ -19,7 +19,7 @@ SIDES = {
 
 
 def report_of(source: Path, signature: str) -> dict[str, Any]:
-    """How a package is split, from its manifest; how a SavedModel or Keras file would be, by opening it."""
+    """The report of a package's cut, from its manifest; of a SavedModel's or Keras file's, by opening it."""
     if (source / MANIFEST).is_file():
         manifest = VersionReader(source.resolve()).manifest
         report = manifest.notes.get("import")
@@ -30,7 +30,7 @@ def report_of(source: Path, signature: str) -> dict[str, Any]:
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """Which operations went where and why, what is handed over, sizes and FLOPs."""
+    """A report in lines: which operations went where and why, what is handed over, sizes and FLOPs."""
     sides, boundary = report["sides"], report["boundary"]
     yield f"{report['source']}, signature {report['signature']}"
     for note in report["notes"]:
@@ -58,7 +58,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
-    """The split of a package that was trained here: features are one side, graph/ the other."""
+    """The cut of a package that was trained here: features are one side, graph/ the other."""
     from compiler.dense.dense_graph import DenseGraph
 
     reader = VersionReader(source.resolve())

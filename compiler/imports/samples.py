@@ -51,8 +51,8 @@ THROUGH = {
 
 @dataclass(slots=True)
 class Hints:
-    """Where an input goes. keys: of tables. below: the fewest rows of what it indexes. number: it is text that is read
-    as a number. parsed: the ParseExample nodes that read it."""
+    """Hints on where an input goes. keys: of tables. below: the fewest rows of what it indexes. number: it is text that
+    is read as a number. parsed: the ParseExample nodes that read it."""
 
     keys: list[Any] = field(default_factory=list)
     below: int | None = None
@@ -109,7 +109,7 @@ def _repeated(fed: Fed, values: Any, rows: int) -> Column:
 
 
 class Maker:
-    """Draws inputs; the same ones for the same model."""
+    """Draws a model's inputs; the same ones for the same model."""
 
     def __init__(self, runner: Runner, scale: int) -> None:
         self._runner, self._scale = runner, scale
@@ -120,7 +120,8 @@ class Maker:
                 self._consumers.setdefault(ref, []).append((node.name, i))
 
     def columns(self, inputs: Sequence[Fed], rows: int) -> dict[str, Column]:
-        """One request of so many rows. The longest ragged row is longer for more rows, and the last is never empty."""
+        """Columns of one request of so many rows. The longest ragged row grows with the rows, the last is never
+        empty."""
         made: dict[str, Column] = {}
         for fed in inputs:
             hints = self.hints((fed.nodes[-1 if fed.kind in (DENSE, PADDED) else -2 if len(fed.nodes) == 3 else 0], 0))
@@ -139,7 +140,7 @@ class Maker:
         return made
 
     def hints(self, ref: Ref) -> Hints:
-        """Where a tensor's values go."""
+        """The hints on where a tensor's values go."""
         found, stack, seen = Hints(), [ref], {ref}
         while stack:
             here = stack.pop()

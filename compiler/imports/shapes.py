@@ -1,4 +1,4 @@
-"""What every tensor of a model is shaped like, seen by running it: which dimension is the batch, and what is fixed.
+"""The shapes of a model's tensors, seen by running it: which dimension is the batch, and what is fixed.
 
 Static inference loses the batch in the first ragged or sparse operation. So the model is run on batches of three
 sizes, and a tensor whose first dimension is a fixed multiple of all three, with the rest the same, has one entry (or a
@@ -24,7 +24,7 @@ SHAPE_OPERAND = {"Reshape": 1, "BroadcastTo": 1, "Fill": 0}
 
 
 class Shapes:
-    """Shapes and values of all tensors on the samples."""
+    """Shapes and values of all tensors of a model on the samples."""
 
     def __init__(self, runner: Runner, inputs: Sequence[Fed], outputs: Sequence[Ref], samples: list[dict[str, Column]]):
         self.graph, self.runner = runner.graph, runner
@@ -74,7 +74,7 @@ class Shapes:
         return free
 
     def operands(self, name: str) -> list[Ref]:
-        """What a node takes when its result's shape is given: its inputs without those that follow from the rows."""
+        """A node's operands when its result's shape is given: its inputs without those that follow from the rows."""
         node = self.graph.nodes[name]
         skip = SHAPE_OPERAND.get(node.op, -1) if self.rows((name, 0)) is not None else -1
         return [ref for i, ref in enumerate(node.inputs) if i != skip and ref[0] not in self.free]

@@ -20,7 +20,7 @@ MAX_NBYTES = 2**31 - (1 << 20)
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """One output: a tensor, and for ragged rows the row of each of its values."""
+    """One output of a stage: a tensor, and for ragged rows the row of each of its values."""
 
     spec: Input
     values: Ref
@@ -28,7 +28,7 @@ class Staged:
 
 
 class StageWriter:
-    """Collects outputs, then writes the graph that computes them."""
+    """Collects a stage's outputs, then writes the graph that computes them."""
 
     def __init__(self, runner: Runner, inputs: Sequence[Fed]) -> None:
         self._runner, self._graph = runner, runner.graph
@@ -45,7 +45,7 @@ class StageWriter:
 
     @property
     def nodes(self) -> list[ForeignNode]:
-        """What the stage runs."""
+        """The nodes that the stage runs."""
         refs = [ref for o in self.outputs for ref in (o.values, o.segments) if ref is not None]
         return self._graph.ancestors(refs)
 

@@ -1,4 +1,4 @@
-"""What makes a dense graph cheaper without changing what it says (docs/passes.md).
+"""Passes, which make a dense graph cheaper without changing what it says (docs/passes.md).
 
 optimise      every pass in turn, until none finds anything more
 graph         nodes, edges and constants, with static shapes

@@ -1,4 +1,4 @@
-"""What a graph costs for each row of a batch, and what a pass has changed of that.
+"""FLOPs: what a graph costs for each row of a batch, and what a pass has changed of that.
 
 Counted, not measured: multiplications and additions of the nodes that depend on x. What depends on weights alone is
 computed once for new weights and counts nothing; nor does moving data.
@@ -47,8 +47,8 @@ MOVES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What one pass did. found: places changed. nodes: that are run for a batch no more; flops: that a row takes no
-    more. Either may be below 0: some forms have more of one and take less time all the same."""
+    """The effect of one pass. found: places changed. nodes: that are run for a batch no more; flops: that a row takes
+    no more. Either may be below 0: some forms have more of one and take less time all the same."""
 
     name: str
     found: int
@@ -70,7 +70,7 @@ def flops(graph: Graph) -> int:
 
 
 def node_flops(graph: Graph, name: str) -> int:
-    """Of one node, for one row; a tensor whose size is not known counts nothing."""
+    """FLOPs of one node, for one row; a tensor whose size is not known counts nothing."""
     node = graph.nodes[name]
     if node.op in MOVES:
         return 0

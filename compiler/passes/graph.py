@@ -152,7 +152,7 @@ class Graph:
         return self.nodes[ref[0]]
 
     def outputs_of(self, name: str) -> int:
-        """How many outputs a node has."""
+        """Number of outputs that a node has."""
         return self._numbers[name]
 
     @cached_property
@@ -176,7 +176,7 @@ class Graph:
 
     @cached_property
     def users(self) -> dict[Ref, list[str]]:
-        """Who reads a tensor, one entry a use; an output of the graph counts as the user ""."""
+        """The nodes that read each tensor, one entry a use; an output of the graph counts as the user ""."""
         found: dict[Ref, list[str]] = {}
         for name, node in self.nodes.items():
             for ref in node.inputs:
@@ -266,7 +266,7 @@ class Edit:
 
     @property
     def changes(self) -> int:
-        """How many tensors are replaced."""
+        """Number of tensors that are replaced."""
         return len(self._instead)
 
     def replace(self, old: Ref, new: Ref) -> None:
@@ -313,7 +313,7 @@ class Edit:
         return self.add("Reshape", a, self.constant(shape, np.int32), T=tf.float32, Tshape=tf.int32)
 
     def concat(self, parts: Sequence[Ref], axis: int = 1, dtype: Any = tf.float32) -> Ref:
-        """One tensor as it is, several side by side."""
+        """Concatenates tensors side by side; one alone stays as it is."""
         if len(parts) == 1:
             return parts[0]
         return self.add("ConcatV2", *parts, self.constant(axis, np.int32), T=dtype, N=len(parts), Tidx=tf.int32)

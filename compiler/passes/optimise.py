@@ -53,7 +53,7 @@ def improve(graph: Graph) -> tuple[Graph, list[Effect]]:
 
 
 def apply(name: str, run: Pass, graph: Graph) -> tuple[Graph, Effect]:
-    """One pass and its effect."""
+    """Applies one pass: the graph that it leaves, and its effect."""
     after, found = run(graph)
     if not found:
         return graph, Effect(name, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""What a node means, in few words: the many ways in which TensorFlow's front ends write the same thing."""
+"""Patterns, what nodes mean in few words: the many ways in which TensorFlow's front ends write the same thing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def biased(graph: Graph, ref: Ref) -> tuple[Ref, Ref] | None:
 
 
 def squared(graph: Graph, ref: Ref) -> Ref | None:
-    """What a tensor is the square of."""
+    """The tensor that a tensor is the square of, if it is one."""
     node = graph.producer(ref)
     if node.op == "Square":
         return node.inputs[0]
@@ -64,7 +64,7 @@ def squared(graph: Graph, ref: Ref) -> Ref | None:
 
 
 def summed(graph: Graph, ref: Ref) -> tuple[Ref, tuple[int, ...]] | None:
-    """What a tensor is the sum of, and along which axes (ascending, from 0)."""
+    """The tensor that a tensor is the sum of, if it is one, and along which axes (ascending, from 0)."""
     node = graph.producer(ref)
     if node.op != "Sum":
         return None

@@ -14,7 +14,7 @@ so of the first layer, and of a factorisation machine's sums, the user's share i
 Where no rule fits, a tensor is put together again for every row, which is always right and saves nothing.
 
 Two graphs come out: user [requests, user's columns] -> u [requests, user_width], and candidate, whose x has the
-candidates' columns and then the lane that lends u (processor.package.roles). The split is proved on random numbers
+candidates' columns and then the lane that lends u (processor.package.roles). The division is proved on random numbers
 before it is given out.
 """
 
@@ -36,7 +36,7 @@ from compiler.passes.patterns import part, summed
 from processor.package.manifest import MAX_USER_WIDTH
 from processor.package.roles import LENT, lane_width
 
-# A split that takes less off a candidate's work is not worth a second set of executables.
+# A division that takes less off a candidate's work is not worth a second set of executables.
 MIN_SAVED = 0.05
 TOLERANCE = 1e-4
 
@@ -60,7 +60,7 @@ class DividedGraph:
 
     @property
     def saved(self) -> float:
-        """Of the work for a row, the share that a candidate does not cost any more."""
+        """The share of a row's work that a candidate does not cost any more."""
         whole, candidate, _ = self.flops
         return 1 - candidate / whole
 

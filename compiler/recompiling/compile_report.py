@@ -1,4 +1,4 @@
-"""What `freshet compile --report` prints: costs and errors by backend and bucket, what was chosen, what was not."""
+"""The report of `freshet compile --report`: costs and errors by backend and bucket, what was chosen, what was not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from processor.package.manifest import ExecutableEntry
 
 
 def print_report(report: Report, console: Console) -> None:
-    """One row a variant, one column a bucket: median us of one run on one thread; the chosen one is marked."""
+    """Prints a row a variant, a column a bucket: median us of one run on one thread; the chosen one is marked."""
     chosen = {b: variant_name(e) for b, e in report.chosen.items()}
     buckets = sorted(chosen)
     table = Table(

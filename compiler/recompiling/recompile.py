@@ -66,8 +66,8 @@ class CompileOptions:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What compile_version() did. calibration: of the whole graph; others: of its parts, by role. passes: what was done
-    to the graph before. skipped: variants that could not be compiled here, and why."""
+    """The report of what compile_version() did. calibration: of the whole graph; others: of its parts, by role. passes:
+    what was done to the graph before. skipped: variants that could not be compiled here, and why."""
 
     manifest: Manifest
     calibration: Calibration

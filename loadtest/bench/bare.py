@@ -1,4 +1,4 @@
-"""What the engine would be with nothing around it: bound requests in full batches through kernel and executable."""
+"""The engine with nothing around it, measured: bound requests in full batches through kernel and executable."""
 
 from __future__ import annotations
 

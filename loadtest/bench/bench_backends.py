@@ -145,7 +145,7 @@ def costs(bench: Bench, sides: Sequence[LoadedVersion], result: Result) -> None:
 
 
 def flips(bench: Bench, sides: Sequence[LoadedVersion], result: Result) -> None:
-    """What new dense weights cost before their flip: all buckets, in the background."""
+    """Measures what new dense weights cost before their flip: all buckets, in the background."""
     for side in sides:
         took = []
         for step in range(3):
@@ -159,7 +159,7 @@ def flips(bench: Bench, sides: Sequence[LoadedVersion], result: Result) -> None:
 
 
 def loads(bench: Bench, repositories: dict[str, Path], result: Result) -> None:
-    """From disk, in processes of their own, TensorFlow blocked."""
+    """Measures loading from disk, in processes of their own, TensorFlow blocked."""
     taken: dict[str, list[float]] = {name: [] for name in repositories}
     for _ in range(2 if bench.quick else 5):
         for name, repository in repositories.items():

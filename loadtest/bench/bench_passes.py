@@ -1,4 +1,4 @@
-"""What the compiler's passes gain on ONNX Runtime: the graph as it comes against the graph that they leave.
+"""Measures what the compiler's passes gain on ONNX Runtime: the graph as it comes against the graph that they leave.
 
 `python -m loadtest.bench.bench_passes [--rows 64] [--rounds 201]`: each pattern that a pass knows, once as its users
 write it, compiled with and without the passes and run in turn on one thread. ONNX Runtime folds constants,
@@ -33,7 +33,7 @@ Dense = Callable[[Any, Mapping[str, Any]], Any]
 
 
 def graphs() -> dict[str, DenseGraph]:
-    """By what is in them."""
+    """The dense graphs to measure, by what is in them."""
     embeddings = tuple(ColumnSpan(f"c{i}", i * DIM, DIM) for i in range(TABLES))
     floats = tuple(ColumnSpan(f"i{i}", WIDTH + i, 1) for i in range(FLOATS))
     layout = DenseInput(WIDTH + FLOATS, embeddings, floats)
@@ -94,7 +94,7 @@ def _normalised() -> DenseGraph:
 
 
 def runner(graph: DenseGraph, rows: int, folder: Path) -> Callable[[], None]:
-    """One run of the graph on ONNX Runtime."""
+    """A function that runs the graph once on ONNX Runtime."""
     (entry,) = compile_graph(graph, folder, (rows,))
     columns = {o.name: o.columns for o in graph.outputs}
     (program,) = load(graph, folder, [entry]).programs

@@ -48,7 +48,7 @@ def summary(results: Iterable[Document]) -> str:
 
 
 def unmet(results: Iterable[Document]) -> list[str]:
-    """What fell short of its goal, or did not hold."""
+    """What of the results fell short of its goal, or did not hold."""
     found = []
     for result in results:
         found += [r["what"] for r in result["rows"] if r["met"] is False]

@@ -47,7 +47,7 @@ class Computing:
         return [p.pid for p in self._processes]
 
     def wait(self) -> None:
-        """Until all have loaded the model; raises CommandFailed."""
+        """Waits until all have loaded the model; raises CommandFailed."""
         for process in self._processes:
             self._line(process)
 

@@ -1,4 +1,4 @@
-"""What a saturated neighbour does to a baseline's latency: alone, sharing all cores, and with a core plan.
+"""Measures what a saturated neighbour does to a baseline's latency: alone, sharing all cores, and with a core plan.
 
 `python -m loadtest.bench.crowding`: two models in one process. The baseline gets a steady trickle of single requests;
 the neighbour is kept saturated with large ones by threads that send as soon as they are answered. The three

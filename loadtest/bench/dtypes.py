@@ -1,4 +1,4 @@
-"""What smaller rows cost on real data: one DeepFM on MovieLens-1M, its tables in each type, scored by the engine.
+"""The cost of smaller rows on real data: one DeepFM on MovieLens-1M, its tables in each type, scored by the engine.
 
 The first 80 % of the events train it; the rest, whose times and labels are exact, is scored by a processor over each
 export. Reported against float32: bytes of the tables' rows, the largest difference of a score, the change of the AUC.
@@ -28,7 +28,7 @@ ROWS = 1_000_093
 
 
 def measure(folder: Path, rows: int = ROWS) -> dict[str, dict[str, float]]:
-    """By type: nbytes of the rows, memory and AUC as they are and against float32, the largest score difference.
+    """By row type: nbytes of the rows, memory and AUC as they are and against float32, the largest score difference.
 
     rows: events to learn from and to score, in order of time.
     """

@@ -1,4 +1,4 @@
-"""What scenarios share: the repository and payloads that they run on, servers, and the form of their results."""
+"""The harness of scenarios: the repository and payloads that they run on, servers, and the form of their results."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Row:
 
 @dataclass(slots=True)
 class Result:
-    """What a scenario found. checks: (what must hold, whether it did, what was seen). facts: (what, figure),
+    """The result of a scenario. checks: (what must hold, whether it did, what was seen). facts: (what, figure),
     for orientation. latencies: label -> encoded histogram. refused: what could not be run, and why."""
 
     name: str
@@ -75,7 +75,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as JSON holds it."""
         rows = [{**asdict(row), "met": row.met} for row in self.rows]
         return {**asdict(self), "rows": rows}
 
@@ -164,11 +164,11 @@ class Bench:
         return started
 
     def saturate(self, server: RunningServer, candidates: int, model: str = "bench") -> wrk.WrkRun:
-        """One turn of wrk at a server."""
+        """Runs one turn of wrk at a server."""
         return wrk.saturate(server.http_port, self.payload(candidates, model), self.seconds, CONNECTIONS)
 
     def openloop(self, server: RunningServer, candidates: int, rate: float, **options: Any) -> Figures:
-        """One turn of the open-loop generator at a server."""
+        """Runs one turn of the open-loop generator at a server."""
         return drive(self.job(server, candidates, rate, **options))
 
     def job(self, server: RunningServer, candidates: int, rate: float, model: str = "bench", **options: Any) -> Job:
@@ -177,7 +177,7 @@ class Bench:
 
 
 def reply_nbytes(server: RunningServer, payload: Path) -> int:
-    """How long the body of one reply is: what an echo has to send to be compared."""
+    """Length of the body of one reply, in bytes: what an echo has to send to be compared."""
     import httpx
 
     about = Payload.load(payload)
@@ -188,7 +188,7 @@ def reply_nbytes(server: RunningServer, payload: Path) -> int:
 
 
 def reason(error: Exception) -> str:
-    """What a failed command said last, without the box that some draw around it."""
+    """The reason that a failed command gave: what it said last, without the box that some draw around it."""
     lines = [line.strip(" │╭╮╰╯─") for line in str(error).splitlines()]
     return next((line for line in reversed(lines) if line), type(error).__name__)
 

@@ -85,7 +85,7 @@ def runner(table: ServedTable, traffic: ZipfReads) -> Callable[[], list[float]]:
 
 
 def tally(table: ServedTable) -> Tally:
-    """What the tiers of a table with a memory budget hold and have done."""
+    """The tally of a table with a memory budget: what its tiers hold and have done."""
     found = table.tier
     assert found is not None
     return found
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def measure(rows: int, rounds: int) -> list[str]:
-    """What was found, in lines for people."""
+    """Measures tables with and without a memory budget; returns what was found, in lines for people."""
     lines = []
     with tempfile.TemporaryDirectory(prefix="freshet-tiers-") as folder:
         whole, bounded, traffic = open_tables(Path(folder), rows)

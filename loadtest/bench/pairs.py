@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What is compared with what. a() and b() do `units` of the same work each; the ratio is time of a / time of b."""
+    """A pair that is compared. a() and b() do `units` of the same work each; the ratio is time of a / time of b."""
 
     name: str
     a: Callable[[], object]

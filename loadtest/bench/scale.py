@@ -1,4 +1,4 @@
-"""One table of 20 million rows of dim 16: memory, time until it is ready, and the cost of a lookup as tables grow.
+"""Scale: one table of 20 million rows of dim 16, its memory, time until it is ready, cost of a lookup as tables grow.
 
     python -m loadtest.bench.scale FOLDER [--rows N] [--rounds N]      FOLDER: room for the table's file, removed after
 

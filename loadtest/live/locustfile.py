@@ -75,7 +75,7 @@ def add_options(parser: Any) -> None:
 
 
 class LocustRun:
-    """What the users of one test share. environment.freshet holds it from test_start on."""
+    """The run of one test, which its users share. environment.freshet holds it from test_start on."""
 
     def __init__(self, options: Any, host: str | None) -> None:
         self.options = options
@@ -116,7 +116,7 @@ class LocustRun:
             raise WrongReply(f"{request.rows} scores wanted, got {len(scores)}")
 
     def show_progress(self) -> None:
-        """One line a second, until killed; on a terminal always the same one."""
+        """Shows one line a second, until killed; on a terminal always the same one."""
         before, after = ("\r", "\x1b[K") if sys.stderr.isatty() else ("", "\n")
         while True:
             gevent.sleep(WINDOW_S)

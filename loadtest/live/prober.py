@@ -51,7 +51,7 @@ class Prober:
         return generation in self.recorder.first_seen_s
 
     def interval_ms(self) -> dict[str, float]:
-        """How far apart replies were: what freshness is resolved to."""
+        """The interval between replies, p50 and p99: what freshness is resolved to."""
         apart = np.diff(self._replies_s) * 1e3
         if not len(apart):
             return {"p50": 0.0, "p99": 0.0}
@@ -93,7 +93,7 @@ class Prober:
 
 
 def summary(prober: Prober) -> dict[str, Any]:
-    """What the report says of the prober."""
+    """The prober's summary, for the report."""
     document = prober.recorder.document()
     return {
         "kinds": document["kinds"],

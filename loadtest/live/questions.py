@@ -1,4 +1,4 @@
-"""What users ask: a model's inputs filled with values, ids by a Zipf law as they come in life."""
+"""Questions that users ask: a model's inputs filled with values, ids by a Zipf law as they come in life."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ MIN_SECONDS = 2
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What `python -m loadtest` was asked for. publish: admin | folder | both (first half, second half)."""
+    """Settings of a run of `python -m loadtest`. publish: admin | folder | both (first half, second half)."""
 
     seconds: int = 60
     users: int = 16

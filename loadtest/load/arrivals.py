@@ -1,4 +1,4 @@
-"""When requests are due: decided before a run, by rate and seed alone, whatever the server does."""
+"""Arrivals, when requests are due: decided before a run, by rate and seed alone, whatever the server does."""
 
 from __future__ import annotations
 

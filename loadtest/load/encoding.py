@@ -1,4 +1,4 @@
-"""What goes over the wire, by the protocols' own documents: KServe v2 with binary tensors, TFS REST.
+"""Encodes requests and decodes replies by the protocols' own documents: KServe v2 with binary tensors, TFS REST.
 
 A column of a request is
     numpy int64 or float32, [n] or [n, columns]      one value, or one row of values, per row

@@ -23,14 +23,14 @@ DONE = re.compile(r"requests: \d+ total, \d+ started, (\d+) done, (\d+) succeede
 
 @dataclass(frozen=True, slots=True)
 class H2LoadRun:
-    """One run. requests: replies of HTTP status 2xx."""
+    """One run of h2load. requests: replies of HTTP status 2xx."""
 
     requests: int
     per_s: float
 
 
 def available() -> str:
-    """Where h2load is; raises CommandFailed with one line on what to install."""
+    """The path of h2load; raises CommandFailed with one line on what to install."""
     found = shutil.which("h2load")
     if found is None:
         raise CommandFailed(MISSING)

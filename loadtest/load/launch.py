@@ -100,7 +100,7 @@ def _program(checkout: Path) -> list[str]:
 
 
 def environment(checkout: Path | None) -> dict[str, str] | None:
-    """Of a process that is to import a checkout's modules; None, this process's own, where there is none."""
+    """The environment of a process that imports a checkout's modules; None, this process's own, where there is none."""
     return None if checkout is None else {**os.environ, "PYTHONPATH": str(checkout)}
 
 

@@ -1,4 +1,4 @@
-"""What a run is made of, as it happens: latencies in HDR histograms, faults by their text, generations by the
+"""The measurements of a run, as it happens: latencies in HDR histograms, faults by their text, generations by the
 moment they were first seen, deltas by the moment they were published.
 
 All moments are time.monotonic() seconds: on one machine that clock is the same in every process.
@@ -52,7 +52,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One delta. way: admin | folder. answered_s: when the admin API said that it is served; by folder None."""
+    """A delta published. way: admin | folder. answered_s: when the admin API said that it is served; by folder None."""
 
     generation: str
     way: str
@@ -82,7 +82,7 @@ class Measurements:
         mixed: bool = False,
         load: bool = True,
     ) -> None:
-        """One finished request. load: it is one of those that the windows show."""
+        """Notes one finished request. load: it is one of those that the windows show."""
         entry = self.kinds.setdefault(kind, Kind(histogram()))
         entry.latency.record_value(microseconds(latency_s))
         entry.requests += 1

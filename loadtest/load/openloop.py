@@ -57,8 +57,8 @@ ABSOLUTE = 1
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to send. payload: folder of a saved Payload. warm_s: sent before the `seconds` that count. deadline_s: for
-    goodput; sent as x-request-timeout-ms too when send_deadline. window_s: figures of each such stretch as well."""
+    """A generator's job. payload: folder of a saved Payload. warm_s: sent before the `seconds` that count. deadline_s:
+    for goodput; sent as x-request-timeout-ms too when send_deadline. window_s: figures of each such stretch as well."""
 
     host: str
     port: int
@@ -86,7 +86,7 @@ class Timer:
             raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def set(self, at_s: float) -> None:
-        """To one instant; the one set before is forgotten."""
+        """Sets the timer to one instant; the one set before is forgotten."""
         if at_s == self._at_s:
             return
         self._at_s = at_s
@@ -149,7 +149,7 @@ class Connection:
 
 
 class Generator:
-    """One run of a job, in the calling thread."""
+    """The open-loop generator: one run of a job, in the calling thread."""
 
     def __init__(self, job: Job, grace_s: float = GRACE_S) -> None:
         """grace_s: how long replies are waited for after the last request was due."""

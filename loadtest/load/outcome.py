@@ -1,4 +1,4 @@
-"""What became of the requests of an open-loop run, and its figures.
+"""The outcome of an open-loop run: what became of its requests, and its figures.
 
 Latency is counted from the instant at which a request was due, not from when it was sent: a server that stalls is
 charged for every request that would have come meanwhile (Tene, "How NOT to measure latency": coordinated omission).
@@ -24,9 +24,9 @@ NEVER = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """One entry a request, by when it was due. due_s: since the start. latency_us: from due to the last byte of its
-    reply, NEVER without one. status: of the reply, 0 without one. late_us: by how much the generator sent it later
-    than it could have, NEVER where it was not sent."""
+    """The outcome of requests, one entry each, by when it was due. due_s: since the start. latency_us: from due to the
+    last byte of its reply, NEVER without one. status: of the reply, 0 without one. late_us: by how much the generator
+    sent it later than it could have, NEVER where it was not sent."""
 
     due_s: NDArray[np.float64]
     latency_us: NDArray[np.int64]
@@ -35,22 +35,23 @@ class Outcome:
 
     @classmethod
     def of(cls, due_s: NDArray[np.float64]) -> Outcome:
-        """Of requests of which none is sent yet."""
+        """The Outcome of requests of which none is sent yet."""
         n = len(due_s)
         return cls(due_s, np.full(n, NEVER, np.int64), np.zeros(n, np.int16), np.full(n, NEVER, np.int64))
 
     def between(self, first_s: float, last_s: float) -> Outcome:
-        """Those that were due in [first_s, last_s)."""
+        """The Outcome of the requests that were due in [first_s, last_s)."""
         a, b = np.searchsorted(self.due_s, [first_s, last_s])
         return Outcome(self.due_s[a:b], self.latency_us[a:b], self.status[a:b], self.late_us[a:b])
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of the requests that were due in one stretch of time; `achieved` is of the replies that came in that stretch.
-    Rates are a second; hdr: the latency of replies of status 200, in microseconds, encoded so that it can be added to
-    others'. statuses: by code, "none" for no reply. good: replies of status 200 within the deadline, all of them where
-    there is none. late_ms, cores: of the generator, how late it was and how many cores it used over the whole run."""
+    """Figures of the requests that were due in one stretch of time; `achieved` is of the replies that came in that
+    stretch. Rates are a second; hdr: the latency of replies of status 200, in microseconds, encoded so that it can be
+    added to others'. statuses: by code, "none" for no reply. good: replies of status 200 within the deadline, all of
+    them where there is none. late_ms, cores: of the generator, how late it was and how many cores it used over the
+    whole run."""
 
     seconds: float
     requests: int
@@ -136,7 +137,7 @@ def encode(hdr: HdrHistogram) -> str:
 
 
 def merge(encoded: Iterable[str]) -> HdrHistogram:
-    """Histograms added up."""
+    """Adds encoded histograms up."""
     total = histogram()
     for text in encoded:
         total.add(HdrHistogram.decode(text))

@@ -61,7 +61,7 @@ def of_requests(requests: list[Request]) -> Payload:
 
 
 def bench_count(candidates: int) -> int:
-    """How many different requests a payload holds: enough to fill a full batch, and never few."""
+    """Number of different requests that a payload holds: enough to fill a full batch, and never few."""
     return max(FEWEST, BATCH_ROWS // candidates)
 
 

@@ -1,4 +1,4 @@
-"""What a running server takes of the machine: memory and processor time of a process and all that it started."""
+"""Memory and processor time that a running server takes: those of a process and all that it started."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One thing that is measured. turn(): one turn, returns its figures by name."""
+    """One side, a thing that is measured. turn(): one turn, returns its figures by name."""
 
     name: str
     turn: Callable[[], Mapping[str, float]]
@@ -48,7 +48,7 @@ def compare(sides: Sequence[Side], rounds: int, say: Callable[[str], Any] = lamb
 
 
 def order(sides: Sequence[Side], number: int) -> list[Side]:
-    """Who comes when in a round."""
+    """The order of the sides in a round."""
     at = number // 2 % len(sides)
     turned = [*sides[at:], *sides[:at]]
     return turned[::-1] if number % 2 else turned
@@ -60,7 +60,8 @@ def values(turns: Turns, side: str, name: str) -> list[float]:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """Of two series of equal rounds, with its quartiles; raises ValueError for a round that measured nothing below."""
+    """Ratio of two series of equal rounds, with quartiles; raises ValueError for a round that measured nothing
+    below."""
     found = _ratios(above, below)
     low, high = found[0], found[0]
     if len(found) > 1:
@@ -69,9 +70,9 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
 
 
 def interval(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """As ratio(), but low and high are the 95 % confidence interval of the median, by order statistics: of any
-    distribution, `cut` ratios or fewer lie below its median as rarely as of so many coins so few fall heads. Fewer than
-    six rounds give their extremes, which cover less."""
+    """The ratio of two series, as ratio() gives it, but low and high are the 95 % confidence interval of the median, by
+    order statistics: of any distribution, `cut` ratios or fewer lie below its median as rarely as of so many coins so
+    few fall heads. Fewer than six rounds give their extremes, which cover less."""
     found = sorted(_ratios(above, below))
     count, cut, outside = len(found), 0, 0.0
     for few in range((count + 1) // 2):

@@ -26,7 +26,7 @@ ERRORS = ("status", "connect", "read", "write", "timeout")
 
 @dataclass(frozen=True, slots=True)
 class WrkRun:
-    """One run. latency_ms: p50, p90, p99, max of the closed loop. errors: by kind, those that happened."""
+    """One run of wrk. latency_ms: p50, p90, p99, max of the closed loop. errors: by kind, those that happened."""
 
     requests: int
     seconds: float
@@ -39,7 +39,7 @@ class WrkRun:
 
 
 def available() -> str:
-    """Where wrk is; raises CommandFailed with one line on what to install."""
+    """The path of wrk; raises CommandFailed with one line on what to install."""
     found = shutil.which("wrk")
     if found is None:
         raise CommandFailed(MISSING)

@@ -1,4 +1,4 @@
-"""One peer against Freshet: both up, the same client and inputs, turn by turn."""
+"""Measures one peer against Freshet: both up, the same client and inputs, turn by turn."""
 
 from __future__ import annotations
 
@@ -170,5 +170,5 @@ def _figure(
 
 
 def document(variant: PeerVariant) -> dict[str, Any]:
-    """For JSON."""
+    """A variant as JSON holds it."""
     return asdict(variant)

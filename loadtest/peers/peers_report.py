@@ -58,7 +58,7 @@ def summary(results: Iterable[Document]) -> str:
 
 
 def unmet(results: Iterable[Document]) -> list[str]:
-    """Where a tuned peer comes closer than the goals allow, or has the better tail or light load."""
+    """Goals not met: a tuned peer comes closer than they allow, or has the better tail or light load."""
     found = []
     for result in results:
         for variant in result["variants"][:1]:

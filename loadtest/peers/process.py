@@ -77,7 +77,7 @@ class PeerReply:
 
 
 def ask(port: int, payload: Payload, number: int = 0) -> PeerReply:
-    """One request of a payload, answered; raises OSError or http.client.HTTPException."""
+    """Asks a server one request of a payload; raises OSError or http.client.HTTPException."""
     connection = http.client.HTTPConnection(HOST, port, timeout=REPLY_TIMEOUT_S)
     try:
         connection.request("POST", payload.path, payload.bodies[number], dict(payload.headers))

@@ -1,4 +1,4 @@
-"""What every peer serves: the benchmark's model, by our kernels and our executables, without any server of ours.
+"""The benchmark's model as every peer serves it: by our kernels and our executables, without any server of ours.
 
 A Scorer is one thread's worth of model, with its own buffers.
 
@@ -20,7 +20,7 @@ from processor.versions.served_version import ServedVersion
 
 
 class Scorer:
-    """One version of the benchmark's model; score() belongs to one thread at a time."""
+    """Scores by one version of the benchmark's model; score() belongs to one thread at a time."""
 
     def __init__(self, folder: str | Path, threads: int = 1) -> None:
         """folder: <repository>/bench/<version>. threads: of one run of the executable."""

@@ -33,7 +33,7 @@ def plot_latency(summary: dict[str, Any], path: Path) -> None:
 
 
 def plot_freshness(summary: dict[str, Any], path: Path) -> None:
-    """How long deltas took from being published to being served."""
+    """Plots how long deltas took from being published to being served."""
     drawing, axes = figure()
     taken = summary["freshness_all_ms"]
     longest = max((max(values) for values in taken.values()), default=0.0)

@@ -21,8 +21,8 @@ WAYS = {"admin": "POST to the admin API", "folder": "file renamed into the versi
 
 
 def machine() -> dict[str, Any]:
-    """What the run runs on: cores that this process may use, the CPU's name, memory, system, Python; and the
-    load average, which before a run tells whether the machine is its own."""
+    """The machine that the run runs on: cores that this process may use, the CPU's name, memory, system, Python; and
+    the load average, which before a run tells whether the machine is its own."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     return {

@@ -1,4 +1,4 @@
-"""Where stored data lie and in which format, and how a path tells its own."""
+"""Formats of stored data: where they lie, in which format, and how a path tells its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every reader of training data gives: a schema, and batches of columns in the order of the stream.
+"""Sources of training data: every reader gives a schema, and batches of columns in the order of the stream.
 
 Readers know nothing of models. A feature is asked for by its name and kind; a reader that cannot give it says
 so in one line before the first batch.

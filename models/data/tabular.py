@@ -56,7 +56,7 @@ class TableSource:
         return sum(f.count_rows() for f in self._files)
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
-        """As Source.batches. Raises BadInput that names the column and, from 0 within its file, the row."""
+        """See Source.batches. Raises BadInput that names the column and, from 0 within its file, the row."""
         check_position(rows, start)
         for part in _rebatch(self._canonical(start), rows):
             values = [arrow.column(a, kind) for a, kind in zip(part, self._kinds)]

@@ -21,7 +21,7 @@ Float32s = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class RowOptimizer:
-    """One optimizer. slots_a_row(dim): floats of state for each row, filled with fill(dim) when the row is born."""
+    """An optimizer of rows. slots_a_row(dim): floats of state for each row, filled with fill(dim) when it is born."""
 
     name: str
     slots_a_row: Callable[[int], int]

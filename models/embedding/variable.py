@@ -87,7 +87,7 @@ class EmbeddingVariable:
         return refs
 
     def update(self, touched: Int64s, sums: Float32s, rate: float, step: int) -> None:
-        """One optimizer step on rows `touched` [m] with gradients `sums` [m, dim]."""
+        """Takes one optimizer step on rows `touched` [m] with gradients `sums` [m, dim]."""
         self.optimizer.update(touched, sums, self.rows, self.slots, rate)
         self.last_step[touched] = step
         self.counts[touched] += 1
@@ -104,7 +104,7 @@ class EmbeddingVariable:
         return len(gone)
 
     def changes(self) -> Changes:
-        """What happened since the last clear_changed()."""
+        """The changes since the last clear_changed()."""
         refs = np.flatnonzero(self._changed[: self._bump])
         return self._gather(refs, np.array(sorted(self._removed), np.int64))
 

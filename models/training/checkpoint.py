@@ -41,7 +41,7 @@ TABLE_PARTS = tuple(f.name for f in dataclasses.fields(Changes))
 
 @dataclasses.dataclass(slots=True)
 class RunState:
-    """Where a run stands. position: rows consumed in this epoch. version 0: none published yet. step: of its chain.
+    """A training run's state. position: rows consumed in this epoch. version 0: none published yet. step: of its chain.
 
     finished_at, event_time, events: of the newest step, for the delta that carries it. scaling: of float features,
     measured once. fingerprint: of the model's configuration.

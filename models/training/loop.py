@@ -47,7 +47,7 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run ended with. held_out: of the full version's tail; streamed: of the chunks before they were learned."""
+    """A run's quality. held_out: of the full version's tail; streamed: of the chunks before they were learned."""
 
     generation: Generation
     rows: int
@@ -152,7 +152,7 @@ class TrainingRun:
             yield self._publish_delta()
 
     def run(self) -> Summary:
-        """Both phases."""
+        """Runs both phases."""
         generation = self.full()
         if len(self.held_out):
             self._report.note(_metrics("held out", self.held_out))

@@ -1,4 +1,4 @@
-"""From a training configuration to the model's manifest: inputs, features, tables, layout of the dense input."""
+"""Makes a model's manifest from its training configuration: inputs, features, tables, layout of the dense input."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Trainer:
         self.steps = 0
 
     def learn(self, batch: Batch) -> float:
-        """One optimizer step on a batch; returns its mean log-loss before the step."""
+        """Takes one optimizer step on a batch; returns its mean log-loss before the step."""
         bound = self.plan.bind(batch.columns)
         refs = self._insert(bound)
         x = self.pool(bound)
@@ -86,7 +86,7 @@ class Trainer:
         return x
 
     def dense_graph(self) -> DenseGraph:
-        """What is published of the network, with its weights as they are."""
+        """The dense graph that is published of the network, with its weights as they are."""
         graph = DenseGraph.from_keras(self.arch.scores)
         return fuse(graph, self._fusion, self.manifest.features) if self._fusion else graph
 

@@ -32,7 +32,7 @@ class Arch:
 
     @classmethod
     def of(cls, built: Any) -> Arch:
-        """What a builder returned, as an Arch; raises BadInput when it is no network of one logit a row."""
+        """The Arch of what a builder returned; raises BadInput when it is no network of one logit a row."""
         if isinstance(built, Arch):
             return built
         if not isinstance(built, keras.Model):

@@ -1,4 +1,4 @@
-"""Which columns of the dense input are what: all that a network needs to know of the features."""
+"""The dense input, which of its columns are what: all that a network needs to know of the features."""
 
 from __future__ import annotations
 

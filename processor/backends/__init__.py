@@ -1,4 +1,4 @@
-"""What runs dense graphs: one module a library, behind the seam in base; and what a batch costs on them.
+"""Backends that run dense graphs: one module a library, behind the seam in base; and what a batch costs on them.
 
 base         the seam between the engine and a library
 registry     backends by name, each imported when it is first asked for

@@ -83,7 +83,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """As in manifest.executables."""
+        """The backend's name, as in manifest.executables."""
 
     @property
     def library(self) -> str:
@@ -95,7 +95,7 @@ class Backend(Protocol):
 
 
 def missing(backend: str, library: str, extra: str) -> BadInput:
-    """The one line for a library that is not there."""
+    """The error of a backend whose library is not installed; one line that says what to install."""
     return BadInput(f"backend {backend}: the library {library} is not installed: pip install freshet[{extra}]")
 
 

@@ -30,7 +30,7 @@ Executables = Mapping[str, Mapping[int, Executable]]
 
 
 class Ends(NamedTuple):
-    """Of the executables of one role. width: of the input. outputs: name -> columns. rows: of the largest bucket."""
+    """The ends of a role's executables. width: of the input. outputs: name -> columns. rows: of the largest bucket."""
 
     width: int
     outputs: Mapping[str, int]

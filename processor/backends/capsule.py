@@ -47,5 +47,5 @@ def unpack(data: bytes, backend: str, bucket: int, source: str) -> bytes:
 
 
 def sha256(data: bytes) -> str:
-    """What the manifest's entry holds of a whole capsule; 64 hex digits."""
+    """The digest of a whole capsule, as its entry in the manifest holds it; 64 hex digits."""
     return hashlib.sha256(data).hexdigest()

@@ -1,4 +1,4 @@
-"""What a batch costs, measured: how to cover its rows with buckets, how long it takes, what it is worth splitting.
+"""The cost of batches, measured: how to cover rows with buckets, how long a batch takes, in how many shares to run it.
 
 A CostTable holds seconds of one dense run per bucket and three coefficients of the sparse graph (a run, a row, an id).
 Both start from a calibration and follow what sessions measure.
@@ -35,8 +35,8 @@ FREE = 1.01
 
 @dataclass(frozen=True, slots=True)
 class CoverPlan:
-    """By row count: what its cheapest cover costs and one bucket of it (kernels.covers). covers: those that were asked
-    for, written down. row_s: a row in the cheapest batch."""
+    """The cheapest covers, by row count: what each costs and one bucket of it (kernels.covers). covers: those that were
+    asked for, written down. row_s: a row in the cheapest batch."""
 
     made_for: Mapping[int, float]
     dense_s: list[float]
@@ -86,7 +86,7 @@ class CostTable:
         return self.cover(rows) if bucket is None else (bucket,)
 
     def predict(self, rows: int, ids: int = 0) -> float:
-        """Seconds of one batch."""
+        """Seconds that one batch is predicted to take."""
         plan = self._plan
         whole, rest = self._divided(rows)
         runs = whole + len(plan.cover(rest))
@@ -107,8 +107,8 @@ class CostTable:
         return whole, rows - whole * self.max_rows
 
     def shares(self, rows: int, most: int, worth: float = WORTH) -> int:
-        """In how many batches, at most `most` and of equal size, so many rows may run for `worth` times their cost in
-        one."""
+        """The number of batches, at most `most` and of equal size, in which so many rows may run for `worth` times
+        their cost in one."""
         shares = min(most, rows)
         if shares > 1:
             bound_s = worth * self.predict(rows)
@@ -121,7 +121,7 @@ class CostTable:
         return rows * (self._plan.row_s + self.row_s) + ids * self.id_s
 
     def ran(self, bucket: int, seconds: float) -> None:
-        """One dense run was measured."""
+        """Learns from one dense run of a bucket that was measured."""
         if seconds <= 0:
             return
         old = self.cost[bucket]

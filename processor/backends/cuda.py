@@ -35,7 +35,7 @@ class Cuda:
 
     @classmethod
     def load(cls, backend: str) -> Cuda:
-        """For a backend; raises BadInput where cuda-python or a device is missing."""
+        """Opens CUDA for a backend; raises BadInput where cuda-python or a device is missing."""
         try:
             from cuda.bindings import runtime
         except ImportError:
@@ -43,12 +43,12 @@ class Cuda:
         return cls(runtime, backend)
 
     def capability(self) -> str:
-        """Of the first device, such as sm_90."""
+        """The compute capability of the first device, such as sm_90."""
         properties = self.call("cudaGetDeviceProperties", 0)
         return f"sm_{properties.major}{properties.minor}"
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """One call's result; None of a call without one."""
+        """Calls the function `name` of the CUDA runtime; returns its result, None where it has none."""
         status, *results = getattr(self._runtime, name)(*arguments)
         if int(status):
             raise FreshetError(f"CUDA: {name} failed with status {int(status)}")
@@ -66,8 +66,8 @@ class Cuda:
 
 
 def allocator(targets: Iterable[str], load: Callable[[str], Cuda] = Cuda.load) -> Callable[[tuple[int, ...]], Matrix]:
-    """What makes buffers for executables of these targets: page-locked memory where one of them is a GPU, and plain
-    memory else, or where cuda-python is missing. load: for tests."""
+    """The allocator of buffers for executables of these targets: page-locked memory where one of them is a GPU, and
+    plain memory else, or where cuda-python is missing. load: for tests."""
     if any(target.startswith(GPU_TARGETS) for target in targets):
         try:
             return load("buffers").page_locked

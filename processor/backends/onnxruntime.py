@@ -63,7 +63,7 @@ class OnnxRuntime:
         self.library = f"onnxruntime {onnxruntime.__version__}"
 
     def targets(self) -> list[str]:
-        """Those that the installed library was built for; whether there is such a device shows when a session
+        """The targets that the installed library was built for; whether there is such a device shows when a session
         starts."""
         offered = self.module.get_available_providers()
         return [target for target, provider in PROVIDERS.items() if provider in offered]

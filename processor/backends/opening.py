@@ -1,4 +1,4 @@
-"""Which executables of a version serve here, and why others do not.
+"""Opens a version's executables: which of them serve here, and why others do not.
 
 The manifest lists, for each bucket, what is to serve it and then what replaces that. They are tried in order; the first
 that passes serves:
@@ -33,7 +33,7 @@ log = logging.getLogger("freshet.executables")
 
 
 class Package(Protocol):
-    """What is needed of a version's files."""
+    """A version's files, as far as opening its executables needs them."""
 
     @property
     def manifest(self) -> Manifest: ...

@@ -132,7 +132,7 @@ class Device(Protocol):
         """x as an argument of every run, or else what makes the argument of one run."""
 
     def handler(self, shape: tuple[int, ...]) -> Any:
-        """What makes an array of one result of this shape."""
+        """The handler that makes an array of one result of this shape."""
 
     def fetch(self, result: Any, into: Matrix) -> None:
         """Copies a result out, once it is there."""

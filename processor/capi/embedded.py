@@ -1,4 +1,4 @@
-"""What the functions of freshet.h do, in Python.
+"""The functions of freshet.h, in Python.
 
 Invariants
 - Statuses are HTTP's: 200 with a reply, else with a message that may be shown to anyone. Nothing is raised into C.

@@ -56,7 +56,7 @@ class BoundRequest(NamedTuple):
 
 
 class PackedLayout(NamedTuple):
-    """What binding every Packed of one Places comes to. sources: offset of the values, rows and stride of each."""
+    """How every Packed of one Places is bound. sources: offset of the values, rows and stride of each."""
 
     rows: int
     ids: int
@@ -85,7 +85,7 @@ class Pooling(NamedTuple):
 
 
 class SparsePlan:
-    """What to read, look up and pool for one model, in which columns of the dense input."""
+    """The sparse graph of one model as a plan: what to read, look up and pool, in which columns of the dense input."""
 
     def __init__(self, manifest: Manifest, stage: Stage | None = None) -> None:
         """stage: of a manifest that names one."""
@@ -213,7 +213,7 @@ class SparsePlan:
         pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
 
     def pooling(self, features: Sequence[Feature]) -> Pooling:
-        """These features alone, side by side in their order from column 0 on."""
+        """The pooling of these features alone, side by side in their order from column 0 on."""
         rows = [self._features[f.name] for f in features]
         plan, widths = self.plan[rows], [f.width for f in features]
         plan[:, pool.OFFSET] = np.cumsum([0, *widths[:-1]])
@@ -236,20 +236,20 @@ def blank_inputs(manifest: Manifest) -> dict[str, Column]:
 
 
 def inputs_of(bound: Sequence[BoundRequest]) -> NDArray[np.int64]:
-    """What kernels read requests by: int64 [R, S, 4] (kernels.pool)."""
+    """The inputs of bound requests, as kernels read them: int64 [R, S, 4] (kernels.pool)."""
     words = bytearray().join([b.words for b in bound])
     return np.frombuffer(words, np.int64).reshape(len(bound), -1, pool.INPUT_FIELDS)
 
 
 def address(array: NDArray[Any]) -> int:
-    """Where an array's first element is: array.ctypes.data at an eighth of its time, which each tensor of each request
-    would pay. PyArrayObject begins with the object's head, then the data pointer (numpy's stable ABI)."""
+    """Address of an array's first element: array.ctypes.data at an eighth of its time, which each tensor of each
+    request would pay. PyArrayObject begins with the object's head, then the data pointer (numpy's stable ABI)."""
     at: int = _read_word(id(array) + object.__basicsize__).value
     return at
 
 
 def address_of_bytes(data: bytes) -> int:
-    """Where the first byte is: behind the object's head."""
+    """Address of the first byte of a bytes object: behind the object's head."""
     return id(data) + bytes.__basicsize__ - 1
 
 

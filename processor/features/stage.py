@@ -31,7 +31,7 @@ class Stage(Protocol):
 
 
 class Runtime(Protocol):
-    """What an entry point names."""
+    """A runtime of stages, which an entry point names."""
 
     def __call__(self, data: bytes, inputs: Sequence[Input], outputs: Sequence[Input]) -> Stage:
         """Loads a stage; raises BadInput when its library is missing, Corrupt when the bytes are none of its."""

@@ -1,4 +1,4 @@
-"""What Numba compiles: no GIL, no allocation a row; `python -m processor.kernels` fills the cache.
+"""Kernels, compiled by Numba: no GIL, no allocation a row; `python -m processor.kernels` fills the cache.
 
 pool             the sparse graph: transform, look up and pool every feature of a batch
 index            a table's hash index

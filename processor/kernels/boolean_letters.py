@@ -1,4 +1,4 @@
-"""Whether a JSON body may hold true or false, told without parsing it."""
+"""Tells whether a JSON body may hold true or false, without parsing it."""
 
 # mypy: ignore-errors
 

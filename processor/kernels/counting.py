@@ -1,4 +1,4 @@
-"""What a batch was like, noted in one call: where its time went, its size, how its scores lie. No allocation, no GIL.
+"""Counts what a batch was like, in one call: where its time went, its size, how its scores lie. No allocation, no GIL.
 
 A block is two arrays that one session writes for one version: int64 counts and float64 sums, laid out as below. Bins
 are read off the bits of a number, so that noting one is a shift, a comparison and an addition:

@@ -129,7 +129,7 @@ def rehash(source, source_capacity, address, capacity):
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def audit(address, capacity, rows):
-    """How many entries hold a row below `rows`, or -1 if any ref lies outside EMPTY and [0, rows)."""
+    """Number of an index's entries that hold a row below `rows`, or -1 if any ref lies outside EMPTY and [0, rows)."""
     used = 0
     for i in range(capacity):
         ref = load_i64(address + 16 * i + 8)

@@ -59,7 +59,7 @@ def sampled(lookups):
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def note(table, key, ref):
-    """One sampled lookup. Counts of several readers may overwrite each other: they rank rows and nothing else."""
+    """Notes one sampled lookup. Counts of several readers may overwrite each other: they rank rows and nothing else."""
     ring = load_i64(table + RING)
     if ref >= SETTLED and ref < LOGGED:
         hits = load_i64(table + HITS) + ref - SETTLED
@@ -124,7 +124,7 @@ def record(table, keys, refs, number):
 
 @nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
 def swing(table, keys, refs, new_refs):
-    """What held refs[i] for keys[i] holds new_refs[i], where the same row is."""
+    """Makes what held refs[i] for keys[i] hold new_refs[i], where the same row is."""
     at = np.int64(table.ctypes.data)
     for i in range(len(keys)):
         store_release(holder(at, keys[i], refs[i]), new_refs[i])

@@ -77,7 +77,7 @@ LINE_NBYTES = 64
 
 @nb.njit(nb.float32(nb.float32, nb.float32, nb.float32, nb.float32), cache=True, nogil=True, inline="always")
 def transform(value, log1p, mean, scale):
-    """One float feature: signed log1p if asked, standardised, 0 where missing (NaN)."""
+    """The value of one float feature: signed log1p if asked, standardised, 0 where missing (NaN)."""
     if np.isnan(value):
         return np.float32(0.0)
     if log1p != 0:

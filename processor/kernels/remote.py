@@ -23,7 +23,7 @@ BURIED, ELSEWHERE = -3, -4
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def local(ref, meta, epoch):
-    """From a head of a remote table, the slot visible as of an epoch, BURIED, or ELSEWHERE: ask the store.
+    """The slot that is visible from a head of a remote table as of an epoch, BURIED, or ELSEWHERE: ask the store.
 
     kernels.rows.visible answers ABSENT both for a tombstone and for the far end of a chain; here they differ. A settled
     slot keeps its stamp, which says whether it is a tombstone.

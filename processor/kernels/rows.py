@@ -53,7 +53,7 @@ BLOCK = 32
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def visible(ref, base_rows, meta, epoch):
-    """From a head, the ref of the row as of an epoch, or ABSENT."""
+    """The ref of the row that is visible from a head as of an epoch, or ABSENT."""
     while ref >= base_rows and ref < SETTLED:
         stamp = load_i64(meta + 16 * (ref - base_rows))
         if stamp >> 1 <= epoch:

@@ -1,4 +1,4 @@
-"""One delta, one file: what changed since the parent step, with its manifest in the safetensors header.
+"""Deltas, each one file: what changed since the parent step, with its manifest in the safetensors header.
 
 Tensors                          dense/<name>            the dense tensors that changed, whole
                                  tables/<table>/keys     int64 [m], ids upserted, distinct
@@ -78,7 +78,7 @@ class Delta:
 
     @property
     def nbytes(self) -> int:
-        """Of its tensors."""
+        """Bytes of the delta's tensors."""
         parts = [a for t in self.tables.values() for a in (t.keys, t.rows, t.removed)]
         return sum(a.nbytes for a in (*parts, *self.dense.values()))
 

@@ -90,9 +90,9 @@ def feature_width(combiner: str, dim: int, max_length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """One embedding table. default: the row of an unseen id, [dim], or [] for zeros; float32 whatever the rows are.
-    dtype: what its rows are stored as, float32 | float16 | bfloat16 | int8 (processor.tables.quantise); deltas carry
-    float32. hash_seed: seed of xxh3_64 over UTF-8 bytes for string features."""
+    """The entry of one embedding table. default: the row of an unseen id, [dim], or [] for zeros; float32 whatever the
+    rows are. dtype: what its rows are stored as, float32 | float16 | bfloat16 | int8 (processor.tables.quantise);
+    deltas carry float32. hash_seed: seed of xxh3_64 over UTF-8 bytes for string features."""
 
     name: str
     dim: int
@@ -104,8 +104,8 @@ class TableEntry:
 
 @dataclass(frozen=True, slots=True)
 class StageEntry:
-    """What of an imported model its own library computes from a request's inputs, before the sparse graph: `outputs`,
-    inputs of features as any other. runtime: who runs it (processor.features.stage); file: what it runs."""
+    """An imported model's stage, which its own library computes from a request's inputs, before the sparse graph:
+    `outputs`, inputs of features as any other. runtime: who runs it (processor.features.stage); file: what it runs."""
 
     runtime: str
     file: str
@@ -164,7 +164,7 @@ class Manifest:
     """The whole of model.json. executables: of each role and bucket, what is to serve it first, then what replaces that
     where it cannot be run. event_time: [first, last] event of the training data, Unix seconds, or [].
     width: columns of the dense input. dense: name -> shape of every dense tensor (float32). user_width: numbers that
-    the dense graph's user part computes of a request; 0 where it is not split (processor.package.roles)."""
+    the dense graph's user part computes of a request; 0 where it is not divided (processor.package.roles)."""
 
     model: str
     version: int

@@ -164,7 +164,7 @@ class Repository:
         self._keep(model, LABELS, labels)
 
     def traffic(self, model: str) -> dict[str, Any]:
-        """What keep_traffic() kept; nothing when the file is missing or not ours."""
+        """The traffic that keep_traffic() kept; nothing when the file is missing or not ours."""
         try:
             raw = json.loads((self.root / model / TRAFFIC).read_bytes())
         except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Which features are the user's: those that a request sends once, for all of its candidates.
+"""Roles of executables, by which features are the user's: those that a request sends once, for all of its candidates.
 
 A feature counts as the user's where its side is "user" and so is that of every feature that reads the same input: an
 input that holds columns of both sides has a row for each candidate anyway.
@@ -22,8 +22,8 @@ LENT = "u"
 
 @dataclass(frozen=True, slots=True)
 class RolePart:
-    """What an executable of one role reads and writes. features: in the order of their columns. width: of x, with the
-    lane. outputs: name -> columns."""
+    """The part of one role: what its executables read and write. features: in the order of their columns. width: of x,
+    with the lane. outputs: name -> columns."""
 
     features: list[Feature]
     width: int
@@ -32,7 +32,7 @@ class RolePart:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How a version's dense graph is divided. rows: of the smallest bucket of candidates."""
+    """The division of a version's dense graph. rows: of the smallest bucket of candidates."""
 
     user: RolePart
     candidate: RolePart
@@ -42,13 +42,13 @@ class Division:
 
 
 def user_features(features: Sequence[Feature]) -> list[Feature]:
-    """Those of them that are the user's, in the order of their columns."""
+    """The user's features among these, in the order of their columns."""
     mixed = {f.input for f in features if f.side != "user"}
     return sorted((f for f in features if f.input not in mixed), key=lambda f: f.offset)
 
 
 def columns(features: Sequence[Feature]) -> list[int]:
-    """Their columns of the dense input, in order."""
+    """The columns of the dense input that these features have, in order."""
     return [column for f in features for column in range(f.offset, f.offset + f.width)]
 
 
@@ -58,7 +58,7 @@ def lane_width(user_width: int, rows: int) -> int:
 
 
 def division(manifest: Manifest) -> Division | None:
-    """How the dense graph is divided, None where it is not."""
+    """The division of a manifest's dense graph, None where it is not divided."""
     if not manifest.user_width:
         return None
     user = user_features(manifest.features)

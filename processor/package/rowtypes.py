@@ -1,4 +1,4 @@
-"""What the rows of a table may be stored as, and which float32 values each type can hold.
+"""Row types: what the rows of a table may be stored as, and which float32 values each type can hold.
 
 numpy has no bfloat16: in memory it is uint16, the upper halves of float32; the file says BF16.
 """
@@ -17,7 +17,7 @@ SCALED = 128
 
 @dataclass(frozen=True, slots=True)
 class RowType:
-    """One type of rows. code: what kernels know it by; from SCALED on a row comes with a float32 scale, max |x| / 127.
+    """One row type. code: what kernels know it by; from SCALED on a row comes with a float32 scale, max |x| / 127.
     tag: what a safetensors file calls its elements. dtype: theirs in memory, of no other tag
     (processor.package.tensors). below: magnitudes from here on would round to infinity."""
 

@@ -50,7 +50,7 @@ POLYNOMIAL = 0xEDB88320
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """What one file holds: metadata (str -> str) and tensors as read-only views."""
+    """The content of one safetensors file: metadata (str -> str) and tensors as read-only views."""
 
     metadata: dict[str, str]
     arrays: dict[str, NDArray[Any]]

@@ -1,4 +1,4 @@
-"""Who computes: requests in, batches over the replicas of versions, replies out.
+"""Sessions, which compute: requests in, batches over the replicas of versions, replies out.
 
 predictor        requests in, replies out: what every process that answers has
 placement        the groups of a process: which models, how many sessions, which cores

@@ -47,7 +47,7 @@ class Priced(Protocol):
 
     @property
     def costs(self) -> CostTable:
-        """What the target's batches cost."""
+        """The costs of the target's batches."""
 
 
 @dataclass(slots=True, eq=False)
@@ -137,7 +137,7 @@ class Batcher(Generic[T]):
                 raise Overloaded(message, wait_s, late=True)
 
     def batches(self, most: int) -> int:
-        """How many sessions of `most` could be kept busy by what is queued, each with a batch worth its while."""
+        """Number of sessions, of `most`, that what is queued could keep busy, each with a batch worth its while."""
         return min(most, sum([lane.target.costs.shares(lane.rows, most) for lane in self._lanes.values()]))
 
     @property

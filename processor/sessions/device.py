@@ -55,7 +55,7 @@ TRAYS_PER_STAGE = 2
 
 
 def trays_of(stages: int) -> int:
-    """How many trays so many stages have: one that each runs, one that waits for it, and one that is being filled."""
+    """Trays of so many device stages: one that each runs, one that waits for it, and one that is being filled."""
     return TRAYS_PER_STAGE * stages + 1
 
 

@@ -56,8 +56,8 @@ HOLDS = MAX_SESSIONS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions(SessionOptions):
-    """What a group is made with. sessions: with compute "inline" there is one. cpus: cores for each session in turn;
-    empty for any."""
+    """The options that a session group is made with. sessions: with compute "inline" there is one. cpus: cores for each
+    session in turn; empty for any."""
 
     sessions: int = 1
     max_batch_rows: int = 256

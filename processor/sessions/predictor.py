@@ -43,7 +43,7 @@ class Predictor(ABC):
         self._shadow: Shadow | None = None
 
     def tap(self, tap: Tap) -> None:
-        """From now on requests pass the tap."""
+        """Adds a tap, which requests pass from now on."""
         self._taps = (*self._taps, tap)
 
     def follow(self, traffic: Mapping[str, Traffic], shadows: Mapping[str, Replica]) -> None:

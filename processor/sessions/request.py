@@ -1,5 +1,5 @@
-"""What travels through a Predictor and its SessionGroups: a request in, bound to a replica as work, a reply or an error
-out."""
+"""Requests and replies, as they travel through a Predictor and its SessionGroups: a request in, bound to a replica as
+work, a reply or an error out."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Outputs = dict[str, NDArray[np.float32]]
 
 
 class Timing(NamedTuple):
-    """How a batch went, on the group's clock; one object for all its replies. sparse_s, dense_s: how long each took, of
-    all its buckets together."""
+    """The timing of a batch, on the group's clock; one object for all its replies. sparse_s, dense_s: how long each
+    took, of all its buckets together."""
 
     began_s: float
     ended_s: float
@@ -37,7 +37,7 @@ class Timing(NamedTuple):
 
 @dataclass(slots=True)
 class PredictRequest:
-    """What a client asks. inputs: by the manifest's names; rows of 1 are broadcast. version or label: which version,
+    """One client's request. inputs: by the manifest's names; rows of 1 are broadcast. version or label: which version,
     else as traffic is routed. timeout_s: an answer later than that is worth nothing. caller: who asks, for the policy
     "mod". key: requests of one are answered by one version of a split. request_id: the client's, or ""."""
 
@@ -52,8 +52,8 @@ class PredictRequest:
 
 
 class PredictReply(NamedTuple):
-    """What a client is answered. outputs: float32 [rows, columns] by name, all of one generation. timing: of its batch;
-    None where several sessions have shared the request."""
+    """The answer to a PredictRequest. outputs: float32 [rows, columns] by name, all of one generation. timing: of its
+    batch; None where several sessions have shared the request."""
 
     outputs: Outputs
     generation: Generation

@@ -31,7 +31,7 @@ class Share(Work):
 
     @property
     def costs(self) -> CostTable:
-        """See Priced."""
+        """See Priced.costs."""
         return self.replica.costs
 
 
@@ -83,7 +83,7 @@ class Scatter:
             return True
 
     def results_of(self, share: Share) -> Outputs:
-        """Where a share's rows go."""
+        """The rows of the request's outputs that a share fills."""
         return {n: result[share.first : share.first + share.rows] for n, result in self._results.items()}
 
     def fail(self, error: FreshetError) -> None:
@@ -92,7 +92,7 @@ class Scatter:
             self._error = self._error or error
 
     def leave(self) -> bool:
-        """One share is done with; the last one releases the pin and answers. Returns whether it was that."""
+        """Ends a share, run or not; the last one releases the pin and answers. Returns whether it was that."""
         with self._lock:
             self._left -= 1
             if self._left:

@@ -73,7 +73,7 @@ def note(
 
 
 class Session:
-    """One executor. number: of the reader's word that it pins with, for any replica."""
+    """A session: one executor with its own buffers. number: of the reader's word that it pins with, for any replica."""
 
     def __init__(self, number: int, clock: Clock) -> None:
         self.number = number
@@ -285,7 +285,7 @@ class Session:
 
 
 def told(error: Exception) -> FreshetError:
-    """What the client is told; a failure that is not its own is logged."""
+    """The error that the client is told; a failure that is not its own is logged."""
     if isinstance(error, FreshetError):
         return error
     log.error("a batch failed", exc_info=error)

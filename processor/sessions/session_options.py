@@ -18,7 +18,7 @@ COMPUTING = "Computing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """What the sessions of a process have unless their group has its own."""
+    """The options of a process's sessions, where their group has none of its own."""
 
     sessions: int = field(
         default=0,
@@ -84,6 +84,6 @@ class SessionConfig(SessionOptions):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """From options as JSON or TOML holds them: every group an object of its own options."""
+        """The SessionConfig of options as JSON or TOML holds them: every group an object of its own options."""
         groups = {name: GroupConfig(**group) for name, group in options["groups"].items()}
         return cls(**{**options, "groups": groups})

@@ -57,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copy:
-    """A request that was answered. outputs: by whom it was."""
+    """A copy of a request that was answered. outputs: of the version that answered."""
 
     target: Target
     inputs: Mapping[str, Column]
@@ -118,7 +118,7 @@ class Shadow:
         return copied
 
     def compared(self) -> dict[tuple[str, int], Compared]:
-        """By model and version, of the shadows that there are."""
+        """The comparisons with what was answered, by model and version, of the shadows that there are."""
         return {
             key: Compared(Sketch.total(len(t.replica.outputs), [t.block]), t.dropped) for key, t in self._kept.items()
         }

@@ -35,7 +35,7 @@ class Slots:
 
     @property
     def room(self) -> int:
-        """How many allocate() can give out."""
+        """Number of slots that allocate() can give out."""
         return self.capacity - self.bump + self._freed
 
     @property

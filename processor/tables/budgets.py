@@ -27,7 +27,7 @@ class Budgets:
 
     @classmethod
     def parse(cls, texts: Iterable[str], scratch: str | Path) -> Self:
-        """From texts such as "ctr/user=512M" or "ctr/*=64M"; raises BadInput."""
+        """The Budgets of texts such as "ctr/user=512M" or "ctr/*=64M"; raises BadInput."""
         found: dict[str, int] = {}
         for text in texts:
             name, _, size = text.partition("=")

@@ -66,7 +66,7 @@ class Log:
         self._live[self._tail] += count
 
     def bury(self, records: Int64s) -> None:
-        """Nothing holds these any more."""
+        """Gives up records that nothing holds any more."""
         if len(records):
             self._live -= np.bincount(records // SEGMENT_RECORDS, minlength=len(self._live))
 

@@ -138,7 +138,7 @@ def _checked(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDAr
 
 @dataclass(slots=True)
 class RowVersions:
-    """What one delta did to one table: int64 [m] keys, and the slots that hold their new versions or tombstones."""
+    """Row versions that one delta made in one table: int64 [m] keys, and the slots that hold versions or tombstones."""
 
     keys: Int64s
     slots: Int64s
@@ -224,7 +224,7 @@ class ServedTable:
 
     @property
     def tier(self) -> Tally | None:
-        """What the tiers hold and have done; None without a memory budget."""
+        """The tally of the tiers, what they hold and have done; None without a memory budget."""
         return self._tier.tally() if self._tier else None
 
     def apply(self, delta: TableDelta, epoch: int) -> RowVersions:

@@ -119,7 +119,7 @@ class Tier:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What readers use: log uint8, hits uint8 [slots], ring int64 (kernels.rows)."""
+        """The arrays that readers use: log uint8, hits uint8 [slots], ring int64 (kernels.rows)."""
         return {"log": self._log.array, "hits": self._hits, "ring": self._ring}
 
     @property
@@ -129,7 +129,7 @@ class Tier:
 
     @property
     def limit(self) -> int:
-        """How many settled rows the budget allows now."""
+        """Number of settled rows that the budget allows now."""
         return max(0, self._budget - (self._slots.used - self._hot))
 
     def tally(self) -> Tally:
@@ -169,7 +169,7 @@ class Tier:
         self._log.reclaim(oldest_flip)
 
     def tend(self, table: Int64s, safe_flip: int, now_s: float, base: NDArray[Any]) -> bool:
-        """One slice: counts what was read, demotes, promotes, compacts; whether anything waits for a flip.
+        """Tends the tiers, one slice: counts reads, demotes, promotes, compacts; whether anything waits for a flip.
 
         now_s: a monotonic clock. base: the file's rows, whose pages are let go of now and then.
         """

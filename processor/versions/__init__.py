@@ -1,4 +1,4 @@
-"""What is served: versions and the life of their deltas, one writer a model, replicas that sessions read.
+"""Versions that are served: each with the life of their deltas, one writer a model, replicas that sessions read.
 
 host            the models of a repository and their changes
 model           one model: its loaded versions, its labels, the single writer

@@ -48,8 +48,8 @@ WORDS = 2048
 READERS = WORDS - 1
 """Readers of one process; the word after theirs is the process's own (Pins.ASKING)."""
 SHADOW_READER = READERS - 1
-"""The word of the thread that scores shadow traffic (processor.sessions.shadow): no session, no split request has
-it."""
+"""The word of the thread that scores shadow traffic (processor.sessions.shadow): no session, no scattered request
+has it."""
 
 
 class Entry(NamedTuple):
@@ -72,7 +72,7 @@ class ControlWords:
 
     @classmethod
     def reserve(cls, processes: int) -> ControlWords:
-        """For so many processes: flip 0 is served, at epoch 0, step 0, frame 0; nobody reads."""
+        """Control words for so many processes: flip 0 is served, at epoch 0, step 0, frame 0; nobody reads."""
         count = PINS + processes * WORDS
         control = cls(reserve(count * 8, "control").view(np.int64)[:count])
         control.words[:PINS], control._pins[:] = 0, IDLE
@@ -84,7 +84,7 @@ class ControlWords:
         return int(self.words[0])
 
     def entry(self, flip: int) -> Entry:
-        """What a flip stands for. For whoever has pinned it, and for the writer."""
+        """The entry of a flip: what it stands for. For whoever has pinned it, and for the writer."""
         return Entry(*self._entries[flip % ENTRIES].tolist())
 
     def publish(self, flip: int, entry: Entry) -> None:
@@ -93,7 +93,7 @@ class ControlWords:
         exchange(self._address, flip)
 
     def has_room(self, flips: int) -> bool:
-        """Whether the writer may publish so many more."""
+        """Whether the writer may publish so many more flips."""
         return self.oldest_pin() > self.flip + flips - ENTRIES
 
     def oldest_pin(self) -> int:

@@ -73,11 +73,11 @@ class ModelHost(ABC):
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Replicas:
-        """Who is to answer by a version; raises FreshetError when its executables cannot be served."""
+        """The replicas that are to answer by a version; raises FreshetError when its executables cannot be served."""
 
     @abstractmethod
     def group_stats(self) -> dict[str, GroupStats]:
-        """What the sessions have done since the start, and what waits now, by group."""
+        """The stats of every session group: what its sessions have done since the start, and what waits now."""
 
     @abstractmethod
     def resize(self, sessions: int, group: str | None = None) -> None:
@@ -90,15 +90,15 @@ class ModelHost(ABC):
 
     @abstractmethod
     def sketch(self, version: ServedVersion) -> Sketch:
-        """What a version's batches were like, over all processes."""
+        """The sketch of a version's batches, over all processes."""
 
     @abstractmethod
     def shadowed(self, version: ServedVersion) -> Compared | None:
-        """What a version has done as a shadow, over all processes; None where it is none."""
+        """A version's scores as a shadow, compared, over all processes; None where it is none."""
 
     @abstractmethod
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
-        """What a version read of remote tables; None if it has none."""
+        """A version's reads of remote tables; None if it has none."""
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class ModelHost(ABC):
         return self._models
 
     def status(self, model: str) -> list[VersionStatus]:
-        """Where each version of a model stands, newest first; raises NotFound."""
+        """The status of each version of a model, newest first; raises NotFound."""
         return self._model(model).status()
 
     @property
@@ -142,7 +142,7 @@ class ModelHost(ABC):
                 raise BadInput(f"model {model.name!r} version {broken[0].version}: {broken[0].error}")
 
     def poll(self) -> list[str]:
-        """One look at the repository: loads new versions, applies new deltas; cheap when nothing changed."""
+        """Looks at the repository once: loads new versions, applies new deltas; cheap when nothing changed."""
         with self._changing:
             events: list[str] = []
             if self._closed:
@@ -164,7 +164,7 @@ class ModelHost(ABC):
             return events
 
     def tell(self, model: str, status: VersionStatus) -> None:
-        """Has a version that is not served known by this state: one that is being made here, or could not be."""
+        """Makes the state of a version that is not served known: one that is being made here, or could not be."""
         with self._changing:
             if not self._closed and model not in self._models:
                 self._models = self._models | {model: self._new_model(model)}
@@ -226,7 +226,7 @@ class ModelHost(ABC):
         self._judges, self._trends = judges, trends
 
     def trend(self, model: str, version: int) -> Trend:
-        """How the scores of a version have moved, as of the last look()."""
+        """The trend of a version's scores, how they have moved, as of the last look()."""
         return self._trends.get((model, version)) or Trend()
 
     def _model(self, name: str) -> ServedModel:

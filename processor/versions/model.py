@@ -1,4 +1,4 @@
-"""One model: its loaded versions, its labels, and the single writer that changes them.
+"""A served model: its loaded versions, its labels, and the single writer that changes them.
 
 Invariants: every change runs under the model's lock; requests only ever read `routes`, which is replaced whole, never
 edited, and whoever else answers by it is told at once. A version is offered to requests only once it is loaded,
@@ -109,13 +109,13 @@ class ServedModel:
         return self.routes.pick(version, label)
 
     def tell(self, status: VersionStatus) -> None:
-        """Has a version that is not served known by this state."""
+        """Makes the state of a version that is not served known."""
         with self._lock:
             if status.version not in self.served:
                 self._publish(states=self._states(status))
 
     def poll(self) -> list[str]:
-        """One look at the model's folders: loads a newer version, applies new deltas. Returns what happened."""
+        """Looks at the model's folders once: loads a newer version, applies new deltas. Returns what happened."""
         with self._lock:
             events = []
             if self._folder.changed():
@@ -179,8 +179,8 @@ class ServedModel:
         self._changed()
 
     def take_out(self, number: int, reason: str) -> None:
-        """Has a version answer only who asks for it by number or label, until readmit(); kept across restarts where
-        the repository can be written."""
+        """Takes a version out: it answers only who asks for it by number or label, until readmit(); kept across
+        restarts where the repository can be written."""
         with self._routing:
             out = {**self.routes.traffic.out, number: Out(reason, self._clock.unix_s())}
             traffic = replace(self.routes.traffic, out=out)

@@ -1,4 +1,4 @@
-"""How one process runs the user's part of a dense graph once a request: what is filled, lent and weighed up.
+"""User-once: how one process runs the user's part once a request: what is filled, lent and weighed up.
 
 A request goes this way where its user's inputs have one row and where it pays. What pays is settled when a version is
 loaded, by runs of both ways in turn, and stays settled: what sessions measure later depends on who else uses the
@@ -23,7 +23,7 @@ WORTH = 0.97
 
 
 class UserOnce:
-    """One version's division: its parts, how their inputs are filled, what their executables cost."""
+    """One version's division at run time: its parts, how their inputs are filled, what their executables cost."""
 
     def __init__(self, division: Division, plan: SparsePlan) -> None:
         self.parts: dict[str, RolePart] = {USER: division.user, CANDIDATE: division.candidate}

@@ -1,4 +1,4 @@
-"""What an operator wants of a model: which versions to serve, how traffic is split, what a canary may do. Pure values.
+"""A model's policy, as an operator wants it: versions to serve, split of traffic, what a canary may do. Pure values.
 
 The same keys are written in the configuration file ([model.NAME]) and sent to the admin API; what the admin API was
 told counts over the file until it is taken back.
@@ -37,14 +37,14 @@ class VersionPolicy:
     versions: tuple[int, ...] = ()
 
     def choose(self, known: Sequence[int]) -> set[int]:
-        """Those to serve of the versions in the repository."""
+        """The versions to serve, of those in the repository."""
         if self.versions:
             return set(self.versions) & set(known)
         return set(sorted(known)[-self.latest :]) if self.latest else set(known)
 
     @property
     def spelled(self) -> str | list[int]:
-        """As the operator writes it."""
+        """The version policy as the operator writes it."""
         return list(self.versions) if self.versions else f"latest:{self.latest}" if self.latest else "all"
 
     @classmethod
@@ -88,13 +88,13 @@ class ModelPolicy:
         return {key: whole[key] for key in KEYS if key in self.given}
 
     def over(self, other: ModelPolicy) -> ModelPolicy:
-        """This policy's keys, and the other's where this one says nothing."""
+        """The policy of this one's keys, and the other's where this one says nothing."""
         mine = {key: getattr(self, key) for key in self.given}
         others = {key: getattr(other, key) for key in other.given}
         return ModelPolicy(**(others | mine), given=self.given | other.given)
 
     def changed(self, changes: Any, where: str) -> ModelPolicy:
-        """With other keys set, or given up where they are None; raises BadInput."""
+        """This policy with other keys set, or given up where they are None; raises BadInput."""
         if not isinstance(changes, dict):
             raise BadInput(f"{where}: an object wanted, got {type(changes).__name__}")
         kept = {key: value for key, value in {**self.to_json(), **changes}.items() if value is not None}

@@ -1,5 +1,5 @@
-"""Which version of a model answers a request: by number, by label, by the split of traffic, else the newest. Values,
-replaced whole.
+"""Routes of a model, which version answers a request: by number, by label, by the split of traffic, else the newest.
+Values, replaced whole.
 
 The process that loads versions and the processes that are told of them pick by the same rules, in the same words. What
 a request needs is worked out when routes are made, so that a request without a split pays for none.
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """Where one version stands. state: LOADING, AVAILABLE or END; error: why it ended, or ""."""
+    """The status of one version. state: LOADING, AVAILABLE or END; error: why it ended, or ""."""
 
     version: int
     state: str
@@ -70,7 +70,7 @@ class Routes(Generic[S]):
             object.__setattr__(self, "shadow", self._beside(default, self.traffic.shadow))
 
     def route(self, version: int | None = None, label: str | None = None, key: bytes | None = None) -> S:
-        """What answers a request; raises NotFound or NotReady. key: see Split; of a request that names no version."""
+        """The target that answers; raises NotFound or NotReady. key: see traffic.Split; where no version is named."""
         if version is None and label is None and self.table is not None:
             return self.table.pick(key)
         return self.pick(version, label)

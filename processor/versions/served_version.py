@@ -8,7 +8,7 @@ What may never be seen
 - Half a delta. A state is immutable and names everything a batch reads: the epoch, the tables' buffers, the
   executables with their weights. Its frame (buffers and executables) is prepared by every process that reads, if they
   do not have it yet, and the state is published by one store to the control words; a reader takes one state for a whole
-  batch, for every part of a split request, and so for every reply.
+  batch, for every share of a scattered request, and so for every reply.
 - A row that is being reused. A pin is announced before anything is read and confirmed against the flip; the writer
   reuses a slot only when every pin has reached the flip the slot waits for.
 - A flip without its numbers. Before anything of a change is made, the control words have room for its flips: a reader
@@ -140,7 +140,7 @@ class ServedVersion:
 
     @property
     def replicas(self) -> Replicas:
-        """Who answers requests by this version; raises NotReady before open()."""
+        """The replicas that answer requests by this version; raises NotReady before open()."""
         if self._replicas is None:
             raise NotReady(f"version {self.manifest.version} of model {self.manifest.model!r} is not open")
         return self._replicas

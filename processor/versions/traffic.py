@@ -1,4 +1,4 @@
-"""Who answers a request that names no version: a split of traffic over labels, and what has been taken out of it. Pure.
+"""Traffic, the requests that name no version: a split of it over labels, and what has been taken out of it. Pure.
 
 A split is a line of 2^32 buckets, cut into segments that each belong to a label. A sticky key has one bucket for good
 (xxh3_64 with the split's salt, its upper half), a request without a key takes the next bucket of a sequence that fills
@@ -92,11 +92,11 @@ class Split:
         return xxhash.xxh3_64_intdigest(key, self.salt) >> 32
 
     def pick(self, bucket: int) -> str:
-        """Whose bucket it is."""
+        """The label whose segment the bucket is in."""
         return self.owners[bisect_right(self.ends, bucket)]
 
     def sizes(self) -> dict[str, int]:
-        """Buckets by label."""
+        """Number of buckets by label."""
         sizes: dict[str, int] = {}
         start = 0
         for end, owner in zip(self.ends, self.owners):
@@ -153,7 +153,7 @@ def _sizes(weights: Mapping[str, float]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """Why a version has been taken out, and when, in Unix seconds."""
+    """A version that has been taken out: why, and when, in Unix seconds."""
 
     reason: str
     at: float
@@ -161,9 +161,9 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How the requests of a model that name no version find theirs. sticky_input: the input whose first value is the
-    key of requests without one; "" for none. shadow: the label that gets a copy of shadow_share of them; "" for none.
-    out: versions that answer only who asks for them by number or label."""
+    """The traffic of a model: how requests that name no version find theirs. sticky_input: the input whose first value
+    is the key of requests without one; "" for none. shadow: the label that gets a copy of shadow_share of them; "" for
+    none. out: versions that answer only who asks for them by number or label."""
 
     split: Split | None = None
     sticky_input: str = ""
@@ -182,7 +182,7 @@ class Traffic:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Traffic:
-        """What to_json() of another process of this server said."""
+        """The Traffic of what to_json() said, in another process of this server."""
         return cls(
             Split.from_json(raw["split"]) if raw["split"] else None,
             raw["sticky_input"],

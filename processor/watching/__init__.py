@@ -1,4 +1,4 @@
-"""What is counted of batches and scores, and what is concluded from it. Values; nothing here acts.
+"""Counts of batches and scores, and what is concluded from them. Values; nothing here acts.
 
 sketch     what a version's batches were like, in counts that add up
 histogram  counts by bounds of what happens now and then

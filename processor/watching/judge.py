@@ -1,4 +1,4 @@
-"""Whether a canary may stay: its errors, its scores that are no numbers, and how far they lie from the baseline's.
+"""Judges whether a canary may stay: its errors, its scores that are no numbers, how far they lie from the baseline's.
 
 Pure: what was counted comes in, with the time. A window begins with what has been counted so far and is closed once it
 is old enough and full enough, so with little traffic it is as long as it has to be; verdicts are looked for all along.
@@ -20,9 +20,9 @@ from processor.watching.sketch import Sketch
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a canary may do. window_s: how long it is watched before counting begins anew. min_requests: of each side,
-    for errors and shift; min_scores: of each side, for shift. max_error_share, max_nonfinite_share: more than the
-    baseline's; 1 for any. max_score_shift: Scores.shift() of any output."""
+    """The bounds within which a canary may stay. window_s: how long it is watched before counting begins anew.
+    min_requests: of each side, for errors and shift; min_scores: of each side, for shift. max_error_share,
+    max_nonfinite_share: more than the baseline's; 1 for any. max_score_shift: Scores.shift() of any output."""
 
     window_s: float = 60.0
     min_requests: int = 200
@@ -33,7 +33,7 @@ class Bounds:
 
     @classmethod
     def parse(cls, raw: Any, where: str) -> Bounds:
-        """From JSON or TOML; raises BadInput."""
+        """The Bounds of JSON or TOML; raises BadInput."""
         if not isinstance(raw, dict):
             raise BadInput(f"{where}: a section wanted, got {type(raw).__name__}")
         known = {f.name: int if f.type == "int" else float for f in fields(cls)}
@@ -52,14 +52,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why a canary is to go. kind: errors | nonfinite | shift."""
+    """A verdict, why a canary is to go. kind: errors | nonfinite | shift."""
 
     kind: str
     reason: str
 
 
 class Judge:
-    """One canary against one baseline."""
+    """Judges one canary against one baseline."""
 
     def __init__(self) -> None:
         self._began: tuple[float, Sketch, Sketch] | None = None

@@ -1,4 +1,4 @@
-"""What a version's batches were like, as counts and sums that add up over sessions and processes. Values.
+"""Sketches of what a version's batches were like: counts and sums that add up over sessions and processes. Values.
 
 A Sketch is the sum of the blocks that sessions write (kernels.counting); of two of one version, taken one after the
 other, the difference is what happened between them. Scores is one output of it: a histogram fine enough for means,
@@ -65,7 +65,7 @@ class Scores:
 
     @cached_property
     def count(self) -> int:
-        """Finite scores."""
+        """Number of finite scores."""
         return int(self.bins.sum())
 
     @property
@@ -85,8 +85,8 @@ class Scores:
         return float(low + (high - low) * min(max(inside, 0.0), 1.0))
 
     def shift(self, other: Scores) -> float:
-        """How far the two distributions are apart: the population stability index over parts of about equal mass of
-        both together. 0 for equal ones; above 0.25 is called a significant shift. 0 where either is empty."""
+        """The shift between two distributions of scores: the population stability index over parts of about equal mass
+        of both together. 0 for equal ones; above 0.25 is called a significant shift. 0 where either is empty."""
         if not (self.count and other.count):
             return 0.0
         mine, theirs = self.bins[_ORDER] / self.count, other.bins[_ORDER] / other.count
@@ -101,8 +101,7 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """What has been counted of a version's batches. counts, sums: as kernels.counting lays them out, summed over
-    blocks."""
+    """A sketch of a version's batches. counts, sums: as kernels.counting lays them out, summed over blocks."""
 
     counts: NDArray[np.int64]
     sums: NDArray[np.float64]
@@ -163,11 +162,11 @@ class Sketch:
         return Scores(int(self.counts[first]), bins, float(self.sums[k.SCORES + output]))
 
     def every(self) -> Iterator[Scores]:
-        """Scores of each output."""
+        """The Scores of each output."""
         return (self.scores(n) for n in range(self.outputs))
 
     def to_json(self) -> dict[str, Any]:
-        """What adds up key by key with those of other processes."""
+        """The sketch as JSON, which adds up key by key with those of other processes."""
         places = np.flatnonzero(self.counts)
         return {
             "counts": dict(zip(map(str, places.tolist()), self.counts[places].tolist())),
@@ -176,7 +175,7 @@ class Sketch:
 
     @classmethod
     def from_json(cls, outputs: int, raw: Mapping[str, Any] | None) -> Sketch:
-        """What to_json() of this version said, or a sum of such; None for nothing."""
+        """The Sketch of what to_json() of this version said, or of a sum of such; None for nothing."""
         whole = cls.empty(outputs)
         if raw:
             for place, count in raw["counts"].items():

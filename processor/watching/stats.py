@@ -15,7 +15,7 @@ from processor.watching.sketch import Scores, Sketch
 
 @dataclass(slots=True)
 class SessionStats:
-    """What one session has done, written by its thread only; and what its group has refused, under the group's lock.
+    """Counts of one session, written by its thread only; and of what its group has refused, under the group's lock.
 
     batches to failed: computed. expired: dropped from the queue, their deadline passed or out of reach. refused_full,
     refused_late: not admitted. wait_s, predicted_wait_s: in the queue, summed over requests. busy_s: in batches.
@@ -66,7 +66,7 @@ class GroupStats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compared:
-    """What a version has done as a shadow. differences: its scores less those that were answered."""
+    """A shadow's scores, compared with what was answered. differences: its scores less those that were answered."""
 
     differences: Sketch
     dropped: int

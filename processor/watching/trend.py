@@ -1,4 +1,4 @@
-"""How a version's scores lie now, and how far they have moved since the generation before. Pure: counts come in.
+"""Trends of a version's scores: how they lie, how far they moved since the generation before. Pure: counts come in.
 
 A window of a minute shows mean and quantiles; a window is closed only when it is full enough to say something. The
 reference is what the generation before scored: generations that come too fast to fill a window are taken together.

@@ -86,7 +86,7 @@ class LabelOf(Strict):
 
 
 class Policy(Strict):
-    """See docs/models.md."""
+    """A model's policy; see docs/models.md."""
 
     versions: str | list[int] | None = None
     split: dict[str, int | float] | None = None

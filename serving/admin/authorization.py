@@ -1,4 +1,4 @@
-"""Who may talk to the admin port. An ASGI layer in front of everything that the port serves.
+"""Authorization, who may talk to the admin port: an ASGI layer in front of everything that the port serves.
 
 In order: the Host header names this server (without a token: a name that only this machine could mean, which
 stops DNS rebinding); a browser's request comes from the port's own page; the bearer token matches, in

@@ -38,8 +38,8 @@ class ClientCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What answered, and its answer. outputs: float32 [n, columns] each. generation: version and step, such as "3.17";
-    empty from servers that have none."""
+    """A prediction: what answered, and its answer. outputs: float32 [n, columns] each. generation: version and step,
+    such as "3.17"; empty from servers that have none."""
 
     model: str
     version: int
@@ -47,7 +47,7 @@ class Prediction:
     outputs: dict[str, NDArray[np.float32]] = field(repr=False)
 
     def scores(self, output: str | None = None) -> NDArray[np.float32]:
-        """One output, [n] where it has one column; the only one if not named. Raises BadInput."""
+        """The scores of one output, [n] where it has one column; the only one if not named. Raises BadInput."""
         if output is None and len(self.outputs) != 1:
             raise BadInput(f"output: one of {', '.join(self.outputs)} wanted, got nothing")
         name = next(iter(self.outputs)) if output is None else output

@@ -1,4 +1,4 @@
-"""When a prediction is tried again.
+"""Retries: when a prediction is tried again.
 
 Invariants
 - Only what may pass is tried again: a server that sheds (429) or is not ready (503), and a connection that was lost.
@@ -27,8 +27,8 @@ class Lost(FreshetError):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """attempts: in all; 1 never tries again. wait_s: at most before the second, doubled before each further one.
-    max_wait_s: a server that asks for more is not waited for."""
+    """When a prediction is tried again. attempts: in all; 1 never tries again. wait_s: at most before the second,
+    doubled before each further one. max_wait_s: a server that asks for more is not waited for."""
 
     attempts: int = 3
     wait_s: float = 0.02
@@ -36,7 +36,7 @@ class Retry:
 
 
 class Attempts:
-    """Those of one request."""
+    """The attempts at one request."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ CHUNK = 24
 
 
 def generate(target: str) -> str:
-    """The text of a module."""
+    """Generates the text of a module of messages."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     folder = ROOT / TARGETS[target]

@@ -24,7 +24,7 @@ BINARY_TYPE = (b"content-type", b"application/octet-stream")
 
 
 class InferOptions(NamedTuple):
-    """How the request wants its answer: outputs in the order asked for. plain: see Header."""
+    """The options of an infer request, how it wants its answer: outputs in the order asked for. plain: see Header."""
 
     outputs: tuple[WantedOutput, ...]
     id: str = ""

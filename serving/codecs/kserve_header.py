@@ -1,4 +1,4 @@
-"""What a KServe v2 request says of its tensors, checked against the model, and the tensors as columns.
+"""Headers of KServe v2 requests: what each says of its tensors, checked against the model, and the tensors as columns.
 
 The header is a document as JSON holds it. It comes with HTTP as such, and with gRPC made from the message; `data` is
 then a typed array or Strings instead of a list. Tensors lie behind the header (`binary_data_size`), in it (`data`), or

@@ -33,7 +33,7 @@ Request, Response = message("inference.ModelInferRequest"), message("inference.M
 
 
 class InferAsked(NamedTuple):
-    """Who is to answer, and how. timeout_s: by the request's own parameter."""
+    """What an infer request asks: who is to answer, and how. timeout_s: by the request's own parameter."""
 
     model: str
     version: int | None

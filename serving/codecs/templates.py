@@ -30,7 +30,7 @@ A = TypeVar("A")
 
 
 class Hole(NamedTuple):
-    """Where a tensor lies. content: what the runtime read there."""
+    """A hole of a template, where a tensor lies. content: what the runtime read there."""
 
     start: int
     content: bytes

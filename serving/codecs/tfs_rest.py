@@ -28,8 +28,8 @@ from serving.codecs.wire import (
 
 
 class PredictOptions(NamedTuple):
-    """How the request wants its answer. row: `predictions` rather than `outputs`. method: or `results`, of classify or
-    regress."""
+    """The options of a predict request, how it wants its answer. row: `predictions` rather than `outputs`. method: or
+    `results`, of classify or regress."""
 
     row: bool
     timeout_s: float | None = None

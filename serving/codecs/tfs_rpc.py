@@ -43,7 +43,7 @@ DataType = message("tensorflow.TensorProto").DESCRIPTOR.fields_by_name["dtype"].
 
 
 class PredictAsked(NamedTuple):
-    """Who is to answer, and which outputs are wanted, in order; none for all."""
+    """What a predict request asks: who is to answer, and which outputs are wanted, in order; none for all."""
 
     model: str
     version: int | None = None
@@ -53,7 +53,7 @@ class PredictAsked(NamedTuple):
 
 
 def asked_of(spec: Any, outputs: Sequence[str] = ()) -> PredictAsked:
-    """What a ModelSpec asks; raises BadInput."""
+    """The PredictAsked of a ModelSpec; raises BadInput."""
     which = spec.WhichOneof("version_choice")
     version = spec.version.value if which == "version" else None
     if version is not None and version < 0:

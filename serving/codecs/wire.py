@@ -1,4 +1,4 @@
-"""What the codecs share: limits, content codings, JSON with NaN, timeouts, numbers from headers.
+"""Shared by the codecs: limits, content codings, JSON with NaN, timeouts, numbers from headers.
 
 Order of checks: length of the body as sent, length after inflation, then parsing. Everything raises
 processor.errors.
@@ -120,14 +120,14 @@ def dump_json(document: Any) -> bytes:
 
 
 def json_numbers(array: NDArray[np.float32]) -> Any:
-    """What dump_json takes for `array`: itself, or a fragment when orjson would write its NaN as null."""
+    """An array as dump_json takes it: itself, or a fragment when orjson would write its NaN as null."""
     if np.isfinite(array).all():
         return array
     return orjson.Fragment(_spell_nested(array.tolist()))
 
 
 def json_number(value: np.float32) -> Any:
-    """What dump_json takes for one number."""
+    """One number as dump_json takes it."""
     return value if math.isfinite(value) else orjson.Fragment(_spell_nested(float(value)))
 
 

@@ -99,7 +99,7 @@ def _scored() -> Scored:
 
 @dataclass(slots=True)
 class ViewFigures:
-    """What the view shows."""
+    """The figures that the demo's view shows."""
 
     requests_per_s: float = 0.0
     p50_ms: float = 0.0

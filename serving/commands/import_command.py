@@ -36,7 +36,7 @@ def import_command(
         Path | None, typer.Option(help='JSON file {"inputs": {NAME: [rows]}} to try the model on. [made up]')
     ] = None,
 ) -> None:
-    """Imports a TensorFlow SavedModel or a Keras file: splits, compiles and proves it, then commits it as a version."""
+    """Imports a TensorFlow SavedModel or a Keras file: cuts, compiles and proves it, then commits it as a version."""
     from compiler.imports.importer import ImportOptions, import_model
     from compiler.imports.printing import lines
 
@@ -51,7 +51,7 @@ def import_command(
 
 
 def draw(source: Path, out: Path | None, signature: str) -> None:
-    """Prints how a package, or a model before it is imported, is split; draws it into `out` (SVG) if given."""
+    """Prints how a package, or a model before it is imported, is cut; draws it into `out` (SVG) if given."""
     from compiler.imports.drawing import svg
     from compiler.imports.printing import lines, report_of
 

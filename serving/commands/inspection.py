@@ -29,7 +29,7 @@ def inspect(
     out: Annotated[Path | None, typer.Option(help="With --graph: an SVG file to draw the split into.")] = None,
     signature: Annotated[str, typer.Option(help="With --graph: which signature of a SavedModel.")] = "serving_default",
 ) -> None:
-    """Describes models of a repository from their manifests, without serving them; or with --graph how one is split."""
+    """Describes models of a repository from their manifests, without serving them; or with --graph how one is cut."""
     if graph is not None:
         draw(graph, out, signature)
         return

@@ -1,4 +1,4 @@
-"""What both ports ask a processor on behalf of clients, and how replies come back to their event loop.
+"""The front: what both ports ask a processor on behalf of clients, and how replies come back to their event loop.
 
 queries        servables and admission, in the words that clients of each protocol know
 exchange       one prediction, from its headers to its encoded reply

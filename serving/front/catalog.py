@@ -1,4 +1,4 @@
-"""What clients ask about the server and its models, as documents that JSON holds: the same over HTTP and gRPC.
+"""The catalog of the server and its models, which clients ask for: documents as JSON, the same over HTTP and gRPC.
 
 Names of keys are those of KServe v2, of Triton's extensions and of TensorFlow Serving, whose clients read them.
 """

@@ -1,4 +1,4 @@
-"""One prediction between its headers and its encoded reply, the same over HTTP and gRPC.
+"""Exchanges: each one prediction between its headers and its encoded reply, the same over HTTP and gRPC.
 
 A port makes an Exchange of its own kind, whose read() is the port's codec, and calls it in this order, always on the
 event loop:
@@ -7,17 +7,18 @@ event loop:
     admit()     what is to answer it is found; most of an overload is refused here, before a byte is read
     submit()    it is read, and submitted by the Submitter
     finish()    the Submitter has given its result: over HTTP in the Submitter's callback, over gRPC in the waiting
-    coroutine end()       its reply is encoded, or its error known, and about to be written
+                coroutine
+    end()       its reply is encoded, or its error known, and about to be written
 
 What is counted for a request, and where:
 
     refused until it is admitted        nothing here, for its model may be anything that a client wrote
-    not read, submitted or computed     Served.failed, of what was to answer it (submit, finish)
-    computed                            Served.succeeded and Metrics.predicted, of what answered it (finish)
-    one in TIMED_EVERY                  Metrics.phase, "parse" (submit) and "encode" where a reply was encoded (end)
+    not read, submitted or computed     AnswerCounts.failed, of what was to answer it (submit, finish)
+    computed                            AnswerCounts.succeeded and Counts.predicted, of what answered it (finish)
+    one in TIMED_EVERY                  Counts.phase, "parse" (submit) and "encode" where a reply was encoded (end)
     traced                              Trace: its model (admit), parsed (submit), computed (finish), ended (end)
 
-Beside it the ports count every request of whatever kind that they answer (Metrics.observe, access log), and a tap of
+Beside it the ports count every request of whatever kind that they answer (Counts.observe, access log), and a tap of
 the predictor records (serving.telemetry.recorder). The prediction of a client that has left is finished over HTTP like
 any other; over gRPC its coroutine is cancelled, and finishes nothing.
 
@@ -144,7 +145,7 @@ class Exchange(ABC):
             self.trace.computed(result.generation, result.timing)
 
     def end(self, status: int) -> None:
-        """It is answered. status: as HTTP's; OK for a reply that was encoded."""
+        """Ends the exchange, which is answered. status: as HTTP's; OK for a reply that was encoded."""
         if self._timed and status == OK:
             self.shared.metrics.phase(self._protocol, "encode", time.perf_counter() - self._encoding_s)
         if self.trace is not None:

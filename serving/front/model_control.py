@@ -1,5 +1,5 @@
-"""What clients of the data ports ask of the whole server rather than of the process that they reach: statistics, and
-with --model-control explicit loading, unloading and a new configuration of models.
+"""Model control: what clients of the data ports ask of the whole server rather than of the process that they reach:
+statistics, and with --model-control explicit loading, unloading and a new configuration of models.
 
 Requests of the data ports come from anywhere; so changes are refused unless they are turned on, and, where the admin
 port wants a token, they have to bring the same one. A version is named, never a path: a configuration's base_path has
@@ -52,7 +52,7 @@ class Unauthenticated(FreshetError):
 
 
 class Gate:
-    """Whether a client of a data port may change what is served."""
+    """The gate of model control: whether a client of a data port may change what is served."""
 
     def __init__(self, mode: str = "none", token: str = "") -> None:
         self.open = mode == EXPLICIT

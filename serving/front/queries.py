@@ -1,4 +1,4 @@
-"""What both ports ask a processor on behalf of a client, in the words that clients of each protocol know.
+"""Queries that both ports put to a processor on behalf of a client, in the words that clients of each protocol know.
 
 TensorFlow Serving's say Servable where KServe's say model; a label that is not set is a wrong request to them, and one
 that is a number stands for that version, for there are load generators that send a version as a label.
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Answering(Protocol):
-    """What the data ports ask: a Processor, or a worker's predictor."""
+    """A processor as the data ports ask it: a Processor, or a worker's predictor."""
 
     @property
     def ready(self) -> bool: ...
@@ -50,7 +50,7 @@ class Answering(Protocol):
 
 
 class Who(Protocol):
-    """Whom a request asks for."""
+    """The model, and its version or label, that a request asks for."""
 
     @property
     def model(self) -> str: ...
@@ -63,7 +63,7 @@ class Who(Protocol):
 
 
 def servable(who: Who, find: Callable[..., T], *more: Any) -> T:
-    """What find(model, version, label, *more) finds for TensorFlow Serving's clients; raises NotFound or BadInput in
+    """The result of find(model, version, label, *more) for TensorFlow Serving's clients; raises NotFound or BadInput in
     their words."""
     try:
         return find(who.model, who.version, who.label, *more)
@@ -94,7 +94,7 @@ def servable_manifest(processor: Answering, who: Who) -> tuple[Manifest, Generat
 
 
 def servable_status(processor: Answering, who: Who) -> list[VersionStatus]:
-    """Where the versions asked for stand; raises NotFound, BadInput."""
+    """The status of the versions asked for; raises NotFound, BadInput."""
     try:
         known = processor.status(who.model)
     except NotFound:

@@ -64,14 +64,14 @@ class Regions:
         self._regions[name] = Region(key, offset, nbytes, fd, writable)
 
     def unregister(self, name: str = "") -> None:
-        """One region, or with no name all of them; one that is not there is no error."""
+        """Unregisters one region, or with no name all of them; one that is not there is no error."""
         for known in [name] if name else list(self._regions):
             region = self._regions.pop(known, None)
             if region is not None:
                 os.close(region.fd)
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
-        """One region, or with no name all of them; raises NotFound."""
+        """The status of one region, or with no name of all of them; raises NotFound."""
         if name and name not in self._regions:
             raise NotFound(f"shared memory region {show(name)} is not registered")
         return [

@@ -1,4 +1,4 @@
-"""Where the ports of one event loop submit predict requests, and get their replies back on that loop.
+"""The submitter: puts one event loop's predict requests before the processor, and brings replies back on that loop.
 
 With inline compute a loop's thread computes what its turns have read, and there is one owner; so the protocols of one
 loop share one Submitter.
@@ -26,8 +26,7 @@ Finish = Callable[[PredictReply | FreshetError], None]
 
 
 class Submitter:
-    """Where the requests of one event loop are submitted; one loop at a time has it. served: what its protocols have
-    answered."""
+    """Submits the requests of one event loop; one loop at a time has it. served: what its protocols have answered."""
 
     def __init__(self) -> None:
         self.served = AnswerCounts()

@@ -24,7 +24,7 @@ class Wakeups:
         self._pending = False
 
     def post(self, finish: Callable[[Any], None], result: Any) -> None:
-        """Has `finish(result)` called on the loop, soon. Never blocks, never raises."""
+        """Posts a result: `finish(result)` is called on the loop, soon. Never blocks, never raises."""
         self._queue.append((finish, result))
         if not self._pending:
             self._pending = True

@@ -23,7 +23,7 @@ PROTOBUF_TYPE = (b"content-type", b"application/x-protobuf")
 
 
 class Dialect(NamedTuple):
-    """How predictions are asked for by one kind of client.
+    """A dialect: how predictions are asked for by one kind of client.
 
     name: the action of its routes, and the word that ends their paths. servable: asked for in the words of TensorFlow
     Serving, at /v1/models/{model}:name; else in KServe's, at /v2/models/{model}/name. protocol: its name in metrics.
@@ -42,12 +42,12 @@ class Dialect(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """What its paths add to the model's."""
+        """The suffix that the dialect's paths add to the model's."""
         return f":{self.name}" if self.servable else f"/{self.name}"
 
 
 class ProcessorOptions(NamedTuple):
-    """How a DeepRec Processor's client wants its answer. outputs: those wanted; none for all."""
+    """The options of DeepRec's messages, how a client wants its answer. outputs: those wanted; none for all."""
 
     outputs: tuple[str, ...]
     timeout_s: float | None

@@ -23,7 +23,7 @@ UNLIKE = frozenset({REQUEST_ID, STICKY_KEY, TRACEPARENT})
 
 
 class Head(NamedTuple):
-    """What a head says. nbytes: of the body behind it. Shared by requests: nobody writes to `headers`."""
+    """A request's head, read. nbytes: of the body behind it. Shared by requests: nobody writes to `headers`."""
 
     route: Route
     headers: Headers

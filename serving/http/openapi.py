@@ -43,7 +43,7 @@ REFUSALS = {
 
 
 class RouteOperation(NamedTuple):
-    """What a route does, for OpenAPI. body, reply: media type -> schema; no body for none."""
+    """The operation of a route, for OpenAPI. body, reply: media type -> schema; no body for none."""
 
     action: str
     summary: str

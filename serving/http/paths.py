@@ -33,7 +33,7 @@ POSTED = DIALECTS.keys() | {"index", "load", "unload", "shm_register", "shm_unre
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a path asks for. action: a dialect's name (serving.http.dialects); status | metadata (v1); model |
+    """The route that a path asks for. action: a dialect's name (serving.http.dialects); status | metadata (v1); model |
     model_ready | config | stats | index | load | unload | shm_... (v2); live | ready | server | metrics | openapi.
     region: of memory."""
 

@@ -109,7 +109,7 @@ def reserve(host: str, port: int) -> tuple[socket.socket, str]:
 
 
 def raise_descriptor_limit() -> None:
-    """As many open files as this process may have: a connection is one, and every mapped buffer."""
+    """Raises the limit of open files as far as this process may: a connection is one, and every mapped buffer."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

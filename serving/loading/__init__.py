@@ -1,4 +1,4 @@
-"""What brings versions and deltas in from the repository, beside the requests.
+"""Loading: what brings versions and deltas in from the repository, beside the requests.
 
 watcher      one thread that asks the processor whether anything is new
 auto_import  plain SavedModels and Keras files, imported by a process of their own

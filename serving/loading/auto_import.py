@@ -38,13 +38,13 @@ State = tuple[tuple[str, int, int], ...]
 
 
 class Host(Protocol):
-    """The part of processor.versions.host.ModelHost that is told."""
+    """A model host, the part of processor.versions.host.ModelHost that is told."""
 
     def tell(self, model: str, status: VersionStatus) -> None: ...
 
 
 class Process(Protocol):
-    """The part of subprocess.Popen that is used."""
+    """A process, the part of subprocess.Popen that is used."""
 
     def poll(self) -> int | None: ...
 
@@ -96,7 +96,7 @@ class AutoImporter:
         self._running: RunningImport | None = None
 
     def poll(self) -> list[str]:
-        """One look: what has begun or ended since the last one."""
+        """Looks once; returns what has begun or ended since the last look."""
         now_s = self._now_s()
         if now_s < self._next_s:
             return []

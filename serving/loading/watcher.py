@@ -60,7 +60,7 @@ class Watcher:
             pass
 
     def look(self) -> float:
-        """One look at the repository; returns how many seconds to wait before the next."""
+        """Looks at the repository once; returns how many seconds to wait before the next."""
         try:
             lines = self._poll()
             for line in lines:

@@ -1,4 +1,4 @@
-"""What the handlers of the gRPC port share: messages in and out, predictions, errors as statuses, deadlines, metrics.
+"""Handlers of the gRPC port, what they share: messages in and out, predictions, errors as statuses, deadlines, metrics.
 
 Handlers get and give bytes; the messages of the two hot methods are read by their codecs, others by the runtime. A
 status has the code that means what HTTP's does, and its message; so do metrics, access log and traces, which know
@@ -46,7 +46,7 @@ def generation_metadata(generation: Generation) -> Metadata:
 
 
 def headers_of(context: Any) -> Headers:
-    """What the metadata of a call say of it (serving.request_headers)."""
+    """The headers of a call, what its metadata say of it (serving.request_headers)."""
     return {
         name.encode(): value.encode() if isinstance(value, str) else bytes(value)
         for name, value in context.invocation_metadata() or ()
@@ -79,7 +79,7 @@ class RpcCall:
         self.began_s = time.perf_counter()
 
     def end(self, status: int) -> None:
-        """It is answered: there is nothing to note of it but what is noted of every call."""
+        """Ends the call, which is answered: there is nothing to note of it but what is noted of every call."""
 
 
 class RpcExchange(Exchange):

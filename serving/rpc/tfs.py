@@ -162,7 +162,7 @@ def _check_name(spec: Any) -> None:
 
 
 def _config(config: Any) -> Document:
-    """One ModelConfig as Control takes it."""
+    """One ModelConfig as ModelControl takes it."""
     policy = config.model_version_policy
     which = policy.WhichOneof("policy_choice") or "latest"
     return {

@@ -1,4 +1,4 @@
-"""What a server tells of itself: logs, metrics, traces, and a sample of its requests.
+"""Telemetry, what a server tells of itself: logs, metrics, traces, and a sample of its requests.
 
 observers          what one process is watched by, as its options say
 logs               the log and the access log

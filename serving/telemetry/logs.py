@@ -15,7 +15,7 @@ import orjson
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message; process, exception and fields where there are any."""
+    """Formats records as JSON, one object a line: time, level, logger, message; process, exception, fields if any."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def log_to_stderr(level: str, form: str, process: str = "") -> None:
 
 
 class AccessLog:
-    """One line for each of a share of the requests. One event loop uses it."""
+    """The access log: one line for each of a share of the requests. One event loop uses it."""
 
     def __init__(self, share: float) -> None:
         self._share, self._credit = share, 0.0

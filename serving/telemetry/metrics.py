@@ -208,11 +208,11 @@ class Counts:
             yield protocol, name, *series.sorted()
 
     def source(self, counters: Callable[[], Mapping[str, int]]) -> None:
-        """From now on these are counted too: names of OTHERS."""
+        """Adds a source, whose counters are counted too from now on: names of OTHERS."""
         self._sources.append(counters)
 
     def others(self) -> dict[str, int]:
-        """What the sources count."""
+        """The counters of all sources."""
         return {name: count for counters in self._sources for name, count in counters().items()}
 
     def series(self) -> Iterator[tuple[str, int, list[int], float]]:
@@ -250,7 +250,7 @@ class Counts:
 
 
 class PortMetrics(Protocol):
-    """What the data ports of a process count into, and where they get /metrics: Metrics, or a worker's counts."""
+    """Metrics that a process's data ports count into, and where they get /metrics: Metrics, or a worker's counts."""
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
         """See Counts.observe."""
@@ -278,11 +278,11 @@ class Metrics(Collector):
 
     @property
     def own(self) -> Counts:
-        """Those of this process."""
+        """The counts of this process."""
         return self._counts
 
     def counts(self) -> Counts:
-        """Those of every process that answers for this server."""
+        """The counts of every process that answers for this server."""
         return self._counts
 
     def requests(self) -> dict[str, int]:
@@ -290,7 +290,7 @@ class Metrics(Collector):
         return {model: requests for model, requests, _ in self.counts().predictions()}
 
     def scrape(self) -> bytes:
-        """The text exposition."""
+        """The metrics in Prometheus' text exposition."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[Metric]:

@@ -1,4 +1,4 @@
-"""What one process is watched by, as its options say: recorder, access log, traces; and their orderly end."""
+"""The observers of one process, as its options say: recorder, access log, traces; and their orderly end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serving.telemetry.tracing import Tracer
 
 
 class Observers:
-    """What watches one process. access, tracer: None where they are off."""
+    """The observers of one process. access, tracer: None where they are off."""
 
     def __init__(self, options: FrontOptions, seat: int) -> None:
         """seat: this process's number. Raises BadInput."""
@@ -24,7 +24,7 @@ class Observers:
         self._closers: list[Callable[[], None]] = []
 
     def count(self, counts: Counts) -> None:
-        """Has what is traced counted there."""
+        """Adds the tracer's counters, if there is a tracer, to `counts`."""
         if self.tracer is not None:
             counts.source(self.tracer.counters)
 
@@ -43,7 +43,7 @@ class Observers:
         predictor.tap(recorder)
 
     def close(self) -> None:
-        """Nothing is answered any more: what is queued is written and sent."""
+        """Closes the observers once nothing is answered any more: what is queued is written and sent."""
         for close in self._closers:
             close()
         if self.tracer is not None:

@@ -110,7 +110,7 @@ class Kept:
 
 
 class Recorder:
-    """A tap of Predictor; close() ends it."""
+    """The recorder of a sample of the requests, a tap of Predictor; close() ends it."""
 
     def __init__(self, folder: str, share: float, max_nbytes: int, name: str) -> None:
         """name: tells the files of several processes apart. Raises BadInput when the folder cannot be had."""
@@ -147,7 +147,7 @@ class Recorder:
         return recorded
 
     def counters(self) -> dict[str, int]:
-        """For /metrics."""
+        """The recorder's counters, for /metrics."""
         return {"recorded_requests": self.requests, "recorded_rows": self.rows, "recording_dropped": self.dropped}
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class TraceSpan(NamedTuple):
 
 
 class Exporter(Protocol):
-    """Where spans go."""
+    """An exporter of spans, where they go."""
 
     def export(self, spans: Sequence[TraceSpan], unix_offset_s: float) -> None:
         """Sends them; may block, may raise. unix_offset_s: what makes Unix time of monotonic time."""
@@ -93,7 +93,7 @@ class Trace:
 
 
 class Tracer:
-    """Traces of one process."""
+    """The tracer of one process."""
 
     def __init__(self, share: float, exporter: Exporter) -> None:
         """share: of the requests without a traceparent."""
@@ -153,7 +153,7 @@ class Tracer:
             log.warning("%d traces could not be sent: %s", len(traces), type(error).__name__)
 
     def counters(self) -> dict[str, int]:
-        """For /metrics."""
+        """The tracer's counters, for /metrics."""
         return {"traced_requests": self.made, "traces_dropped": self.dropped}
 
     def close(self) -> None:

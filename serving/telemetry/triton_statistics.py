@@ -1,4 +1,4 @@
-"""What Triton's statistics extension says of each model: how many inferences, and how long they took.
+"""Statistics of each model, as Triton's statistics extension has them: how many inferences, and how long they took.
 
 Counted by each process for the requests that it answers, by model and version; snapshots of several processes add up
 number by number. Queueing and computing are counted by the sessions, and so for all models of a session group.
@@ -36,7 +36,7 @@ class AnswerCounts:
         counts[FAIL_NS] += int(seconds * 1e9)
 
     def snapshot(self) -> dict[str, list[int]]:
-        """As JSON holds it."""
+        """The counts as JSON holds them."""
         return {f"{model}/{version}": list(counts) for (model, version), counts in self._of.copy().items()}
 
     def _new(self, model: str, version: int) -> list[int]:

@@ -37,7 +37,7 @@ def buckets(bounds: Sequence[float], counts: Iterable[int]) -> list[tuple[str, f
 
 
 def version_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
-    """All of them."""
+    """All metric families of versions."""
     yield from _work_families(stats)
     yield from _table_families(stats)
     yield from _score_families(stats)

@@ -56,7 +56,7 @@ class Acceptor:
         self.host.opened()
 
     async def drain(self) -> None:
-        """Has the workers say that the server is unready."""
+        """Makes the workers say that the server is unready."""
         if self.host is not None:
             await asyncio.to_thread(self.host.drain)
 
@@ -65,7 +65,7 @@ class Acceptor:
         self._ending.set()
 
     def abort(self) -> None:
-        """Has the workers end without waiting for what is in flight."""
+        """Makes the workers end without waiting for what is in flight."""
         self._ending.set()
         self._fleet.abort()
 

@@ -66,7 +66,7 @@ class Outgoing:
 
 
 class Sender:
-    """The supervisor's side of one version."""
+    """The sender of one version's changes to workers, the supervisor's side."""
 
     def __init__(self, package: VersionReader, control: ControlWords) -> None:
         """Maps the files that a replica is made from. One that is damaged is left out: it is the worker's replica that
@@ -89,7 +89,7 @@ class Sender:
         self._last = 0
 
     def opening(self, process: int) -> tuple[Message, list[int]]:
-        """What a process makes its replica from. process: whose pins are its own."""
+        """The message that a process makes its replica from, and its descriptors. process: whose pins are its own."""
         parcel = Parcel()
         message = {
             "manifest": self._manifest.to_json().decode(),
@@ -125,7 +125,7 @@ class Sender:
         return message, parcel.fds
 
     def settle(self, outgoing: Outgoing) -> None:
-        """This is the frame that all hold now: arrays of others are let go."""
+        """Settles on the frame that all hold now: arrays of others are let go."""
         numbers = outgoing.numbers
         self._known = {key: n for key, n in self._known.items() if n.number in numbers}
 
@@ -149,7 +149,7 @@ class Received:
 
 
 class Receiver:
-    """A worker's side of one version: its replica, and the arrays that it holds."""
+    """The receiver of one version's changes, a worker's side: its replica, and the arrays that it holds."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class Gone(Exception):
 
 
 class Channel:
-    """One end. send() from any thread; receive() from one."""
+    """One end of a channel between two processes. send() from any thread; receive() from one."""
 
     def __init__(self, sock: socket.socket) -> None:
         """sock: a blocking AF_UNIX SOCK_SEQPACKET socket; the channel owns it."""

@@ -57,7 +57,7 @@ END_MARGIN_S = 5.0
 
 
 class Owner(Protocol):
-    """Who tells workers what they are for."""
+    """The owner of a fleet, who tells workers what they are for."""
 
     def introduce(self, worker: WorkerProcess) -> None:
         """Gives a new process every version and the routes, then Fleet.offer()s it; raises Gone or FreshetError."""
@@ -71,7 +71,7 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker is started with. session_options: see ServeConfig. grpc_address: reserved for all of them."""
+    """Settings a worker is started with. session_options: see ServeConfig. grpc_address: reserved for all of them."""
 
     front: FrontOptions
     session_options: dict[str, Any]
@@ -79,7 +79,7 @@ class WorkerSettings:
     grpc_address: str
 
     def message(self) -> Message:
-        """As Worker reads it."""
+        """The settings as the message that Worker reads."""
         return asdict(self)
 
 
@@ -87,7 +87,7 @@ Heard = Callable[["WorkerProcess", Message], None]
 
 
 class WorkerProcess:
-    """One process and the talk with it. Thread-safe."""
+    """One worker's process and the talk with it. Thread-safe."""
 
     def __init__(self, seat: int, message: Message, fds: Sequence[int], heard: Heard) -> None:
         """Spawns it. message, fds: its settings. heard: called with what it says unasked."""
@@ -218,7 +218,7 @@ class Seat:
 
 
 class Fleet:
-    """As many workers as there are seats."""
+    """The fleet: as many workers as there are seats."""
 
     def __init__(self, count: int, settings: WorkerSettings) -> None:
         self.settings = settings
@@ -244,7 +244,7 @@ class Fleet:
             thread.start()
 
     def offer(self, worker: WorkerProcess) -> None:
-        """From now on the worker gets connections."""
+        """Offers the worker, which gets connections from now on."""
         seat = self._seats[worker.seat]
         with self._changed:
             seat.offered = seat.been_up = True
@@ -311,11 +311,11 @@ class Fleet:
             ]
 
     def end(self) -> None:
-        """Has every worker finish what is in flight and end; none is replaced."""
+        """Makes every worker finish what is in flight and end; none is replaced."""
         self._farewell("end")
 
     def abort(self) -> None:
-        """Has every worker end without finishing."""
+        """Makes every worker end without finishing."""
         self._farewell("abort")
 
     def join(self) -> None:

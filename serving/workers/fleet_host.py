@@ -163,7 +163,7 @@ class FleetHost(ModelHost):
         self._fleet.wait_complete()
 
     def opened(self) -> None:
-        """Has the workers answer predictions."""
+        """Makes the workers answer predictions."""
         self._loaded = True
         self.rerouted()
 
@@ -187,7 +187,7 @@ class FleetHost(ModelHost):
         return self._fleet.info()
 
     def drain(self) -> None:
-        """Has every worker say that it is unready, and serve on."""
+        """Makes every worker say that it is unready, and serve on."""
         self._draining = True
         self.rerouted()
 
@@ -233,7 +233,7 @@ class FleetHost(ModelHost):
     # Reports.
 
     def refresh(self) -> None:
-        """Has every worker report anew; those that do not answer at once stand as they last reported."""
+        """Makes every worker report anew; those that do not answer at once stand as they last reported."""
         asked = self._ask_all("report", {})
         give_up_s = time.monotonic() + REPORT_TIMEOUT_S
         for _, answer in asked:

@@ -29,7 +29,7 @@ class FleetMetrics(Metrics):
         return Counts.of(totals) if totals else super().counts()
 
     def totals(self) -> dict[str, Any]:
-        """What all workers have counted, as they report now."""
+        """The totals of what all workers have counted, as they report now."""
         host = self._host()
         if host is None:
             return {}

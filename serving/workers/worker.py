@@ -99,12 +99,12 @@ class WorkerPredictor(Predictor):
         return sorted(self._models)
 
     def status(self, model: str) -> list[VersionStatus]:
-        """Where each version of a model stands, newest first; raises NotFound."""
+        """The status of each version of a model, newest first; raises NotFound."""
         return find(self._models, model).status()
 
 
 class WorkerMetrics(Counts):
-    """This process's counts; scrape() answers for all processes."""
+    """The metrics of a worker, this process's counts; scrape() answers for all processes."""
 
     def __init__(self, scrape: Callable[[], bytes]) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class CountedProtocol(PredictProtocol):
 
 
 class Worker:
-    """The process. settings: of fleet.WorkerSettings and fleet.Fleet."""
+    """A worker's process. settings: of fleet.WorkerSettings and fleet.Fleet."""
 
     def __init__(self, channel: Channel, settings: Message, unpacker: Unpacker) -> None:
         self._channel, self._seat = channel, int(settings["seat"])

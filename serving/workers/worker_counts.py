@@ -1,4 +1,4 @@
-"""What a worker has counted, and how the counts of many processes, living and dead, add up.
+"""The counts of workers: what each has counted, and how the counts of many processes, living and dead, add up.
 
 A report is {"counters": ..., "gauges": ...}: nested objects and lists of numbers. Counters of a dead process are kept
 as it last reported them, so that no sum ever goes back; gauges go with it. A worker reports once a second without being

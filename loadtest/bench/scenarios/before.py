@@ -1,4 +1,4 @@
-"""This checkout against another one of the same project: processor time a request, servers and engine.
+"""Measures this checkout against another one of the same project: processor time a request, servers and engine.
 
 `make bench BENCH_ARGS="--only before --before ../old"`. Both checkouts run under this interpreter on one repository,
 and take turns while both are up: the server in every layout that is wanted, at 1 and 64 candidates, and the engine as

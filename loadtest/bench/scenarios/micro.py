@@ -12,7 +12,7 @@ from loadtest.load.sides import Ratio
 
 
 def run(bench: Bench) -> Result:
-    """Every pair of tests/bench, each a ratio of times; smaller is better."""
+    """Every pair of loadtest/bench, each a ratio of times; smaller is better."""
     result = Result("micro", "Kernels and engine, ratios of time")
     with engine.pairs(bench.repository(), bench.table_rows) as engines:
         for pair in (*lookup.pairs(), *tiers.pairs(), *hashing.pairs(), *engines):

@@ -1,4 +1,4 @@
-"""What it costs to be observed: metrics on / off, traces of one request in a hundred / none.
+"""Measures what it costs to be observed: metrics on / off, traces of one request in a hundred / none.
 
 Front end and engine in one process (loadtest.bench.front), both sides alternating on one thread: processor time of a
 side with over that of one without. Without metrics means that nothing is counted, timed or sketched, which no option of
@@ -43,7 +43,7 @@ class Uncounted:
 
 
 def run(bench: Bench) -> Result:
-    """Every case of both."""
+    """Measures every case of both, metrics and traces."""
     result = Result("observe", "Metrics on / off, traces of 1 % / none: ratios of processor time")
     with contextlib.ExitStack() as stack:
         endpoint = stack.enter_context(collector())

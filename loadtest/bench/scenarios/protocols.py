@@ -63,7 +63,7 @@ def run(bench: Bench) -> Result:
 
 
 def over_http(inputs: dict[str, np.ndarray]) -> dict[str, Payload]:
-    """Each dialect's request."""
+    """The payload of each HTTP dialect's request."""
     binary = encode_kserve(BENCH, inputs)
     path = "/v1/models/bench"
     tensors = [

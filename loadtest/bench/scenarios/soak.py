@@ -43,7 +43,7 @@ ROWS = 20_000
 
 @dataclass(slots=True)
 class Chores:
-    """What is done to the server meanwhile, each at its moment; what went wrong is kept as text."""
+    """The chores of a soak, done to the server each at its moment; what went wrong is kept as text."""
 
     server: RunningServer
     workers: int

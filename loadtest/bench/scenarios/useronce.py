@@ -26,7 +26,7 @@ TABLE_ROWS = 20_000
 
 
 def run(bench: Bench) -> Result:
-    """In the engine alone, and over HTTP; with rows of 32 floats, and of 16 as the benchmark's model has them."""
+    """User-once in the engine alone, and over HTTP; rows of 32 floats, and of 16 as the benchmark's model has them."""
     result = Result("useronce", f"{CANDIDATES} candidates, half of the features the user's: once a request / a row")
     repository = bench.work / "useronce"
     if not repository.exists():

@@ -1,4 +1,4 @@
-"""What people write by hand: FastAPI in front of a TensorFlow SavedModel that has the embedding tables inside.
+"""A server written by hand: FastAPI in front of a TensorFlow SavedModel that has the embedding tables inside.
 
 The SavedModel is built once from the version's folder: each table a variable that is gathered from (ids are row
 numbers in the benchmark's model), then the network as the trainer exported it. Nothing of Freshet runs in it.
@@ -21,7 +21,7 @@ MODEL, THREADS = "PEER_MODEL", "PEER_THREADS"
 
 
 class Whole(tf.Module):
-    """Ids and floats in, scores out."""
+    """The whole model: ids and floats in, scores out."""
 
     def __init__(self, version):
         super().__init__()

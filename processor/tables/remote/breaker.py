@@ -1,4 +1,4 @@
-"""When to leave a store alone: after failures in a row it is not asked for a while, then by one caller at a time.
+"""The breaker of a store: after failures in a row it is not asked for a while, then by one caller at a time.
 
 closed    every caller may ask; OPEN_AFTER failures in a row open it
 open      nobody asks for PAUSE_S
@@ -19,7 +19,7 @@ PAUSE_S = 1.0
 
 
 class Breaker:
-    """Counts a store's failures in a row; thread-safe."""
+    """A breaker: counts a store's failures in a row; thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""How a version's table lies in a row store.
+"""The layout of a version's table in a row store.
 
     freshet:{<model>/<version>/<table>}                   the marker: JSON of a StoredTable and its state
     freshet:{<model>/<version>/<table>/<shard>}:<bucket>  a bucket: about eight rows
@@ -65,7 +65,7 @@ class StoredTable:
 
     @classmethod
     def of(cls, manifest: Manifest, table: str) -> StoredTable:
-        """What the manifest's table is in a store; raises BadInput when the manifest has no such table."""
+        """The StoredTable of a manifest's table; raises BadInput when the manifest has no such table."""
         spec = next((t for t in manifest.tables if t.name == table), None)
         file = manifest.files.get(table_file(table))
         if spec is None or file is None:
@@ -172,7 +172,7 @@ def marker_key(model: str, version: int, table: str) -> bytes:
 
 
 def parse_marker(data: bytes) -> tuple[StoredTable, str]:
-    """What a marker says: the table and its state; raises Corrupt."""
+    """Parses a marker: the table and its state; raises Corrupt."""
     try:
         raw = json.loads(data[:MAX_MARKER_NBYTES])
         form, state = raw.pop("format"), raw.pop("state")

@@ -91,7 +91,7 @@ class RemoteTables:
 
     @classmethod
     def of(cls, config: RemoteConfig, clock: Clock) -> RemoteTables:
-        """Those that a configuration names, in its store; raises BadInput for a URL that cannot be one."""
+        """The remote tables that a configuration names, in its store; raises BadInput for a URL that cannot be one."""
         return cls(config, open_store(config.url, config.timeout_s, clock), clock)
 
     def stored(self, manifest: Manifest) -> list[StoredTable]:

@@ -42,11 +42,11 @@ Command = tuple[bytes, ...]
 
 
 class Paused(exceptions.RedisError):
-    """The node's breaker is open."""
+    """Raised for a node whose breaker is open."""
 
 
 class RedisNode:
-    """One server: its connections and its breaker."""
+    """One Redis server: its connections and its breaker."""
 
     def __init__(self, pool: ConnectionPool, clock: Clock) -> None:
         self.pool = pool
@@ -132,7 +132,7 @@ class RedisStore:
         return StoreReply(values, problem)
 
     def read(self, key: bytes) -> bytes | None:
-        """One value, or None; raises NotReady."""
+        """The value of one key, or None; raises NotReady."""
         value = self._must([(key, (b"GET", key))])[0]
         return value if isinstance(value, bytes) else None
 
@@ -284,7 +284,7 @@ def encode(command: Command) -> bytes:
 
 
 def describe(error: Exception) -> str:
-    """What went wrong in a few words; redis-py's own messages hold addresses."""
+    """Describes an error in a few words; redis-py's own messages hold addresses."""
     for kind, text in (
         (Paused, "is left alone after failures"),
         (exceptions.TimeoutError, "did not answer in time"),

@@ -23,7 +23,7 @@ from processor.tables.table import Int64s, RowVersions, ServedTable, packed
 
 
 class RemoteTable(ServedTable):
-    """What deltas changed of a table; the rest is in a store."""
+    """A remote table in this process: what deltas changed; the rest is in a store."""
 
     def __init__(self, spec: TableEntry) -> None:
         nothing = packed(np.empty(0, np.int64), np.empty((0, spec.dim), np.float32), spec.dtype)

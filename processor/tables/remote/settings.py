@@ -1,4 +1,4 @@
-"""Which tables are remote: a matter of deployment, not of the model."""
+"""Settings of remote tables: which tables are remote is a matter of deployment, not of the model."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class RowStore(Protocol):
         ...
 
     def read(self, key: bytes) -> bytes | None:
-        """One value, None when there is none; raises NotReady when the store does not answer."""
+        """The value of one key, None when there is none; raises NotReady when the store does not answer."""
         ...
 
     def write(self, values: Mapping[bytes, bytes]) -> None:
