@@ -8,10 +8,10 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from serving.front.exchange import Exchanges
 from serving.front.model_control import Act
 from serving.front.queries import Answering
 from serving.front.shared_memory import Regions
-from serving.front.submitter import Submitter
 from serving.front_options import FrontOptions
 from serving.http.app import DataApp
 from serving.http.port import HttpPort
@@ -40,25 +40,13 @@ class DataPorts:
     ) -> None:
         """http: a listening socket, or None where connections come by adopt(). grpc: a reserved address. protocol: of a
         connection of the HTTP port. control: what clients may ask of the whole server."""
-        self.submitter = Submitter()
+        exchanges = Exchanges(lifecycle, metrics, options, watching.tracer)
+        self.submitter = exchanges.submitter
         regions = Regions() if options.shared_memory == "on" else None
-        access, tracer = watching.access, watching.tracer
-        app = DataApp(
-            lifecycle,
-            metrics,
-            options,
-            submitter=self.submitter,
-            control=control,
-            regions=regions,
-            access=access,
-            tracer=tracer,
-        )
+        app = DataApp(exchanges, control=control, regions=regions, access=watching.access)
         connection = functools.partial(protocol, data_app=app, **(protocol_options or {}))
         self.http = HttpPort(app, http, options.shutdown_timeout_s, connection)
-        self._rpc = RpcPort(
-            lifecycle, metrics, options, address=grpc, submitter=self.submitter, control=control, regions=regions,
-            access=access, tracer=tracer,
-        )  # fmt: skip
+        self._rpc = RpcPort(exchanges, address=grpc, control=control, regions=regions, access=watching.access)
         self._stopping: list[asyncio.Task[None]] = []
 
     async def listen(self) -> None:

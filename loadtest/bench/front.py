@@ -14,6 +14,7 @@ from typing import Any
 
 from loadtest.load.payload import Payload
 from processor.engine import Processor, ProcessorConfig
+from serving.front.exchange import Exchanges
 from serving.front_options import FrontOptions
 from serving.http.app import DataApp
 from serving.http.port import HttpPort, new_loop
@@ -39,7 +40,7 @@ class FrontEnd:
         self.processor = Processor.initialize(ProcessorConfig(repository=str(repository), compute="inline"))
         lifecycle: Lifecycle[Processor] = Lifecycle()
         lifecycle.open(self.processor)
-        self.app = DataApp(lifecycle, Metrics(lifecycle), FrontOptions())
+        self.app = DataApp(Exchanges(lifecycle, Metrics(lifecycle), FrontOptions()))
         self._loop = new_loop()
         port = HttpPort(self.app, None, 1.0, functools.partial(_Counting, data_app=self.app))
         port.config.load()

@@ -15,8 +15,8 @@ What may never be seen
   that stands still for ENTRIES of them holds up the next change, and after a minute refuses it; its own state stays.
 - A state that a crash would lose. An upload is committed to its folder while its rows are staged; the flip waits for
   both, and what cannot be committed is taken back.
-- An unverified byte: chain, checksums, shapes and finiteness are checked before any change. What can still fail after
-  that (a full arena, executables that cannot be built from the new weights) leaves the state as it was: rows staged
+- An unverified byte: checksums where the file is read (processor.package.delta), chain, names, shapes and finiteness
+  here, before any change. What can still fail after that (a full arena, executables that cannot be built from the new weights) leaves the state as it was: rows staged
   for an epoch that nobody reads are taken back.
 
 What it costs. A flip is O(delta) for rows, and no other process has a part in it: readers are asked only about a new

@@ -24,9 +24,9 @@ def inspect(
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
     verify: Annotated[bool, typer.Option(help="Also check size and checksum of every file.")] = False,
     graph: Annotated[
-        Path | None, typer.Option(help="How this version's folder, SavedModel or .keras file is split.")
+        Path | None, typer.Option(help="How this version's folder, SavedModel or .keras file is cut.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="With --graph: an SVG file to draw the split into.")] = None,
+    out: Annotated[Path | None, typer.Option(help="With --graph: an SVG file to draw the cut into.")] = None,
     signature: Annotated[str, typer.Option(help="With --graph: which signature of a SavedModel.")] = "serving_default",
 ) -> None:
     """Describes models of a repository from their manifests, without serving them; or with --graph how one is cut."""

@@ -40,6 +40,7 @@ from processor.package.manifest import Manifest
 from serving.codecs.wire import Headers
 from serving.front import queries
 from serving.front.submitter import Finish, Submitter
+from serving.front_options import FrontOptions
 from serving.lifecycle import Availability
 from serving.request_headers import STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
 from serving.telemetry.metrics import PortMetrics
@@ -52,19 +53,19 @@ Read = tuple[Mapping[str, Column], float | None]
 
 
 class Exchanges:
-    """What the exchanges of one port share."""
+    """What the exchanges of one event loop share, over all of its ports."""
 
     def __init__(
         self,
         lifecycle: Availability[queries.Answering],
         metrics: PortMetrics,
-        submitter: Submitter,
-        default_timeout_s: float | None = None,
+        options: FrontOptions,
         tracer: Tracer | None = None,
     ) -> None:
-        """See DataApp."""
-        self.lifecycle, self.metrics, self.submitter = lifecycle, metrics, submitter
-        self.default_timeout_s, self.tracer = default_timeout_s, tracer
+        """tracer: where requests are traced; None for nowhere."""
+        self.lifecycle, self.metrics, self.options = lifecycle, metrics, options
+        self.submitter, self.tracer = Submitter(), tracer
+        self.default_timeout_s = options.default_timeout_s
         # Counts up to TIMED_EVERY.
         self.turn = 0
 

@@ -26,8 +26,6 @@ from serving.front import catalog, queries
 from serving.front.exchange import OK, Exchange, Exchanges, Read
 from serving.front.model_control import Act, Gate, nothing_to_control
 from serving.front.shared_memory import Regions
-from serving.front.submitter import Submitter
-from serving.front_options import FrontOptions
 from serving.http import openapi
 from serving.http.asgi import (
     JSON_TYPE,
@@ -45,13 +43,11 @@ from serving.http.asgi import (
 from serving.http.dialects import DIALECTS, Dialect
 from serving.http.head_cache import HeadCache
 from serving.http.paths import Route, parse
-from serving.lifecycle import Availability
 from serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
-from serving.telemetry.metrics import CONTENT_TYPE, PortMetrics
+from serving.telemetry.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from serving.telemetry.logs import AccessLog
-    from serving.telemetry.tracing import Tracer
 
 log = logging.getLogger("freshet.http")
 
@@ -119,26 +115,20 @@ class DataApp:
 
     def __init__(
         self,
-        lifecycle: Availability[queries.Answering],
-        metrics: PortMetrics,
-        options: FrontOptions,
+        exchanges: Exchanges,
         *,
-        submitter: Submitter | None = None,
         control: Act = nothing_to_control,
         regions: Regions | None = None,
         access: AccessLog | None = None,
-        tracer: Tracer | None = None,
     ):
-        """submitter: the event loop's, if another port has it too. control: what clients may ask of the whole server.
-        regions: shared memory, if it is served. access, tracer: where requests are logged and traced; None for
-        nowhere."""
-        self._lifecycle = lifecycle
-        self.metrics = metrics
+        """exchanges: the event loop's. control: what clients may ask of the whole server. regions: shared memory, if it
+        is served. access: where requests are logged; None for nowhere."""
+        options = exchanges.options
+        self.exchanges = exchanges
+        self._lifecycle, self.metrics = exchanges.lifecycle, exchanges.metrics
         self._version = options.version
         self.max_body_nbytes = options.max_body_bytes
         self.heads = HeadCache()
-        self.submitter = submitter or Submitter()
-        self.exchanges = Exchanges(lifecycle, metrics, self.submitter, options.default_timeout_s, tracer)
         self._control, self._regions = control, regions
         self._gate = Gate(options.model_control, options.admin_token)
         self.access = access

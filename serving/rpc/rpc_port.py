@@ -20,19 +20,13 @@ import grpc
 from processor.errors import BadInput
 from serving.front.exchange import Exchanges
 from serving.front.model_control import Act, Gate
-from serving.front.queries import Answering
 from serving.front.shared_memory import Regions
-from serving.front.submitter import Submitter
-from serving.front_options import FrontOptions
-from serving.lifecycle import Availability
 from serving.rpc.handlers import Calls
 from serving.rpc.health import Health
 from serving.rpc.inference import Inference
 from serving.rpc.reflection import Reflection
 from serving.rpc.tfs import TensorFlowServing
 from serving.telemetry.logs import AccessLog
-from serving.telemetry.metrics import PortMetrics
-from serving.telemetry.tracing import Tracer
 
 # What a message may have besides its tensors, which the limit of bodies is about.
 MARGIN_NBYTES = 64 << 10
@@ -44,18 +38,15 @@ class RpcPort:
 
     def __init__(
         self,
-        lifecycle: Availability[Answering],
-        metrics: PortMetrics,
-        options: FrontOptions,
+        exchanges: Exchanges,
         *,
         address: str,
-        submitter: Submitter,
         control: Act,
         regions: Regions | None = None,
         access: AccessLog | None = None,
-        tracer: Tracer | None = None,
     ) -> None:
         """address: host:port, reserved. The rest: see DataApp."""
+        lifecycle, options = exchanges.lifecycle, exchanges.options
         self._address, self._shutdown_timeout_s = address, options.shutdown_timeout_s
         self._options = [
             ("grpc.so_reuseport", 1),
@@ -65,7 +56,6 @@ class RpcPort:
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
             ("grpc.keepalive_permit_without_calls", 1),
         ]
-        exchanges = Exchanges(lifecycle, metrics, submitter, options.default_timeout_s, tracer)
         calls_of = partial(Calls, exchanges, access=access)
         gate = Gate(options.model_control, options.admin_token)
         services = {

@@ -8,7 +8,7 @@ import pytest
 
 from processor.errors import BadInput, Expired, FreshetError, NotFound, NotReady, Overloaded
 from serving.front.exchange import OK, Exchange, Exchanges
-from serving.front.submitter import Submitter
+from serving.front_options import FrontOptions
 from serving.lifecycle import Lifecycle
 from serving.request_headers import TIMED_EVERY
 from serving.telemetry.metrics import Metrics
@@ -47,12 +47,13 @@ class FakeTrail:
 class Room:
     """What exchanges share, around a FakeProcessor; ask() is a whole exchange."""
 
-    def __init__(self, processor=None, opened=True, **options):
+    def __init__(self, processor=None, opened=True, tracer=None, **options):
         self.processor, lifecycle = processor or FakeProcessor(), Lifecycle()
         if opened:
             lifecycle.open(self.processor)
-        self.metrics, self.submitter = Metrics(lifecycle), Submitter()
-        self.shared = Exchanges(lifecycle, self.metrics, self.submitter, **options)
+        self.metrics = Metrics(lifecycle)
+        self.shared = Exchanges(lifecycle, self.metrics, FrontOptions(**options), tracer)
+        self.submitter = self.shared.submitter
 
     def ask(self, who=CTR, source=(INPUTS, None), headers=None, servable=False, timeout_s=None):
         return asyncio.run(self._ask(who, source, headers or {}, servable, timeout_s))
@@ -125,7 +126,7 @@ def test_what_is_admitted_and_not_answered_counts_as_failed_once():
 
 
 def test_a_request_says_who_asks_and_how_long_it_may_take():
-    room = Room(default_timeout_s=2.0)
+    room = Room(default_timeout_ms=2000.0)
     room.ask(headers={b"x-sticky-key": b"k", b"x-request-id": b"r", b"x-caller-id": b"c"})
     room.ask(source=(INPUTS, 0.5))
     named, own = room.processor.requests

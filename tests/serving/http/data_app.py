@@ -2,6 +2,7 @@
 
 import json
 
+from serving.front.exchange import Exchanges
 from serving.front_options import FrontOptions
 from serving.http.app import DataApp
 from serving.lifecycle import Lifecycle
@@ -23,5 +24,6 @@ def serve(processor=None, access=None, tracer=None, **options):
     processor = processor or FakeProcessor()
     lifecycle.open(processor)
     metrics = Metrics(lifecycle)
-    app = DataApp(lifecycle, metrics, FrontOptions(version="9", **options), access=access, tracer=tracer)
+    exchanges = Exchanges(lifecycle, metrics, FrontOptions(version="9", **options), tracer)
+    app = DataApp(exchanges, access=access)
     return app, processor, lifecycle, metrics

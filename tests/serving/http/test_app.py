@@ -7,6 +7,7 @@ import pytest
 
 from processor.errors import Expired, Overloaded
 from serving.front import catalog
+from serving.front.exchange import Exchanges
 from serving.front_options import FrontOptions
 from serving.http.app import DataApp
 from serving.lifecycle import Lifecycle
@@ -102,7 +103,7 @@ def test_the_server_describes_itself():
 
 def test_ready_is_503_while_loading_and_while_draining_but_live_is_200():
     lifecycle = Lifecycle()
-    app = DataApp(lifecycle, Metrics(lifecycle), FrontOptions())
+    app = DataApp(Exchanges(lifecycle, Metrics(lifecycle), FrontOptions()))
     for path in ("/v2/health/ready", "/v2/models/ctr/ready", "/v1/models/ctr"):
         assert send(app, "GET", path).status == 503
     loading = send(app, "POST", "/v1/models/ctr:predict", BODY)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from serving.codecs.messages import message
+from serving.front.exchange import Exchanges
 from serving.front.model_control import nothing_to_control
-from serving.front.submitter import Submitter
 from serving.front_options import FrontOptions
 from serving.http.port import reserve
 from serving.lifecycle import Lifecycle
@@ -29,10 +29,9 @@ class Live:
             self.lifecycle.open(self.processor)
         self.metrics = Metrics(self.lifecycle)
         self.reserved, self.address = reserve("127.0.0.1", 0)
-        self.port = RpcPort(
-            self.lifecycle, self.metrics, FrontOptions(**{"max_body_bytes": 1 << 20, "version": "9", **options}),
-            address=self.address, submitter=Submitter(), control=nothing_to_control, access=access, tracer=tracer,
-        )  # fmt: skip
+        front = FrontOptions(**{"max_body_bytes": 1 << 20, "version": "9", **options})
+        exchanges = Exchanges(self.lifecycle, self.metrics, front, tracer)
+        self.port = RpcPort(exchanges, address=self.address, control=nothing_to_control, access=access)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
 
