@@ -16,8 +16,8 @@ What may never be seen
 - A state that a crash would lose. An upload is committed to its folder while its rows are staged; the flip waits for
   both, and what cannot be committed is taken back.
 - An unverified byte: checksums where the file is read (processor.package.delta), chain, names, shapes and finiteness
-  here, before any change. What can still fail after that (a full arena, executables that cannot be built from the new weights) leaves the state as it was: rows staged
-  for an epoch that nobody reads are taken back.
+  here, before any change. What can still fail after that (a full arena, executables that cannot be built from the new
+  weights) leaves the state as it was: rows staged for an epoch that nobody reads are taken back.
 
 What it costs. A flip is O(delta) for rows, and no other process has a part in it: readers are asked only about a new
 frame, which is an index that has grown or new dense weights. Those cost one re-pack in each process that reads, off the
