@@ -14,7 +14,7 @@ import numpy as np
 from compiler.dense.dense_graph import DenseGraph
 from compiler.passes.flops import Effect
 from compiler.passes.optimise import optimise
-from compiler.passes.useronce import DividedGraph, split_user
+from compiler.passes.useronce import DividedGraph, divide_user
 from processor.package.manifest import CANDIDATE, USER, WHOLE, Feature
 from processor.package.roles import columns, user_features
 
@@ -68,7 +68,7 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
     by_role = {WHOLE: DensePart(graph, sorted(set(buckets)))}
     many = [bucket for bucket in by_role[WHOLE].buckets if bucket >= MIN_CANDIDATES]
     user = user_features(features)
-    once = split_user(graph, columns(user), many[0]) if user and many else None
+    once = divide_user(graph, columns(user), many[0]) if user and many else None
     if once is not None:
         users, candidates = once.user, once.candidate
         if dense.examples is not None:

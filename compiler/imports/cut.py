@@ -50,7 +50,7 @@ class Cut:
     reasons: dict[str, str]
 
 
-class Splitter:
+class Cutter:
     """Cuts one model."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Splitter:
             if shapes.rows(ref) is None:
                 raise BadInput(f"output {name[:64]!r}: numbers for every row wanted")
 
-    def split(self, whole: bool = False) -> Cut:
+    def cut(self, whole: bool = False) -> Cut:
         """The cut; whole: with everything on the sparse side."""
         reasons: dict[str, str] = {}
         while True:

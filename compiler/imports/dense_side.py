@@ -19,9 +19,9 @@ ROWS = "@rows"
 """A source: a shape that follows from the number of rows."""
 
 
-def build_dense(split: Cut, shapes: Shapes, outputs: Mapping[str, Ref]) -> DenseGraph:
+def build_dense(cut: Cut, shapes: Shapes, outputs: Mapping[str, Ref]) -> DenseGraph:
     """The dense graph; outputs float32 [n, columns] under the names given, whatever shape they had."""
-    side = _DenseCopy(split, shapes)
+    side = _DenseCopy(cut, shapes)
     refs = {name: side.visit(ref) for name, ref in outputs.items()}
     given = side.given()
     definition = side.graph.graph_def(refs.values(), given)
@@ -32,7 +32,7 @@ def build_dense(split: Cut, shapes: Shapes, outputs: Mapping[str, Ref]) -> Dense
     def dense(x: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         rows = tf.shape(x)[0]
         tensors: dict[Ref, Any] = {}
-        for port in split.ports:
+        for port in cut.ports:
             part = tf.reshape(x[:, port.offset : port.offset + port.size], (-1, *port.dims))
             tensors[port.ref] = part > 0.5 if port.truth else part
         for name, weight in side.weights.items():
@@ -48,18 +48,18 @@ def build_dense(split: Cut, shapes: Shapes, outputs: Mapping[str, Ref]) -> Dense
         return results
 
     columns = [Output(name, shapes.size(ref)) for name, ref in sorted(outputs.items())]
-    function = tf.function(dense, input_signature=signature(split.width, weights), autograph=False)
-    return DenseGraph(function, split.width, columns, {n: _matrix(w) for n, w in sorted(weights.items())})
+    function = tf.function(dense, input_signature=signature(cut.width, weights), autograph=False)
+    return DenseGraph(function, cut.width, columns, {n: _matrix(w) for n, w in sorted(weights.items())})
 
 
 class _DenseCopy:
     """Copies the dense side's nodes, with what depends on the sparse side replaced by sources."""
 
-    def __init__(self, split: Cut, shapes: Shapes) -> None:
+    def __init__(self, cut: Cut, shapes: Shapes) -> None:
         self.graph = ForeignGraph()  # No dense operation calls a function.
         self.weights: dict[str, str] = {}
         self.shapes: dict[Ref, tuple[int, tuple[int, ...], Any]] = {}
-        self._ports = {port.ref for port in split.ports}
+        self._ports = {port.ref for port in cut.ports}
         self._from, self._shapes = shapes.graph, shapes
         self._names = weight_names(shapes.graph)
         self._tainted = self._find_tainted()

@@ -45,14 +45,14 @@ class Draft:
 class Drafter:
     """Turns ports into features, one after the other."""
 
-    def __init__(self, split: Cut, shapes: Shapes, runner: Runner, inputs: Sequence[Fed]) -> None:
+    def __init__(self, cut: Cut, shapes: Shapes, runner: Runner, inputs: Sequence[Fed]) -> None:
         self._shapes, self._runner = shapes, runner
         self._inputs = {node: fed for fed in inputs for node in fed.nodes}
         self._variables = weight_names(runner.graph)
         self._stage = StageWriter(runner, inputs)
         self._draft = Draft([fed.input for fed in inputs])
         self._same: dict[tuple[Any, ...], str] = {}
-        for port in split.ports:
+        for port in cut.ports:
             before = len(self._draft.features)
             self._add(port)
             self._draft.ports.append(self._draft.features[before:])

@@ -21,7 +21,7 @@ MAX_REASONS = 64
 
 
 def describe(
-    source: ForeignModel, shapes: Shapes, split: Cut, draft: Draft, graph: DenseGraph, notes: Sequence[str]
+    source: ForeignModel, shapes: Shapes, cut: Cut, draft: Draft, graph: DenseGraph, notes: Sequence[str]
 ) -> dict[str, Any]:
     """The report of an import.
 
@@ -30,10 +30,10 @@ def describe(
     operation -> why it is not dense. flops: of the dense graph, a row. nbytes: of weights and tables.
     """
     staged = {node.name for node in draft.stage.nodes} if draft.stage else set()
-    sparse = [shapes.graph.nodes[name] for name in split.reasons]
+    sparse = [shapes.graph.nodes[name] for name in cut.reasons]
     reasons: dict[str, str] = {}
     for node in sparse:
-        why = split.reasons[node.name]
+        why = cut.reasons[node.name]
         if node.op not in reasons or reasons[node.op].startswith("feeds "):
             reasons[node.op] = why
     return {
@@ -41,13 +41,13 @@ def describe(
         "signature": source.signature,
         "notes": list(notes),
         "sides": {
-            "dense": _count(split.dense),
+            "dense": _count(cut.dense),
             "stage": _count(node for node in sparse if node.name in staged),
             "tables": _count(node for node in sparse if node.name not in staged),
         },
         "reasons": dict(list(reasons.items())[:MAX_REASONS]),
-        "boundary": [_pair(port, features, shapes) for port, features in zip(split.ports, draft.ports)],
-        "flops": sum(_flops(node, shapes) for node in split.dense),
+        "boundary": [_pair(port, features, shapes) for port, features in zip(cut.ports, draft.ports)],
+        "flops": sum(_flops(node, shapes) for node in cut.dense),
         "nbytes": {
             "weights": sum(int(w.nbytes) for w in graph.weights.values()),
             "tables": sum(int(rows.nbytes) for _, (_, rows) in draft.tables.values()),

@@ -20,7 +20,7 @@ from compiler.building.compile import BUCKETS
 from compiler.building.packaging import publish
 from compiler.dense.dense_graph import DenseGraph, Matrix
 from compiler.frameworks import quiet, tf
-from compiler.imports.cut import Cut, Splitter
+from compiler.imports.cut import Cut, Cutter
 from compiler.imports.dense_side import build_dense
 from compiler.imports.draft import Draft, Drafter
 from compiler.imports.feeds import Fed, feeds_of
@@ -98,9 +98,9 @@ def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any
     options = options or ImportOptions()
     with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
         importer = Importer(opened, options.samples)
-        split = importer.splitter.split()
-        graph = build_dense(split, importer.shapes, importer.outputs)
-        return importer.report(split, importer.draft(split), graph, [])
+        cut = importer.cutter.cut()
+        graph = build_dense(cut, importer.shapes, importer.outputs)
+        return importer.report(cut, importer.draft(cut), graph, [])
 
 
 class Importer:
@@ -119,27 +119,27 @@ class Importer:
         self.samples = make_samples(self.runner, source.inputs, refs, SIZES, samples)
         self.shapes = Shapes(self.runner, source.inputs, refs, self.samples)
         self._check_rows()
-        self.splitter = Splitter(self.shapes, source.inputs, self.outputs, self.samples)
+        self.cutter = Cutter(self.shapes, source.inputs, self.outputs, self.samples)
 
     def publish(self, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
         """Cuts, proves and commits the model: whole, in TensorFlow, where that fails."""
         try:
-            return self._publish(self.splitter.split(), writer, buckets, self._notes)
+            return self._publish(self.cutter.cut(), writer, buckets, self._notes)
         except BadInput as error:
             note = f"the whole model runs in TensorFlow: {error}"
-            return self._publish(self.splitter.split(whole=True), writer, buckets, [*self._notes, note])
+            return self._publish(self.cutter.cut(whole=True), writer, buckets, [*self._notes, note])
 
-    def draft(self, split: Cut) -> Draft:
-        draft = Drafter(split, self.shapes, self.runner, self.source.inputs).draft
+    def draft(self, cut: Cut) -> Draft:
+        draft = Drafter(cut, self.shapes, self.runner, self.source.inputs).draft
         draft.features[:] = [replace(f, side="user") if f.input in self._user else f for f in draft.features]
         return draft
 
-    def report(self, split: Cut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
-        return describe(self.source, self.shapes, split, draft, graph, notes)
+    def report(self, cut: Cut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
+        return describe(self.source, self.shapes, cut, draft, graph, notes)
 
-    def _publish(self, split: Cut, writer: VersionWriter, buckets: Sequence[int], notes: list[str]) -> VersionReader:
-        draft = self.draft(split)
-        graph = build_dense(split, self.shapes, self.outputs)
+    def _publish(self, cut: Cut, writer: VersionWriter, buckets: Sequence[int], notes: list[str]) -> VersionReader:
+        draft = self.draft(cut)
+        graph = build_dense(cut, self.shapes, self.outputs)
         tables = {name: packed(*rows) for name, (_, rows) in draft.tables.items()}
         stage = draft.stage.write() if draft.stage else b""
         manifest = Manifest(
@@ -151,11 +151,11 @@ class Importer:
             features=draft.features,
             tables=[spec for spec, _ in draft.tables.values()],
             outputs=graph.outputs,
-            width=split.width,
+            width=cut.width,
             dense={name: list(array.shape) for name, array in graph.weights.items()},
             files={},
             stage=StageEntry("tensorflow", STAGE_FILE, [o.spec for o in draft.stage.outputs]) if draft.stage else None,
-            notes={"import": self.report(split, draft, graph, notes)},
+            notes={"import": self.report(cut, draft, graph, notes)},
         )
         graph = replace(graph, examples=self._prove(manifest, tables, stage, graph))
         return publish(writer, manifest, tables.items(), graph, buckets, stage=stage)

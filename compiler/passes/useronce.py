@@ -84,7 +84,7 @@ class DividedGraph:
         )
 
 
-def split_user(dense: DenseGraph, columns: Sequence[int], rows: int) -> DividedGraph | None:
+def divide_user(dense: DenseGraph, columns: Sequence[int], rows: int) -> DividedGraph | None:
     """The two graphs, for the user's columns of x (ascending); None where too little would be saved.
 
     rows: of the smallest bucket that the candidates' graph is compiled for.

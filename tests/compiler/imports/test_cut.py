@@ -22,8 +22,8 @@ LIST = tf.RaggedTensorSpec([None, None], tf.int64)
 
 
 @pytest.fixture
-def split(tmp_path):
-    """(importer, split, draft) of a function of (variables, input), rows float32 [10, 4] among the variables."""
+def cut_of(tmp_path):
+    """(importer, cut, draft) of a function of (variables, input), rows float32 [10, 4] among the variables."""
 
     def of(spec, function, **tables):
         class Model(tf.Module):
@@ -39,7 +39,7 @@ def split(tmp_path):
         module = Model()
         with open_source(saved(module, tmp_path / "model", module.score)) as source:
             importer = Importer(source)
-            found = importer.splitter.split()
+            found = importer.cutter.cut()
             draft = importer.draft(found)
             importer.graph = build_dense(found, importer.shapes, importer.outputs)
         return importer, found, draft
@@ -58,8 +58,8 @@ def only(draft):
     return spec, dict(zip(keys.tolist(), rows.tolist()))
 
 
-def test_a_gather_by_the_clients_ids_is_a_table_of_the_variables_rows(split):
-    _, found, draft = split(IDS, lambda m, ids: tf.gather(m.rows, ids) @ m.head)
+def test_a_gather_by_the_clients_ids_is_a_table_of_the_variables_rows(cut_of):
+    _, found, draft = cut_of(IDS, lambda m, ids: tf.gather(m.rows, ids) @ m.head)
     spec, rows = only(draft)
 
     assert (spec.name, spec.dim, spec.default) == ("rows", 4, [])
@@ -68,16 +68,16 @@ def test_a_gather_by_the_clients_ids_is_a_table_of_the_variables_rows(split):
     assert [n.op for n in found.dense] == ["MatMul"]
 
 
-def test_a_matrix_of_ids_is_one_feature_a_column_over_one_table(split):
-    _, _, draft = split(PAIR, lambda m, ids: tf.reduce_sum(tf.gather(m.rows, ids), 1) @ m.head)
+def test_a_matrix_of_ids_is_one_feature_a_column_over_one_table(cut_of):
+    _, _, draft = cut_of(PAIR, lambda m, ids: tf.reduce_sum(tf.gather(m.rows, ids), 1) @ m.head)
 
     assert [(f.name, f.column, f.offset, f.width) for f in draft.features] == [("ids.0", 0, 0, 4), ("ids.1", 1, 4, 4)]
     assert {f.table for f in draft.features} == {"rows"} == draft.tables.keys()
 
 
-def test_looked_up_words_are_keys_themselves_and_all_others_get_the_row_of_the_default(split):
+def test_looked_up_words_are_keys_themselves_and_all_others_get_the_row_of_the_default(cut_of):
     table = vocabulary(a=3, b=7)
-    _, _, draft = split(WORDS, lambda m, w: tf.gather(m.rows, m.tables["t"].lookup(w)) @ m.head, t=table)
+    _, _, draft = cut_of(WORDS, lambda m, w: tf.gather(m.rows, m.tables["t"].lookup(w)) @ m.head, t=table)
     spec, rows = only(draft)
     values = variable(1, 10, 4, name="r").numpy()
 
@@ -86,19 +86,19 @@ def test_looked_up_words_are_keys_themselves_and_all_others_get_the_row_of_the_d
     assert [f.kind for f in draft.features] == ["string"]
 
 
-def test_what_follows_from_the_key_alone_is_part_of_the_row(split):
+def test_what_follows_from_the_key_alone_is_part_of_the_row(cut_of):
     def scaled(m, words):
         rows = tf.gather(m.rows, tf.maximum(m.tables["t"].lookup(words) - 1, 0))
         return tf.strings.length(words)[:, None] * 0 + tf.cast(rows > 0, tf.int32)
 
     table = vocabulary(a=3, b=7)
-    importer, _, draft = split(WORDS, scaled, t=table)
+    importer, _, draft = cut_of(WORDS, scaled, t=table)
     assert importer.outputs.keys() == {"score"}
     assert draft.stage is not None
 
 
-def test_a_comparison_of_ids_is_a_mask_table_of_the_few_that_differ(split):
-    _, found, draft = split(PAIR, lambda m, ids: tf.cast(ids != 7, tf.float32))
+def test_a_comparison_of_ids_is_a_mask_table_of_the_few_that_differ(cut_of):
+    _, found, draft = cut_of(PAIR, lambda m, ids: tf.cast(ids != 7, tf.float32))
     spec, rows = only(draft)
 
     assert rows == {7: [0.0]}
@@ -106,8 +106,8 @@ def test_a_comparison_of_ids_is_a_mask_table_of_the_few_that_differ(split):
     assert [p.truth for p in found.ports] == [True]
 
 
-def test_ids_that_are_computed_with_are_the_stages_and_key_the_variables_own_rows(split):
-    _, found, draft = split(IDS, lambda m, ids: tf.gather(m.rows, (ids * 7 + 3) % 10) @ m.head)
+def test_ids_that_are_computed_with_are_the_stages_and_key_the_variables_own_rows(cut_of):
+    _, found, draft = cut_of(IDS, lambda m, ids: tf.gather(m.rows, (ids * 7 + 3) % 10) @ m.head)
     _, rows = only(draft)
 
     assert sorted(rows) == list(range(10))
@@ -116,47 +116,47 @@ def test_ids_that_are_computed_with_are_the_stages_and_key_the_variables_own_row
     assert {n.op for n in draft.stage.nodes if n.op not in ("Const", "@input")} == {"Mul", "AddV2", "FloorMod"}
 
 
-def test_offsets_of_columns_make_keys_of_the_stages_sums(split):
+def test_offsets_of_columns_make_keys_of_the_stages_sums(cut_of):
     offsets = tf.constant([[0, 5]], tf.int64)
-    _, _, draft = split(PAIR, lambda m, ids: tf.reduce_sum(tf.gather(m.rows, ids % 5 + offsets), 1) @ m.head)
+    _, _, draft = cut_of(PAIR, lambda m, ids: tf.reduce_sum(tf.gather(m.rows, ids % 5 + offsets), 1) @ m.head)
 
     assert all(f.input.startswith("stage.") for f in draft.features)
     assert [f.kind for f in draft.features] == ["id", "id"]
 
 
-def test_two_lookups_of_one_variable_share_one_table(split):
+def test_two_lookups_of_one_variable_share_one_table(cut_of):
     def both(m, ids):
         first, second = tf.split(ids, 2, axis=1)
         rows = [tf.squeeze(tf.gather(m.rows, part), 1) for part in (first, second)]
         return tf.add_n(rows) @ m.head
 
-    _, _, draft = split(PAIR, both)
+    _, _, draft = cut_of(PAIR, both)
     assert list(draft.tables) == ["rows"]
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-def test_a_sparse_lookup_is_pooled_from_the_clients_ids(split, combiner):
+def test_a_sparse_lookup_is_pooled_from_the_clients_ids(cut_of, combiner):
     def pooled(m, ids):
         return tf.nn.embedding_lookup_sparse(m.rows, ids.to_sparse(), None, combiner=combiner) @ m.head
 
-    _, found, draft = split(LIST, pooled)
+    _, found, draft = cut_of(LIST, pooled)
     assert [(f.kind, f.combiner, f.input) for f in draft.features] == [("ids", combiner, "value")]
     assert isinstance(found.ports[0].how, Pool)
     assert draft.stage is None
 
 
-def test_a_lookup_of_the_first_few_ids_only_is_pooled_from_the_stages(split):
+def test_a_lookup_of_the_first_few_ids_only_is_pooled_from_the_stages(cut_of):
     def first_two(m, ids):
         return tf.nn.safe_embedding_lookup_sparse(m.rows, ids[:, :2].to_sparse(), combiner="sum") @ m.head
 
-    _, _, draft = split(LIST, first_two)
+    _, _, draft = cut_of(LIST, first_two)
     pools = [f for f in draft.features if f.kind == "ids"]
     assert [f.input.startswith("stage.") for f in pools] == [True]
 
 
-def test_a_float_is_a_block_as_it_is_and_its_arithmetic_is_dense(split):
+def test_a_float_is_a_block_as_it_is_and_its_arithmetic_is_dense(cut_of):
     spec = tf.TensorSpec([None, 4], name="values")
-    importer, _, draft = split(spec, lambda m, x: tf.nn.relu(tf.math.log1p(tf.abs(x)) @ m.head))
+    importer, _, draft = cut_of(spec, lambda m, x: tf.nn.relu(tf.math.log1p(tf.abs(x)) @ m.head))
 
     assert [(f.kind, f.width, f.input) for f in draft.features] == [("floats", 4, "values")]
     assert importer.graph.weights.keys() == {"head"}
@@ -164,9 +164,9 @@ def test_a_float_is_a_block_as_it_is_and_its_arithmetic_is_dense(split):
     assert draft.stage is None
 
 
-def test_the_dense_graph_computes_gelu_without_erfc(split):
+def test_the_dense_graph_computes_gelu_without_erfc(cut_of):
     spec = tf.TensorSpec([None, 4], name="values")
-    importer, _, _ = split(spec, lambda m, x: tf.math.erfc(x) @ m.head)
+    importer, _, _ = cut_of(spec, lambda m, x: tf.math.erfc(x) @ m.head)
     x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
 
     wanted = tf.math.erfc(x) @ variable(2, 4, 1, name="h")

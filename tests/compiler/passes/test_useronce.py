@@ -9,7 +9,7 @@ from compiler.dense.dense_graph import DenseGraph
 from compiler.frameworks import tf
 from compiler.passes.graph import Graph
 from compiler.passes.optimise import optimise
-from compiler.passes.useronce import split_user
+from compiler.passes.useronce import divide_user
 from models.zoo import deepfm, dlrm
 from processor.package.roles import LENT, lane_width
 from tests.compiler.passes.graphs import dense, ops
@@ -43,7 +43,7 @@ def assert_split_computes_the_same(graph, split, columns, weights=None, n=11):
 def divided(function, width, columns, **shapes):
     """A graph of enough work on the user's side, split and proved; with what its graphs are made of."""
     graph = dense(function, width, **shapes)
-    split = split_user(optimise(graph).graph, columns, ROWS)
+    split = divide_user(optimise(graph).graph, columns, ROWS)
     assert split is not None
     assert_split_computes_the_same(graph, split, columns)
     return split, ops(Graph.of_dense(split.user)), ops(Graph.of_dense(split.candidate))
@@ -54,7 +54,7 @@ def test_deepfm_runs_the_users_share_of_the_first_layer_once():
     columns = [*range(8), *range(16, 24), *range(32, 40), 49]
     graph = DenseGraph.from_keras(deepfm.build(layout, (64, 32), seed=1).scores)
 
-    split = split_user(optimise(graph).graph, columns, ROWS)
+    split = divide_user(optimise(graph).graph, columns, ROWS)
 
     assert_split_computes_the_same(graph, split, columns)
     # The first layer, the sum of the vectors, and all that is one number a row in one.
@@ -70,7 +70,7 @@ def test_dlrm_splits_where_the_bottom_is_the_users():
     columns = list(range(24, 36))
     graph = DenseGraph.from_keras(dlrm.build(layout, (16, 8), seed=1, bottom=(64, 32)).scores)
 
-    split = split_user(optimise(graph).graph, columns, ROWS)
+    split = divide_user(optimise(graph).graph, columns, ROWS)
 
     assert_split_computes_the_same(graph, split, columns)
     # The bottom's vector, and its share of the top's first layer.
@@ -123,7 +123,7 @@ def test_any_mixture_computes_the_same(function):
     shapes = dict(u=(4, 64), v=(64, 32), m=(32, 3), n=(8, 3), s=(40,), o=(40, 3))
     divided(sliced, 8, range(4), **shapes)
     graph = dense(mixed, 8, **shapes)
-    split = split_user(optimise(graph).graph, range(4), ROWS)
+    split = divide_user(optimise(graph).graph, range(4), ROWS)
     if split is not None:
         assert_split_computes_the_same(graph, split, range(4))
 
@@ -139,7 +139,7 @@ def test_any_columns_may_be_the_users(columns):
         return tf.concat([tf.nn.relu(x @ w["m"] + w["b"]), pairs], 1) @ w["o"]
 
     graph = dense(machine, 24, m=(24, 40), b=(40,), o=(44, 1))
-    split = split_user(optimise(graph).graph, columns, ROWS)
+    split = divide_user(optimise(graph).graph, columns, ROWS)
 
     assert split is not None
     assert_split_computes_the_same(graph, split, columns)
@@ -151,18 +151,18 @@ def test_a_split_that_saves_little_or_nothing_is_not_made():
 
     graph = dense(late, 8, a=(8, 32), b=(32, 64), c=(64, 1))
 
-    assert split_user(graph, [3], ROWS) is None
-    assert split_user(graph, [], ROWS) is None
-    assert split_user(graph, range(8), ROWS) is None
+    assert divide_user(graph, [3], ROWS) is None
+    assert divide_user(graph, [], ROWS) is None
+    assert divide_user(graph, range(8), ROWS) is None
 
 
 def test_a_graph_whose_rows_are_not_its_first_axis_is_not_split():
     graph = dense(lambda x, w: tf.transpose(w["a"] @ tf.transpose(x)), 8, a=(3, 8))
 
-    assert split_user(graph, range(4), ROWS) is None
+    assert divide_user(graph, range(4), ROWS) is None
 
 
 def test_a_graph_that_mixes_rows_is_not_split():
     graph = dense(lambda x, w: (x - tf.reduce_mean(x, 0, keepdims=True)) @ w["a"], 8, a=(8, 3))
 
-    assert split_user(graph, range(4), ROWS) is None
+    assert divide_user(graph, range(4), ROWS) is None
