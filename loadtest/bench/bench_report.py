@@ -16,8 +16,9 @@ def markdown(results: Iterable[Document], plots: Mapping[str, str]) -> str:
     results = list(results)
     parts = [
         "# Benchmarks",
-        "Every figure is a ratio of two things measured in turn in one run on one machine: the median over rounds, and "
-        "its quartiles. Absolute figures are given for orientation; they are those of a machine that others share.",
+        "Every figure is a ratio of two things measured in turn in one run on one machine: the median over rounds, "
+        "from the lower to the upper quartile unless a note says otherwise. Absolute figures are given for orientation; they "
+        "are those of a machine that others share.",
         f"{BEGIN}\n{summary(results)}\n{END}",
         *(f"![{title}]({file})" for title, file in plots.items()),
     ]
@@ -25,7 +26,7 @@ def markdown(results: Iterable[Document], plots: Mapping[str, str]) -> str:
         parts += [f"## {result['title']}", _conditions(result)]
         if result["rows"]:
             rows = [[_text(r["what"]), *_ratio(r), _goal(r)] for r in result["rows"]]
-            parts.append(table(["ratio", "median", "quartiles", "rounds", "goal"], rows))
+            parts.append(table(["ratio", "median", "from, to", "rounds", "goal"], rows))
         if result["checks"]:
             checks = [[_text(what), "yes" if held else "NO", _text(seen)] for what, held, seen in result["checks"]]
             parts.append(table(["what must hold", "held", "seen"], checks))
