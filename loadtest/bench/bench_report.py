@@ -17,8 +17,8 @@ def markdown(results: Iterable[Document], plots: Mapping[str, str]) -> str:
     parts = [
         "# Benchmarks",
         "Every figure is a ratio of two things measured in turn in one run on one machine: the median over rounds, "
-        "from the lower to the upper quartile unless a note says otherwise. Absolute figures are given for orientation; they "
-        "are those of a machine that others share.",
+        "from the lower to the upper quartile unless a note says otherwise. Absolute figures are given for "
+        "orientation; they are those of a machine that others share.",
         f"{BEGIN}\n{summary(results)}\n{END}",
         *(f"![{title}]({file})" for title, file in plots.items()),
     ]
