@@ -24,7 +24,7 @@ demo: .venv/.kernels ## the whole job in one command; DATA=folder for real data,
 	$(BIN)/freshet demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
 
 test: .venv/.dev .venv/.kernels ## the tests, two files at a time
-	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0 $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TEST_ARGS)
 
 check: .venv/.dev .venv/.kernels ## lint, format, types
 	$(BIN)/ruff check .
