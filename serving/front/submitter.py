@@ -33,7 +33,7 @@ class Submitter:
         self._loop: asyncio.AbstractEventLoop | None = None
         # Brings replies to the loop; None where they are computed on it.
         self._post: Callable[[Finish, Any], None] | None = None
-        self._stages: Offloading
+        self._offloading: Offloading
 
     def submit(self, processor: Answering, request: PredictRequest, replica: Replica, finish: Finish) -> None:
         """Submits a request that admit() has let in; `finish` is called once, later, on the running loop. Raises
@@ -46,7 +46,7 @@ class Submitter:
             processor.submit(request, done, replica)
         else:
             # Binding such a request runs the stage, which is long for an event loop.
-            self._stages.submit(processor, request, replica, done, finish)
+            self._offloading.submit(processor, request, replica, done, finish)
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Answering) -> None:
         """Has replies come on this loop: computed there, or handed over by session threads."""
@@ -62,5 +62,5 @@ class Submitter:
 
         post = Wakeups(loop).post
         self._post = None if processor.attach(wake) else post
-        self._stages = Offloading(post)
+        self._offloading = Offloading(post)
         self._loop = loop

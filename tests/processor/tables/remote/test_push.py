@@ -6,29 +6,10 @@ from processor.errors import BadInput, Conflict
 from processor.package.version import VersionReader
 from processor.tables.remote.push import drop, push
 from tests.packages import write_package
-from tests.processor.tables.remote.fakes import RedisServer, needs_redis
+from tests.processor.tables.remote.fakes import needs_redis
 from tests.processor.tables.remote.processors import PROBE, USERS, assert_scores, opened, processor
 
 pytestmark = needs_redis
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    root = tmp_path_factory.mktemp("repository")
-    write_package(root, users=USERS)
-    return root
-
-
-@pytest.fixture(scope="module")
-def reader(root):
-    return VersionReader(root / "small" / "1")
-
-
-@pytest.fixture
-def server():
-    server = RedisServer().start()
-    yield server
-    server.close()
 
 
 def test_pushing_again_writes_nothing_and_another_upload_is_refused(reader, server, tmp_path):

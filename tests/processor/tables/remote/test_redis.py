@@ -10,34 +10,14 @@ import pytest
 from processor.clock import FakeClock
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, NotReady
-from processor.package.version import VersionReader
 from processor.tables.remote.breaker import OPEN_AFTER, PAUSE_S
 from processor.tables.remote.push import drop, push
 from processor.tables.remote.settings import RemoteConfig
-from tests.packages import make_delta, make_inputs, make_weights, reference, write_package
+from tests.packages import make_delta, make_inputs, make_weights, reference
 from tests.processor.tables.remote.fakes import RedisServer, free_ports, needs_redis, wait_until
 from tests.processor.tables.remote.processors import PROBE, TIMEOUT_S, USERS, assert_scores, opened, processor, scores
 
 pytestmark = needs_redis
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    root = tmp_path_factory.mktemp("repository")
-    write_package(root, users=USERS)
-    return root
-
-
-@pytest.fixture(scope="module")
-def reader(root):
-    return VersionReader(root / "small" / "1")
-
-
-@pytest.fixture
-def server():
-    server = RedisServer().start()
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,27 @@
+"""A version on disk, and a redis-server that its tables can be pushed to."""
+
+import pytest
+
+from processor.package.version import VersionReader
+from tests.packages import write_package
+from tests.processor.tables.remote.fakes import RedisServer
+from tests.processor.tables.remote.processors import USERS
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("repository")
+    write_package(root, users=USERS)
+    return root
+
+
+@pytest.fixture(scope="module")
+def reader(root):
+    return VersionReader(root / "small" / "1")
+
+
+@pytest.fixture
+def server():
+    server = RedisServer().start()
+    yield server
+    server.close()
