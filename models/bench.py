@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from models.training.publish import publish_version
+from processor.chain.ledger import Ledger
 from processor.errors import BadInput, NotFound
 from processor.generation import Generation
 from processor.kernels.hashing import init_rows
@@ -94,18 +95,19 @@ def write_deltas(repository: Path, rows: int, count: int, out: Path) -> Iterator
         raise NotFound(f"model {MODEL!r} is not in the repository: run `freshet bench model` first")
     if rows < 1 or count < 1:
         raise BadInput(f"rows and count: 1 or more wanted, got {rows} and {count}")
-    manifest = VersionReader(store.folder(MODEL, versions[-1])).manifest
-    steps = [file.step for file in store.deltas(MODEL, versions[-1])]
-    parent = max(steps, default=0)
+    version = VersionReader(store.folder(MODEL, versions[-1]))
+    history = Ledger.of(version).history
+    parent, first = history.head.step, history.top + 1
     out.mkdir(parents=True, exist_ok=True)
-    for step in range(parent + 1, parent + 1 + count):
+    for step in range(first, first + count):
         path = out / f"{step}{SUFFIX}"
-        write_delta(path, bench_delta(manifest, step, rows))
+        write_delta(path, bench_delta(version.manifest, step, rows, parent))
+        parent = step
         yield path
 
 
-def bench_delta(manifest: Manifest, step: int, rows: int) -> Delta:
-    """One delta of `rows` changed rows, a function of the step alone."""
+def bench_delta(manifest: Manifest, step: int, rows: int, parent_step: int | None = None) -> Delta:
+    """One delta of `rows` changed rows, a function of the step alone. parent_step: by default the step before."""
     random = np.random.default_rng(step)
     share, rest = divmod(rows, len(manifest.tables))
     tables = {}
@@ -123,7 +125,7 @@ def bench_delta(manifest: Manifest, step: int, rows: int) -> Delta:
         model=manifest.model,
         version=manifest.version,
         step=step,
-        parent_step=step - 1,
+        parent_step=step - 1 if parent_step is None else parent_step,
         tables=tables,
         published_at=time.time(),
     )

@@ -9,10 +9,11 @@ backends    what runs dense graphs, one module a library, and what a batch costs
 features    the sparse graph: a request's named inputs in, the dense graph's input out
 tables      embedding tables: rows in memory, on disk, in a row store
 kernels     what Numba compiles
+chain       what a version serves, as records in its folder: followed, written
 package     the on-disk format; numpy alone
 eas         DeepRec's messages
 capi        DeepRec Processor's C interface
-generation  which state answers, and the chain of deltas between states
+generation  which state answers, and where a version in memory stands
 columns     the shapes in which feature values travel
 errors      every error a caller can meet
 memory      memory that other processes can map

@@ -5,6 +5,7 @@ FreshetError                  500 INTERNAL
 │   └── Corrupt               400 INVALID_ARGUMENT    bytes that fail their checksum or their bounds
 ├── NotFound                  404 NOT_FOUND           no such model, version, label or file
 ├── Conflict                  409 ABORTED             a delta that does not continue the chain
+│   └── Diverged              409 ABORTED             what is on disk is not what is served under its name
 ├── TooLarge                  413 RESOURCE_EXHAUSTED  beyond a stated limit
 ├── Overloaded                429 RESOURCE_EXHAUSTED  shed; carries retry_after_s
 ├── NotReady                  503 UNAVAILABLE         loading, draining or closed
@@ -39,6 +40,10 @@ class NotFound(FreshetError):
 class Conflict(FreshetError):
     http_status = 409
     grpc_code = "ABORTED"
+
+
+class Diverged(Conflict):
+    pass
 
 
 class TooLarge(FreshetError):

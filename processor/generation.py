@@ -1,10 +1,11 @@
-"""Generations, which say what answers, and the chain of deltas between them. Pure: no I/O, no clock, no arrays.
+"""Generations, which say what answers, and the steps of a version in memory. Pure: no I/O, no clock, no arrays.
 
-The chain's rules, all of them
 - A delta applies to the state at its parent_step and takes it to its step.
 - parent_step must be the current step. A compacted delta replaces the run parent_step+1 .. step, so it also applies
   to any state inside that run: its rows are the run's last values.
 - Rollback goes back over applied deltas, newest first, at most `undo_depth` of them.
+
+Which delta comes next, and what was undone, the records on disk say (processor.chain.history).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Generation:
 
 
 @dataclass(slots=True)
-class Chain:
-    """A version's chain of deltas: the step at which the version stands, and how far back it can go."""
+class Position:
+    """Where a version in memory stands on its chain, and how far back it can go without its files."""
 
     model: str
     version: int

@@ -31,6 +31,7 @@ LEVELS = {
         ("tables",),
         ("eas", "features"),
         ("kernels",),
+        ("chain",),
         ("cores", "generation", "options", "package"),
         ("clock", "columns", "errors", "machine", "memory"),
     ),

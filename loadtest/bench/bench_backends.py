@@ -225,7 +225,7 @@ def dense_delta(version: ServedVersion, step: int) -> Delta:
     """A delta of every dense weight, a little off, on top of the served one."""
     random = np.random.default_rng(step)
     dense = {n: (w * random.uniform(0.99, 1.01, w.shape)).astype(np.float32) for n, w in version.dense.items()}
-    manifest, parent = version.manifest, version.chain.step
+    manifest, parent = version.manifest, version.position.step
     return Delta(manifest.model, manifest.version, parent + 1, parent, {}, dense, published_at=time.time())
 
 

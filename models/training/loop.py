@@ -29,6 +29,7 @@ from models.training.publish import publish_delta, publish_version
 from models.training.quality import Scored
 from models.training.spec import draft, measure_scaling
 from models.training.trainer import Trainer
+from processor.chain.ledger import Ledger
 from processor.errors import BadInput
 from processor.generation import Generation
 from processor.package.delta import Delta, TableDelta
@@ -258,7 +259,8 @@ class TrainingRun:
             else:
                 state.event_time, state.events = None, 0
             return
-        if changes is not None and not published.delta_path(name, state.version, state.step).exists():
+        ledger = Ledger.of(published.version(name, state.version))
+        if changes is not None and ledger.history.known(state.step) is None:
             # What the delta before it held is not known any more: all dense tensors go.
             self._last_dense = {n: np.full_like(a, np.nan) for n, a in self._last_dense.items()}
             publish_delta(self.repository, self._delta(changes))

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from compiler.building.compile import BUCKETS
 from compiler.building.packaging import Arrays, Progress, publish
 from compiler.dense.dense_graph import DenseGraph
-from processor.package.delta import Delta, write_delta
+from processor.chain.history import Link
+from processor.chain.ledger import Ledger
+from processor.package.delta import Delta
 from processor.package.manifest import Manifest
 from processor.package.repository import Repository
 from processor.package.version import VersionReader, VersionWriter
@@ -49,9 +51,9 @@ def _packed(draft: Manifest, tables: Mapping[str, Rows], counts: Counts) -> Iter
         yield name, packed(keys, rows, draft.table(name).dtype, frequencies)
 
 
-def publish_delta(repository: Path, delta: Delta) -> Path:
-    """Commits a delta to its version's folder; returns its path."""
-    path = Repository(repository).delta_path(delta.model, delta.version, delta.step)
-    path.parent.mkdir(exist_ok=True)
-    write_delta(path, delta)
-    return path
+def publish_delta(repository: Path, delta: Delta) -> Link:
+    """Commits a delta to its version's chain, adopting what was dropped before it; returns the generation. Raises
+    Conflict unless it continues the chain, BadInput unless it fits the model."""
+    version = Repository(repository).version(delta.model, delta.version)
+    delta.check(version.root_manifest)
+    return Ledger.of(version).publish(delta)

@@ -1,17 +1,24 @@
 """Crash-safe writing: a reader sees a whole file under its name, or no file.
 
-Invariant: bytes go to a hidden temporary name in the same folder, are fsynced, then renamed; the folder is fsynced
-after. A crash leaves at most a temporary file, whose name starts with a dot and which no reader opens.
+Invariant: bytes go to a hidden temporary name in the same folder, are fsynced, then renamed, or linked where a name may
+be given once only; the folder is fsynced after. A crash leaves at most a temporary file, whose name starts with a dot
+and which no reader opens.
+
+A file system without hard links gives a name once by O_EXCL: there a kill between the creation and the one write
+leaves an empty file, which its reader has to tell from a whole one.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 @contextmanager
@@ -28,6 +35,33 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
+
+
+@contextmanager
+def exclusive_file(path: Path) -> Iterator[BinaryIO]:
+    """Like atomic_file() for a name that nobody has: raises FileExistsError, at the end, where somebody was faster."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "x+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _give_name(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_folder(path.parent)
+
+
+def _give_name(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        data = temporary.read_bytes()
+        with open(path, "xb", buffering=0) as file:
+            file.write(data)
+            os.fsync(file.fileno())
 
 
 def fsync_folder(folder: Path) -> None:

@@ -19,7 +19,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +119,14 @@ def all_finite(array: NDArray[np.float32]) -> bool:
 
 
 def write_delta(path: Path, delta: Delta) -> None:
-    """Publishes the delta at `path` by atomic rename, durable when the call returns."""
+    """Writes the delta's file by atomic rename, durable when the call returns. Into a version's folder: as a file that
+    was dropped there, which the chain has to adopt (processor.chain.ledger)."""
+    with atomic_file(path) as file:
+        stream_delta(file, delta)
+
+
+def stream_delta(file: BinaryIO, delta: Delta) -> None:
+    """Writes the bytes of a delta's file."""
     arrays: dict[str, NDArray[Any]] = {}
     for name, table in delta.tables.items():
         arrays[f"tables/{name}/keys"] = table.keys
@@ -142,8 +149,7 @@ def write_delta(path: Path, delta: Delta) -> None:
         "checksums": json.dumps({name: array_crc32(a) for name, a in arrays.items()}),
     }
     metadata["checksum"] = header_checksum(metadata, arrays)
-    with atomic_file(path) as file:
-        write_tensors(file, arrays, metadata)
+    write_tensors(file, arrays, metadata)
 
 
 def read_delta(path: Path) -> Delta:

@@ -1,10 +1,8 @@
-"""The model repository as the engine sees it: which models, versions and deltas there are, and the files it may write.
+"""The model repository as the engine sees it: which models and versions there are, and what is kept of a model.
 
 Reading looks at one folder at a time and only when its modification time moved, so watching costs a few stat calls
-however large the tree is. Names that start with a dot are somebody's unfinished work and are never opened.
-
-Writing (uploads, rollback, labels) goes through atomic renames. Nothing committed is deleted: a delta that a rollback
-takes out of the chain moves to deltas/rolled-back/.
+however large the tree is. Names that start with a dot are somebody's unfinished work and are never opened. What a
+version serves, and every delta of it, is its chain's to say and to write (processor.chain.ledger).
 """
 
 from __future__ import annotations
@@ -13,17 +11,14 @@ import json
 import os
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from processor.errors import BadInput, NotFound, NotReady
-from processor.package.atomic import atomic_file, fsync_folder
-from processor.package.delta import SUFFIX, Delta
+from processor.package.atomic import atomic_file
 from processor.package.manifest import NAME
-from processor.package.version import DELTAS, MANIFEST, VersionReader, inside
+from processor.package.version import MANIFEST, VersionReader, inside
 
-ROLLED_BACK = "rolled-back"
 LABELS = "labels.json"
 TRAFFIC = "traffic.json"
 SAVED_MODEL, KERAS_SUFFIX = "saved_model.pb", ".keras"
@@ -50,14 +45,6 @@ class FolderWatch:
         settled = abs(time.time_ns() - mtime_ns) > RACY_NS
         seen, self._seen = self._seen, (mtime_ns, settled)
         return seen != (mtime_ns, True)
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaFile:
-    """A delta lying in a version's folder, known by its name alone."""
-
-    step: int
-    path: Path
 
 
 class Repository:
@@ -101,19 +88,6 @@ class Repository:
             raise NotFound(f"model {model[:64]!r}{named} is not in the repository")
         return VersionReader(self.folder(model, known[-1] if number is None else number))
 
-    def deltas(self, model: str, version: int) -> list[DeltaFile]:
-        """Deltas of a version by ascending step."""
-        files = []
-        for entry in _entries(self.folder(model, version) / DELTAS):
-            stem = entry.name.removesuffix(SUFFIX)
-            whole = entry.name.endswith(SUFFIX) and VERSION.fullmatch(stem)
-            if whole and entry.is_file(follow_symlinks=False):
-                files.append(DeltaFile(int(stem), Path(entry.path)))
-        return sorted(files, key=lambda f: f.step)
-
-    def delta_path(self, model: str, version: int, step: int) -> Path:
-        return self.folder(model, version) / DELTAS / f"{step}{SUFFIX}"
-
     def resolve(self, path: str) -> Path:
         """A file inside the repository by relative or absolute path; raises NotFound for anything else."""
         if "\0" in path or len(path) > 4096:
@@ -123,33 +97,6 @@ class Repository:
         if not os.path.isfile(found):  # not Path.is_file(), which raises for a name that is too long
             raise NotFound("path: a file inside the repository wanted")
         return found
-
-    def keep_delta(self, delta: Delta, data: bytes | bytearray) -> None:
-        """Commits an uploaded delta's bytes to its place in the version's folder."""
-        path = self.delta_path(delta.model, delta.version, delta.step)
-        try:
-            path.parent.mkdir(exist_ok=True)
-            if path.exists():
-                self.set_aside(delta.model, delta.version, delta.step)
-            with atomic_file(path) as file:
-                file.write(data)
-        except OSError:
-            raise NotReady("delta: the repository cannot be written, so an upload could not be kept") from None
-
-    def set_aside(self, model: str, version: int, step: int) -> None:
-        """Takes one delta out of the chain on disk, keeping it under deltas/rolled-back/."""
-        path = self.delta_path(model, version, step)
-        if not path.exists():
-            return
-        aside, number = path.parent / ROLLED_BACK, 1
-        while (aside / f"{step}.{number}{SUFFIX}").exists():
-            number += 1
-        try:
-            aside.mkdir(exist_ok=True)
-            os.replace(path, aside / f"{step}.{number}{SUFFIX}")
-            fsync_folder(path.parent)
-        except OSError:
-            raise NotReady(f"delta {step}: the repository cannot be written, so it could not be set aside") from None
 
     def labels(self, model: str) -> dict[str, int]:
         """Labels as last set; none when the file is missing or not ours."""

@@ -9,12 +9,13 @@ before it hands out a view of it.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,6 +31,8 @@ from processor.package.tensors import crc32, map_file, parse_tensors, write_tens
 MANIFEST = "model.json"
 DENSE = "dense.safetensors"
 DELTAS = "deltas"
+SNAPSHOTS = "snapshots"
+SNAPSHOT_FORMAT = "freshet-snapshot/1"
 GRAPH = "graph"
 
 
@@ -48,6 +51,41 @@ def inside(root: Path, relative: str) -> Path:
     if "\0" in relative or not path.is_relative_to(base):
         raise NotFound("path: a file inside the repository wanted")
     return path
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotList:
+    """What a snapshot holds: the tables and dense weights of a version as of a step.
+
+    folder: relative to the version's. digest: of that generation. rows: by table. files: by the names that the version
+    has them under. published_at, event_time: of that step.
+    """
+
+    folder: str
+    step: int
+    digest: str
+    rows: dict[str, int]
+    files: dict[str, File]
+    published_at: float
+    event_time: list[float] = field(default_factory=list)
+
+    def to_json(self) -> bytes:
+        return (json.dumps({"format": SNAPSHOT_FORMAT, **asdict(self)}, sort_keys=True, indent=1) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> SnapshotList:
+        """Raises Corrupt for what to_json() would not have written."""
+        try:
+            raw = json.loads(data)
+            files = {str(name): File(int(f["nbytes"]), str(f["crc32"])) for name, f in raw["files"].items()}
+            rows = {str(name): int(n) for name, n in raw["rows"].items()}
+            published_at, times = float(raw["published_at"]), [float(t) for t in raw["event_time"]]
+            made = cls(str(raw["folder"]), int(raw["step"]), str(raw["digest"]), rows, files, published_at, times)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise Corrupt("snapshot: its list of files cannot be read") from None
+        if made.to_json() != data:
+            raise Corrupt("snapshot: its list of files is not as it was written")
+        return made
 
 
 class VersionWriter:
@@ -138,10 +176,14 @@ def add_file(folder: Path, name: str, data: bytes) -> None:
 
 
 class VersionReader:
-    """A committed version's folder; raises NotFound or Corrupt on construction when the manifest is not sound."""
+    """A committed version's folder, as it was published or as of a snapshot; raises NotFound or Corrupt on construction
+    when the manifest is not sound.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    manifest: with the tables' rows and files of what is read. root_manifest: as it was published.
+    """
+
+    def __init__(self, folder: Path, snapshot: SnapshotList | None = None) -> None:
+        self.folder, self.snapshot = folder, snapshot
         try:
             data = (folder / MANIFEST).read_bytes()
         except OSError:
@@ -149,6 +191,9 @@ class VersionReader:
         self.manifest = Manifest.from_json(data)
         if str(self.manifest.version) != folder.name or self.manifest.model != folder.parent.name:
             raise Corrupt(f"manifest: names {self.manifest.model!r} version {self.manifest.version}, not its folder's")
+        self.root_manifest = self.manifest
+        if snapshot is not None:
+            self.manifest = _as_of(self.root_manifest, snapshot)
 
     def verify(self, names: Iterable[str] | None = None) -> None:
         """Checks size and checksum of every file of the package, or of `names`; raises Corrupt naming the first that
@@ -159,7 +204,7 @@ class VersionReader:
                 pass
 
     def _verify_file(self, name: str) -> None:
-        entry, path = self.manifest.files[name], inside(self.folder, name)
+        entry, path = self.manifest.files[name], self._path(name)
         nbytes = path.stat().st_size if path.is_file() else -1
         if nbytes != entry.nbytes:
             raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {max(nbytes, 0)}")
@@ -170,7 +215,7 @@ class VersionReader:
         """Views of one safetensors file that the manifest names."""
         if name not in self.manifest.files:
             raise Corrupt(f"{name}: not named by the manifest")
-        return parse_tensors(map_file(inside(self.folder, name)), name).arrays
+        return parse_tensors(map_file(self._path(name)), name).arrays
 
     def file(self, name: str) -> bytes:
         """The bytes of one file that the manifest names, checked against their checksum."""
@@ -180,7 +225,7 @@ class VersionReader:
         """A file that the manifest names as a read-only view, checked against its size and checksum."""
         if name not in self.manifest.files:
             raise Corrupt(f"{name}: not named by the manifest")
-        entry, data = self.manifest.files[name], map_file(inside(self.folder, name))
+        entry, data = self.manifest.files[name], map_file(self._path(name))
         if data.nbytes != entry.nbytes:
             raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {data.nbytes}")
         if crc32(data.data) != entry.crc32:
@@ -195,9 +240,17 @@ class VersionReader:
             raise Corrupt(f"{DENSE}: the manifest's float32 tensors wanted")
         return arrays
 
-    @property
-    def deltas(self) -> Path:
-        return self.folder / DELTAS
+    def _path(self, name: str) -> Path:
+        snapshot = self.snapshot
+        return inside(self.folder, f"{snapshot.folder}/{name}" if snapshot and name in snapshot.files else name)
+
+
+def _as_of(manifest: Manifest, snapshot: SnapshotList) -> Manifest:
+    replaced = {table_file(t.name) for t in manifest.tables} | ({DENSE} if manifest.dense else set())
+    if snapshot.files.keys() != replaced or snapshot.rows.keys() != {t.name for t in manifest.tables}:
+        raise Corrupt("snapshot: every table of the version and its dense weights wanted")
+    tables = [replace(t, rows=snapshot.rows[t.name]) for t in manifest.tables]
+    return replace(manifest, tables=tables, files={**manifest.files, **snapshot.files})
 
 
 def _file_crc32(path: Path) -> str:

@@ -22,7 +22,7 @@ from processor.package.repository import FolderWatch, Repository
 from processor.package.version import VersionReader
 from processor.tables.budgets import Budgets
 from processor.tables.remote.reader import RemoteStats, RemoteTables
-from processor.versions.model import Applied, ServedModel
+from processor.versions.model import Applied, RolledBack, ServedModel
 from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replicas
 from processor.versions.routes import VersionStatus, find
@@ -179,9 +179,9 @@ class ModelHost(ABC):
             raise BadInput("delta: either the file itself or a path wanted")
         return served.apply_bytes(data) if data is not None else served.apply_file(self._repository.resolve(str(path)))
 
-    def rollback(self, model: str, generation: Generation) -> Generation:
-        """Serves an earlier generation again; later deltas leave the chain."""
-        return self._model(model).rollback(generation)
+    def rollback(self, model: str, generation: Generation, reason: str = "") -> RolledBack:
+        """Serves an earlier generation again, here and on every server of the repository; see ServedModel.rollback."""
+        return self._model(model).rollback(generation, reason)
 
     def load(self, model: str, version: int, by_hand: bool = True) -> None:
         """Loads a version beside those served. by_hand: it stays when a newer one comes."""

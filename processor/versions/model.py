@@ -22,12 +22,17 @@ from typing import Any
 
 import xxhash
 
+from processor.chain.chain_record import delta_digest, sha256
+from processor.chain.history import Link
+from processor.chain.ledger import Identity, Ledger, identity_of
+from processor.chain.snapshots import open_snapshot
 from processor.clock import Clock
-from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
+from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.generation import Generation
-from processor.package.delta import Delta, parse_delta, read_delta
+from processor.package.delta import Delta, parse_delta
 from processor.package.repository import FolderWatch, Repository, check_name
 from processor.package.version import MANIFEST, VersionReader
+from processor.versions.follower import DIVERGED, ChainStatus, Follower, OutOfReach
 from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replicas
 from processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
@@ -35,11 +40,6 @@ from processor.versions.served_version import ServedVersion
 from processor.versions.traffic import Out, Split, Traffic
 
 log = logging.getLogger("freshet.model")
-
-ANY_STEP = -1
-
-Identity = tuple[int, int, int]
-"""Modification time, size and inode: another file, or another content, has another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,17 @@ class Applied:
     rows: int
     removed: int
     apply_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """A rollback, and what follows from it. undone: generations that are served no more, oldest first. next_step: what
+    the next delta will be called. recorded: whether the repository could be told, and with it other servers."""
+
+    generation: Generation
+    undone: list[Generation]
+    next_step: int
+    recorded: bool
 
 
 class ServedModel:
@@ -82,10 +93,10 @@ class ServedModel:
         )
         self._by_hand: set[int] = set()
         self._unloaded: set[int] = set()
-        # Path -> what the file was, and the chain's step (or ANY_STEP) at which it was refused.
-        self._refused: dict[Path, tuple[Identity, int]] = {}
+        # Manifests that were refused, as what the file was.
+        self._refused: dict[Path, Identity] = {}
         self._folder = FolderWatch(repository.root / name)
-        self._deltas: dict[int, FolderWatch] = {}
+        self._followers: dict[int, Follower] = {}
 
     @property
     def ready(self) -> bool:
@@ -99,6 +110,11 @@ class ServedModel:
     def served(self) -> Mapping[int, ServedVersion]:
         """Loaded versions; the largest is the default."""
         return self.routes.served
+
+    def chain(self, version: int) -> ChainStatus | None:
+        """Where a loaded version stands against its chain."""
+        follower = self._followers.get(version)
+        return follower.status if follower else None
 
     def status(self) -> list[VersionStatus]:
         """Every version known, newest first."""
@@ -121,15 +137,17 @@ class ServedModel:
             if self._folder.changed():
                 events += self._poll_versions()
             for number, version in sorted(self.served.items()):
-                watch = self._deltas.setdefault(number, FolderWatch(version.files.deltas))
-                if watch.changed():
-                    events += self._catch_up(version)
+                events += self._follow(number, version)
             return events
 
     def load(self, number: int, by_hand: bool = True) -> None:
-        """Loads a version beside those served; raises NotFound or why it cannot be served."""
+        """Loads a version beside those served, or one that is DIVERGED anew; raises NotFound or why it cannot be
+        served."""
         with self._lock:
-            if number not in self.served:
+            follower = self._followers.get(number)
+            if number in self.served and follower is not None and follower.status.state == DIVERGED:
+                self._swap(number, *self._rebuild(number))
+            elif number not in self.served:
                 if number not in self._repository.versions(self.name):
                     raise NotFound(f"version {number} of model {self.name!r} is not in the repository")
                 self._admit(number)
@@ -203,11 +221,10 @@ class ServedModel:
         self._changed()
 
     def apply_bytes(self, data: bytes | bytearray) -> Applied:
-        """Verifies an uploaded delta, commits it to the version's folder, serves it."""
+        """Verifies an uploaded delta, commits it to the version's chain, serves it."""
         delta = parse_delta(data)
         with self._lock:
-            version = self._target(delta)
-            return self._apply(version, delta, data)
+            return self._apply(self._target(delta), delta, data)
 
     def apply_file(self, path: Path) -> Applied:
         """Serves a delta that lies in the repository, copying it into the version's folder if it is not there.
@@ -218,14 +235,17 @@ class ServedModel:
         delta = parse_delta(data)
         with self._lock:
             version = self._target(delta)
+            self._follow(delta.version, version)
+            head = self._followers[delta.version].ledger.history.head
             here = version.generation
-            if here == Generation(delta.version, delta.step) and version.checksum == delta.checksum:
+            known = head.record.sha256 if head.record is not None and head.digest == version.digest else ""
+            if here == Generation(delta.version, delta.step) and known == sha256(data):
                 return Applied(self.name, here, delta.rows, delta.removed, 0.0)
-            in_place = path == self._repository.delta_path(self.name, delta.version, delta.step)
-            return self._apply(version, delta, None if in_place else data)
+            return self._apply(version, delta, data)
 
-    def rollback(self, generation: Generation) -> Generation:
-        """Serves an earlier generation of a loaded version; later deltas leave the chain, on disk too."""
+    def rollback(self, generation: Generation, reason: str = "") -> RolledBack:
+        """Serves an earlier generation of a loaded version, and commits that to its chain: the later deltas are undone
+        on every server of the repository, and a trainer goes on from there."""
         with self._lock:
             version = self.served.get(generation.version)
             if version is None:
@@ -233,24 +253,31 @@ class ServedModel:
             here = version.generation
             if generation.step > here.step:
                 raise Conflict(f"rollback: a generation before {here} wanted, got {generation}")
-            files = self._repository.deltas(self.name, generation.version)
-            reachable = {0, here.step, *(f.step for f in files)}
-            if generation.step not in reachable and not version.can_undo(generation.step):
-                raise NotFound(f"rollback: {generation} is not a generation of model {self.name!r}")
-            rebuilt = None
-            if not version.can_undo(generation.step):
-                rebuilt = self._rebuild(generation.version, generation.step)
-                if rebuilt.generation != generation:
-                    raise Conflict(f"rollback: the deltas on disk lead to {rebuilt.generation}, not to {generation}")
-            for file in reversed(files):
-                if file.step > generation.step:
-                    self._repository.set_aside(self.name, generation.version, file.step)
+            follower = self._followers[generation.version]
+            if follower.status.state == DIVERGED:
+                raise Conflict(f"chain: DIVERGED: {follower.status.reason}; load the version anew")
+            ledger = follower.ledger
+            ledger.look()
+            if generation.step < ledger.history.base.step:
+                ledger.reach_back()
+            link = ledger.history.on_line(generation.step)
+            if link is None:
+                raise NotFound(f"rollback: {generation} is not a generation of model {self.name!r} to go back to")
+            undone = [one.step for one in ledger.history.back(ledger.history.head) if one.step > link.step]
+            rebuilt = None if version.step_of(link.digest) is not None else self._rebuild(generation.version, link)
+            try:
+                ledger.rollback(link.step, reason)
+                recorded = True
+            except NotReady:
+                follower.stay(link)
+                recorded = False
             if rebuilt is None:
-                version.rollback(generation.step)
+                self._follow(generation.version, version)
             else:
-                self._publish(served={**self.served, generation.version: rebuilt})
-                version.close()
-            return self.served[generation.version].generation
+                self._swap(generation.version, *rebuilt, stay=None if recorded else link)
+            reached = self.served[generation.version].generation
+            steps = [Generation(generation.version, step) for step in reversed(undone)]
+            return RolledBack(reached, steps, ledger.history.top + 1, recorded)
 
     def _poll_versions(self) -> list[str]:
         known, policy = self._repository.versions(self.name), self.policy.versions
@@ -288,7 +315,7 @@ class ServedModel:
             told = before is not None and before.error == str(error)
             return [] if told else [f"{self.name} version {number} waits: {error}"]
         except FreshetError as error:
-            self._refused[manifest] = (seen, ANY_STEP)
+            self._refused[manifest] = seen
             return [f"{self.name} version {number} refused: {error}"]
         return [f"{self.name} {self.served[number].generation} loaded"]
 
@@ -296,27 +323,75 @@ class ServedModel:
         """Loads a version, replays its deltas, then offers it to requests."""
         self._publish(states=self._states(VersionStatus(number, LOADING)))
         try:
-            version = self._rebuild(number)
+            version, follower = self._rebuild(number)
         except Exception as error:
             if not isinstance(error, FreshetError):
                 log.exception("version %d of %s could not be loaded", number, self.name)
                 error = FreshetError("the version could not be loaded; the server's log says why")
             self._publish(states=self._states(VersionStatus(number, END, str(error))))
             raise error from None
+        self._followers[number] = follower
         states = self._states(VersionStatus(number, AVAILABLE))
         self._publish(served={**self.served, number: version}, states=states)
 
-    def _rebuild(self, number: int, until: int | None = None) -> ServedVersion:
-        """A version as its folder has it, the deltas up to step `until` replayed."""
-        version = self._load(VersionReader(self._repository.folder(self.name, number)))
-        self._catch_up(version, until=until)
+    def _rebuild(self, number: int, target: Link | None = None) -> tuple[ServedVersion, Follower]:
+        """A version as its chain has it, at a generation of it (default: the one that is to be served), and open."""
+        folder = self._repository.folder(self.name, number)
+        for whole in (False, True):
+            files = VersionReader(folder)
+            ledger = Ledger(files.folder, files.root_manifest, self._clock.unix_s)
+            follower = Follower(self.name, ledger, self._clock)
+            try:
+                if not whole:
+                    ledger.begin_at_snapshot()
+                follower.open(target)
+                until = target or follower.target
+                if until.step < ledger.history.base.step:
+                    ledger.reach_back()
+                record = ledger.history.snapshot(until)
+                version = self._load(files if record is None else open_snapshot(files, record))
+                if version.files.snapshot is None:
+                    # Rows that are in a row store are those that the version was published with.
+                    ledger.reach_back()
+                for event in follower.follow(version) if target is None else follower.reconcile(version, target):
+                    log.info("%s", event)
+                break
+            except (Corrupt, Diverged) as error:
+                if whole or ledger.history.base.record is None:
+                    raise
+                log.error("%s version %d: its snapshot cannot be used: %s", self.name, number, error)
+        if target is not None and version.digest != target.digest:
+            raise Conflict(f"rollback: the deltas on disk lead to {version.generation}, not to {number}.{target.step}")
         version.open(self._connect(version))
-        return version
+        return version, follower
+
+    def _follow(self, number: int, version: ServedVersion) -> list[str]:
+        """One look at a version's chain; where memory does not reach back far enough, the version is built anew."""
+        follower = self._followers[number]
+        try:
+            return follower.follow(version)
+        except OutOfReach:
+            step = follower.target.step
+        try:
+            self._swap(number, *self._rebuild(number))
+        except FreshetError as error:
+            return follower.unreachable(f"generation {number}.{step} cannot be built from the files: {error}")
+        return [f"{self.name} rolled back to {self.served[number].generation}"]
+
+    def _swap(self, number: int, version: ServedVersion, follower: Follower, stay: Link | None = None) -> None:
+        """Serves a version that was built anew in the place of the one that is served."""
+        old = self.served[number]
+        if stay is not None:
+            follower.stay(stay)
+        self._followers[number] = follower
+        follower.follow(version)
+        self._publish(served={**self.served, number: version})
+        old.close()
 
     def _drop(self, number: int) -> None:
         dropped = self.served[number]
         self._by_hand.discard(number)
-        self._deltas.pop(number, None)
+        self._followers.pop(number, None)
         served = {v: s for v, s in self.served.items() if v != number}
         self._publish(served=served, states=self._states(VersionStatus(number, END)))
         dropped.close()
@@ -358,44 +433,13 @@ class ServedModel:
     def _states(self, state: VersionStatus) -> dict[int, VersionStatus]:
         return {**self.routes.states, state.version: state}
 
-    def _catch_up(self, version: ServedVersion, until: int | None = None) -> list[str]:
-        """Applies whatever in the version's folder continues its chain, in one pass by ascending step.
-
-        A file that does not fit is passed over: a compacted delta may lie behind it.
-        """
-        events = []
-        for file in self._repository.deltas(self.name, version.manifest.version):
-            if file.step <= version.chain.step or (until is not None and file.step > until):
-                continue
-            seen = self._fresh(file.path, version.chain.step)
-            if seen is None:
-                continue
-            try:
-                delta = read_delta(file.path)
-                if delta.step != file.step:
-                    raise BadInput(f"delta: step {file.step} wanted by its file name, got {delta.step}")
-                version.apply(delta)
-                events.append(f"{self.name} {Generation(delta.version, delta.step)} served")
-            except Conflict as error:
-                self._refused[file.path] = (seen, version.chain.step)
-                events.append(f"{self.name} delta {file.step} waits: {error}")
-            except NotReady as error:
-                self._deltas.pop(version.manifest.version, None)
-                events.append(f"{self.name} delta {file.step} waits: {error}")
-                break
-            except FreshetError as error:
-                self._refused[file.path] = (seen, ANY_STEP)
-                events.append(f"{self.name} delta {file.step} refused: {error}")
-        return events
-
-    def _fresh(self, path: Path, step: int = ANY_STEP) -> Identity | None:
-        """What a file is now if that is worth a try: there, and not refused before (at this step of the chain).
+    def _fresh(self, manifest: Path) -> Identity | None:
+        """What a manifest is now if that is worth a try: there, and not refused before.
 
         A refusal is noted under what the file was before it was read: it may have been replaced since.
         """
-        seen = _identity(path)
-        refused = self._refused.get(path)
-        return None if seen is None or refused in ((seen, step), (seen, ANY_STEP)) else seen
+        seen = identity_of(manifest)
+        return None if seen is None or self._refused.get(manifest) == seen else seen
 
     def _target(self, delta: Delta) -> ServedVersion:
         if delta.version in self.served:
@@ -404,29 +448,26 @@ class ServedModel:
         version.check(delta)
         return version
 
-    def _apply(self, version: ServedVersion, delta: Delta, data: bytes | bytearray | None) -> Applied:
-        """Applies a delta, committing its bytes to the chain once verified; takes them out again if that fails."""
-        verified = False
-
-        def keep() -> None:
-            nonlocal verified
-            verified = True
-            if data is not None:
-                self._repository.keep_delta(delta, data)
-
+    def _apply(self, version: ServedVersion, delta: Delta, data: bytes | bytearray) -> Applied:
+        """Serves a delta on the head of its chain, committed to it while its rows are staged; undone again where it
+        cannot be served after all."""
+        follower = self._followers[version.manifest.version]
+        ledger = follower.ledger
+        self._follow(version.manifest.version, version)
+        version.check(delta)
+        follower.ready(version)
+        ledger.check(delta)
+        before = ledger.history.head
+        digest = delta_digest(before.digest, sha256(data))
         try:
-            apply_ms = version.apply(delta, keep=keep)
+            apply_ms = version.apply(delta, digest, keep=lambda: self._keep_delta(ledger, delta, data, digest))
         except Exception:
             # Refused before it was verified, it was never put in the chain; after, it must not stay there.
-            if verified and version.chain.step != delta.step:
-                self._repository.set_aside(self.name, delta.version, delta.step)
+            if ledger.history.head.digest == digest and version.digest != digest:
+                ledger.rollback(before.step, "could not be served")
             raise
         return Applied(self.name, version.generation, delta.rows, delta.removed, apply_ms)
 
-
-def _identity(path: Path) -> Identity | None:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    def _keep_delta(self, ledger: Ledger, delta: Delta, data: bytes | bytearray, digest: str) -> None:
+        if ledger.publish(delta, data).digest != digest:
+            raise Conflict("delta: another one was published at the same time; the server takes that one first")

@@ -44,9 +44,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.backends.opening import executable_files
+from processor.chain.chain_record import delta_digest, root_digest
 from processor.clock import Clock
 from processor.errors import NotReady
-from processor.generation import Chain, Generation
+from processor.generation import Generation, Position
 from processor.package.delta import Delta
 from processor.package.manifest import Manifest, TableEntry
 from processor.package.version import VersionReader, table_file
@@ -82,7 +83,7 @@ class Undo:
     dense: dict[str, NDArray[np.float32]]
     published_at: float
     event_time: tuple[float, float] | None
-    checksum: str
+    digest: str
 
 
 class ServedVersion:
@@ -114,18 +115,21 @@ class ServedVersion:
             t.name: RemoteTable(t) if t.name in remote else self._open(t, budgets) for t in self.manifest.tables
         }
         self.dense: Dense = files.dense()
-        self.chain = Chain(self.manifest.model, self.manifest.version, undo_depth)
+        snapshot = files.snapshot
+        step = snapshot.step if snapshot else 0
+        self.position = Position(self.manifest.model, self.manifest.version, undo_depth, step)
+        self.digest = snapshot.digest if snapshot else root_digest(files.root_manifest)
         self._undo: list[Undo] = []
         self._epoch = 0
-        self.published_at = self.manifest.created_at
-        times = self.manifest.event_time
+        self.published_at = snapshot.published_at if snapshot else self.manifest.created_at
+        times = (snapshot or self.manifest).event_time
         self.event_time = (times[0], times[1]) if times else None
-        self.checksum = ""
         self.delta_count = self.delta_rows = self.delta_nbytes = 0
         # Of deltas: how long each took to apply, and how old it and its newest event were when it was served.
         self.apply_s, self.age_s, self.event_age_s = Histogram(SHORT_S), Histogram(LONG_S), Histogram(LONG_S)
         self.last_apply_ms = self.last_freshness_s = 0.0
-        self.change = Change(0, 0, Generation(self.manifest.version, 0), Frame(0, self._arrays(), self.dense))
+        self.change = Change(0, 0, Generation(self.manifest.version, step), Frame(0, self._arrays(), self.dense))
+        self.control.publish(0, Entry(0, step, 0))
         self._frames = self._forgotten = 0
 
     def _open(self, spec: TableEntry, budgets: Budgets | None) -> ServedTable:
@@ -160,11 +164,13 @@ class ServedVersion:
 
     def check(self, delta: Delta) -> None:
         """Raises BadInput or Conflict unless the delta continues this version's chain and fits its shapes."""
-        self.chain.check(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
+        self.position.check(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
         delta.check(self.manifest)
 
-    def apply(self, delta: Delta, *, keep: Callable[[], None] = lambda: None) -> float:
+    def apply(self, delta: Delta, digest: str = "", *, keep: Callable[[], None] = lambda: None) -> float:
         """Takes the version to the delta's step; returns milliseconds from the call until every reader serves it.
+
+        digest: of the generation that it leads to; by default what follows from the delta's own checksum.
 
         keep: called once the delta is verified, on a thread of its own, to make it durable while its rows are staged;
         what it raises refuses the delta.
@@ -185,11 +191,11 @@ class ServedVersion:
                 self._take_back(versions)
                 raise
             replaced = {name: self.dense[name] for name in delta.dense}
-            self._undo.append(Undo(self._epoch, versions, replaced, self.published_at, self.event_time, self.checksum))
+            self._undo.append(Undo(self._epoch, versions, replaced, self.published_at, self.event_time, self.digest))
             self._epoch, self.dense = change.epoch, dense
-            self.published_at, self.checksum = delta.published_at, delta.checksum
+            self.published_at, self.digest = delta.published_at, digest or delta_digest(self.digest, delta.checksum)
             self.event_time = delta.event_time or self.event_time
-            excess = self.chain.advance(delta.step)
+            excess = self.position.advance(delta.step)
             self._flip(change)
             for old in self._undo[:excess]:
                 for name, table_versions in old.versions.items():
@@ -208,13 +214,20 @@ class ServedVersion:
             self.apply_s.observe(self.last_apply_ms / 1e3)
             return self.last_apply_ms
 
+    def step_of(self, digest: str) -> int | None:
+        """The step of a generation that is served or can be gone back to by rollback(); None for any other."""
+        if digest == self.digest:
+            return self.position.step
+        undone = ((step, entry.digest) for step, entry in zip(self.position.undoable, self._undo))
+        return next((step for step, known in undone if known == digest), None)
+
     def can_undo(self, step: int) -> bool:
-        return self.chain.undo_count(step) is not None
+        return self.position.undo_count(step) is not None
 
     def rollback(self, step: int) -> None:
         """Serves an earlier step again; returns when every session does. The caller has asked can_undo()."""
         with self.lock:
-            count = self.chain.undo_count(step)
+            count = self.position.undo_count(step)
             if count is None:
                 raise NotReady(f"generation {self.manifest.version}.{step} is beyond the undo log")
             if count == 0:
@@ -228,12 +241,8 @@ class ServedVersion:
             change = self._next(Generation(self.manifest.version, step), oldest.epoch, dense)
             self._prepare(change)
             self.dense = dense
-            self.published_at, self.event_time, self.checksum = (
-                oldest.published_at,
-                oldest.event_time,
-                oldest.checksum,
-            )
-            self.chain.rewind(count)
+            self.published_at, self.event_time, self.digest = oldest.published_at, oldest.event_time, oldest.digest
+            self.position.rewind(count)
             self._flip(change)
             self._wait_readers()
             for entry in reversed(undone):

@@ -82,7 +82,7 @@ def test_every_reply_is_exactly_the_generation_that_it_names_while_deltas_and_ro
     try:
         version = processor._models["small"].pick()
         for _ in range(6):
-            for step in range(version.chain.step + 1, 7):
+            for step in range(version.position.step + 1, 7):
                 version.apply(make_delta(step, list(USERS), dense_seed=step))
             version.rollback(4)
             version.rollback(2)

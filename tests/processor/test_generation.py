@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.errors import BadInput, Conflict
-from processor.generation import Chain, Generation
+from processor.generation import Position, Generation
 
 numbers = st.integers(0, 10**18 - 1)
 
@@ -57,7 +57,7 @@ def test_generations_are_ordered_by_version_and_then_by_step(a, b):
 
 
 def chain_at(step, undo_depth=4):
-    chain = Chain("ctr", 3, undo_depth)
+    chain = Position("ctr", 3, undo_depth)
     if step:
         chain.advance(step)
     return chain
@@ -99,7 +99,7 @@ def test_a_delta_of_another_version_is_a_conflict_and_of_another_model_a_mistake
 
 
 def test_a_chain_without_undo_gives_every_delta_up_at_once():
-    chain = Chain("ctr", 3, 0)
+    chain = Position("ctr", 3, 0)
     assert chain.advance(1) == 1
     assert chain.undo_count(0) is None
     assert chain.undo_count(1) == 0
@@ -110,7 +110,7 @@ moves = st.lists(st.tuples(st.sampled_from(["advance", "advance", "rewind"]), st
 
 @given(moves=moves, undo_depth=st.integers(0, 6))
 def test_a_chain_goes_back_to_exactly_the_newest_states_that_it_still_remembers(moves, undo_depth):
-    chain = Chain("ctr", 3, undo_depth)
+    chain = Position("ctr", 3, undo_depth)
     history, forgotten, applied = [0], 0, 0
     for move, number in moves:
         if move == "advance":

@@ -65,7 +65,7 @@ def test_a_restart_replays_the_whole_chain(root):
     wanted = {step: step for step in range(1, 9)}
     for opened in (model, open_model(root, undo_depth=2)):
         assert_serves(opened, "1.8", wanted, dense_seed=5)
-        assert opened.pick().chain.undoable == [6, 7]
+        assert opened.pick().position.undoable == [6, 7]
 
 
 def test_a_hidden_temporary_file_is_never_opened(root, reads):

@@ -81,7 +81,7 @@ def test_any_chain_of_deltas_and_rollbacks_serves_exactly_what_a_full_export_at_
             version.apply(delta)
             history.append((step + 1, after, dense_seed if seed is None else seed, delta))
         elif move.startswith("rollback"):
-            back = min(cut % 4, len(history) - 1, len(version.chain.undoable))
+            back = min(cut % 4, len(history) - 1, len(version.position.undoable))
             undone = history[len(history) - back :]
             del history[len(history) - back :]
             version.rollback(history[-1][0])
@@ -237,7 +237,7 @@ def test_readers_never_see_a_mixture_while_deltas_and_rollbacks_run(package):
         reader.start()
     try:
         for _ in range(12):
-            for step in range(version.chain.step + 1, 8):
+            for step in range(version.position.step + 1, 8):
                 version.apply(make_delta(step, list(USERS), dense_seed=step))
             version.rollback(5)
             version.rollback(4)

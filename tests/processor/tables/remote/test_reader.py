@@ -124,12 +124,12 @@ def test_any_mix_of_deltas_rollbacks_and_reads_equals_a_dictionary(package, stor
     for content, (move, chosen, cut) in enumerate(moves, 1):
         if move == "apply":
             upserts, removed = chosen[:cut], chosen[cut:]
-            version.apply(make_delta(version.chain.step + 1, upserts, removed, tag=content))
+            version.apply(make_delta(version.position.step + 1, upserts, removed, tag=content))
             left = {k: v for k, v in history[-1].items() if k not in removed}
             history.append(left | dict.fromkeys(upserts, content))
         elif move == "rollback":
-            back = min(cut % 4, len(version.chain.undoable))
-            version.rollback(version.chain.step - back)
+            back = min(cut % 4, len(version.position.undoable))
+            version.rollback(version.position.step - back)
             del history[len(history) - back :]
         elif move == "cold":
             version.replicas.remote._cache = load(package, store, cache_rows=16).replicas.remote._cache
@@ -353,7 +353,7 @@ def test_many_sessions_read_the_same_rows_while_deltas_and_rollbacks_run(package
         reader.start()
     try:
         for _ in range(10):
-            for step in range(version.chain.step + 1, 6):
+            for step in range(version.position.step + 1, 6):
                 version.apply(make_delta(step, [0, 1], tag=step))
             version.rollback(3)
     finally:

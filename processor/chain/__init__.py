@@ -1,0 +1,11 @@
+"""The chain of a version: numbered, immutable records that say what it serves, and the one module that writes them.
+
+chain_record  one record, its bytes and digests
+history       the records folded: the line of generations, what was undone, what is held
+arrivals      delta files that somebody dropped without a record
+ledger        one version's chain on disk: followed, written, adopted into
+snapshots     a generation whole in one place: opened
+contents      what a version holds as of a generation, read from its files
+"""
+
+__all__ = ["arrivals", "chain_record", "contents", "history", "ledger", "snapshots"]

@@ -1,0 +1,180 @@
+"""The history of a version: its records folded, in their order, into what is served. Pure: no I/O, no clock, no arrays.
+
+What the records mean, all of it
+- The line is the run of generations from step 0 (or a snapshot) to the head; it is what is served, up to the gate.
+- delta: stands on the head, and becomes it. Its step is above the head's, and has never been used, or was used for the
+  very same digest: a delta that was undone may be applied again. So a step names one content for good.
+- rollback: the head goes back to a generation of the line. What comes after it is undone, a gate behind it lifted.
+- snapshot: the generation, one of the line, lies in one place whole. It changes nothing that is served.
+- hold: a gate after the head: what follows is not served. release: the gate is lifted. A rollback to the gate instead
+  rejects what waits behind it.
+
+Every record names the one before it by its SHA-256. One that does not, or that breaks a rule, is no record of this
+chain: whoever reads it stops there and says so (Corrupt); whoever is about to write it is refused (Conflict).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from processor.chain.chain_record import (
+    DELTA,
+    HOLD,
+    RELEASE,
+    ROLLBACK,
+    SNAPSHOT,
+    ChainRecord,
+    delta_digest,
+)
+from processor.errors import Conflict
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A generation of the chain: its step and digest, the digest of its parent ("" for the first that is known), and
+    the record that leads to it (None for step 0)."""
+
+    step: int
+    digest: str
+    parent: str = ""
+    record: ChainRecord | None = None
+
+
+class History:
+    """The records of one version, up to the newest that was taken. check() and take() are called for each in turn."""
+
+    def __init__(self, model: str, version: int, root: str, digest: str) -> None:
+        """root: the version's root hash, what record 1 calls the one before it; digest: that of step 0."""
+        self.model, self.version = model, version
+        self.number, self.newest = 0, root
+        self.head = self.base = Link(0, digest)
+        self.gate: Link | None = None
+        self.held = ""
+        self.top = 0
+        self._snapshots: list[ChainRecord] = []
+        # Number of the newest snapshot on the line, as the newest record says: where a reader is to begin.
+        self._hint = 0
+        self.links: dict[str, Link] = {digest: self.head}
+        self.files: set[str] = set()
+        self._by_step: dict[int, str] = {0: digest}
+
+    @classmethod
+    def since(cls, reached: ChainRecord, sha256: str, snapshot: ChainRecord) -> History:
+        """The history from a snapshot on. reached: the record that led to the snapshot's generation; sha256: of its
+        bytes. What came before it is not known."""
+        history = cls(reached.model, reached.version, sha256, reached.digest)
+        history.head = history.base = Link(reached.step, reached.digest, "", reached)
+        history.links, history._by_step = {reached.digest: history.base}, {reached.step: reached.digest}
+        history.number, history.top = reached.number, reached.top
+        history._snapshots, history._hint = [snapshot], reached.snapshot
+        return history
+
+    @property
+    def target(self) -> Link:
+        """The generation that is to be served."""
+        return self.gate or self.head
+
+    def line(self, until: Link | None = None) -> list[Link]:
+        """The generations from the first that is known to `until` (default: the target), in order."""
+        return list(self.back(until or self.target))[::-1]
+
+    def back(self, link: Link) -> Iterator[Link]:
+        """A generation and those that it stands on, newest first."""
+        while True:
+            yield link
+            if not link.parent:
+                return
+            link = self.links[link.parent]
+
+    def on_line(self, step: int) -> Link | None:
+        """The generation of the line that has this step."""
+        link = self.links.get(self._by_step.get(step, ""))
+        if link is None or link.step > self.head.step:
+            return None
+        return next((one for one in self.back(self.head) if one.step <= step and one is link), None)
+
+    def known(self, step: int) -> Link | None:
+        """The generation that has, or had, this step."""
+        return self.links.get(self._by_step.get(step, ""))
+
+    def undone(self) -> list[Link]:
+        """Generations that are on the line no more, by step."""
+        line = {link.digest for link in self.back(self.head)}
+        return sorted((link for link in self.links.values() if link.digest not in line), key=lambda link: link.step)
+
+    def snapshot(self, until: Link | None = None) -> ChainRecord | None:
+        """The newest snapshot on the way to a generation of the line (default: the target)."""
+        on = {link.digest for link in self.back(until or self.target)}
+        return max((s for s in self._snapshots if s.digest in on), key=lambda s: (s.step, s.number), default=None)
+
+    def next(self, kind: str, link: Link, **fields: object) -> ChainRecord:
+        """The record that would come next; link: the generation that it leads to, or names."""
+        number = self.number + 1
+        if kind == SNAPSHOT:
+            newest = number
+        elif kind == ROLLBACK:
+            found = self.snapshot(link)
+            newest = found.number if found else 0
+        else:
+            newest = self._hint
+        record = ChainRecord(
+            self.model, self.version, number, kind, self.newest, link.step, link.digest, self.head.step,
+            self.head.digest, max(self.top, link.step), newest,
+        )  # fmt: skip
+        return replace(record, **fields)  # type: ignore[arg-type]
+
+    def check(self, record: ChainRecord) -> None:
+        """Raises Conflict unless the record is the next of this history."""
+        where = f"record {record.number}"
+        if (record.model, record.version) != (self.model, self.version):
+            raise Conflict(f"{where}: of {record.model[:64]!r} version {record.version}, not of this chain")
+        if record.number != self.number + 1 or record.previous != self.newest:
+            raise Conflict(f"{where}: does not continue record {self.number}")
+        if (record.parent_step, record.parent) != (self.head.step, self.head.digest):
+            raise Conflict(f"{where}: stands on step {record.parent_step}, the chain is at step {self.head.step}")
+        if record.top != max(self.top, record.step):
+            raise Conflict(f"{where}: top {record.top}, the records before it say {max(self.top, record.step)}")
+        if record.kind == DELTA:
+            self._check_delta(record, where)
+            return
+        link = self.on_line(record.step)
+        if link is None or link.digest != record.digest:
+            raise Conflict(f"{where}: {record.kind} of step {record.step}, which is not on the line")
+        if record.kind in (HOLD, RELEASE) and link is not self.head:
+            raise Conflict(f"{where}: {record.kind} of step {record.step}, the chain is at step {self.head.step}")
+        if (record.kind == HOLD and self.gate) or (record.kind == RELEASE and not self.gate):
+            raise Conflict(f"{where}: {record.kind}, but the chain is {'' if self.gate else 'not '}held")
+
+    def take(self, record: ChainRecord, sha256: str) -> None:
+        """Takes a record that check() passed; sha256: of its bytes."""
+        if record.kind == DELTA:
+            link = Link(record.step, record.digest, record.parent, record)
+            self.head = self.links[record.digest] = link
+            self._by_step[record.step] = record.digest
+        elif record.kind == ROLLBACK:
+            self.head = self.links[record.digest]
+            if self.gate is not None and self.gate.step >= self.head.step:
+                self.gate, self.held = None, ""
+        elif record.kind == SNAPSHOT:
+            self._snapshots = [s for s in self._snapshots if s.number != record.number] + [record]
+        else:
+            self.gate, self.held = (self.head, record.reason) if record.kind == HOLD else (None, "")
+        self.files.add(record.file)
+        self.number, self.newest, self.top, self._hint = record.number, sha256, record.top, record.snapshot
+
+    def fits(self, step: int, parent_step: int, compacted: bool) -> bool:
+        """Whether a new delta of these numbers stands on the head: on it itself, or, compacted, on a run that the head
+        lies in."""
+        here = self.head.step
+        return step > max(here, self.top) and (parent_step == here or (compacted and parent_step < here))
+
+    def _check_delta(self, record: ChainRecord, where: str) -> None:
+        if record.step <= self.head.step:
+            raise Conflict(f"{where}: step {record.step} is not ahead of step {self.head.step}")
+        if record.digest != delta_digest(record.parent, record.sha256):
+            raise Conflict(f"{where}: its digest does not follow from its parent's and its file's")
+        known = self._by_step.get(record.step)
+        # A step below a snapshot's is used, whatever for: what it was is known to older records alone.
+        if record.digest != known and (known or record.step <= self.top):
+            raise Conflict(f"{where}: step {record.step} is used already; the next one is {self.top + 1}")

@@ -1,0 +1,454 @@
+"""One version's chain on disk: followed by who serves it, written by whoever changes what is served.
+
+    <version>/chain/0000000017.json       record 17, created exclusively, never changed (processor.chain.chain_record)
+    <version>/deltas/<step>.safetensors   a delta's file; named by its record, so it may be called otherwise
+    <version>/snapshots/<name>/           tables and dense weights whole (processor.chain.snapshots)
+
+Everything that publishes, uploads, rolls back, compacts or holds writes through a Ledger; there is no other writer.
+
+Invariants
+- A record's number is given once, by link() or O_EXCL: of two writers one wins, the other reads what won and decides
+  anew. Nothing needs a rename, a lock or a list of the folder.
+- A record is written after all that it names is durable, so what a kill leaves behind is a file without a record. A
+  delta's file without one is what somebody might have dropped: the next writer adopts it where it continues the chain,
+  and the bytes of that record are the ones that its own writer would have written.
+- Records are never removed, and read once. To see whether there is a new one costs one look for one name. A start
+  finds the newest record by doubling, reads the snapshot that it names, and only the records since.
+- A record or a file that is served and that changes, or goes while its version stays, makes the chain DIVERGED: what is
+  in memory is still served, and nothing further is taken until the version is loaded anew. Two of them are looked at
+  with every look, the newest and, in turn, all others.
+- Where nothing can be written (a copy of a repository) files are adopted in memory: the same records, not kept.
+
+What a writer costs: a delta two files of its own, each made durable with its folder; a rollback one.
+
+Refused: one log that is appended to (no object store can, and a torn tail has no owner); a lease for one writer (a
+trainer that died would block the rollback of what it published); steps given by the store alone (a delta's file names
+its step, so that it is checked whole).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from processor.chain.arrivals import bare_deltas
+from processor.chain.chain_record import (
+    DELTA,
+    HOLD,
+    MAX_RECORD_NBYTES,
+    RELEASE,
+    ROLLBACK,
+    SNAPSHOT,
+    ChainRecord,
+    check_reason,
+    delta_digest,
+    record_name,
+    root_digest,
+    root_hash,
+    sha256,
+)
+from processor.chain.history import History, Link
+from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
+from processor.package.atomic import exclusive_file
+from processor.package.delta import SUFFIX, Delta, parse_delta, stream_delta
+from processor.package.manifest import Manifest
+from processor.package.tensors import map_file
+from processor.package.version import DELTAS, MANIFEST, VersionReader, inside
+
+READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+Identity = tuple[int, int, int]
+"""Modification time, size and inode: another file, or another content, has another."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """A file that what is served follows from: what it was when it was read. step: of the delta, -1 for a record."""
+
+    path: Path
+    identity: Identity | None
+    sha256: str
+    step: int = -1
+
+
+class Ledger:
+    """The chain of one committed version. One thread at a time uses it."""
+
+    def __init__(self, folder: Path, manifest: Manifest, unix_s: Callable[[], float] = time.time) -> None:
+        """manifest: as it was published. Nothing is read before look()."""
+        self.folder, self.manifest, self._unix_s = folder, manifest, unix_s
+        self._root, self._digest = root_hash(manifest), root_digest(manifest)
+        self._written = 0
+        # Records after it that were adopted in memory, as they would be written.
+        self._unwritten: list[bytes] = []
+        self._watched = [Watched(folder / MANIFEST, identity_of(folder / MANIFEST), self._root)]
+        self._turn = 0
+        self.history = self._empty()
+
+    @classmethod
+    def of(cls, version: VersionReader, whole: bool = False) -> Ledger:
+        """The chain of a version, read and its dropped files adopted; from its newest snapshot on, if not `whole`.
+        Raises Diverged where its records are no chain."""
+        ledger = cls(version.folder, version.root_manifest)
+        if not whole:
+            ledger.begin_at_snapshot()
+        ledger.look()
+        ledger.adopt_all()
+        return ledger
+
+    # Following.
+
+    def look(self) -> list[ChainRecord]:
+        """Takes the records that have come since the last look, and returns them; raises Diverged."""
+        came = []
+        while (record := self._read(self._written + 1)) is not None:
+            self._take_read(*record)
+            came.append(record[0])
+        return came
+
+    def patrol(self) -> None:
+        """Looks at the newest of what is served, and at one older part in turn; raises Diverged where it is not what it
+        was."""
+        watched = self._watched
+        if not watched:
+            return
+        self._turn = (self._turn + 1) % len(watched)
+        for one in {self._turn, len(watched) - 1, max(0, len(watched) - 2)}:
+            if one < len(watched) and self._changed(watched[one]):
+                del watched[one]
+
+    def read_delta(self, link: Link) -> Delta:
+        """The delta that leads to a generation, verified against its record; raises Diverged where its file is another
+        one, or gone."""
+        record = link.record
+        if record is None or record.kind != DELTA:
+            raise NotFound(f"step {link.step}: no delta leads to it")
+        path = self._inside(record)
+        before = identity_of(path)
+        try:
+            data = map_file(path)
+        except Corrupt:
+            raise Diverged(f"delta {link.step}: the file that record {record.number} names is not there") from None
+        if data.nbytes != record.nbytes or sha256(data) != record.sha256:
+            raise Diverged(f"delta {link.step}: the file is not the one that record {record.number} names")
+        delta = parse_delta(data)
+        self._watched.append(Watched(path, before, record.sha256, link.step))
+        return delta
+
+    def path_of(self, link: Link) -> Path:
+        """The file of the delta that leads to a generation."""
+        if link.record is None or link.record.kind != DELTA:
+            raise NotFound(f"step {link.step}: no delta leads to it")
+        return self._inside(link.record)
+
+    def reach_back(self) -> None:
+        """Reads the records before the snapshot too, for who goes back beyond it."""
+        if self.history.base.record is not None:
+            kept, self._unwritten = self._unwritten, []
+            self.history, self._written = self._empty(), 0
+            self.look()
+            for data in kept:
+                self._take(ChainRecord.from_bytes(data, self.history.number + 1), data)
+            self._unwritten = kept
+
+    @property
+    def written(self) -> bool:
+        """Whether every record that is known lies in the folder."""
+        return not self._unwritten
+
+    # Writing.
+
+    def publish(self, delta: Delta, data: bytes | bytearray | None = None) -> Link:
+        """Commits a delta: its file, then its record. data: the file's bytes, where it is not to be written anew.
+
+        The delta has passed Delta.check(). Raises Conflict unless it continues the chain, NotReady where the repository
+        cannot be written.
+        """
+        self.look()
+        self.check(delta)
+        place = self.folder / DELTAS
+        try:
+            place.mkdir(exist_ok=True)
+            target, digest, nbytes, ours = self._write_delta(place, delta, data)
+        except OSError:
+            raise NotReady("delta: the repository cannot be written, so it could not be kept") from None
+        try:
+            return self._record_delta(delta, target, digest, nbytes)
+        except BaseException:
+            if ours and f"{DELTAS}/{target.name}" not in self.history.files:
+                target.unlink(missing_ok=True)
+            raise
+
+    def adopt(self, path: Path) -> tuple[Link, Delta]:
+        """Gives a delta's file that lies in the folder without a record its record: written where that can be, else
+        kept in memory. Raises Conflict, or what is wrong with the file."""
+        data = map_file(path)
+        delta = parse_delta(data)
+        if path.name != f"{delta.step}{SUFFIX}":
+            raise BadInput(f"delta: step {path.name.removesuffix(SUFFIX)} wanted by its file name, got {delta.step}")
+        self.check(delta)
+        delta.check(self.manifest)
+        before = identity_of(path)
+        link = self._record_delta(delta, path, sha256(data), data.nbytes, in_memory=True)
+        self._watched.append(Watched(path, before, sha256(data), link.step))
+        return link, delta
+
+    def adopt_all(self) -> None:
+        """Adopts what was dropped and continues the chain, in one pass by ascending step."""
+        for bare in bare_deltas(self.folder):
+            if bare.step > self.history.top:
+                with contextlib.suppress(FreshetError):
+                    self.adopt(bare.path)
+
+    def check(self, delta: Delta) -> None:
+        """Raises BadInput or Conflict unless such a delta continues the chain, anew or once more."""
+        if delta.model != self.manifest.model:
+            raise BadInput(f"delta: for model {delta.model[:64]!r}, wanted {self.manifest.model!r}")
+        if delta.version != self.manifest.version:
+            raise Conflict(f"delta: for version {delta.version}, this is version {self.manifest.version}")
+        head, history = self.history.head, self.history
+        here = f"{delta.version}.{head.step}"
+        if delta.step <= head.step:
+            raise Conflict(f"delta: step {delta.step} is not ahead of the served generation {here}")
+        if delta.parent_step != head.step and not (delta.compacted and delta.parent_step < head.step):
+            raise Conflict(f"delta: continues step {delta.parent_step}, the served generation is {here}")
+        if delta.step <= history.top and history.known(delta.step) is None:
+            raise Conflict(f"delta: step {delta.step} is used already; the next one is {history.top + 1}")
+
+    def rollback(self, step: int, reason: str = "") -> Link:
+        """Commits that the chain goes back to a generation of its line. Raises NotFound where there is none."""
+        check_reason(reason)
+
+        def make() -> ChainRecord | None:
+            if step < self.history.base.step:
+                self.reach_back()
+            link = self.history.on_line(step)
+            if link is None:
+                known = f"{self.manifest.version}.{step}"
+                raise NotFound(f"rollback: {known} is not a generation of model {self.manifest.model!r} to go back to")
+            if link is self.history.head:
+                return None
+            return self.history.next(ROLLBACK, link, at=self._unix_s(), reason=reason)
+
+        self.append(make)
+        return self.history.head
+
+    def hold(self, reason: str = "") -> None:
+        """Commits a gate behind the head."""
+        check_reason(reason)
+        self.append(lambda: self.history.next(HOLD, self.history.head, at=self._unix_s(), reason=reason))
+
+    def release(self, reason: str = "") -> None:
+        """Commits that the gate is lifted."""
+        check_reason(reason)
+        self.append(lambda: self.history.next(RELEASE, self.history.head, at=self._unix_s(), reason=reason))
+
+    def snapshot(self, link: Link, file: str, digest: str, nbytes: int) -> None:
+        """Commits that a generation of the line lies whole where `file` says; sha256, nbytes: of that file."""
+
+        def make() -> ChainRecord:
+            since = link.record.number if link.record else 0
+            return self.history.next(
+                SNAPSHOT, link, at=self._unix_s(), file=file, sha256=digest, nbytes=nbytes, since=since
+            )
+
+        self.append(make)
+
+    def append(self, make: Callable[[], ChainRecord | None], in_memory: bool = False) -> None:
+        """Commits the record that `make` returns, asked anew when another writer was faster; None: there is nothing to
+        commit. in_memory: where the folder cannot be written the record is taken all the same, but not kept."""
+        while True:
+            self.look()
+            record = make()
+            if record is None:
+                return
+            self.history.check(record)
+            data = record.to_bytes()
+            path = self.folder / record_name(record.number)
+            try:
+                self._write_unwritten()
+                path.parent.mkdir(exist_ok=True)
+                with exclusive_file(path) as file:
+                    file.write(data)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                if not (in_memory and error.errno in READ_ONLY):
+                    raise NotReady("chain: the repository cannot be written") from None
+                self._unwritten.append(data)
+                self.history.take(record, sha256(data))
+                return
+            self._written = record.number
+            self.history.take(record, sha256(data))
+            self._watched.append(Watched(path, identity_of(path), sha256(data)))
+            return
+
+    def _write_unwritten(self) -> None:
+        """Writes what was adopted in memory while nothing could be written."""
+        while self._unwritten:
+            with exclusive_file(self.folder / record_name(self._written + 1)) as file:
+                file.write(self._unwritten[0])
+            self._written += 1
+            del self._unwritten[0]
+
+    def _record_delta(self, delta: Delta, path: Path, digest: str, nbytes: int, in_memory: bool = False) -> Link:
+        file = f"{DELTAS}/{path.name}"
+
+        def make() -> ChainRecord | None:
+            head = self.history.head
+            # Somebody adopted the very file between its two commits.
+            if head.record is not None and head.step == delta.step and head.record.sha256 == digest:
+                return None
+            self.check(delta)
+            link = Link(delta.step, delta_digest(head.digest, digest), head.digest)
+            return self.history.next(DELTA, link, file=file, sha256=digest, nbytes=nbytes, at=float(delta.published_at))
+
+        self.append(make, in_memory)
+        return self.history.head
+
+    def _write_delta(self, place: Path, delta: Delta, data: bytes | bytearray | None) -> tuple[Path, str, int, bool]:
+        """Writes a delta's file under a name that nobody has: (path, SHA-256, bytes, whether it is a new file)."""
+        known = self.history.known(delta.step)
+        name = f"{delta.step}{SUFFIX}"
+        while True:
+            target = place / name
+            try:
+                with exclusive_file(target) as file:
+                    if data is None:
+                        stream_delta(file, delta)
+                    else:
+                        file.write(data)
+                    file.flush()
+                    written = map_file(Path(file.name))
+                    digest, nbytes = sha256(written), written.nbytes
+                    del written
+                    if known is not None and known.record is not None and known.record.sha256 != digest:
+                        next_step = self.history.top + 1
+                        raise Conflict(f"delta: step {delta.step} is used already; the next one is {next_step}")
+                return target, digest, nbytes, True
+            except FileExistsError:
+                there = map_file(target)
+                if there.nbytes == nbytes and sha256(there) == digest:
+                    return target, digest, nbytes, False
+                # Somebody dropped another delta under this step's name, which continues no chain.
+                if name == f"{delta.step}-{digest[:8]}{SUFFIX}":
+                    raise Conflict(f"delta: step {delta.step} is being written by somebody else") from None
+                name = f"{delta.step}-{digest[:8]}{SUFFIX}"
+
+    # Reading.
+
+    def _empty(self) -> History:
+        return History(self.manifest.model, self.manifest.version, self._root, self._digest)
+
+    def _read(self, number: int) -> tuple[ChainRecord, bytes, Path, Identity | None] | None:
+        """A record and its bytes, None where there is none yet; raises Diverged for what is no record."""
+        path = self.folder / record_name(number)
+        before = identity_of(path)
+        try:
+            with open(path, "rb") as file:
+                data = file.read(MAX_RECORD_NBYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise NotReady(f"record {number}: cannot be read: {os.strerror(error.errno or 0)}") from None
+        try:
+            return ChainRecord.from_bytes(data, number), data, path, before
+        except Corrupt as error:
+            raise Diverged(str(error)) from None
+
+    def _take_read(self, record: ChainRecord, data: bytes, path: Path, identity: Identity | None) -> None:
+        if self._unwritten:
+            # Adopted in memory before somebody wrote it: by rule the same bytes.
+            if self._unwritten[0] != data:
+                raise Diverged(f"record {record.number}: not what was adopted here without being written")
+            del self._unwritten[0]
+        elif record.kind == ROLLBACK and record.step < self.history.base.step:
+            self.history, self._written = self._empty(), 0
+            self.look()
+            return
+        else:
+            self._take(record, data)
+        self._written = record.number
+        self._watched.append(Watched(path, identity, sha256(data)))
+
+    def _take(self, record: ChainRecord, data: bytes) -> None:
+        try:
+            self.history.check(record)
+        except Conflict as error:
+            raise Diverged(str(error)) from None
+        self.history.take(record, sha256(data))
+
+    def begin_at_snapshot(self) -> None:
+        """Before anything is read: begins with the snapshot that the newest record names, if it names one. Raises
+        Diverged where that is none."""
+        newest = self._read(self._newest())
+        if newest is None or not newest[0].snapshot:
+            return
+        snapshot = self._read(newest[0].snapshot)
+        reached = self._read(snapshot[0].since) if snapshot else None
+        if snapshot is None or reached is None or snapshot[0].digest != reached[0].digest:
+            raise Diverged(
+                f"record {newest[0].number}: the snapshot that it names, record {newest[0].snapshot}, is none"
+            )
+        self.history = History.since(reached[0], sha256(reached[1]), snapshot[0])
+        self._written = reached[0].number
+        self._watched.append(Watched(reached[2], reached[3], sha256(reached[1])))
+
+    def _newest(self) -> int:
+        """Number of the newest record: found by doubling, then by halves."""
+        low, high = 0, 1
+        while (self.folder / record_name(high)).exists():
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            if (self.folder / record_name(middle)).exists():
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _changed(self, one: Watched) -> bool:
+        """Whether a file need not be watched any longer; raises Diverged where it is another one, or gone."""
+        now = identity_of(one.path)
+        if now == one.identity:
+            return False
+        if one.step >= 0:
+            link, snapshot = self.history.on_line(one.step), self.history.snapshot()
+            if link is None or (snapshot is not None and one.step <= snapshot.step):
+                return True
+        if now is None:
+            # With its manifest gone too it is the repository that is away, and nothing is known of this file.
+            if not (self.folder / MANIFEST).exists():
+                return False
+            raise Diverged(f"{self._called(one)}: is served, and its file is gone")
+        try:
+            data = one.path.read_bytes()
+        except OSError:
+            return False
+        content = root_hash(Manifest.from_json(data)) if one.path.name == MANIFEST else sha256(data)
+        if content != one.sha256:
+            raise Diverged(f"{self._called(one)}: is served, and its file was replaced by another one")
+        one.identity = now
+        return False
+
+    def _called(self, one: Watched) -> str:
+        if one.step >= 0:
+            return f"delta {self.manifest.version}.{one.step}"
+        return "manifest" if one.path.name == MANIFEST else f"record {int(one.path.stem)}"
+
+    def _inside(self, record: ChainRecord) -> Path:
+        return inside(self.folder, record.file)
+
+
+def identity_of(path: Path) -> Identity | None:
+    """What tells a file from another one of its name, or None where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

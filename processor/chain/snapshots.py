@@ -1,0 +1,28 @@
+"""Snapshots: a version's tables and dense weights as of a step, whole, in a folder of the version's.
+
+    snapshots/<step>-<random>/snapshot.json       the list of its files (processor.package.version.SnapshotList)
+    snapshots/<step>-<random>/tables/...          as the version's own, index and all
+    snapshots/<step>-<random>/dense.safetensors
+
+A snapshot is written where nobody looks, every file made durable, and committed by its record. A kill before that
+leaves a folder that no record names, which `freshet repository prune` removes. It changes no generation: whoever is
+serving goes on, whoever starts loads it and the deltas since.
+"""
+
+from __future__ import annotations
+
+from processor.chain.chain_record import ChainRecord, sha256
+from processor.errors import Corrupt
+from processor.package.tensors import map_file
+from processor.package.version import SnapshotList, VersionReader, inside
+
+
+def open_snapshot(version: VersionReader, record: ChainRecord) -> VersionReader:
+    """The version as of the snapshot that a record names; raises Corrupt where it is not what the record says."""
+    data = map_file(inside(version.folder, record.file))
+    if data.nbytes != record.nbytes or sha256(data) != record.sha256:
+        raise Corrupt(f"snapshot {record.step}: its list of files is not the one that record {record.number} names")
+    listed = SnapshotList.from_json(data.tobytes())
+    if (listed.step, listed.digest) != (record.step, record.digest):
+        raise Corrupt(f"snapshot {record.step}: its list of files is of another generation")
+    return VersionReader(version.folder, listed)

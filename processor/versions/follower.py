@@ -1,0 +1,234 @@
+"""How a version in memory follows its chain on disk: the writer's eye, between a ledger and a ServedVersion.
+
+What is served is made what the records say, not record by record: the target is the newest generation of the line that
+is not behind a gate, the version goes back to the nearest generation that both have, and forward from there. So deltas
+that were undone before they were seen are never read, and a rollback reaches every server of a repository with its
+next look.
+
+States
+    CURRENT    serves the target
+    WAITING    something is there that cannot be served: a recorded delta that was refused, or a file that continues
+               nothing
+    HELD       serves the gate: what is behind it waits for a release, or a rollback
+    DIVERGED   what is on disk is not what is served under its name: nothing further is taken, until the version is
+               loaded anew
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from processor.chain.arrivals import Arrivals, BareDelta
+from processor.chain.chain_record import ROLLBACK
+from processor.chain.history import Link
+from processor.chain.ledger import Identity, Ledger, identity_of
+from processor.clock import Clock
+from processor.errors import Conflict, Diverged, FreshetError, NotReady
+from processor.package.delta import SUFFIX, Delta
+from processor.versions.served_version import ServedVersion
+
+CURRENT, WAITING, HELD, DIVERGED = CHAIN_STATES = "CURRENT", "WAITING", "HELD", "DIVERGED"
+FOR_GOOD = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ChainStatus:
+    """Where a version stands against its chain. reason: of any state but CURRENT. digest: of what is served. records:
+    on disk, as far as known. next_step: for who publishes next. behind: generations that are known and not served."""
+
+    state: str
+    reason: str
+    digest: str
+    records: int
+    next_step: int
+    behind: int
+
+
+class OutOfReach(Exception):
+    """The target cannot be reached from what is in memory: the version has to be built anew from its files."""
+
+
+class Follower:
+    """Follows the chain of one version. Used under its model's lock; status is replaced whole."""
+
+    def __init__(self, model: str, ledger: Ledger, clock: Clock) -> None:
+        self.ledger = ledger
+        self._model, self._arrivals = model, Arrivals(ledger.folder, clock.now_s)
+        # Path -> what the file was, and at how many records (or FOR_GOOD) it was refused.
+        self._refused: dict[Path, tuple[Identity, int]] = {}
+        self._diverged = self._told = ""
+        # The record number at which a recorded delta was refused, and why.
+        self._blocked: tuple[int, str] | None = None
+        # Gone back to here alone, because the repository could not be written.
+        self._here: Link | None = None
+        self._waiting: dict[Path, str] = {}
+        self.status = ChainStatus(CURRENT, "", ledger.history.head.digest, 0, 1, 0)
+
+    @property
+    def target(self) -> Link:
+        """The generation that is to be served."""
+        return self._here or self.ledger.history.target
+
+    def open(self, target: Link | None = None) -> None:
+        """The first look, before anything is loaded. target: the only generation that is wanted, if not the newest."""
+        try:
+            self.ledger.look()
+        except Diverged as error:
+            if target is None and self.ledger.history.base.record is not None:
+                raise
+            self._diverge(error)
+
+    def unreachable(self, why: str) -> list[str]:
+        """What the records say cannot be served at all; tried again once they say something else."""
+        told = self._blocked is not None and self._blocked[1] == why
+        self._blocked = self.ledger.history.number, why
+        return [] if told else [f"{self._model} {why}"]
+
+    def follow(self, version: ServedVersion) -> list[str]:
+        """One look: takes what has come, and makes the version serve it; returns what happened. Raises OutOfReach."""
+        events: list[str] = []
+        if not self._diverged:
+            try:
+                if any(record.kind == ROLLBACK for record in self.ledger.look()):
+                    self._here = None
+                self.ledger.patrol()
+                events += self.reconcile(version, self.target)
+                if self.target is self.ledger.history.head and self._blocked is None:
+                    events += self._adopt(version)
+            except Diverged as error:
+                events += self._diverge(error)
+                # What was read before it broke still counts.
+                events += self.reconcile(version, self.target)
+            except NotReady as error:
+                events += self._wait(str(error))
+        self._tell(version)
+        return events
+
+    def reconcile(self, version: ServedVersion, target: Link) -> list[str]:
+        """Makes the version serve a generation of the chain, as far as that can be; raises OutOfReach."""
+        number = self.ledger.history.number
+        if target.digest == version.digest:
+            self._blocked = None
+            return []
+        if self._blocked is not None and self._blocked[0] == number:
+            return []
+        ahead: list[Link] = []
+        for link in self.ledger.history.back(target):
+            step = version.step_of(link.digest)
+            if step is not None:
+                break
+            ahead.append(link)
+        else:
+            raise OutOfReach
+        self._blocked = None
+        events = []
+        if step != version.position.step:
+            version.rollback(step)
+            events.append(f"{self._model} rolled back to {version.generation}")
+        for link in reversed(ahead):
+            try:
+                version.apply(self.ledger.read_delta(link), link.digest)
+            except Diverged as error:
+                return [*events, *self._diverge(error)]
+            except NotReady as error:
+                return [*events, *self._wait(f"delta {link.step} waits: {error}")]
+            except FreshetError as error:
+                self._blocked = number, f"delta {link.step} refused: {error}"
+                return [*events, f"{self._model} {self._blocked[1]}"]
+            events.append(f"{self._model} {version.generation} served")
+        return events
+
+    def ready(self, version: ServedVersion) -> None:
+        """Raises Conflict unless the version serves the head of its chain, so that something may be put on it."""
+        self._tell(version)
+        if self.target is not self.ledger.history.head or self.status.state in (HELD, DIVERGED) or self._blocked:
+            raise Conflict(f"chain: {self.status.state}: {self.status.reason}")
+
+    def stay(self, link: Link) -> None:
+        """Serves this generation, whatever the records say, until one of them rolls back: the repository cannot be
+        written."""
+        self._here = link
+
+    def _adopt(self, version: ServedVersion) -> list[str]:
+        """Gives files that were dropped their records, and serves them; again as long as one follows another."""
+        events: list[str] = []
+        history = self.ledger.history
+        self._waiting = {
+            path: why
+            for path, why in self._waiting.items()
+            if int(path.name.removesuffix(SUFFIX)) > history.top and path.exists()
+        }
+        number = FOR_GOOD
+        while number != history.number and self._blocked is None:
+            number = history.number
+            for bare in self._arrivals.look(history.top):
+                if bare.step > history.top and self._blocked is None:
+                    events += self._try(version, bare)
+        return events
+
+    def _try(self, version: ServedVersion, bare: BareDelta) -> list[str]:
+        number = self.ledger.history.number
+        seen, refused = identity_of(bare.path), self._refused.get(bare.path)
+        if seen is None or refused in ((seen, number), (seen, FOR_GOOD)):
+            return []
+        self._waiting.pop(bare.path, None)
+        try:
+            link, delta = self.ledger.adopt(bare.path)
+            return self._serve(version, link, delta)
+        except Diverged:
+            raise
+        except NotReady as error:
+            self._arrivals.again()
+            return self._wait(f"delta {bare.step} waits: {error}")
+        except Conflict as error:
+            self._refused[bare.path] = seen, number
+            self._waiting[bare.path] = f"delta {bare.step} waits: {error}"
+        except FreshetError as error:
+            self._refused[bare.path] = seen, FOR_GOOD
+            self._waiting[bare.path] = f"delta {bare.step} refused: {error}"
+        return [f"{self._model} {self._waiting[bare.path]}"]
+
+    def _serve(self, version: ServedVersion, link: Link, delta: Delta) -> list[str]:
+        if version.digest != link.parent:
+            return self.reconcile(version, self.target)
+        try:
+            version.apply(delta, link.digest)
+        except NotReady:
+            raise
+        except FreshetError as error:
+            self._blocked = self.ledger.history.number, f"delta {link.step} refused: {error}"
+            return [f"{self._model} {self._blocked[1]}"]
+        return [f"{self._model} {version.generation} served"]
+
+    def _diverge(self, error: Diverged) -> list[str]:
+        self._diverged = str(error)
+        return [f"{self._model} DIVERGED: {error}"]
+
+    def _wait(self, why: str) -> list[str]:
+        """Tells once of what will be tried again at the next look."""
+        told, self._told = self._told == why, why
+        self._blocked = FOR_GOOD, why
+        return [] if told else [f"{self._model} {why}"]
+
+    def _tell(self, version: ServedVersion) -> None:
+        history = self.ledger.history
+        state, reason = CURRENT, ""
+        if self._diverged:
+            state, reason = DIVERGED, self._diverged
+        elif self._blocked is not None:
+            state, reason = WAITING, self._blocked[1]
+        elif self._here is not None:
+            state, reason = HELD, "rolled back on this server alone, which cannot write to the repository"
+        elif history.gate is not None:
+            state, reason = HELD, history.held or "held"
+        elif self._waiting:
+            state, reason = WAITING, next(iter(self._waiting.values()))
+        behind = 0
+        if version.digest != history.head.digest:
+            links = list(history.back(history.head))
+            behind = next((n for n, link in enumerate(links) if link.digest == version.digest), len(links))
+        behind += len(self._waiting)
+        now = ChainStatus(state, reason, version.digest, history.number, history.top + 1, behind)
+        if now != self.status:
+            self.status = now
