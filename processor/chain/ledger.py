@@ -148,7 +148,7 @@ class Ledger:
 
     def reach_back(self) -> None:
         """Reads the records before the snapshot too, for who goes back beyond it."""
-        if self.history.base.record is not None:
+        if not self.history.whole:
             kept, self._unwritten = self._unwritten, []
             self.history, self._written = self._empty(), 0
             self.look()
@@ -180,6 +180,8 @@ class Ledger:
         try:
             return self._record_delta(delta, target, digest, nbytes)
         except BaseException:
+            with contextlib.suppress(FreshetError):
+                self.look()
             if ours and f"{DELTAS}/{target.name}" not in self.history.files:
                 target.unlink(missing_ok=True)
             raise
@@ -211,6 +213,8 @@ class Ledger:
             raise BadInput(f"delta: for model {delta.model[:64]!r}, wanted {self.manifest.model!r}")
         if delta.version != self.manifest.version:
             raise Conflict(f"delta: for version {delta.version}, this is version {self.manifest.version}")
+        if delta.step <= self.history.top and self.history.known(delta.step) is None:
+            self.reach_back()
         head, history = self.history.head, self.history
         here = f"{delta.version}.{head.step}"
         if delta.step <= head.step:
@@ -332,7 +336,11 @@ class Ledger:
                         raise Conflict(f"delta: step {delta.step} is used already; the next one is {next_step}")
                 return target, digest, nbytes, True
             except FileExistsError:
-                there = map_file(target)
+                try:
+                    there = map_file(target)
+                except Corrupt:
+                    # Its writer lost to somebody else, and has taken it back.
+                    continue
                 if there.nbytes == nbytes and sha256(there) == digest:
                     return target, digest, nbytes, False
                 # Somebody dropped another delta under this step's name, which continues no chain.
@@ -392,9 +400,7 @@ class Ledger:
         snapshot = self._read(newest[0].snapshot)
         reached = self._read(snapshot[0].since) if snapshot else None
         if snapshot is None or reached is None or snapshot[0].digest != reached[0].digest:
-            raise Diverged(
-                f"record {newest[0].number}: the snapshot that it names, record {newest[0].snapshot}, is none"
-            )
+            raise Diverged(f"record {newest[0].number}: record {newest[0].snapshot}, which it names, is no snapshot")
         self.history = History.since(reached[0], sha256(reached[1]), snapshot[0])
         self._written = reached[0].number
         self._watched.append(Watched(reached[2], reached[3], sha256(reached[1])))

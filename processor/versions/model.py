@@ -31,7 +31,7 @@ from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError
 from processor.generation import Generation
 from processor.package.delta import Delta, parse_delta
 from processor.package.repository import FolderWatch, Repository, check_name
-from processor.package.version import MANIFEST, VersionReader
+from processor.package.version import MANIFEST, SNAPSHOTS, VersionReader
 from processor.versions.follower import DIVERGED, ChainStatus, Follower, OutOfReach
 from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replicas
@@ -235,12 +235,14 @@ class ServedModel:
         delta = parse_delta(data)
         with self._lock:
             version = self._target(delta)
+            before = version.digest
             self._follow(delta.version, version)
             head = self._followers[delta.version].ledger.history.head
             here = version.generation
             known = head.record.sha256 if head.record is not None and head.digest == version.digest else ""
             if here == Generation(delta.version, delta.step) and known == sha256(data):
-                return Applied(self.name, here, delta.rows, delta.removed, 0.0)
+                apply_ms = 0.0 if version.digest == before else version.last_apply_ms
+                return Applied(self.name, here, delta.rows, delta.removed, apply_ms)
             return self._apply(version, delta, data)
 
     def rollback(self, generation: Generation, reason: str = "") -> RolledBack:
@@ -337,32 +339,33 @@ class ServedModel:
     def _rebuild(self, number: int, target: Link | None = None) -> tuple[ServedVersion, Follower]:
         """A version as its chain has it, at a generation of it (default: the one that is to be served), and open."""
         folder = self._repository.folder(self.name, number)
-        for whole in (False, True):
-            files = VersionReader(folder)
-            ledger = Ledger(files.folder, files.root_manifest, self._clock.unix_s)
-            follower = Follower(self.name, ledger, self._clock)
-            try:
-                if not whole:
-                    ledger.begin_at_snapshot()
-                follower.open(target)
-                until = target or follower.target
-                if until.step < ledger.history.base.step:
-                    ledger.reach_back()
-                record = ledger.history.snapshot(until)
-                version = self._load(files if record is None else open_snapshot(files, record))
-                if version.files.snapshot is None:
-                    # Rows that are in a row store are those that the version was published with.
-                    ledger.reach_back()
-                for event in follower.follow(version) if target is None else follower.reconcile(version, target):
-                    log.info("%s", event)
-                break
-            except (Corrupt, Diverged) as error:
-                if whole or ledger.history.base.record is None:
-                    raise
-                log.error("%s version %d: its snapshot cannot be used: %s", self.name, number, error)
+        try:
+            version, follower = self._replay(folder, target, from_snapshot=True)
+        except (Corrupt, Diverged) as error:
+            if not (folder / SNAPSHOTS).exists():
+                raise
+            log.error("%s version %d: cannot begin at its snapshot: %s", self.name, number, error)
+            version, follower = self._replay(folder, target, from_snapshot=False)
         if target is not None and version.digest != target.digest:
             raise Conflict(f"rollback: the deltas on disk lead to {version.generation}, not to {number}.{target.step}")
         version.open(self._connect(version))
+        return version, follower
+
+    def _replay(self, folder: Path, target: Link | None, from_snapshot: bool) -> tuple[ServedVersion, Follower]:
+        files = VersionReader(folder)
+        ledger = Ledger(files.folder, files.root_manifest, self._clock.unix_s)
+        follower = Follower(self.name, ledger, self._clock)
+        follower.open(from_snapshot)
+        until = target or follower.target
+        if until.step < ledger.history.base.step:
+            ledger.reach_back()
+        record = ledger.history.snapshot(until) if from_snapshot else None
+        version = self._load(files if record is None else open_snapshot(files, record))
+        if version.files.snapshot is None:
+            # Rows that are in a row store are those that the version was published with.
+            ledger.reach_back()
+        for event in follower.follow(version) if target is None else follower.reconcile(version, target):
+            log.info("%s", event)
         return version, follower
 
     def _follow(self, number: int, version: ServedVersion) -> list[str]:
@@ -454,8 +457,8 @@ class ServedModel:
         follower = self._followers[version.manifest.version]
         ledger = follower.ledger
         self._follow(version.manifest.version, version)
-        version.check(delta)
         follower.ready(version)
+        version.check(delta)
         ledger.check(delta)
         before = ledger.history.head
         digest = delta_digest(before.digest, sha256(data))
