@@ -17,33 +17,20 @@ States
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 
-from processor.chain.arrivals import Arrivals, BareDelta
+from processor.chain.bare_delta import Arrivals, BareDelta
 from processor.chain.chain_record import ROLLBACK
 from processor.chain.history import Link
-from processor.chain.ledger import Identity, Ledger, identity_of
+from processor.chain.ledger import Ledger
+from processor.chain.patrol import Identity, identity_of
 from processor.clock import Clock
 from processor.errors import Conflict, Diverged, FreshetError, NotReady
 from processor.package.delta import SUFFIX, Delta
 from processor.versions.served_version import ServedVersion
+from processor.watching.stats import CURRENT, DIVERGED, HELD, WAITING, ChainStatus
 
-CURRENT, WAITING, HELD, DIVERGED = CHAIN_STATES = "CURRENT", "WAITING", "HELD", "DIVERGED"
 FOR_GOOD = -1
-
-
-@dataclass(frozen=True, slots=True)
-class ChainStatus:
-    """Where a version stands against its chain. reason: of any state but CURRENT. digest: of what is served. records:
-    on disk, as far as known. next_step: for who publishes next. behind: generations that are known and not served."""
-
-    state: str
-    reason: str
-    digest: str
-    records: int
-    next_step: int
-    behind: int
 
 
 class OutOfReach(Exception):
@@ -72,8 +59,8 @@ class Follower:
         return self._here or self.ledger.history.target
 
     def open(self, from_snapshot: bool = True) -> None:
-        """The first look, before anything is loaded. Raises Diverged where what follows the newest snapshot is no chain:
-        what comes before it may be."""
+        """The first look, before anything is loaded. Raises Diverged where what follows the newest snapshot is no
+        chain: what comes before it may be."""
         if from_snapshot:
             with contextlib.suppress(Diverged):
                 self.ledger.begin_at_snapshot()

@@ -1,7 +1,6 @@
 """A chain on disk: written by several, followed by others, adopted into, replaced under their eyes."""
 
 import errno
-import os
 import threading
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, No
 from processor.package import atomic
 from processor.package.delta import write_delta
 from processor.package.repository import Repository
-from processor.package.version import add_file
 from tests.packages import make_delta, write_package
 
 
@@ -57,11 +55,25 @@ def test_a_delta_that_is_published_is_a_file_and_its_record(version):
     assert ledger.path_of(link) == path.resolve()
 
 
-def test_an_upload_is_kept_byte_for_byte(version, tmp_path):
-    write_delta(tmp_path / "made", make_delta(1, [1]))
+def test_an_upload_is_kept_byte_for_byte_and_becomes_part_of_the_chain_only_by_its_record(version, tmp_path):
+    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
     data = (tmp_path / "made").read_bytes()
-    Ledger.of(version).publish(make_delta(1, [1]), data)
-    assert (version.folder / "deltas" / "1.safetensors").read_bytes() == data
+    ledger = Ledger.of(version)
+    kept = ledger.keep(delta, data)
+    assert kept.path.read_bytes() == data
+    assert Ledger.of(version).history.head.step == 0, "nobody adopts it"
+    link = ledger.commit(delta, kept)
+    assert Ledger.of(version).history.head == link
+    ledger.forget(kept)
+    assert kept.path.exists(), "what is part of the chain is not taken back"
+
+
+def test_what_was_kept_and_not_committed_is_taken_back(version, tmp_path):
+    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
+    ledger = Ledger.of(version)
+    kept = ledger.keep(delta, (tmp_path / "made").read_bytes())
+    ledger.forget(kept)
+    assert list((version.folder / "deltas").iterdir()) == []
 
 
 def test_each_record_names_the_one_before_it_from_the_manifest_on(version):
@@ -306,75 +318,12 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(version, monkeypatch):
     assert ledger.publish(make_delta(1, [1])).step == 1
 
 
-# What is served is replaced or goes.
-
-
 @pytest.fixture
 def watched(version):
     ledger = Ledger.of(version)
     for step in range(1, 5):
-        ledger.read_delta(ledger.publish(make_delta(step, [step])))
+        ledger.publish(make_delta(step, [step]))
     return ledger
-
-
-def patrol(ledger):
-    for _ in range(40):
-        ledger.patrol()
-
-
-def test_files_that_are_what_they_were_are_no_matter_even_when_they_were_copied(version, watched):
-    for path in [*(version.folder / "deltas").iterdir(), *(version.folder / "chain").iterdir()]:
-        data = path.read_bytes()
-        path.unlink()
-        path.write_bytes(data)
-    add_file(version.folder, "warmup.safetensors", b"recorded")
-    patrol(watched)
-    assert watched.look() == []
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("deltas/2.safetensors", r"delta 1\.2"),
-        ("deltas/4.safetensors", r"delta 1\.4"),
-        ("chain/0000000001.json", "record 1"),
-        ("chain/0000000004.json", "record 4"),
-    ],
-)
-@pytest.mark.parametrize("gone", [True, False])
-def test_what_is_served_and_was_replaced_or_is_gone_is_told(version, watched, name, message, gone):
-    path = version.folder / name
-    data = path.read_bytes()
-    path.unlink()
-    if not gone:
-        path.write_bytes(data[:-3] + b" }\n")
-    wanted = f"{message}: is served, and its file {'is gone' if gone else 'was replaced'}"
-    with pytest.raises(Diverged, match=wanted):
-        patrol(watched)
-
-
-def test_a_version_that_was_published_anew_under_the_same_number_is_told(version, watched, tmp_path):
-    folder = write_package(tmp_path / "other", users=range(6), seed=9)
-    os.replace(folder / "model.json", version.folder / "model.json")
-    with pytest.raises(Diverged, match="manifest: is served"):
-        patrol(watched)
-
-
-def test_a_repository_that_is_away_is_no_divergence(version, watched):
-    away = version.folder.with_name("away")
-    version.folder.rename(away)
-    patrol(watched)
-    assert watched.look() == []
-    away.rename(version.folder)
-    patrol(watched)
-
-
-def test_files_that_nothing_needs_any_more_may_go(version, watched):
-    snapshot_at(watched, 3)
-    watched.rollback(3)
-    for step in (1, 2, 3, 4):
-        (version.folder / "deltas" / f"{step}.safetensors").unlink()
-    patrol(watched)
 
 
 def test_a_record_that_does_not_continue_the_one_before_it_is_told(version, watched):

@@ -254,7 +254,7 @@ def test_watching_lists_no_folder_however_many_deltas_are_recorded(root, monkeyp
         record(root, step, [step % 6])
     model.poll()
     listed = []
-    monkeypatch.setattr("processor.chain.arrivals.bare_deltas", lambda folder: listed.append(1) or [])
-    monkeypatch.setattr("processor.chain.arrivals.FolderWatch.changed", lambda self: False)
+    monkeypatch.setattr("processor.chain.bare_delta.bare_deltas", lambda folder: listed.append(1) or [])
+    monkeypatch.setattr("processor.chain.bare_delta.FolderWatch.changed", lambda self: False)
     assert looked(model, 50) == []
     assert listed == []

@@ -205,7 +205,9 @@ def test_an_upload_is_served_kept_and_there_after_a_restart(root):
     applied = model.apply_bytes(data)
     assert (applied.model, str(applied.generation), applied.rows, applied.removed) == ("small", "1.1", 2, 1)
     assert applied.apply_ms > 0
-    assert (deltas_folder(root) / "1.safetensors").read_bytes() == data
+    assert [path.read_bytes() for path in deltas_folder(root).iterdir()] == [data]
+    again = model.apply_bytes(data)
+    assert (again.generation, again.apply_ms) == (applied.generation, 0)
     assert model.poll() == []
     for opened in (model, open_model(root)):
         assert_serves(opened, "1.1", {1: 4, 2: 4, 3: None}, dense_seed=2)
@@ -236,32 +238,36 @@ def test_an_upload_that_is_served_already_is_a_conflict_and_keeps_the_file(root)
     model.apply_bytes(data)
     with pytest.raises(Conflict, match=r"step 1 is not ahead of the served generation 1\.1"):
         model.apply_bytes(delta_bytes(root, 1, [1], tag=2))
-    assert (deltas_folder(root) / "1.safetensors").read_bytes() == data
-    assert files(deltas_folder(root)) == ["1.safetensors"]
+    (path,) = deltas_folder(root).iterdir()
+    assert path.read_bytes() == data
 
 
-def test_an_upload_that_cannot_be_kept_is_not_served(root, monkeypatch):
+@pytest.mark.parametrize("name", ["give_name", "exclusive_file"])
+def test_an_upload_that_cannot_be_kept_is_not_served(root, monkeypatch, name):
     model = open_model(root)
 
     def refuse(*_):
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(ledger_module, "exclusive_file", refuse)
+    monkeypatch.setattr(ledger_module, name, refuse)
     with pytest.raises(NotReady):
         model.apply_bytes(delta_bytes(root, 1, [1], tag=1))
     assert_serves(model, "1.0")
+    assert files(deltas_folder(root)) == []
+    assert model.poll() == []
 
 
-def test_an_upload_beyond_the_arena_is_taken_out_of_the_chain_again(root, monkeypatch):
+def test_an_upload_beyond_the_arena_never_becomes_part_of_the_chain(root, monkeypatch):
     monkeypatch.setattr(table_module, "MIN_ARENA_SLOTS", 30)
     model = open_model(root)
     with pytest.raises(TooLarge, match="table 'user': the arena of 30 rows is full"):
         model.apply_bytes(delta_bytes(root, 1, range(100, 131), tags=["a"]))
     assert_serves(model, "1.0")
-    assert [r.kind for r in records(root)] == ["delta", "rollback"]
-    model.apply_bytes(delta_bytes(root, 2, range(100, 130), parent=0, tags=["a"]))
-    assert str(model.pick().generation) == "1.2"
-    assert str(open_model(root).pick().generation) == "1.2"
+    assert files(root / "small" / "1" / "deltas") == []
+    model.apply_bytes(delta_bytes(root, 1, range(100, 130), tags=["a"]))
+    assert str(model.pick().generation) == "1.1"
+    assert str(open_model(root).pick().generation) == "1.1"
+    assert [r.kind for r in records(root)] == ["delta"]
 
 
 def test_a_file_elsewhere_in_the_repository_is_copied_into_the_chain(root):

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from processor.chain import arrivals as arrivals_module
-from processor.chain.arrivals import MOST_S, SHARE, Arrivals, bare_deltas
+from processor.chain import bare_delta as arrivals_module
+from processor.chain.bare_delta import MOST_S, SHARE, Arrivals, bare_deltas
 
 
 @pytest.fixture
