@@ -1,9 +1,10 @@
-"""Opens what is to be imported: a SavedModel folder or a Keras file, from whoever wrote it.
+"""Opens what is to be imported: a SavedModel folder, a Keras file or an ONNX file, from whoever wrote it.
 
 Untrusted bytes. Nothing of a model runs before its files are known to lie inside its folder, its archive is no bomb,
 and every operation that opening or serving it would run is among those that are allowed (compiler.imports.ops). Keras
 files are read in safe mode; Lambda layers, classes that are not Keras's own and vocabularies that name a file are
-refused. What TensorFlow itself says of a broken file names paths: it is left out.
+refused. Keras and ONNX files are written as SavedModels first, so that all that follows is one path
+(compiler.imports.onnx_graph reads ONNX, as strictly). What TensorFlow itself says of a broken file names paths: it is left out.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ KERAS_PLAIN = ("keras", "keras.models", "keras.ops", "keras.optimizers", "keras.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForeignModel:
-    """An opened model. kind: SavedModel | Keras. inputs: by name. graph: flat; outputs: name -> where in it. session:
+    """An opened model. kind: SavedModel | Keras | ONNX. inputs: by name. graph: flat; outputs: name -> where in it. session:
     has the variables and tables; it lives as long as the block that opened it."""
 
     kind: str
@@ -66,12 +67,18 @@ def open_source(
             yield source
     elif path.is_file():
         with tempfile.TemporaryDirectory(prefix="freshet-import-") as folder:
-            exported = Path(folder) / "model"
-            _export_keras(path, exported)
-            with _open_saved_model(exported, "Keras", signature, ragged or {}, sparse or {}) as source:
+            exported, kind, groups = Path(folder) / "model", "Keras", dict(ragged or {})
+            if path.suffix == ".onnx":
+                from compiler.imports.onnx_graph.saving import save_onnx
+
+                saved = save_onnx(path, exported)
+                kind, groups = "ONNX", saved.ragged | groups
+            else:
+                _export_keras(path, exported)
+            with _open_saved_model(exported, kind, signature, groups, sparse or {}) as source:
                 yield source
     else:
-        raise NotFound("source: a SavedModel folder or a .keras file wanted")
+        raise NotFound("source: a SavedModel folder, a .keras or .onnx file wanted")
 
 
 @contextmanager
