@@ -14,7 +14,7 @@ from compiler.frameworks import tf
 from compiler.imports.combining import Pool
 from compiler.imports.cut import Cut, CutTensor
 from compiler.imports.dense_side import weight_names
-from compiler.imports.feeds import Fed
+from compiler.imports.feeds import DENSE, Fed
 from compiler.imports.foreign_graph import INPUT, Ref
 from compiler.imports.inputs import plain
 from compiler.imports.keys import Lookup
@@ -80,6 +80,12 @@ class Drafter:
     def _add_lookup(self, port: CutTensor, lookup: Lookup) -> None:
         source, keys = lookup.source, self._shapes.size(lookup.source)
         kind = "string" if isinstance(lookup.keys, list) else "id"
+        picked = self._picked(source)
+        if picked is not None:
+            name, first = picked
+            table = self._table(lookup, name)
+            self._feature(f"{name}.{first}", kind, name, port.offset, lookup.dim, column=first, table=table)
+            return
         if self._runner.graph.nodes[source[0]].op == INPUT:
             fed = self._inputs[source[0]]
             name, columns = fed.name, fed.input.columns
@@ -92,6 +98,23 @@ class Drafter:
             label = f"{name}.{i}" if keys > 1 else name
             offset = port.offset + i * lookup.dim
             self._feature(label, kind, name, offset, lookup.dim, column=i if columns else -1, table=table)
+
+    def _picked(self, source: Ref) -> tuple[str, int] | None:
+        """The input and the column of it that a key is, where the model takes a column out of a matrix of ids."""
+        node = self._runner.graph.nodes[source[0]]
+        made_of = self._runner.graph.nodes[node.inputs[0][0]] if node.op == "StridedSlice" else None
+        if made_of is None or made_of.op != INPUT or self._shapes.size(source) != 1:
+            return None
+        fed = self._inputs[made_of.name]
+        if fed.kind != DENSE or len(fed.dims) != 1 or not fed.input.columns:
+            return None
+        # Which column it is shows when every entry is its column's number.
+        like = np.tile(np.arange(fed.dims[0]), (2, 1)).astype(fed.dtype) if fed.dtype.kind in "iu" else None
+        if like is None:
+            return None
+        (found,) = self._runner.run([source], {made_of.name: like})
+        column = np.unique(found)
+        return (fed.name, int(column[0])) if len(column) == 1 and np.size(found) == 2 else None
 
     def _add_pool(self, port: CutTensor, pool: Pool) -> None:
         strings = self._shapes.dtype(pool.entries) == tf.string
