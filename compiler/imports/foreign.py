@@ -13,14 +13,14 @@ import json
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from compiler.frameworks import keras, meta_graph_pb2, quiet, rewriter_config_pb2, saved_model_pb2, tf
-from compiler.imports.feeds import Fed
+from compiler.imports.feeds import Fed, Feeds
 from compiler.imports.foreign_graph import ForeignGraph, Inliner, Ref, functions_of, inline, parse
 from compiler.imports.inputs import arrange
 from compiler.imports.ops import GRAPH, OPENING, check_ops
@@ -40,7 +40,8 @@ KERAS_PLAIN = ("keras", "keras.models", "keras.ops", "keras.optimizers", "keras.
 @dataclass(frozen=True, slots=True, eq=False)
 class ForeignModel:
     """An opened model. kind: SavedModel | Keras | ONNX. inputs: by name. graph: flat; outputs: name -> where in it. session:
-    has the variables and tables; it lives as long as the block that opened it."""
+    has the variables and tables; it lives as long as the block that opened it. proof: compares (feeds by node, outputs
+    by name) of samples with what the file gives where it is not TensorFlow's own, and returns notes."""
 
     kind: str
     signature: str
@@ -48,6 +49,7 @@ class ForeignModel:
     outputs: dict[str, Ref]
     graph: ForeignGraph
     session: Any
+    proof: Callable[[list[tuple[Feeds, Feeds]]], list[str]] | None = None
 
 
 @contextmanager
@@ -67,16 +69,16 @@ def open_source(
             yield source
     elif path.is_file():
         with tempfile.TemporaryDirectory(prefix="freshet-import-") as folder:
-            exported, kind, groups = Path(folder) / "model", "Keras", dict(ragged or {})
+            exported, kind, groups, proof = Path(folder) / "model", "Keras", dict(ragged or {}), None
             if path.suffix == ".onnx":
                 from compiler.imports.onnx_graph.saving import save_onnx
 
                 saved = save_onnx(path, exported)
-                kind, groups = "ONNX", saved.ragged | groups
+                kind, groups, proof = "ONNX", saved.ragged | groups, saved.proof.check
             else:
                 _export_keras(path, exported)
             with _open_saved_model(exported, kind, signature, groups, sparse or {}) as source:
-                yield source
+                yield replace(source, proof=proof)
     else:
         raise NotFound("source: a SavedModel folder, a .keras or .onnx file wanted")
 

@@ -8,6 +8,7 @@ arithmetic    operators number by number, and reductions
 rearranging   operators that put numbers elsewhere
 networks      operators of layers, and EmbeddingBag
 translation   a graph as a TensorFlow function, weights under their own names
+proof         what ONNX Runtime makes of the file, to compare with
 saving        the whole of it as a SavedModel
 """
 

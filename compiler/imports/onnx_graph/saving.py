@@ -16,6 +16,7 @@ import numpy as np
 from compiler.frameworks import quiet, saved_model_pb2, tf
 from compiler.imports.onnx_graph.bags import Offsets, find_bags, splits_of
 from compiler.imports.onnx_graph.branches import decided
+from compiler.imports.onnx_graph.proof import OnnxProof
 from compiler.imports.onnx_graph.translation import Translation, weights_of
 from compiler.imports.onnx_graph.untrusted import OnnxBody, OnnxInput, OnnxModel, read_onnx
 from processor.errors import BadInput, FreshetError
@@ -25,12 +26,11 @@ SIGNATURE = "serving_default"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedOnnx:
-    """ragged: inputs of the signature that belong together, as open_source() takes them. model: what was read.
-    offsets: inputs of the file that are part of ragged ones."""
+    """ragged: inputs of the signature that belong together, as open_source() takes them. proof: what the file itself
+    gives."""
 
     ragged: dict[str, tuple[str, ...]]
-    model: OnnxModel
-    offsets: list[Offsets]
+    proof: OnnxProof
 
 
 def save_onnx(path: Path, folder: Path) -> SavedOnnx:
@@ -47,7 +47,7 @@ def save_onnx(path: Path, folder: Path) -> SavedOnnx:
     except Exception as error:
         raise BadInput(f"source: TensorFlow cannot hold the graph: {type(error).__name__}") from None
     _rename(folder / "saved_model.pb", names)
-    return SavedOnnx({pair.ids: (pair.ids, splits_of(pair.ids)) for pair in offsets}, model, offsets)
+    return SavedOnnx({pair.ids: (pair.ids, splits_of(pair.ids)) for pair in offsets}, OnnxProof(path, model, offsets))
 
 
 def _save(model: OnnxModel, body: OnnxBody, offsets: list[Offsets], folder: Path) -> dict[str, str]:

@@ -87,6 +87,17 @@ class OnnxModel:
 
 def read_onnx(path: Path) -> OnnxModel:
     """Reads an ONNX file; raises BadInput or TooLarge with one line that says what is wrong."""
+    proto = load_proto(path)
+    opset = _opset(proto)
+    reader = _Reader(path.parent.resolve())
+    body = reader.body(proto.graph, set(), 0)
+    inputs = [_input(info) for info in proto.graph.input if info.name not in body.weights]
+    body.inputs = [given.name for given in inputs]
+    return OnnxModel(inputs, body, opset)
+
+
+def load_proto(path: Path) -> Any:
+    """An ONNX file's message, without functions of its own; nothing else of it has been looked at."""
     nbytes = path.stat().st_size
     if nbytes > MAX_NBYTES:
         raise TooLarge(f"source: an .onnx file of at most {MAX_NBYTES} bytes wanted, got {nbytes}")
@@ -97,13 +108,7 @@ def read_onnx(path: Path) -> OnnxModel:
         raise BadInput("source: not an ONNX file, or a part of one") from None
     if not proto.ir_version or not proto.graph.node or not proto.graph.output:
         raise BadInput("source: not an ONNX file, or a part of one")
-    proto = _inlined(proto)
-    opset = _opset(proto)
-    reader = _Reader(path.parent.resolve())
-    body = reader.body(proto.graph, set(), 0)
-    inputs = [_input(info) for info in proto.graph.input if info.name not in body.weights]
-    body.inputs = [given.name for given in inputs]
-    return OnnxModel(inputs, body, opset)
+    return _inlined(proto)
 
 
 def _opset(proto: Any) -> int:
