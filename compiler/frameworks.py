@@ -55,7 +55,16 @@ try:
 except ImportError as error:
     raise BadInput("training and compiling need TensorFlow and Keras: install freshet[train]") from error
 
-__all__ = ["inlined", "keras", "meta_graph_pb2", "op_def_registry", "quiet", "rewriter_config_pb2", "saved_model_pb2", "tf"]
+__all__ = [
+    "inlined",
+    "keras",
+    "meta_graph_pb2",
+    "op_def_registry",
+    "quiet",
+    "rewriter_config_pb2",
+    "saved_model_pb2",
+    "tf",
+]
 
 
 def inlined(concrete: Any) -> Any:

@@ -4,7 +4,8 @@ Untrusted bytes. Nothing of a model runs before its files are known to lie insid
 and every operation that opening or serving it would run is among those that are allowed (compiler.imports.ops). Keras
 files are read in safe mode; Lambda layers, classes that are not Keras's own and vocabularies that name a file are
 refused. Keras and ONNX files are written as SavedModels first, so that all that follows is one path
-(compiler.imports.onnx_graph reads ONNX, as strictly). What TensorFlow itself says of a broken file names paths: it is left out.
+(compiler.imports.onnx_graph reads ONNX, as strictly). What TensorFlow itself says of a broken file names paths: it is
+left out.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ KERAS_PLAIN = ("keras", "keras.models", "keras.ops", "keras.optimizers", "keras.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForeignModel:
-    """An opened model. kind: SavedModel | Keras | ONNX. inputs: by name. graph: flat; outputs: name -> where in it. session:
-    has the variables and tables; it lives as long as the block that opened it. proof: compares (feeds by node, outputs
-    by name) of samples with what the file gives where it is not TensorFlow's own, and returns notes."""
+    """An opened model. kind: SavedModel | Keras | ONNX. inputs: by name. graph: flat; outputs: name -> where in it.
+    session: has the variables and tables; it lives as long as the block that opened it. proof: compares (feeds by node,
+    outputs by name) of samples with what the file gives where it is not TensorFlow's own, and returns notes."""
 
     kind: str
     signature: str

@@ -26,7 +26,7 @@ from processor.package.version import DELTAS, MANIFEST, VersionReader, inside
 ROLLED_BACK = "rolled-back"
 LABELS = "labels.json"
 TRAFFIC = "traffic.json"
-SAVED_MODEL, KERAS_SUFFIX = "saved_model.pb", ".keras"
+SAVED_MODEL, FILE_SUFFIXES = "saved_model.pb", (".keras", ".onnx")
 VERSION = re.compile(r"[1-9][0-9]{0,17}")
 RACY_NS = 2_000_000_000
 
@@ -78,12 +78,13 @@ class Repository:
         return sorted(int(e.name) for e in folders if os.path.exists(os.path.join(e.path, MANIFEST)))
 
     def sources(self, model: str) -> dict[int, Path]:
-        """Versions that are no packages yet but hold what one is imported from: a SavedModel, or one Keras file."""
+        """Versions that are no packages yet but hold what one is imported from: a SavedModel, or one Keras or
+        ONNX file."""
         found = {}
         for entry in _entries(self.root / model):
             if VERSION.fullmatch(entry.name) and not os.path.exists(os.path.join(entry.path, MANIFEST)):
                 inside_it = {e.name: e for e in _entries(Path(entry.path))}
-                files = [name for name in inside_it if name.endswith(KERAS_SUFFIX)]
+                files = [name for name in inside_it if name.endswith(FILE_SUFFIXES)]
                 if SAVED_MODEL in inside_it:
                     found[int(entry.name)] = Path(entry.path)
                 elif len(files) == 1:

@@ -1,4 +1,4 @@
-"""Plain SavedModels and Keras files in a repository: found, and imported by a process of their own.
+"""Plain SavedModels, Keras and ONNX files in a repository: found, and imported by a process of their own.
 
 One at a time, beside the server and never in it: importing needs TensorFlow, takes seconds and reads what somebody
 else wrote. What it makes is an ordinary package in the same folder, its manifest last, which the next look at the
@@ -172,7 +172,13 @@ class AutoImporter:
 
 
 def _state(path: Path) -> State:
-    files = [path] if path.is_file() else [path / "saved_model.pb", *sorted((path / "variables").glob("*"))]
+    """What is looked at of a source; of an ONNX file what lies beside it too, which may be the weights."""
+    if path.suffix == ".onnx":
+        files = sorted(p for p in path.parent.glob("[!.]*") if p.is_file())
+    elif path.is_file():
+        files = [path]
+    else:
+        files = [path / "saved_model.pb", *sorted((path / "variables").glob("*"))]
     found = []
     for file in files[:MAX_FILES]:
         try:

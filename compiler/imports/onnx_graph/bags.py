@@ -17,16 +17,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.imports.onnx_graph.untrusted import Array, OnnxBody, OnnxModel, OnnxNode
+from compiler.imports.ops import words
+from processor.errors import BadInput
 
 BAG, DOMAIN = "EmbeddingBag", "freshet"
 MODES = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max"}
 SAME = ("Identity", "Cast", "CastLike")
 # All that the dynamo exporter's loop over bags is made of.
-LOOPED = frozenset(
+LOOPED = words(
     """
     Reshape CastLike Cast Add Sub Slice Equal Less Greater If Identity ReduceSum ReduceMean ReduceMax Shape Div Concat
     SequenceInsert Expand Gather Not Size Loop
-    """.split()
+    """
 )
 
 
@@ -76,6 +78,11 @@ def find_bags(model: OnnxModel) -> tuple[OnnxBody, list[Offsets]]:
             continue
         pair = finder.inputs(bag)
         if pair is not None and paired.setdefault(pair.ids, pair) == pair:
+            if ranks.get(bag.weights) == 1:
+                raise BadInput(
+                    f"input {bag.weights[:64]!r}: it weighs the entries of {pair.ids[:64]!r}, of which a row has any "
+                    "number; floats of a fixed number a row wanted: let weights follow from ids, or give ids a length"
+                )
             bag = Bag(bag.output, bag.mode, bag.table, pair.ids, splits_of(pair.ids), "", bag.weights, bag.padding)
         nodes.append(bag.node())
     return OnnxBody(body.inputs, body.outputs, nodes, body.weights, body.constants), list(paired.values())
@@ -191,7 +198,9 @@ class _BagFinder:
         modes = {MODES[node.op] for node, _ in nodes if node.op in MODES}
         mode = "mean" if "mean" in modes else next(iter(modes), "")
         inner = _Scope(body, self._graph)
-        taken = {node.inputs[0] for node, _ in nodes if node.op in ("Slice", "Gather") and not inner.inside(node.inputs[0])}
+        taken = {
+            node.inputs[0] for node, _ in nodes if node.op in ("Slice", "Gather") and not inner.inside(node.inputs[0])
+        }
         rows = [name for name in taken if self._rows(name) is not None]
         if not mode or len(modes) > 2 or len(rows) != 1:
             return None

@@ -121,8 +121,14 @@ def _ragged(call: Call, table: Any, ids: Any, splits: Any) -> Any:
 
 
 TRANSLATORS: dict[str, Translator] = {
-    **{"MatMul": _product, "Gemm": _gemm, "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm},
-    **{"RMSNormalization": _rms_norm, "LpNormalization": _lp_norm, "Dropout": _dropout, BAG: _bag},
+    "MatMul": _product,
+    "Gemm": _gemm,
+    "BatchNormalization": _batch_norm,
+    "LayerNormalization": _layer_norm,
+    "RMSNormalization": _rms_norm,
+    "LpNormalization": _lp_norm,
+    "Dropout": _dropout,
+    BAG: _bag,
     "Einsum": lambda call: tf.einsum(call.attr("equation"), *(call.x(i) for i in range(len(call.inputs)))),
 }
 """Operator -> what makes it of a call."""

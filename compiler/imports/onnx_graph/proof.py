@@ -63,7 +63,9 @@ class OnnxProof:
             got = got[full]
         known = ~np.isnan(wanted)
         if got.shape != wanted.shape:
-            raise BadInput(f"output {name[:64]!r}: shape {list(wanted.shape)} as ONNX Runtime's wanted, got {list(got.shape)}")
+            raise BadInput(
+                f"output {name[:64]!r}: shape {list(wanted.shape)} as ONNX Runtime's wanted, got {list(got.shape)}"
+            )
         if not np.allclose(got[known], wanted[known], rtol=RELATIVE, atol=ABSOLUTE):
             worst = float(np.abs(got[known] - wanted[known]).max())
             raise BadInput(f"output {name[:64]!r} is off by {worst:.3g} from ONNX Runtime's")

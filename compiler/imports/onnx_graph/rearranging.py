@@ -166,7 +166,9 @@ def _gather(call: Call) -> Any:
     x, indices, axis = call.x(), call.x(1), call.axis(call.attr("axis", 0))
     moved = call.raw.get(0)
     if moved is not None and isinstance(indices, np.ndarray) and axis < call.rank() - 1 and indices.ndim == 1:
-        return BatchLast(tf.gather(moved.batch_first, _counted(indices, length(moved.batch_first, axis + 1)), axis=axis + 1))
+        return BatchLast(
+            tf.gather(moved.batch_first, _counted(indices, length(moved.batch_first, axis + 1)), axis=axis + 1)
+        )
     if isinstance(indices, np.ndarray):
         if indices.ndim == 0:
             parts: list[Any] = [slice(None)] * call.rank()
@@ -188,8 +190,10 @@ def _counted(indices: Any, size: Any) -> Any:
     """Constant indices as counted from the front."""
     if (indices >= 0).all():
         return indices
-    return np.where(indices < 0, indices + size, indices) if isinstance(size, int) else tf.where(
-        indices < 0, indices + size, indices
+    return (
+        np.where(indices < 0, indices + size, indices)
+        if isinstance(size, int)
+        else tf.where(indices < 0, indices + size, indices)
     )
 
 
@@ -245,7 +249,9 @@ def _one_hot(call: Call) -> Any:
     depth, values = int(call.constant(1).ravel()[0]), call.x(2)
     indices = _whole(tf.convert_to_tensor(call.x()))
     call.bounded(depth)
-    return tf.one_hot(tf.where(indices < 0, indices + depth, indices), depth, values[1], values[0], call.attr("axis", -1))
+    return tf.one_hot(
+        tf.where(indices < 0, indices + depth, indices), depth, values[1], values[0], call.attr("axis", -1)
+    )
 
 
 def _padded(call: Call) -> Any:
@@ -259,10 +265,28 @@ def _padded(call: Call) -> Any:
 
 
 TRANSLATORS: dict[str, Translator] = {
-    **{"Concat": _concat, "Reshape": _reshape, "Transpose": _transpose, "Flatten": _flatten, "Squeeze": _squeeze},
-    **{"Unsqueeze": _unsqueeze, "Slice": _slice, "Split": _split, "Expand": _expand, "Tile": _tile, "Shape": _shape},
-    **{"ConstantOfShape": _filled, "Range": _range, "Gather": _gather, "GatherElements": _gather_elements},
-    **{"GatherND": _gather_nd, "ScatterND": _scatter_nd, "Trilu": _trilu, "TopK": _top, "CumSum": _summed},
-    **{"OneHot": _one_hot, "Pad": _padded, "Size": lambda call: tf.size(call.x(), out_type=tf.int64)},
+    "Concat": _concat,
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    "Flatten": _flatten,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Slice": _slice,
+    "Split": _split,
+    "Expand": _expand,
+    "Tile": _tile,
+    "Shape": _shape,
+    "ConstantOfShape": _filled,
+    "Range": _range,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "ScatterND": _scatter_nd,
+    "Trilu": _trilu,
+    "TopK": _top,
+    "CumSum": _summed,
+    "OneHot": _one_hot,
+    "Pad": _padded,
+    "Size": lambda call: tf.size(call.x(), out_type=tf.int64),
 }
 """Operator -> what makes it of a call."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.imports.ops import words
 from processor.errors import BadInput, FreshetError, TooLarge
 
 try:
@@ -31,7 +32,7 @@ MAX_NODES = 100_000
 DEPTH = 16
 OPSETS = range(11, 25)
 OURS = ("", "ai.onnx")
-NUMBERS = "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
+NUMBERS = words("float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool")
 DYNAMIC = (
     "export it with a batch of any size: dynamic_axes={name: {0: 'batch'}}, or with dynamo=True "
     "dynamic_shapes={name: {0: torch.export.Dim('batch')}}"
@@ -127,7 +128,9 @@ def _inlined(proto: Any) -> Any:
         _count(proto.graph.node, {}, 0)
         return proto
     functions = {(f.domain, f.name): f for f in proto.functions}
-    called = {key: {(n.domain, n.op_type) for n in _every(f.node, 0)} & functions.keys() for key, f in functions.items()}
+    called = {
+        key: {(n.domain, n.op_type) for n in _every(f.node, 0)} & functions.keys() for key, f in functions.items()
+    }
     sizes: dict[tuple[str, str], int] = {}
     try:
         for key in graphlib.TopologicalSorter(called).static_order():
@@ -179,7 +182,7 @@ def _dtype(code: int, what: str) -> np.dtype[Any]:
     except (ValueError, KeyError, TypeError):
         raise BadInput(f"{what}: a type that ONNX has wanted, got number {code}") from None
     if dtype.name not in NUMBERS and name != "STRING":
-        raise BadInput(f"{what}: one of {', '.join(NUMBERS)} wanted, got {name.lower()}")
+        raise BadInput(f"{what}: one of {', '.join(sorted(NUMBERS))} wanted, got {name.lower()}")
     return dtype
 
 

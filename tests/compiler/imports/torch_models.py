@@ -1,10 +1,13 @@
 """Recommendation models of PyTorch, exported to ONNX with what they score: run by a Python that has PyTorch.
 
-`python torch_models.py FOLDER EXPORTER`, where EXPORTER is torchscript or dynamo. For each model: FOLDER/<name>.onnx,
-and FOLDER/<name>.npz with its inputs and scores at each size of batch as `<rows>/<input>` and `<rows>/score`. An input
-of bags is there as `<input>` and `<input>:offsets`. PyTorch 1.13 and 2 alike; nothing of Freshet is imported.
+`python torch_models.py FOLDER EXPORTER`, where EXPORTER is torchscript, dynamo, or unoptimised: dynamo, told to leave
+the graph as it is. For each model: FOLDER/<name>.onnx, FOLDER/<name>.npz with its inputs and scores at each size of
+batch as `<rows>/<input>` and `<rows>/score`, and FOLDER/<name>.state.npz with its state_dict. An input of bags is there
+as `<input>` and `<input>:offsets`. Ends with 3 where this PyTorch has no such exporter. Nothing of Freshet is imported,
+and PyTorch 1.13 will do.
 """
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -13,8 +16,8 @@ import torch
 from torch import nn
 
 ROWS = (1, 7, 64, 300)
-OPSETS = {"torchscript": 17 if torch.__version__ >= "2" else 16, "dynamo": None}
 BAG = 5
+LACKING = 3
 
 
 def mlp(*widths):
@@ -27,10 +30,9 @@ def mlp(*widths):
 class Dlrm(nn.Module):
     """Bags of ids with offsets, as in the reference code: sums; dot products of all pairs."""
 
-    inputs = {"dense": 4, "brand": "offsets", "shop": "offsets", "genre": "offsets"}
-
     def __init__(self):
         super().__init__()
+        self.inputs = {"dense": 4, "brand": "offsets", "shop": "offsets", "genre": "offsets"}
         self.tables = nn.ModuleList(nn.EmbeddingBag(n, 8, mode="sum") for n in (50, 80, 30))
         self.bottom = mlp(4, 16, 8)
         self.top = mlp(8 + 6, 16, 1)
@@ -50,10 +52,9 @@ class Dlrm(nn.Module):
 class DcnV2(nn.Module):
     """One id a field, crosses of full and of low rank beside a deep network with batch normalisation."""
 
-    inputs = {"dense": 3, "fields": ("ids", 4)}
-
     def __init__(self):
         super().__init__()
+        self.inputs = {"dense": 3, "fields": ("ids", 4)}
         self.fields = nn.ModuleList(nn.Embedding(40, 6) for _ in range(4))
         width = 3 + 4 * 6
         self.cross = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
@@ -77,10 +78,9 @@ class TwoTower(nn.Module):
     """The cosine of a user's and an item's vector: a history of fixed length as a mean, attention over it, tags of any
     number as a mean."""
 
-    inputs = {"user": ("ids", 0), "history": ("ids", BAG), "item": ("ids", 0), "tags": "offsets", "price": 1}
-
     def __init__(self):
         super().__init__()
+        self.inputs = {"user": ("ids", 0), "history": ("ids", BAG), "item": ("ids", 0), "tags": "offsets", "price": 1}
         self.users = nn.Embedding(60, 8)
         self.items = nn.Embedding(90, 8, padding_idx=0)
         self.seen = nn.EmbeddingBag(90, 8, mode="mean")
@@ -130,36 +130,24 @@ def batch(model, rows, random):
 
 
 def export(model, example, path, exporter):
-    names = list(example)
-    arguments = tuple(example.values())
+    names, arguments = list(example), tuple(example.values())
+    bags = {name for name in names if f"{name}_offsets" in names}
+    more = {"input_names": names, "output_names": ["score"]}
     if exporter == "torchscript":
-        axes = {name: {0: f"{name}_entries" if f"{name}_offsets" in names else "batch"} for name in names}
-        more = {"dynamo": False} if torch.__version__ >= "2.5" else {}
-        torch.onnx.export(
-            model,
-            arguments,
-            str(path),
-            input_names=names,
-            output_names=["score"],
-            dynamic_axes={**axes, "score": {0: "batch"}},
-            opset_version=OPSETS["torchscript"],
-            **more,
-        )
+        axes = {name: {0: f"{name}_entries" if name in bags else "batch"} for name in (*names, "score")}
+        new = hasattr(torch, "export")
+        more |= {"dynamic_axes": axes, "opset_version": 17 if new else 16} | ({"dynamo": False} if new else {})
     else:
         size = torch.export.Dim("batch", min=1, max=1 << 20)
-        shapes = {
-            name: {0: torch.export.Dim.DYNAMIC if f"{name}_offsets" in names else size} for name in names
-        }
-        torch.onnx.export(
-            model,
-            arguments,
-            str(path),
-            input_names=names,
-            output_names=["score"],
-            dynamic_shapes=shapes,
-            dynamo=True,
-            external_data=False,
-        )
+        shapes = {name: {0: torch.export.Dim.DYNAMIC if name in bags else size} for name in names}
+        more |= {"dynamic_shapes": shapes, "dynamo": True, "external_data": False, "optimize": exporter == "dynamo"}
+    torch.onnx.export(model, arguments, str(path), **more)
+
+
+def has_exporter(exporter):
+    if exporter == "torchscript":
+        return True
+    return hasattr(torch, "export") and importlib.util.find_spec("onnxscript") is not None
 
 
 def main(folder, exporter):
@@ -181,7 +169,10 @@ def main(folder, exporter):
                 kept[f"{rows}/score"] = model(*made.values()).numpy()
             kept |= {f"{rows}/{k.replace('_offsets', ':offsets')}": v.numpy() for k, v in made.items()}
         np.savez(folder / f"{name}.npz", **kept)
+        np.savez(folder / f"{name}.state.npz", **{k: v.numpy() for k, v in model.state_dict().items()})
 
 
 if __name__ == "__main__":
+    if not has_exporter(sys.argv[2]):
+        sys.exit(LACKING)
     main(Path(sys.argv[1]), sys.argv[2])
