@@ -12,7 +12,7 @@ apart into ids and offsets, is put together again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from processor.errors import BadInput
 BAG, DOMAIN = "EmbeddingBag", "freshet"
 MODES = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max"}
 SAME = ("Identity", "Cast", "CastLike")
+# What hashing and shifting of ids are made of.
+ONE_BY_ONE = ("Mod", "Add", "Sub", "Mul", "Div", "Clip", "Max", "Min", "Abs")
 # All that the dynamo exporter's loop over bags is made of.
 LOOPED = words(
     """
@@ -83,7 +85,7 @@ def find_bags(model: OnnxModel) -> tuple[OnnxBody, list[Offsets]]:
                     f"input {bag.weights[:64]!r}: it weighs the entries of {pair.ids[:64]!r}, of which a row has any "
                     "number; floats of a fixed number a row wanted: let weights follow from ids, or give ids a length"
                 )
-            bag = Bag(bag.output, bag.mode, bag.table, pair.ids, splits_of(pair.ids), "", bag.weights, bag.padding)
+            bag = replace(bag, splits=splits_of(pair.ids))
         nodes.append(bag.node())
     return OnnxBody(body.inputs, body.outputs, nodes, body.weights, body.constants), list(paired.values())
 
@@ -144,7 +146,7 @@ class _BagFinder:
         """The pair of inputs that a bag's ids and splits are, if they are."""
         if not bag.ids:
             return None
-        ids = self._graph.through(bag.ids, "Reshape", *SAME)
+        ids = self._sent(bag.ids)
         whole = self._graph.through(bag.splits, *SAME)
         if self._ranks.get(ids) != 1:
             return None
@@ -155,6 +157,15 @@ class _BagFinder:
             return None
         offsets = self._graph.through(joined.inputs[0], *SAME)
         return Offsets(ids, offsets, False) if self._ranks.get(offsets) == 1 else None
+
+    def _sent(self, name: str) -> str:
+        """The value that others are made of one by one, by operators with constants: ids before they are hashed."""
+        while (node := self._graph.maker(name, "Reshape", *SAME, *ONE_BY_ONE)) is not None:
+            taken = [n for n in node.inputs if n and self._graph.constant(n) is None]
+            if taken[:1] != [node.inputs[0]] or (len(taken) > 1 and node.op in ONE_BY_ONE):
+                break
+            name = node.inputs[0]
+        return name
 
     def _scanned(self, loop: OnnxNode) -> Bag | None:
         """TorchScript's: for i: rows[i] = reduce(table[ids[splits[i] : ends[i]]])."""
@@ -265,7 +276,7 @@ class _BagFinder:
         counted = self._graph.maker(
             self._graph.through(name, "Unsqueeze", "Squeeze", "Gather", "Reshape", *SAME), "Shape", "Size"
         )
-        return counted is not None and self._graph.through(counted.inputs[0], "Reshape", *SAME) == ids
+        return counted is not None and self._sent(counted.inputs[0]) == ids
 
     def _axes(self, scope: _Scope, node: OnnxNode) -> list[int] | None:
         """What a Reduce reduces: an attribute, or an input in later versions."""

@@ -50,7 +50,7 @@ def decided(body: OnnxBody, known: Mapping[str, Array] | None = None) -> OnnxBod
             continue
         bodies = {n: decided(v, values) for n, v in node.attributes.items() if isinstance(v, OnnxBody)}
         nodes.append(_replaced(node, bodies) if bodies else node)
-    outputs = [renamed.get(name, name) for name in body.outputs]
+    outputs = [_now(name, renamed) for name in body.outputs]
     return OnnxBody(body.inputs, outputs, nodes, weights, constants)
 
 
@@ -90,14 +90,21 @@ def _with(node: OnnxNode, renamed: Mapping[str, str], outputs: Mapping[str, str]
     if not renamed:
         return node
     bodies = {n: _renamed(v, renamed) for n, v in node.attributes.items() if isinstance(v, OnnxBody)}
-    inputs = tuple(renamed.get(name, name) for name in node.inputs)
+    inputs = tuple(_now(name, renamed) for name in node.inputs)
     made = tuple((outputs or {}).get(name, name) for name in node.outputs)
     return OnnxNode(node.op, node.domain, node.name, inputs, made, {**node.attributes, **bodies})
 
 
+def _now(name: str, renamed: Mapping[str, str]) -> str:
+    """The name of a value, which a branch inside a branch may have renamed more than once."""
+    while name in renamed:
+        name = renamed[name]
+    return name
+
+
 def _renamed(body: OnnxBody, renamed: Mapping[str, str]) -> OnnxBody:
     nodes = [_with(node, renamed) for node in body.nodes]
-    outputs = [renamed.get(name, name) for name in body.outputs]
+    outputs = [_now(name, renamed) for name in body.outputs]
     return OnnxBody(body.inputs, outputs, nodes, body.weights, body.constants)
 
 

@@ -89,10 +89,15 @@ class OnnxModel:
 def read_onnx(path: Path) -> OnnxModel:
     """Reads an ONNX file; raises BadInput or TooLarge with one line that says what is wrong."""
     proto = load_proto(path)
-    opset = _opset(proto)
-    reader = _Reader(path.parent.resolve())
-    body = reader.body(proto.graph, set(), 0)
-    inputs = [_input(info) for info in proto.graph.input if info.name not in body.weights]
+    try:
+        opset = _opset(proto)
+        body = _Reader(path.parent.resolve()).body(proto.graph, set(), 0)
+        inputs = [_input(info) for info in proto.graph.input if info.name not in body.weights]
+    except FreshetError:
+        raise
+    except Exception as error:
+        # A message that is sound may still hold what no field of it should: names that are no text.
+        raise BadInput(f"source: the ONNX file is damaged: {type(error).__name__}") from None
     body.inputs = [given.name for given in inputs]
     return OnnxModel(inputs, body, opset)
 
