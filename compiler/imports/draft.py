@@ -18,6 +18,7 @@ from compiler.imports.feeds import DENSE, Fed
 from compiler.imports.foreign_graph import INPUT, Ref
 from compiler.imports.inputs import plain
 from compiler.imports.keys import Lookup
+from compiler.imports.ops import words
 from compiler.imports.runner import Runner
 from compiler.imports.shapes import Shapes
 from compiler.imports.stage_graph import StageWriter
@@ -27,6 +28,8 @@ from processor.kernels.hashing import hash_strings
 from processor.package.manifest import FLOATS, Feature, Input, TableEntry
 
 MAX_SEEDS = 16
+# These put numbers elsewhere and leave them as they are.
+MOVES = words("StridedSlice Slice Split SplitV Unpack GatherV2 Reshape Squeeze ExpandDims Transpose")
 
 Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 
@@ -100,21 +103,22 @@ class Drafter:
             self._feature(label, kind, name, offset, lookup.dim, column=i if columns else -1, table=table)
 
     def _picked(self, source: Ref) -> tuple[str, int] | None:
-        """The input and the column of it that a key is, where the model takes a column out of a matrix of ids."""
-        node = self._runner.graph.nodes[source[0]]
-        made_of = self._runner.graph.nodes[node.inputs[0][0]] if node.op == "StridedSlice" else None
-        if made_of is None or made_of.op != INPUT or self._shapes.size(source) != 1:
+        """The input and the column of it that a key is, where the model takes one column out of a matrix of ids."""
+        above = self._runner.graph.ancestors([source])
+        moved = [node for node in above if node.name not in self._shapes.constant and node.op != INPUT]
+        given = [self._inputs[node.name] for node in above if node.op == INPUT]
+        if not moved or len(given) != 1 or any(node.op not in MOVES for node in moved):
             return None
-        fed = self._inputs[made_of.name]
-        if fed.kind != DENSE or len(fed.dims) != 1 or not fed.input.columns:
+        (fed,) = given
+        columns = fed.input.columns
+        if fed.kind != DENSE or not columns or fed.dtype.kind not in "iu" or 2 * columns > np.iinfo(fed.dtype).max:
             return None
-        # Which column it is shows when every entry is its column's number.
-        like = np.tile(np.arange(fed.dims[0]), (2, 1)).astype(fed.dtype) if fed.dtype.kind in "iu" else None
-        if like is None:
-            return None
-        (found,) = self._runner.run([source], {made_of.name: like})
-        column = np.unique(found)
-        return (fed.name, int(column[0])) if len(column) == 1 and np.size(found) == 2 else None
+        # Which column it is shows when every entry is a number of its own.
+        (found,) = self._runner.run(
+            [source], {fed.nodes[0]: np.arange(2 * columns, dtype=fed.dtype).reshape(2, *fed.dims)}
+        )
+        first, *rest = np.ravel(found).tolist()
+        return (fed.name, int(first)) if first < columns and rest == [first + columns] else None
 
     def _add_pool(self, port: CutTensor, pool: Pool) -> None:
         strings = self._shapes.dtype(pool.entries) == tf.string

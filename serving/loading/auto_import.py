@@ -90,6 +90,7 @@ class AutoImporter:
         self._next_s = 0.0
         self._root = FolderWatch(self._folder)
         self._folders: dict[str, FolderWatch] = {}
+        self._waiting: dict[str, dict[Path, FolderWatch]] = {}
         self._sources: dict[str, tuple[int, Path]] = {}
         self._seen: dict[Path, tuple[State, float]] = {}
         self._done: dict[Path, State] = {}
@@ -127,8 +128,13 @@ class AutoImporter:
             names = [n for n in repository.models() if not self._wanted or n in self._wanted]
             self._folders = {n: self._folders.get(n) or FolderWatch(self._folder / n) for n in names}
         for name, folder in self._folders.items():
-            if folder.changed() or name in self._sources:
+            waiting = self._waiting.get(name, {})
+            # What is put into a version's folder later does not change the model's.
+            filled = [watch.changed() for watch in waiting.values()]
+            if folder.changed() or any(filled) or name in self._sources:
                 committed = max(repository.versions(name), default=0)
+                empty = [path for version, path in repository.uncommitted(name).items() if version > committed]
+                self._waiting[name] = {path: waiting.get(path) or FolderWatch(path) for path in empty}
                 newer = {v: p for v, p in repository.sources(name).items() if v > committed}
                 self._sources.pop(name, None)
                 if newer:

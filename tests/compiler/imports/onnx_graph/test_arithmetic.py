@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from compiler.imports.ops import words
 from processor.errors import BadInput
 from tests.compiler.imports.onnx_graph.spelled import check_same, made, reference, translated
 
@@ -15,10 +16,12 @@ CUBE = RANDOM.standard_normal((5, 3, 4)).astype(np.float32)
 WHOLE = RANDOM.integers(-9, 9, (5, 3))
 OTHER = np.where(RANDOM.integers(-4, 4, (5, 3)) == 0, 1, RANDOM.integers(1, 4, (5, 3)))
 TRUE, MASK = X > 0, Y > 0
-PLAIN = (
-    "Abs Exp Tanh Sigmoid Floor Ceil Sign Sin Cos Tan Sinh Cosh Atan Round Erf Relu Softplus Softsign Neg Reciprocal "
-    "Identity IsNaN IsInf Elu Selu LeakyRelu ThresholdedRelu HardSigmoid"
-).split()
+PLAIN = sorted(
+    words(
+        "Abs Exp Tanh Sigmoid Floor Ceil Sign Sin Cos Tan Sinh Cosh Atan Round Erf Relu Softplus Softsign Neg "
+        "Reciprocal Identity IsNaN IsInf Elu Selu LeakyRelu ThresholdedRelu HardSigmoid"
+    )
+)
 
 
 def check(tmp_path, op, inputs, **more):
@@ -125,7 +128,7 @@ def test_what_cannot_be_translated_is_refused_with_the_operators_name(tmp_path):
         made(tmp_path / "c.onnx", "ArgMax", {"x": X}, select_last_index=1, opset=13),
         made(tmp_path / "d.onnx", "ReduceSum", {"x": X}, axes=[7], opset=11),
     ):
-        with pytest.raises(BadInput, match="graph: (Cast|IsInf|ArgMax|ReduceSum) ''"):
+        with pytest.raises(BadInput, match=r"graph: (Cast|IsInf|ArgMax|ReduceSum) ''"):
             translated(path, {"x": X})
 
 

@@ -58,7 +58,7 @@ SPELLINGS = [
 @pytest.mark.parametrize(("text", "opset", "mode"), [s[1:] for s in SPELLINGS], ids=[s[0] for s in SPELLINGS])
 def test_each_spelling_is_one_bag_of_ids_and_offsets_and_pools_as_pytorch_does(text, opset, mode, tmp_path):
     path = written(tmp_path / "bag.onnx", text, opset, emb__weight=TABLE)
-    last = "size" in text and "bags = Sub (size" in text or "same = Identity (off)" in text
+    last = ("size" in text and "bags = Sub (size" in text) or "same = Identity (off)" in text
 
     (bag,), (pair,) = found(path)
     assert (bag.attributes["mode"], bag.inputs[0]) == (mode, "emb.weight")

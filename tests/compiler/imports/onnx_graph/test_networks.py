@@ -64,7 +64,7 @@ def test_dropout_does_nothing_and_einsum_what_it_says(tmp_path):
 def test_a_model_in_training_mode_is_refused_with_what_to_do(tmp_path):
     inputs = {"x": floats(5, 4), **{name: np.abs(floats(4)) for name in ("scale", "bias", "mean", "variance")}}
     path = made(tmp_path / "m.onnx", "BatchNormalization", inputs, 3, 15, tuple(inputs)[1:], training_mode=1)
-    with pytest.raises(BadInput, match="call model.eval"):
+    with pytest.raises(BadInput, match=r"call model\.eval"):
         translated(path, inputs)
 
 

@@ -1,4 +1,4 @@
-"""What is refused of an ONNX file before anything of it is looked at: broken, circular, boundless, leading elsewhere."""
+"""What is refused of an ONNX file before anything of it is translated: what is broken, circular or boundless."""
 
 import os
 import time
@@ -35,6 +35,15 @@ def refused(path, kind=BadInput):
     return said
 
 
+def said(path):
+    """What a file is refused with; nothing where it is read."""
+    try:
+        read_onnx(path)
+    except FreshetError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"not a message", b"\x08\x08", b"PK\x03\x04" + b"\0" * 64])
 def test_what_is_no_onnx_file_is_refused(content, path):
     path.write_bytes(content)
@@ -47,11 +56,7 @@ def test_a_file_that_was_cut_off_anywhere_is_refused_in_one_line(tmp_path):
     for nbytes in range(0, size, 37):
         copy = tmp_path / "model.onnx"
         copy.write_bytes(whole.read_bytes())
-        try:
-            read_onnx(truncated(copy, nbytes))
-            taken += 1
-        except FreshetError as error:
-            assert "\n" not in str(error)
+        taken += said(truncated(copy, nbytes)) == ""
     # A message may end between two of its fields; what is left is then a smaller model.
     assert taken <= 2
 
@@ -64,10 +69,7 @@ def test_bytes_that_were_changed_anywhere_are_refused_or_read_and_nothing_worse(
         for at in random.integers(0, len(whole), 3):
             spoilt[at] = random.integers(0, 256)
         (tmp_path / "model.onnx").write_bytes(bytes(spoilt))
-        try:
-            read_onnx(tmp_path / "model.onnx")
-        except FreshetError as error:
-            assert "\n" not in str(error)
+        assert "\n" not in said(tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("opset", [1, 9, 10, 99])
@@ -76,19 +78,15 @@ def test_a_version_of_the_operators_that_is_not_read_is_refused_with_those_that_
     assert f"opset 11 to 24 wanted, got {opset}" in refused(path)
 
 
-def test_a_batch_of_one_size_is_refused_with_how_to_export_it(path):
-    for size in (1, 64):
-        dims = {"dim_value": size}
-        changed(
-            path,
-            lambda p: (
-                p.graph.input[0].type.tensor_type.shape.dim[0].CopyFrom(helper.onnx.TensorShapeProto.Dimension(**dims))
-            ),
-        )
-        said = refused(path)
-        assert f"input 'x': a first dimension of any size wanted, got {size}" in said
-        assert "dynamic_axes={name: {0: 'batch'}}" in said
-        assert "dynamic_shapes={name: {0: torch.export.Dim('batch')}}" in said
+@pytest.mark.parametrize("size", [1, 64])
+def test_a_batch_of_one_size_is_refused_with_how_to_export_it(size, path):
+    def edit(proto):
+        proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = size
+
+    said = refused(changed(path, edit))
+    assert f"input 'x': a first dimension of any size wanted, got {size}" in said
+    assert "dynamic_axes={name: {0: 'batch'}}" in said
+    assert "dynamic_shapes={name: {0: torch.export.Dim('batch')}}" in said
 
 
 def test_an_input_without_dimensions_or_of_a_strange_type_is_refused(path):
