@@ -143,7 +143,23 @@ class Translation:
             self._add(node)
         return {name: tf.convert_to_tensor(_whole(self._values[name])) for name in self._body.outputs}
 
+    def _branch(self, node: OnnxNode) -> bool:
+        """Translates the branch that an If takes, where sizes that are known decide it."""
+        condition = self._values[node.inputs[0]] if node.inputs else None
+        if not isinstance(condition, np.ndarray) or condition.size != 1:
+            return False
+        body = node.attributes.get("then_branch" if condition.ravel()[0] else "else_branch")
+        if not isinstance(body, OnnxBody) or len(body.outputs) != len(node.outputs):
+            return False
+        self._values |= body.weights | body.constants
+        for inner in _needed(body):
+            self._add(inner)
+        self._values.update((name, self._values[made]) for name, made in zip(node.outputs, body.outputs))
+        return True
+
     def _add(self, node: OnnxNode) -> None:
+        if node.op == "If" and not node.domain and self._branch(node):
+            return
         translate = TRANSLATORS.get(node.op) if node.domain in ("", DOMAIN) else None
         if translate is None:
             where = node.domain[:64] or "ai.onnx"

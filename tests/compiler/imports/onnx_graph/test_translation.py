@@ -135,6 +135,32 @@ def test_sizes_that_are_known_are_numbers_wherever_a_graph_asks_for_them(tmp_pat
     check_same(written(tmp_path / "m.onnx", text), {"x": X})
 
 
+# squeeze(1) of a tensor whose columns TorchScript's exporter does not know.
+SQUEEZED = """g (float[batch, COLUMNS] x) => (float[a, b] y) {
+    one = Constant <value: tensor = int64[1] {1}> ()
+    s = Shape (x)
+    columns = Gather <axis: int = 0> (s, one)
+    single = Equal (columns, one)
+    z = If (single) <then_branch: graph = t () => (squeezed) {
+        axis = Constant <value: tensor = int64[1] {1}> ()
+        squeezed = Squeeze (x, axis)
+    }, else_branch: graph = e () => (same) { same = Identity (x) }>
+    y = Neg (z)
+}"""
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_a_branch_on_a_size_that_is_known_is_taken(columns, tmp_path):
+    path = written(tmp_path / "m.onnx", SQUEEZED.replace("COLUMNS", str(columns)))
+    check_same(path, {"x": RANDOM.standard_normal((5, columns)).astype(np.float32)})
+
+
+def test_a_branch_on_data_is_refused(tmp_path):
+    text = SQUEEZED.replace("COLUMNS", "4").replace("Gather <axis: int = 0> (s, one)", "Cast <to: int = 7> (x)")
+    with pytest.raises(BadInput, match=r"operator If of ai\.onnx"):
+        translated(written(tmp_path / "m.onnx", text), {"x": X[:, 0]})
+
+
 def test_ids_beyond_a_table_are_not_counted_from_the_end(tmp_path):
     """-1 is no row: it has none."""
     import tensorflow as tf
