@@ -87,7 +87,8 @@ class Drafter:
         if picked is not None:
             name, first = picked
             table = self._table(lookup, name)
-            self._feature(f"{name}.{first}", kind, name, port.offset, lookup.dim, column=first, table=table)
+            label = name if first < 0 else f"{name}.{first}"
+            self._feature(label, kind, name, port.offset, lookup.dim, column=first, table=table)
             return
         if self._runner.graph.nodes[source[0]].op == INPUT:
             fed = self._inputs[source[0]]
@@ -103,22 +104,25 @@ class Drafter:
             self._feature(label, kind, name, offset, lookup.dim, column=i if columns else -1, table=table)
 
     def _picked(self, source: Ref) -> tuple[str, int] | None:
-        """The input and the column of it that a key is, where the model takes one column out of a matrix of ids."""
+        """The input and the column of it that a key is, where the model takes one column out of a matrix of ids; column
+        -1 of the only one."""
         above = self._runner.graph.ancestors([source])
         moved = [node for node in above if node.name not in self._shapes.constant and node.op != INPUT]
         given = [self._inputs[node.name] for node in above if node.op == INPUT]
         if not moved or len(given) != 1 or any(node.op not in MOVES for node in moved):
             return None
         (fed,) = given
-        columns = fed.input.columns
-        if fed.kind != DENSE or not columns or fed.dtype.kind not in "iu" or 2 * columns > np.iinfo(fed.dtype).max:
+        columns = fed.input.columns or 1
+        if fed.kind != DENSE or fed.dtype.kind not in "iu" or 2 * columns > np.iinfo(fed.dtype).max:
             return None
         # Which column it is shows when every entry is a number of its own.
         (found,) = self._runner.run(
             [source], {fed.nodes[0]: np.arange(2 * columns, dtype=fed.dtype).reshape(2, *fed.dims)}
         )
         first, *rest = np.ravel(found).tolist()
-        return (fed.name, int(first)) if first < columns and rest == [first + columns] else None
+        if first >= columns or rest != [first + columns]:
+            return None
+        return fed.name, int(first) if fed.input.columns else -1
 
     def _add_pool(self, port: CutTensor, pool: Pool) -> None:
         strings = self._shapes.dtype(pool.entries) == tf.string

@@ -94,6 +94,13 @@ def test_a_column_of_a_matrix_of_ids_is_a_key_that_the_client_sends(take, cut_of
     assert draft.stage is None
 
 
+def test_the_only_column_of_a_matrix_of_ids_is_the_input_itself(cut_of):
+    spec = tf.TensorSpec([None, 1], tf.int64, name="ids")
+    _, _, draft = cut_of(spec, lambda m, ids: tf.gather(m.rows, ids[:, 0]) @ m.head)
+    assert [(f.name, f.input, f.column) for f in draft.features] == [("ids", "ids", -1)]
+    assert draft.stage is None
+
+
 def test_what_is_computed_of_a_column_is_no_column_whatever_it_looks_like(cut_of):
     _, _, draft = cut_of(PAIR, lambda m, ids: tf.gather(m.rows, ids[:, 0] * 0 + 1) @ m.head)
     assert draft.stage is not None
