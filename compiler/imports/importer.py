@@ -197,9 +197,9 @@ class Importer:
         last = {name: _tail(column, fed[name], SIZES[-1]) for name, column in self.samples[-1].items()}
         refs = list(self.outputs.values())
         for (name, ref), got in zip(self.outputs.items(), self.runner.run(refs, feeds_of(fed, last, TAIL))):
-            wanted = np.asarray(self.shapes.values[-1][ref], np.float32)
             if self.shapes.rows(ref) is None:
                 continue
+            wanted = np.asarray(self.shapes.values[-1][ref], np.float32)
             alone = np.asarray(got, np.float32).reshape(TAIL, -1)
             if not np.allclose(alone, wanted.reshape(SIZES[-1], -1)[-TAIL:], rtol=1e-4, atol=CLOSE, equal_nan=True):
                 raise BadInput(f"output {name!r} of a row depends on the other rows: such a model cannot be batched")

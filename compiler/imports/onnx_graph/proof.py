@@ -59,7 +59,7 @@ class OnnxProof:
         return []
 
     def _compare(self, name: str, got: Any, wanted: Any, full: Any) -> None:
-        if len(got) == len(full):
+        if got.ndim and len(got) == len(full):
             got = got[full]
         known = ~np.isnan(wanted)
         if got.shape != wanted.shape:

@@ -7,6 +7,7 @@ from data; a graph that only asks for sizes of its batch is dense.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -182,6 +183,9 @@ class Translation:
             raise call.refused(f"{len(results)} outputs wanted, got {len(wanted)}")
         for name, value in zip(node.outputs, results):
             self._values[name] = value
+            # A few operators that double what they get would need more memory than there is.
+            if tf.is_tensor(value) and _count(value) > max(map(_count, call.inputs), default=0):
+                call.bounded(_count(value))
         if node.op == "Transpose" and isinstance(inputs[0], tf.Variable) and inputs[0].shape.rank == 2:
             self._flipped[node.outputs[0]] = inputs[0]
         if node.op in SIZING and not node.domain:
@@ -209,6 +213,12 @@ class Translation:
 
 def _whole(value: Any) -> Any:
     return value.tensor() if isinstance(value, BatchLast) else value
+
+
+def _count(value: Any) -> int:
+    """How many numbers a value has, a row where it has rows."""
+    shape = () if value is None or getattr(value.shape, "rank", 0) is None else tuple(value.shape)
+    return math.prod(size for size in shape if size is not None)
 
 
 def _small(inputs: Sequence[Any]) -> bool:

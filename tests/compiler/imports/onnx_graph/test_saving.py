@@ -142,6 +142,12 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused(tmp_path):
     assert "depends on the other rows" in not_imported(written(tmp_path / "m.onnx", text), tmp_path)
 
 
+@pytest.mark.parametrize("made", ["y = ReduceSum <keepdims: int = 0> (x)", "z = Neg (x) y = Identity (w)"])
+def test_an_output_that_has_no_rows_is_refused(made, tmp_path):
+    path = written(tmp_path / "m.onnx", f"g (float[batch, 2] x) => (float y) {{ {made} }}", w=np.ones(2, np.float32))
+    assert "output 'y': numbers for every row wanted" in not_imported(path, tmp_path)
+
+
 def test_a_translation_that_gives_something_else_than_onnx_runtime_is_refused(tmp_path, monkeypatch):
     from compiler.imports.onnx_graph import translation
 

@@ -5,7 +5,7 @@ import pytest
 
 from compiler.imports.onnx_graph.translation import weights_of
 from compiler.imports.onnx_graph.untrusted import read_onnx
-from processor.errors import BadInput
+from processor.errors import BadInput, TooLarge
 from tests.compiler.imports.onnx_graph.spelled import check_same, made, translated, written
 
 pytestmark = pytest.mark.tensorflow
@@ -161,6 +161,16 @@ def test_a_branch_on_data_is_refused(tmp_path):
     text = SQUEEZED.replace("COLUMNS", "4").replace("Gather <axis: int = 0> (s, one)", "Cast <to: int = 7> (x)")
     with pytest.raises(BadInput, match=r"operator If of ai\.onnx"):
         translated(written(tmp_path / "m.onnx", text), {"x": X[:, 0]})
+
+
+def test_operators_that_double_what_they_get_are_refused_before_anything_runs(tmp_path):
+    steps = "".join(f"v{i} = Concat <axis: int = 1> (v{i - 1}, v{i - 1}) " for i in range(1, 40))
+    text = f"g (float[batch, 4] x) => (float[batch, d] y) {{ v0 = Identity (x) {steps} y = Neg (v39) }}"
+    with pytest.raises(TooLarge, match="graph: Concat '': at most 16777216 numbers wanted"):
+        translated(written(tmp_path / "m.onnx", text), {"x": X[:, 0]})
+    constants = text.replace("Identity (x)", "Identity (w)").replace("axis: int = 1", "axis: int = 0")
+    with pytest.raises(TooLarge, match="graph: Concat '': at most 16777216 numbers wanted"):
+        translated(written(tmp_path / "m.onnx", constants, w=np.arange(4)), {"x": X[:, 0]})
 
 
 def test_ids_beyond_a_table_are_not_counted_from_the_end(tmp_path):
