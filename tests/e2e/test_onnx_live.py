@@ -141,7 +141,9 @@ def test_the_tutorials_code_exports_what_it_says(exported, tmp_path):
     with LiveServer(tmp_path / "repository", log=tmp_path / "log", env=environment(tmp_path / "plugins")) as server:
         inputs = json.loads(re.findall(r"-d '(.*?)'", TUTORIAL.read_text(), re.S)[0])["inputs"]
         for name in ("ctr", "ctr-torchscript"):
-            np.testing.assert_allclose(scores(server, name, inputs), json.loads(done.stdout), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(
+                scores(server, name, inputs), json.loads(done.stdout.splitlines()[-1]), rtol=1e-5, atol=1e-5
+            )
 
 
 def test_a_delta_of_a_table_scores_as_pytorch_does_with_those_rows(exported, imported, server, tmp_path):
