@@ -1,6 +1,6 @@
 """The second floor: a trained graph in, a package with executables out.
 
-imports      any SavedModel or Keras file in, a package out
+imports      any SavedModel, Keras or ONNX file in, a package out
 recompiling  a version that lies in a repository, compiled anew
 building     executables for every bucket, proven and measured
 passes       what makes a dense graph cheaper

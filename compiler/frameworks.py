@@ -49,13 +49,22 @@ try:
     with _without_chatter():
         import keras
         import tensorflow as tf
-    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+    from tensorflow.core.protobuf import meta_graph_pb2, rewriter_config_pb2, saved_model_pb2
     from tensorflow.python.framework import op_def_registry
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 except ImportError as error:
     raise BadInput("training and compiling need TensorFlow and Keras: install freshet[train]") from error
 
-__all__ = ["inlined", "keras", "meta_graph_pb2", "op_def_registry", "quiet", "saved_model_pb2", "tf"]
+__all__ = [
+    "inlined",
+    "keras",
+    "meta_graph_pb2",
+    "op_def_registry",
+    "quiet",
+    "rewriter_config_pb2",
+    "saved_model_pb2",
+    "tf",
+]
 
 
 def inlined(concrete: Any) -> Any:

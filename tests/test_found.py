@@ -67,6 +67,10 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     ),
     "compiler/imports/import_report.py": ("tests/e2e/test_import_live.py",),
     "compiler/imports/keys.py": ("tests/compiler/imports/test_cut.py",),
+    "compiler/imports/onnx_graph/calls.py": (
+        "tests/compiler/imports/onnx_graph/test_arithmetic.py",
+        "tests/compiler/imports/onnx_graph/test_rearranging.py",
+    ),
     "compiler/imports/ops.py": (
         "tests/compiler/imports/test_foreign.py",
         "tests/compiler/imports/test_tensorflow_stage.py",

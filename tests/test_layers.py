@@ -78,6 +78,7 @@ HEAVY_HOMES = (
     "processor/backends/",
     "compiler/backends/",
     "compiler/frameworks.py",
+    "compiler/imports/onnx_graph/",
     "processor/tables/remote/redis.py",
     "loadtest/peers/fastapi_tf/",
 )

@@ -88,7 +88,7 @@ def with_values(model: bytes, weights: Mapping[str, Matrix]) -> bytes:
     for tensor in parsed.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             value = weights[tensor.name.removeprefix(WEIGHT_PREFIX)]
-            tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value), tensor.name))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
     serialised: bytes = parsed.SerializeToString(deterministic=True)
     return serialised
 

@@ -1,7 +1,8 @@
-"""The front end: any TensorFlow SavedModel or Keras file in, a package out (docs/import.md).
+"""The front end: any TensorFlow SavedModel, Keras or ONNX file in, a package out (docs/import.md).
 
 importer          the whole way, proven against the model itself
-foreign           opens a SavedModel folder or a Keras file
+foreign           opens a SavedModel folder, a Keras or an ONNX file
+onnx_graph        an ONNX file, written as a SavedModel
 foreign_graph     a signature as one flat graph
 ops               which operations may be used, and which cannot be dense
 inputs            what a signature is fed with, as inputs of a package

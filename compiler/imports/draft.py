@@ -14,10 +14,11 @@ from compiler.frameworks import tf
 from compiler.imports.combining import Pool
 from compiler.imports.cut import Cut, CutTensor
 from compiler.imports.dense_side import weight_names
-from compiler.imports.feeds import Fed
+from compiler.imports.feeds import DENSE, Fed
 from compiler.imports.foreign_graph import INPUT, Ref
 from compiler.imports.inputs import plain
 from compiler.imports.keys import Lookup
+from compiler.imports.ops import words
 from compiler.imports.runner import Runner
 from compiler.imports.shapes import Shapes
 from compiler.imports.stage_graph import StageWriter
@@ -27,6 +28,8 @@ from processor.kernels.hashing import hash_strings
 from processor.package.manifest import FLOATS, Feature, Input, TableEntry
 
 MAX_SEEDS = 16
+# These put numbers elsewhere and leave them as they are.
+MOVES = words("StridedSlice Slice Split SplitV Unpack GatherV2 Reshape Squeeze ExpandDims Transpose")
 
 Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 
@@ -80,6 +83,13 @@ class Drafter:
     def _add_lookup(self, port: CutTensor, lookup: Lookup) -> None:
         source, keys = lookup.source, self._shapes.size(lookup.source)
         kind = "string" if isinstance(lookup.keys, list) else "id"
+        picked = self._picked(source)
+        if picked is not None:
+            name, first = picked
+            table = self._table(lookup, name)
+            label = name if first < 0 else f"{name}.{first}"
+            self._feature(label, kind, name, port.offset, lookup.dim, column=first, table=table)
+            return
         if self._runner.graph.nodes[source[0]].op == INPUT:
             fed = self._inputs[source[0]]
             name, columns = fed.name, fed.input.columns
@@ -92,6 +102,27 @@ class Drafter:
             label = f"{name}.{i}" if keys > 1 else name
             offset = port.offset + i * lookup.dim
             self._feature(label, kind, name, offset, lookup.dim, column=i if columns else -1, table=table)
+
+    def _picked(self, source: Ref) -> tuple[str, int] | None:
+        """The input and the column of it that a key is, where the model takes one column out of a matrix of ids; column
+        -1 of the only one."""
+        above = self._runner.graph.ancestors([source])
+        moved = [node for node in above if node.name not in self._shapes.constant and node.op != INPUT]
+        given = [self._inputs[node.name] for node in above if node.op == INPUT]
+        if not moved or len(given) != 1 or any(node.op not in MOVES for node in moved):
+            return None
+        (fed,) = given
+        columns = fed.input.columns or 1
+        if fed.kind != DENSE or fed.dtype.kind not in "iu" or 2 * columns > np.iinfo(fed.dtype).max:
+            return None
+        # Which column it is shows when every entry is a number of its own.
+        (found,) = self._runner.run(
+            [source], {fed.nodes[0]: np.arange(2 * columns, dtype=fed.dtype).reshape(2, *fed.dims)}
+        )
+        first, *rest = np.ravel(found).tolist()
+        if first >= columns or rest != [first + columns]:
+            return None
+        return fed.name, int(first) if fed.input.columns else -1
 
     def _add_pool(self, port: CutTensor, pool: Pool) -> None:
         strings = self._shapes.dtype(pool.entries) == tf.string

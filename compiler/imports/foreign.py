@@ -1,9 +1,11 @@
-"""Opens what is to be imported: a SavedModel folder or a Keras file, from whoever wrote it.
+"""Opens what is to be imported: a SavedModel folder, a Keras file or an ONNX file, from whoever wrote it.
 
 Untrusted bytes. Nothing of a model runs before its files are known to lie inside its folder, its archive is no bomb,
 and every operation that opening or serving it would run is among those that are allowed (compiler.imports.ops). Keras
 files are read in safe mode; Lambda layers, classes that are not Keras's own and vocabularies that name a file are
-refused. What TensorFlow itself says of a broken file names paths: it is left out.
+refused. Keras and ONNX files are written as SavedModels first, so that all that follows is one path
+(compiler.imports.onnx_graph reads ONNX, as strictly). What TensorFlow itself says of a broken file names paths: it is
+left out.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ import json
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compiler.frameworks import keras, meta_graph_pb2, quiet, saved_model_pb2, tf
-from compiler.imports.feeds import Fed
+from compiler.frameworks import keras, meta_graph_pb2, quiet, rewriter_config_pb2, saved_model_pb2, tf
+from compiler.imports.feeds import Fed, Feeds
 from compiler.imports.foreign_graph import ForeignGraph, Inliner, Ref, functions_of, inline, parse
 from compiler.imports.inputs import arrange
 from compiler.imports.ops import GRAPH, OPENING, check_ops
@@ -38,8 +40,9 @@ KERAS_PLAIN = ("keras", "keras.models", "keras.ops", "keras.optimizers", "keras.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForeignModel:
-    """An opened model. kind: SavedModel | Keras. inputs: by name. graph: flat; outputs: name -> where in it. session:
-    has the variables and tables; it lives as long as the block that opened it."""
+    """An opened model. kind: SavedModel | Keras | ONNX. inputs: by name. graph: flat; outputs: name -> where in it.
+    session: has the variables and tables; it lives as long as the block that opened it. proof: compares (feeds by node,
+    outputs by name) of samples with what the file gives where it is not TensorFlow's own, and returns notes."""
 
     kind: str
     signature: str
@@ -47,6 +50,7 @@ class ForeignModel:
     outputs: dict[str, Ref]
     graph: ForeignGraph
     session: Any
+    proof: Callable[[list[tuple[Feeds, Feeds]]], list[str]] | None = None
 
 
 @contextmanager
@@ -66,12 +70,18 @@ def open_source(
             yield source
     elif path.is_file():
         with tempfile.TemporaryDirectory(prefix="freshet-import-") as folder:
-            exported = Path(folder) / "model"
-            _export_keras(path, exported)
-            with _open_saved_model(exported, "Keras", signature, ragged or {}, sparse or {}) as source:
-                yield source
+            exported, kind, groups, proof = Path(folder) / "model", "Keras", dict(ragged or {}), None
+            if path.suffix == ".onnx":
+                from compiler.imports.onnx_graph.saving import save_onnx
+
+                saved = save_onnx(path, exported)
+                kind, groups, proof = "ONNX", saved.ragged | groups, saved.proof.check
+            else:
+                _export_keras(path, exported)
+            with _open_saved_model(exported, kind, signature, groups, sparse or {}) as source:
+                yield replace(source, proof=proof)
     else:
-        raise NotFound("source: a SavedModel folder or a .keras file wanted")
+        raise NotFound("source: a SavedModel folder, a .keras or .onnx file wanted")
 
 
 @contextmanager
@@ -155,6 +165,8 @@ def _restore(folder: Path, meta: Any, graph: ForeignGraph) -> Any:
     _check_text_files(definition, assets)
     holder = tf.Graph()
     options = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=2)
+    # Every tensor is looked at, and fused ones (x * sigmoid(x)) would not be there, whatever is fetched.
+    options.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
     session = tf.compat.v1.Session(graph=holder, config=options)
     reason = "it is not one of this TensorFlow"
     try:

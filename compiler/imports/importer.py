@@ -1,4 +1,4 @@
-"""`freshet import`: a SavedModel or Keras file in, a committed package out, proven against the model itself.
+"""`freshet import`: a SavedModel, a Keras or ONNX file in, a committed package out, proven against the model itself.
 
 What is proven: the package's tables, stage and dense graph, run by the very code that serves them, give what TensorFlow
 gives on samples, and a row's outputs do not depend on the rows beside it, without which requests could not be batched.
@@ -23,7 +23,7 @@ from compiler.frameworks import quiet, tf
 from compiler.imports.cut import Cut, Cutter
 from compiler.imports.dense_side import build_dense
 from compiler.imports.draft import Draft, Drafter
-from compiler.imports.feeds import Fed, feeds_of
+from compiler.imports.feeds import Fed, Feeds, feeds_of
 from compiler.imports.foreign import ForeignModel, open_source
 from compiler.imports.foreign_graph import Ref
 from compiler.imports.import_report import describe
@@ -119,6 +119,8 @@ class Importer:
         self.samples = make_samples(self.runner, source.inputs, refs, SIZES, samples)
         self.shapes = Shapes(self.runner, source.inputs, refs, self.samples)
         self._check_rows()
+        if source.proof is not None:
+            self._notes += source.proof(self._samples_as_run())
         self.cutter = Cutter(self.shapes, source.inputs, self.outputs, self.samples)
 
     def publish(self, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
@@ -181,15 +183,23 @@ class Importer:
                     raise BadInput(f"output {name!r} is off by {worst:.3g} from TensorFlow's")
         return np.concatenate(examples)
 
+    def _samples_as_run(self) -> list[tuple[Feeds, Feeds]]:
+        """Of every sample, what the model was fed with and what it gave."""
+        fed = {f.name: f for f in self.source.inputs}
+        return [
+            (feeds_of(fed, sample, rows), {n: values[ref] for n, ref in self.source.outputs.items() if ref in values})
+            for sample, rows, values in zip(self.samples, SIZES, self.shapes.values)
+        ]
+
     def _check_rows(self) -> None:
         """Raises BadInput when outputs depend on the other rows of a batch."""
         fed = {f.name: f for f in self.source.inputs}
         last = {name: _tail(column, fed[name], SIZES[-1]) for name, column in self.samples[-1].items()}
         refs = list(self.outputs.values())
         for (name, ref), got in zip(self.outputs.items(), self.runner.run(refs, feeds_of(fed, last, TAIL))):
-            wanted = np.asarray(self.shapes.values[-1][ref], np.float32)
             if self.shapes.rows(ref) is None:
                 continue
+            wanted = np.asarray(self.shapes.values[-1][ref], np.float32)
             alone = np.asarray(got, np.float32).reshape(TAIL, -1)
             if not np.allclose(alone, wanted.reshape(SIZES[-1], -1)[-TAIL:], rtol=1e-4, atol=CLOSE, equal_nan=True):
                 raise BadInput(f"output {name!r} of a row depends on the other rows: such a model cannot be batched")

@@ -19,7 +19,8 @@ SIDES = {
 
 
 def report_of(source: Path, signature: str) -> dict[str, Any]:
-    """The report of a package's cut, from its manifest; of a SavedModel's or Keras file's, by opening it."""
+    """The report of a package's cut, from its manifest; of a SavedModel's, Keras or ONNX file's, by
+    opening it."""
     if (source / MANIFEST).is_file():
         manifest = VersionReader(source.resolve()).manifest
         report = manifest.notes.get("import")

@@ -137,7 +137,8 @@ class _Program:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.inter_op.allow_spinning", "0")
         # Both lists must outlive the constructor below: the options hold addresses.
-        arrays = [np.ascontiguousarray(weights[name]) for name in artefact.weights]
+        # Not ascontiguousarray, which gives a single number a dimension.
+        arrays = [np.asarray(weights[name], order="C") for name in artefact.weights]
         values = [library.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if values:
             options.add_external_initializers([WEIGHT_PREFIX + name for name in artefact.weights], values)

@@ -134,7 +134,7 @@ class OpenVinoProgram(Program):
                 name = parameter.get_friendly_name()
                 if name.startswith(WEIGHT_PREFIX):
                     weight = _weight(weights, name.removeprefix(WEIGHT_PREFIX), parameter)
-                    constant = library.op.Constant(np.ascontiguousarray(weight))
+                    constant = library.op.Constant(np.asarray(weight, order="C"))
                     parameter.output(0).replace(constant.output(0))
                     model.remove_parameter(parameter)
             model.reshape([artefact.bucket, self._width])

@@ -21,7 +21,7 @@ from processor.package.version import MANIFEST, VersionReader, inside
 
 LABELS = "labels.json"
 TRAFFIC = "traffic.json"
-SAVED_MODEL, KERAS_SUFFIX = "saved_model.pb", ".keras"
+SAVED_MODEL, FILE_SUFFIXES = "saved_model.pb", (".keras", ".onnx")
 VERSION = re.compile(r"[1-9][0-9]{0,17}")
 RACY_NS = 2_000_000_000
 
@@ -64,17 +64,22 @@ class Repository:
         folders = [e for e in _entries(self.root / model) if VERSION.fullmatch(e.name)]
         return sorted(int(e.name) for e in folders if os.path.exists(os.path.join(e.path, MANIFEST)))
 
+    def uncommitted(self, model: str) -> dict[int, Path]:
+        """Folders of versions that are no packages yet."""
+        folders = [e for e in _entries(self.root / model) if VERSION.fullmatch(e.name)]
+        return {int(e.name): Path(e.path) for e in folders if not os.path.exists(os.path.join(e.path, MANIFEST))}
+
     def sources(self, model: str) -> dict[int, Path]:
-        """Versions that are no packages yet but hold what one is imported from: a SavedModel, or one Keras file."""
+        """Versions that are no packages yet but hold what one is imported from: a SavedModel, or one Keras or ONNX
+        file."""
         found = {}
-        for entry in _entries(self.root / model):
-            if VERSION.fullmatch(entry.name) and not os.path.exists(os.path.join(entry.path, MANIFEST)):
-                inside_it = {e.name: e for e in _entries(Path(entry.path))}
-                files = [name for name in inside_it if name.endswith(KERAS_SUFFIX)]
-                if SAVED_MODEL in inside_it:
-                    found[int(entry.name)] = Path(entry.path)
-                elif len(files) == 1:
-                    found[int(entry.name)] = Path(entry.path, files[0])
+        for version, folder in self.uncommitted(model).items():
+            names = {entry.name for entry in _entries(folder)}
+            files = [name for name in names if name.endswith(FILE_SUFFIXES)]
+            if SAVED_MODEL in names:
+                found[version] = folder
+            elif len(files) == 1:
+                found[version] = folder / files[0]
         return found
 
     def folder(self, model: str, version: int) -> Path:

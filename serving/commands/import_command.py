@@ -15,7 +15,7 @@ RepositoryOption = Annotated[Path, typer.Option("--repository", envvar="FRESHET_
 
 
 def import_command(
-    source: Annotated[Path, typer.Argument(help="A SavedModel's folder or a .keras file.")],
+    source: Annotated[Path, typer.Argument(help="A SavedModel's folder, a .keras or .onnx file.")],
     repository: RepositoryOption,
     name: Annotated[str, typer.Option(help="The model's name in the repository.")],
     version: Annotated[int | None, typer.Option(min=1, help="The version to write. [the next one]")] = None,
@@ -36,7 +36,7 @@ def import_command(
         Path | None, typer.Option(help='JSON file {"inputs": {NAME: [rows]}} to try the model on. [made up]')
     ] = None,
 ) -> None:
-    """Imports a TensorFlow SavedModel or a Keras file: cuts, compiles and proves it, then commits it as a version."""
+    """Imports a TensorFlow SavedModel, a Keras or ONNX file: cuts, compiles and proves it, then commits a version."""
     from compiler.imports.importer import ImportOptions, import_model
     from compiler.imports.printing import lines
 

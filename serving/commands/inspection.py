@@ -30,7 +30,7 @@ def inspect(
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
     verify: Annotated[bool, typer.Option(help="Also check size and checksum of every file.")] = False,
     graph: Annotated[
-        Path | None, typer.Option(help="How this version's folder, SavedModel or .keras file is cut.")
+        Path | None, typer.Option(help="How this version's folder, SavedModel, .keras or .onnx file is cut.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="With --graph: an SVG file to draw the cut into.")] = None,
     signature: Annotated[str, typer.Option(help="With --graph: which signature of a SavedModel.")] = "serving_default",

@@ -1,4 +1,4 @@
-"""Plain SavedModels and Keras files in a repository: found, and imported by a process of their own.
+"""Plain SavedModels, Keras and ONNX files in a repository: found, and imported by a process of their own.
 
 One at a time, beside the server and never in it: importing needs TensorFlow, takes seconds and reads what somebody
 else wrote. What it makes is an ordinary package in the same folder, its manifest last, which the next look at the
@@ -90,6 +90,7 @@ class AutoImporter:
         self._next_s = 0.0
         self._root = FolderWatch(self._folder)
         self._folders: dict[str, FolderWatch] = {}
+        self._waiting: dict[str, dict[Path, FolderWatch]] = {}
         self._sources: dict[str, tuple[int, Path]] = {}
         self._seen: dict[Path, tuple[State, float]] = {}
         self._done: dict[Path, State] = {}
@@ -127,8 +128,13 @@ class AutoImporter:
             names = [n for n in repository.models() if not self._wanted or n in self._wanted]
             self._folders = {n: self._folders.get(n) or FolderWatch(self._folder / n) for n in names}
         for name, folder in self._folders.items():
-            if folder.changed() or name in self._sources:
+            waiting = self._waiting.get(name, {})
+            # What is put into a version's folder later does not change the model's.
+            filled = [watch.changed() for watch in waiting.values()]
+            if folder.changed() or any(filled) or name in self._sources:
                 committed = max(repository.versions(name), default=0)
+                empty = [path for version, path in repository.uncommitted(name).items() if version > committed]
+                self._waiting[name] = {path: waiting.get(path) or FolderWatch(path) for path in empty}
                 newer = {v: p for v, p in repository.sources(name).items() if v > committed}
                 self._sources.pop(name, None)
                 if newer:
@@ -172,7 +178,13 @@ class AutoImporter:
 
 
 def _state(path: Path) -> State:
-    files = [path] if path.is_file() else [path / "saved_model.pb", *sorted((path / "variables").glob("*"))]
+    """What is looked at of a source; of an ONNX file what lies beside it too, which may be the weights."""
+    if path.suffix == ".onnx":
+        files = sorted(p for p in path.parent.glob("[!.]*") if p.is_file())
+    elif path.is_file():
+        files = [path]
+    else:
+        files = [path / "saved_model.pb", *sorted((path / "variables").glob("*"))]
     found = []
     for file in files[:MAX_FILES]:
         try:

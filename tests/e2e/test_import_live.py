@@ -122,3 +122,26 @@ def test_a_savedmodel_in_a_served_repository_is_imported_and_workers_answer_for_
         assert statuses(server, "broken") == {"1": ("END", "source: variables are missing")}
         assert server.get("/v2/health/ready")[0] == 200
         assert not [p for p in (repository / "broken").iterdir() if p.name.endswith(".tmp")]
+
+
+def test_an_onnx_file_in_a_served_repository_is_imported_with_the_data_beside_it(env, tmp_path):
+    """What torch.onnx.export writes: model.onnx and model.onnx.data."""
+    onnx = pytest.importorskip("onnx", reason="importing needs the train extra")
+    rows = np.arange(20, dtype=np.float32).reshape(5, 4)
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (int64[batch] user) => (float[batch, 4] score) {
+        score = Gather <axis: int = 0> ("emb.weight", user)
+    }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(rows, "emb.weight"))
+    folder = tmp_path / "repository" / "torch" / "1"
+    folder.mkdir(parents=True)
+    with LiveServer(tmp_path / "repository", log=tmp_path / "log", env=env) as server:
+        onnx.save(
+            proto, folder / "model.onnx", save_as_external_data=True, size_threshold=0, location="model.onnx.data"
+        )
+        wait_for(lambda: statuses(server, "torch").get("1", ("", ""))[0] == "AVAILABLE")
+        scores, generation = server.predict("torch", {"user": [3, 0]})
+
+    assert generation == "1.0"
+    np.testing.assert_allclose(scores, rows[[3, 0]])
+    assert "table emb.weight (from user)" in freshet("inspect", "--graph", folder / "model.onnx")

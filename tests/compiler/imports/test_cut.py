@@ -75,6 +75,37 @@ def test_a_matrix_of_ids_is_one_feature_a_column_over_one_table(cut_of):
     assert {f.table for f in draft.features} == {"rows"} == draft.tables.keys()
 
 
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda ids: ids[:, 1],
+        lambda ids: ids[:, 1:],
+        lambda ids: tf.split(ids, 2, axis=1)[1],
+        lambda ids: tf.unstack(ids, axis=1)[1],
+        lambda ids: tf.transpose(ids)[1],
+        lambda ids: tf.gather(ids, [1], axis=1),
+    ],
+)
+def test_a_column_of_a_matrix_of_ids_is_a_key_that_the_client_sends(take, cut_of):
+    _, _, draft = cut_of(PAIR, lambda m, ids: tf.reshape(tf.gather(m.rows, take(ids)), [-1, 4]) @ m.head)
+
+    assert [(f.kind, f.input, f.column, f.width) for f in draft.features] == [("id", "ids", 1, 4)]
+    assert list(draft.tables) == ["rows"]
+    assert draft.stage is None
+
+
+def test_the_only_column_of_a_matrix_of_ids_is_the_input_itself(cut_of):
+    spec = tf.TensorSpec([None, 1], tf.int64, name="ids")
+    _, _, draft = cut_of(spec, lambda m, ids: tf.gather(m.rows, ids[:, 0]) @ m.head)
+    assert [(f.name, f.input, f.column) for f in draft.features] == [("ids", "ids", -1)]
+    assert draft.stage is None
+
+
+def test_what_is_computed_of_a_column_is_no_column_whatever_it_looks_like(cut_of):
+    _, _, draft = cut_of(PAIR, lambda m, ids: tf.gather(m.rows, ids[:, 0] * 0 + 1) @ m.head)
+    assert draft.stage is not None
+
+
 def test_looked_up_words_are_keys_themselves_and_all_others_get_the_row_of_the_default(cut_of):
     table = vocabulary(a=3, b=7)
     _, _, draft = cut_of(WORDS, lambda m, w: tf.gather(m.rows, m.tables["t"].lookup(w)) @ m.head, t=table)
@@ -161,6 +192,14 @@ def test_a_float_is_a_block_as_it_is_and_its_arithmetic_is_dense(cut_of):
     assert [(f.kind, f.width, f.input) for f in draft.features] == [("floats", 4, "values")]
     assert importer.graph.weights.keys() == {"head"}
     assert not draft.tables
+    assert draft.stage is None
+
+
+def test_the_product_of_a_number_and_its_sigmoid_is_dense(cut_of):
+    """TensorFlow would make one operation of the two, and the sigmoid could not be looked at."""
+    spec = tf.TensorSpec([None, 4], name="values")
+    _, found, draft = cut_of(spec, lambda m, x: (x @ m.head) * tf.sigmoid(x @ m.head))
+    assert {"Mul", "Sigmoid"} <= {node.op for node in found.dense}
     assert draft.stage is None
 
 

@@ -24,7 +24,7 @@ def copied(foreign, tmp_path):
 
 
 def test_a_path_with_nothing_or_something_else_is_no_source(tmp_path):
-    assert "SavedModel folder or a .keras file" in refused(tmp_path / "nothing", NotFound)
+    assert "a SavedModel folder, a .keras or .onnx file" in refused(tmp_path / "nothing", NotFound)
     assert "saved_model.pb is missing" in refused(tmp_path)
     (tmp_path / "text.keras").write_text("not a zip")
     assert "a .keras file wanted" in refused(tmp_path / "text.keras")

@@ -277,14 +277,19 @@ def test_there_are_no_labels_before_any_is_set(root):
 def test_versions_that_are_no_packages_yet_are_found_by_what_they_can_be_imported_from(root):
     make_version(root, version=1)
     (root / "small" / "1" / "saved_model.pb").touch()
-    for version in (2, 3, 4, 5):
+    for version in (2, 3, 4, 5, 7, 8):
         (root / "small" / str(version)).mkdir()
     (root / "small" / "2" / "saved_model.pb").touch()
     (root / "small" / "3" / "a.keras").touch()
     (root / "small" / "4" / "a.keras").touch()
     (root / "small" / "4" / "b.keras").touch()
+    (root / "small" / "7" / "a.onnx").touch()
+    (root / "small" / "7" / "a.onnx.data").touch()
+    (root / "small" / "8" / "a.onnx").touch()
+    (root / "small" / "8" / "a.keras").touch()
     (root / "small" / ".6.tmp").mkdir()
     (root / "small" / ".6.tmp" / "saved_model.pb").touch()
 
-    assert Repository(root).sources("small") == {2: root / "small" / "2", 3: root / "small" / "3" / "a.keras"}
+    found = {2: root / "small" / "2", 3: root / "small" / "3" / "a.keras", 7: root / "small" / "7" / "a.onnx"}
+    assert Repository(root).sources("small") == found
     assert Repository(root).sources("nothing") == {}

@@ -1,6 +1,7 @@
 """Sources in a repository: when they are imported, what is said of them, and that none is tried twice for nothing."""
 
 import os
+import time
 
 import pytest
 
@@ -143,6 +144,38 @@ def test_only_the_newest_version_above_the_packages_is_imported_one_model_at_a_t
     bench.processes[0].end(2)
     bench.look()
     assert [p.arguments[1] for p in bench.processes[1:]] == [str(root / "keras" / "7" / "model.keras")]
+
+
+def test_an_onnx_file_whose_weights_beside_it_are_still_being_copied_is_left_alone(root, start):
+    folder = root / "torch" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_text("graph")
+    (folder / "model.onnx.data").write_text("half")
+    bench = start()
+    bench.look()
+    (folder / "model.onnx.data").write_text("half and half")
+    bench.look(SETTLED_S)
+    assert bench.processes == []
+    (folder / ".model.json.tmp").write_text("{")
+    bench.look(SETTLED_S)
+    assert [p.arguments[1] for p in bench.processes] == [str(folder / "model.onnx")]
+
+
+def test_a_source_that_is_put_into_a_folder_long_after_that_was_made_is_found(root, start):
+    folder = root / "torch" / "1"
+    folder.mkdir(parents=True)
+    long_ago = time.time() - 100
+    for path in (folder, root / "torch", root):
+        os.utime(path, (long_ago, long_ago))
+    bench = start()
+    for _ in range(3):
+        bench.look(SETTLED_S)
+    (folder / "model.onnx").write_text("graph")
+    for path in (root / "torch", root):
+        os.utime(path, (long_ago, long_ago))
+    bench.look(SETTLED_S)
+    bench.look(SETTLED_S)
+    assert [p.arguments[1] for p in bench.processes] == [str(folder / "model.onnx")]
 
 
 def test_only_wanted_models_are_looked_at_and_unfinished_folders_are_not(root, start):

@@ -1,0 +1,225 @@
+"""ONNX operators that work number by number, and those that reduce a dimension, as TensorFlow's."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from compiler.frameworks import tf
+from compiler.imports.onnx_graph.calls import Call, Translator
+from compiler.imports.ops import words
+
+CAST: dict[int, Any] = {
+    1: tf.float32,
+    2: tf.uint8,
+    3: tf.int8,
+    4: tf.uint16,
+    5: tf.int16,
+    6: tf.int32,
+    7: tf.int64,
+    9: tf.bool,
+    10: tf.float16,
+    11: tf.float64,
+    12: tf.uint32,
+    13: tf.uint64,
+    16: tf.bfloat16,
+}
+
+
+def _divided(call: Call) -> Any:
+    x, y = call.x(), call.x(1)
+    return tf.truediv(x, y) if tf.as_dtype(x.dtype).is_floating else tf.truncatediv(x, y)
+
+
+def _power(call: Call) -> Any:
+    x, y = call.x(), call.x(1)
+    if isinstance(y, np.ndarray) and y.size == 1 and float(y.ravel()[0]) == 2.0:
+        return tf.square(x)
+    return tf.pow(x, tf.cast(y, tf.as_dtype(x.dtype)))
+
+
+def _modulo(call: Call) -> Any:
+    return (tf.truncatemod if call.attr("fmod", 0) else tf.math.floormod)(call.x(), call.x(1))
+
+
+def _clipped(call: Call) -> Any:
+    x = call.x()
+    low = call.x(1) if call.has(1) else call.attr("min")
+    high = call.x(2) if call.has(2) else call.attr("max")
+    x = x if low is None else tf.maximum(x, tf.cast(low, tf.as_dtype(x.dtype)))
+    return x if high is None else tf.minimum(x, tf.cast(high, tf.as_dtype(x.dtype)))
+
+
+def _elu(call: Call) -> Any:
+    x, alpha = call.x(), call.attr("alpha", 1.0)
+    return tf.nn.elu(x) if alpha == 1.0 else tf.where(x > 0, x, alpha * (tf.exp(tf.minimum(x, 0)) - 1))
+
+
+def _selu(call: Call) -> Any:
+    alpha, gamma = call.attr("alpha", 1.6732632423543772), call.attr("gamma", 1.0507009873554805)
+    x = call.x()
+    return gamma * tf.where(x > 0, x, alpha * (tf.exp(tf.minimum(x, 0)) - 1))
+
+
+def _celu(call: Call) -> Any:
+    x, alpha = call.x(), call.attr("alpha", 1.0)
+    return tf.maximum(x, 0) + tf.minimum(alpha * (tf.exp(tf.minimum(x, 0) / alpha) - 1), 0)
+
+
+def _gelu(call: Call) -> Any:
+    x = call.x()
+    if call.attr("approximate", "none") == "tanh":
+        return 0.5 * x * (1 + tf.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1 + tf.math.erf(x * math.sqrt(0.5)))
+
+
+def _prelu(call: Call) -> Any:
+    x, slope = call.x(), call.x(1)
+    return tf.where(x > 0, x, slope * x)
+
+
+def _hard_sigmoid(call: Call) -> Any:
+    return tf.clip_by_value(call.attr("alpha", 0.2) * call.x() + call.attr("beta", 0.5), 0.0, 1.0)
+
+
+def _hard_swish(call: Call) -> Any:
+    return call.x() * tf.clip_by_value(call.x() / 6 + 0.5, 0.0, 1.0)
+
+
+def _softmax(function: Any) -> Translator:
+    def translate(call: Call) -> Any:
+        x = call.x()
+        if call.opset >= 13:
+            return function(x, call.axis(call.attr("axis", -1)))
+        axis, rank = call.axis(call.attr("axis", 1)), call.rank()
+        if axis == rank - 1:
+            return function(x, axis)
+        # Before version 13 all dimensions from the axis on were one.
+        flat = tf.reshape(x, tf.concat([tf.shape(x)[:axis], [-1]], 0))
+        return tf.reshape(function(flat, axis), tf.shape(x))
+
+    return translate
+
+
+def _along(x: Any, axis: int) -> Any:
+    """Softmax along any axis, without moving it to the end."""
+    if axis == len(x.shape) - 1:
+        return tf.nn.softmax(x)
+    raised = tf.exp(x - tf.reduce_max(x, axis, keepdims=True))
+    return raised / tf.reduce_sum(raised, axis, keepdims=True)
+
+
+def _reduced(function: Any) -> Translator:
+    def translate(call: Call) -> Any:
+        x, axes = call.x(), call.ints("axes", 1)
+        if not axes:
+            if call.attr("noop_with_empty_axes", 0):
+                return x
+            axes = list(range(call.rank()))
+        return function(x, [call.axis(a) for a in axes], keepdims=bool(call.attr("keepdims", 1)))
+
+    return translate
+
+
+def _folded(function: Any) -> Translator:
+    return lambda call: reduce(function, [call.x(i) for i in range(len(call.inputs))])
+
+
+def _mean(call: Call) -> Any:
+    return reduce(tf.add, [call.x(i) for i in range(len(call.inputs))]) / len(call.inputs)
+
+
+def _one(function: Any) -> Translator:
+    return lambda call: function(call.x())
+
+
+def _two(function: Any) -> Translator:
+    return lambda call: function(call.x(), call.x(1))
+
+
+def _arg(function: Any) -> Translator:
+    def translate(call: Call) -> Any:
+        if call.attr("select_last_index", 0):
+            raise call.refused("select_last_index is not supported")
+        axis = call.axis(call.attr("axis", 0))
+        found = function(call.x(), axis, output_type=tf.int64)
+        return tf.expand_dims(found, axis) if call.attr("keepdims", 1) else found
+
+    return translate
+
+
+def _cast(call: Call) -> Any:
+    to = CAST.get(call.attr("to", 0))
+    if to is None:
+        raise call.refused(f"a cast to type {call.attr('to')} is not supported")
+    return tf.cast(call.x(), to)
+
+
+def _infinite(call: Call) -> Any:
+    if not call.attr("detect_negative", 1) or not call.attr("detect_positive", 1):
+        raise call.refused("both infinities wanted")
+    return tf.math.is_inf(call.x())
+
+
+TRANSLATORS: dict[str, Translator] = {
+    **{name: _one(getattr(tf, name.lower())) for name in words("Abs Sqrt Exp Tanh Sigmoid Floor Sign Sin Cos Round")},
+    **{name: _one(getattr(tf.math, name.lower())) for name in words("Erf Log Sinh Cosh Tan Asin Acos Atan Ceil")},
+    **{name: _one(getattr(tf.nn, name.lower())) for name in words("Relu Softplus Softsign")},
+    "Neg": _one(tf.negative),
+    "Reciprocal": _one(tf.math.reciprocal),
+    "Not": _one(tf.logical_not),
+    "Identity": _one(tf.identity),
+    "IsNaN": _one(tf.math.is_nan),
+    "IsInf": _infinite,
+    "Add": _two(tf.add),
+    "Sub": _two(tf.subtract),
+    "Mul": _two(tf.multiply),
+    "Div": _divided,
+    "Pow": _power,
+    "And": _two(tf.logical_and),
+    "Or": _two(tf.logical_or),
+    "Xor": _two(tf.math.logical_xor),
+    "Mod": _modulo,
+    "Equal": _two(tf.equal),
+    "Less": _two(tf.less),
+    "LessOrEqual": _two(tf.less_equal),
+    "Greater": _two(tf.greater),
+    "GreaterOrEqual": _two(tf.greater_equal),
+    "Max": _folded(tf.maximum),
+    "Min": _folded(tf.minimum),
+    "Sum": _folded(tf.add),
+    "Mean": _mean,
+    "Clip": _clipped,
+    "Elu": _elu,
+    "Selu": _selu,
+    "Celu": _celu,
+    "Gelu": _gelu,
+    "PRelu": _prelu,
+    "LeakyRelu": lambda call: tf.nn.leaky_relu(call.x(), call.attr("alpha", 0.01)),
+    "ThresholdedRelu": lambda call: tf.where(call.x() > call.attr("alpha", 1.0), call.x(), tf.zeros_like(call.x())),
+    "Mish": lambda call: call.x() * tf.tanh(tf.nn.softplus(call.x())),
+    "Swish": lambda call: call.x() * tf.sigmoid(call.attr("alpha", 1.0) * call.x()),
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "Softmax": _softmax(_along),
+    "LogSoftmax": _softmax(lambda x, axis: x - tf.reduce_logsumexp(x, axis, keepdims=True)),
+    "ReduceSum": _reduced(tf.reduce_sum),
+    "ReduceMean": _reduced(tf.reduce_mean),
+    "ReduceMax": _reduced(tf.reduce_max),
+    "ReduceMin": _reduced(tf.reduce_min),
+    "ReduceProd": _reduced(tf.reduce_prod),
+    "ReduceSumSquare": _reduced(lambda x, axes, keepdims: tf.reduce_sum(tf.square(x), axes, keepdims)),
+    "ReduceL1": _reduced(lambda x, axes, keepdims: tf.reduce_sum(tf.abs(x), axes, keepdims)),
+    "ReduceL2": _reduced(lambda x, axes, keepdims: tf.sqrt(tf.reduce_sum(tf.square(x), axes, keepdims))),
+    "ReduceLogSum": _reduced(lambda x, axes, keepdims: tf.math.log(tf.reduce_sum(x, axes, keepdims))),
+    "ReduceLogSumExp": _reduced(tf.reduce_logsumexp),
+    "ArgMax": _arg(tf.argmax),
+    "ArgMin": _arg(tf.argmin),
+    "Where": lambda call: tf.where(call.x(), call.x(1), call.x(2)),
+    "Cast": _cast,
+    "CastLike": lambda call: tf.cast(call.x(), tf.as_dtype(call.x(1).dtype)),
+}
+"""Operator -> what makes it of a call."""

@@ -1,0 +1,122 @@
+"""Branches that are decided before anything runs are put in the place of their If.
+
+The dynamo exporter writes what PyTorch knew all along (the mode of an EmbeddingBag, whether its offsets have an end) as
+branches on constants, when it is told not to optimise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from compiler.imports.onnx_graph.untrusted import Array, OnnxBody, OnnxNode
+
+MAX_SIZE = 1024
+CODES: dict[int, Any] = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_}
+FOLDS: dict[str, Callable[[Array, Array], Any]] = {
+    "Equal": np.equal,
+    "Less": np.less,
+    "Greater": np.greater,
+    "Add": np.add,
+    "Sub": np.subtract,
+    "CastLike": lambda value, like: value.astype(like.dtype),
+}
+
+
+def decided(body: OnnxBody, known: Mapping[str, Array] | None = None) -> OnnxBody:
+    """A body without branches on constants, inside its loops and branches too. known: values around it."""
+    values = {**(known or {}), **body.constants}
+    values.update((name, array) for name, array in body.weights.items() if array.size <= MAX_SIZE)
+    nodes: list[OnnxNode] = []
+    constants, weights = dict(body.constants), dict(body.weights)
+    renamed: dict[str, str] = {}
+    waiting = list(reversed(body.nodes))
+    while waiting:
+        node = _with(waiting.pop(), renamed)
+        chosen = _chosen(node, values)
+        if chosen is not None:
+            inner = _prefixed(chosen, f"{node.outputs[0]}/")
+            values |= inner.constants | inner.weights
+            constants |= inner.constants | inner.weights
+            # The results of a branch take the names of the If's, from here on.
+            renamed.update(zip(node.outputs, inner.outputs))
+            waiting.extend(reversed(inner.nodes))
+            continue
+        folded = _folded(node, values)
+        if folded is not None:
+            values[node.outputs[0]] = constants[node.outputs[0]] = folded
+            continue
+        bodies = {n: decided(v, values) for n, v in node.attributes.items() if isinstance(v, OnnxBody)}
+        nodes.append(_replaced(node, bodies) if bodies else node)
+    outputs = [_now(name, renamed) for name in body.outputs]
+    return OnnxBody(body.inputs, outputs, nodes, weights, constants)
+
+
+def _chosen(node: OnnxNode, values: Mapping[str, Array]) -> OnnxBody | None:
+    """The branch that an If takes, where that is known."""
+    if node.op != "If" or node.domain or len(node.inputs) != 1:
+        return None
+    condition = values.get(node.inputs[0])
+    if condition is None or condition.size != 1:
+        return None
+    branch = node.attributes.get("then_branch" if condition.ravel()[0] else "else_branch")
+    return branch if isinstance(branch, OnnxBody) and len(branch.outputs) == len(node.outputs) else None
+
+
+def _folded(node: OnnxNode, values: Mapping[str, Array]) -> Array | None:
+    """The value of a node that conditions are made of."""
+    given = [values.get(name) for name in node.inputs]
+    found = [value for value in given if value is not None and value.size <= MAX_SIZE and value.dtype.kind in "iub"]
+    if node.domain or len(found) != len(given) or not found or len(node.outputs) != 1:
+        return None
+    if node.op == "Cast" and node.attributes.get("to") in CODES:
+        return found[0].astype(CODES[node.attributes["to"]])
+    if node.op == "Identity":
+        return found[0]
+    if node.op == "Not" and found[0].dtype.kind == "b":
+        return np.logical_not(found[0])
+    if node.op not in FOLDS or len(found) != 2:
+        return None
+    try:
+        return np.asarray(FOLDS[node.op](*found))
+    except ValueError:
+        return None
+
+
+def _with(node: OnnxNode, renamed: Mapping[str, str], outputs: Mapping[str, str] | None = None) -> OnnxNode:
+    """A node whose values have their new names, in the bodies inside it too."""
+    if not renamed:
+        return node
+    bodies = {n: _renamed(v, renamed) for n, v in node.attributes.items() if isinstance(v, OnnxBody)}
+    inputs = tuple(_now(name, renamed) for name in node.inputs)
+    made = tuple((outputs or {}).get(name, name) for name in node.outputs)
+    return OnnxNode(node.op, node.domain, node.name, inputs, made, {**node.attributes, **bodies})
+
+
+def _now(name: str, renamed: Mapping[str, str]) -> str:
+    """The name of a value, which a branch inside a branch may have renamed more than once."""
+    while name in renamed:
+        name = renamed[name]
+    return name
+
+
+def _renamed(body: OnnxBody, renamed: Mapping[str, str]) -> OnnxBody:
+    nodes = [_with(node, renamed) for node in body.nodes]
+    outputs = [_now(name, renamed) for name in body.outputs]
+    return OnnxBody(body.inputs, outputs, nodes, body.weights, body.constants)
+
+
+def _prefixed(body: OnnxBody, prefix: str) -> OnnxBody:
+    """A branch as it stands in the graph around it: the names of what it makes are its own."""
+    made = [name for node in body.nodes for name in node.outputs if name]
+    names = {name: f"{prefix}{name}" for name in (*made, *body.weights, *body.constants)}
+    nodes = [_with(node, names, names) for node in body.nodes]
+    outputs = [names.get(name, name) for name in body.outputs]
+    weights = {names[name]: value for name, value in body.weights.items()}
+    return OnnxBody([], outputs, nodes, weights, {names[name]: value for name, value in body.constants.items()})
+
+
+def _replaced(node: OnnxNode, bodies: Mapping[str, OnnxBody]) -> OnnxNode:
+    return OnnxNode(node.op, node.domain, node.name, node.inputs, node.outputs, {**node.attributes, **bodies})

@@ -1,0 +1,258 @@
+"""An ONNX graph as a TensorFlow function: one operator after the other, each from one table.
+
+Weights are variables under the names that the file gives them, which are PyTorch's own for all that an exporter has
+not computed with. Sizes that are known are put in as numbers, so that what follows from the batch alone stays apart
+from data; a graph that only asks for sizes of its batch is dense.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from compiler.frameworks import tf
+from compiler.imports.inputs import plain
+from compiler.imports.onnx_graph import arithmetic, networks, rearranging
+from compiler.imports.onnx_graph.bags import DOMAIN
+from compiler.imports.onnx_graph.calls import BatchLast, Call
+from compiler.imports.onnx_graph.untrusted import Array, OnnxBody, OnnxNode
+from processor.errors import BadInput, FreshetError
+
+TRANSLATORS = arithmetic.TRANSLATORS | rearranging.TRANSLATORS | networks.TRANSLATORS
+# What exporters call values that PyTorch has no name for.
+ANONYMOUS = re.compile(r"(onnx::\w+|_?val_\d+|\d+)")
+MAX_FOLDED = 1 << 16
+SIZING = frozenset({"Shape", "Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Cast", "Identity", "Reshape"})
+
+Sizes = list[int | None]
+
+
+@dataclass(slots=True, eq=False)
+class Weights:
+    """variables: by the initialiser's name. labels: the names they have downstream."""
+
+    variables: dict[str, Any] = field(default_factory=dict)
+    flipped: dict[str, str] = field(default_factory=dict)
+
+
+def weights_of(body: OnnxBody) -> Weights:
+    """Variables for the initialisers that the outputs depend on, under the names that deltas will use."""
+    needed = {name for node in _needed(body) for name in _taken(node)} | set(body.outputs)
+    renamed = _recovered(body)
+    found = Weights()
+    labels: set[str] = set()
+    for name, array in body.weights.items():
+        one = array.size == 1 and ANONYMOUS.fullmatch(name)
+        if name not in needed or not _floats(array) or one:
+            continue
+        own = renamed.get(name, name)
+        label = plain(own.replace("/", ".")).lstrip("_") or "weight"
+        if label.lower() in labels:
+            raise BadInput(f"initialiser {name[:64]!r}: another one's name is the same but for case or signs")
+        labels.add(label.lower())
+        if own != name:
+            found.flipped[name] = own
+            array = np.ascontiguousarray(array.T)
+        found.variables[name] = tf.Variable(array, name=label)
+    return found
+
+
+def _floats(array: Array) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def _needed(body: OnnxBody) -> list[OnnxNode]:
+    """The nodes that the outputs are computed from, in order."""
+    wanted, kept = set(body.outputs), []
+    for node in reversed(body.nodes):
+        if not wanted.isdisjoint(node.outputs):
+            kept.append(node)
+            wanted.update(_taken(node))
+    return kept[::-1]
+
+
+def _taken(node: OnnxNode) -> Iterable[str]:
+    """What a node takes, in the bodies inside it too."""
+    yield from node.inputs
+    for inner in node.attributes.values():
+        if isinstance(inner, OnnxBody):
+            yield from inner.outputs
+            for other in inner.nodes:
+                yield from _taken(other)
+
+
+def _recovered(body: OnnxBody) -> dict[str, str]:
+    """Initialiser -> the name it has in PyTorch, of weights of nn.Linear that an exporter has transposed beforehand.
+
+    The file says so where the product's bias follows, under the name of the very module that the product is in.
+    """
+    uses: dict[str, int] = {}
+    adds: dict[str, OnnxNode] = {}
+    for node in body.nodes:
+        for name in _taken(node):
+            uses[name] = uses.get(name, 0) + 1
+        if node.op == "Add" and len(node.inputs) == 2:
+            adds.update((name, node) for name in node.inputs)
+    found: dict[str, str] = {}
+    for node in body.nodes:
+        if node.op != "MatMul" or len(node.inputs) != 2:
+            continue
+        weight, add = body.weights.get(node.inputs[1]), adds.get(node.outputs[0])
+        if weight is None or weight.ndim != 2 or add is None or not ANONYMOUS.fullmatch(node.inputs[1]):
+            continue
+        bias = next(name for name in add.inputs if name != node.outputs[0] or add.inputs[0] == add.inputs[1])
+        module = bias.removesuffix(".bias")
+        own = f"{module}.weight"
+        fits = bias in body.weights and body.weights[bias].shape == weight.shape[1:] and module != bias
+        scoped = _scope(node.name) in (module, "") and _scope(add.name) in (module, "")
+        if fits and scoped and uses[node.inputs[1]] == 1 and own not in body.weights and own not in found.values():
+            found[node.inputs[1]] = own
+    return found
+
+
+def _scope(name: str) -> str:
+    """The module that TorchScript's exporter says a node is in ("/tower/tower.0/MatMul"); "" where it does not say."""
+    parts = name.split("/")[1:-1] if name.startswith("/") else []
+    module = ""
+    for part in parts:
+        module = part if not module or part.startswith(f"{module}.") else f"{module}.{part}"
+    return module
+
+
+class Translation:
+    """Translates one graph, within a function that is being traced."""
+
+    def __init__(self, body: OnnxBody, weights: Weights, opset: int, given: Mapping[str, Any]) -> None:
+        """given: tensors of the graph's inputs."""
+        self._body, self._opset = body, opset
+        self._values: dict[str, Any] = {"": None, **body.weights, **body.constants, **weights.variables, **given}
+        self._sizes: dict[str, Sizes] = {}
+        self._flipped: dict[str, Any] = {}
+        for name in weights.flipped:
+            variable = weights.variables[name]
+            self._values[name] = tf.transpose(variable)
+            self._flipped[name] = variable
+
+    def run(self) -> dict[str, Any]:
+        """The outputs, by name."""
+        for node in _needed(self._body):
+            self._add(node)
+        return {name: tf.convert_to_tensor(_whole(self._values[name])) for name in self._body.outputs}
+
+    def _branch(self, node: OnnxNode) -> bool:
+        """Translates the branch that an If takes, where sizes that are known decide it."""
+        condition = self._values[node.inputs[0]] if node.inputs else None
+        if not isinstance(condition, np.ndarray) or condition.size != 1:
+            return False
+        body = node.attributes.get("then_branch" if condition.ravel()[0] else "else_branch")
+        if not isinstance(body, OnnxBody) or len(body.outputs) != len(node.outputs):
+            return False
+        self._values |= body.weights | body.constants
+        for inner in _needed(body):
+            self._add(inner)
+        self._values.update((name, self._values[made]) for name, made in zip(node.outputs, body.outputs))
+        return True
+
+    def _add(self, node: OnnxNode) -> None:
+        if node.op == "If" and not node.domain and self._branch(node):
+            return
+        translate = TRANSLATORS.get(node.op) if node.domain in ("", DOMAIN) else None
+        if translate is None:
+            where = node.domain[:64] or "ai.onnx"
+            raise BadInput(f"graph: operator {node.op[:64]} of {where} (opset {self._opset}) is not supported")
+        inputs = [self._values[name] for name in node.inputs]
+        raw = {i: value for i, value in enumerate(inputs) if isinstance(value, BatchLast)}
+        flipped = {i: self._flipped[name] for i, name in enumerate(node.inputs) if name in self._flipped}
+        sizes = {i: self._sizes[name] for i, name in enumerate(node.inputs) if name in self._sizes}
+        call = Call(node, [_whole(value) for value in inputs], self._opset, flipped, raw, sizes)
+        try:
+            made = self._folded(call, translate) if _small(call.inputs) else translate(call)
+        except FreshetError:
+            raise
+        except (ValueError, TypeError, IndexError, OverflowError, tf.errors.OpError) as error:
+            reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
+            raise BadInput(f"graph: {call.label} is not one of ONNX: {reason}") from None
+        results = made if isinstance(made, list) else [made]
+        wanted = [name for name in node.outputs if name]
+        if len(wanted) > len(results):
+            raise call.refused(f"{len(results)} outputs wanted, got {len(wanted)}")
+        for name, value in zip(node.outputs, results):
+            self._values[name] = value
+            # A few operators that double what they get would need more memory than there is.
+            if tf.is_tensor(value) and _count(value) > max(map(_count, call.inputs), default=0):
+                call.bounded(_count(value))
+        if node.op == "Transpose" and isinstance(inputs[0], tf.Variable) and inputs[0].shape.rank == 2:
+            self._flipped[node.outputs[0]] = inputs[0]
+        if node.op in SIZING and not node.domain:
+            self._size(call, node.outputs[0])
+
+    def _folded(self, call: Call, translate: Any) -> Any:
+        """Whole numbers that follow from constants are constants."""
+        with tf.init_scope():
+            made = translate(call)
+            parts = made if isinstance(made, list) else [made]
+            return [part.numpy() if tf.is_tensor(part) else part for part in parts]
+
+    def _size(self, call: Call, name: str) -> None:
+        """Keeps what is known of a list of sizes; where all of them are, it is a constant."""
+        found = _sizes_of(call, [self._sizes.get(n) for n in call.node.inputs])
+        value = self._values[name]
+        if found is None or isinstance(value, np.ndarray | BatchLast) or value.dtype not in (tf.int64, tf.int32):
+            return
+        if None not in found and value.shape.rank in (0, 1):
+            kind = value.dtype.as_numpy_dtype
+            self._values[name] = np.array(found, kind) if value.shape.rank else np.array(found[0], kind)
+        elif value.shape.rank in (0, 1):
+            self._sizes[name] = found
+
+
+def _whole(value: Any) -> Any:
+    return value.tensor() if isinstance(value, BatchLast) else value
+
+
+def _count(value: Any) -> int:
+    """How many numbers a value has, a row where it has rows."""
+    shape = () if value is None or getattr(value.shape, "rank", 0) is None else tuple(value.shape)
+    return math.prod(size for size in shape if size is not None)
+
+
+def _small(inputs: Sequence[Any]) -> bool:
+    """Whether all inputs are constants of whole numbers, and not many."""
+    given = [value for value in inputs if value is not None]
+    return bool(given) and all(
+        isinstance(v, np.ndarray) and v.dtype.kind in "iub" and v.size <= MAX_FOLDED for v in given
+    )
+
+
+def _sizes_of(call: Call, given: list[Sizes | None]) -> Sizes | None:
+    """What is known of the numbers that an operator makes of sizes; None where it makes something else."""
+    op = call.node.op
+    if op == "Shape":
+        shape = call.x().shape
+        dims = list(shape) if isinstance(call.x(), np.ndarray) or shape.rank is not None else None
+        return None if dims is None else dims[call.attr("start", 0) : call.attr("end")]
+    if op == "Concat":
+        parts = [_numbers(value) if known is None else known for value, known in zip(call.inputs, given)]
+        return None if None in parts else [size for part in parts for size in part or []]
+    known = given[0]
+    if known is None:
+        return None
+    if op == "Gather":
+        at = call.x(1)
+        fits = isinstance(at, np.ndarray) and all(-len(known) <= i < len(known) for i in at.ravel())
+        return [known[int(i)] for i in at.ravel()] if fits else None
+    if op == "Slice":
+        bounds = [call.constant(i).ravel() for i in (1, 2)]
+        step = int(call.constant(4).ravel()[0]) if call.has(4) else 1
+        return known[int(bounds[0][0]) : int(bounds[1][0]) : step] if len(bounds[0]) == 1 else None
+    return known
+
+
+def _numbers(value: Any) -> Sizes | None:
+    whole = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim == 1 and value.size <= 64
+    return [int(v) for v in value] if whole else None

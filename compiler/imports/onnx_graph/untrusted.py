@@ -1,0 +1,329 @@
+"""An ONNX file as plain data, from whoever wrote it: nodes, constants, inputs, outputs.
+
+Untrusted bytes. Nothing is allocated by what a file says of itself: a tensor's bytes are there, and are as many as its
+shape needs, before an array is made of them. Data outside of the file come from its own folder only. Functions are
+inlined once they are known to be no circle and no bomb. Nodes stand after what they take, as ONNX wants it, so that
+there is no circle between them either. What operators mean is not looked at here.
+"""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.imports.ops import words
+from processor.errors import BadInput, FreshetError, TooLarge
+
+try:
+    import onnx
+    from onnx import helper, inliner, numpy_helper
+except ImportError as error:
+    raise BadInput("importing ONNX files needs onnx: install freshet[train]") from error
+
+MAX_NBYTES = 2 << 30
+MAX_EXTERNAL_NBYTES = 64 << 30
+MAX_NODES = 100_000
+DEPTH = 16
+OPSETS = range(11, 25)
+OURS = ("", "ai.onnx")
+NUMBERS = words("float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool")
+DYNAMIC = (
+    "export it with a batch of any size: dynamic_axes={name: {0: 'batch'}}, or with dynamo=True "
+    "dynamic_shapes={name: {0: torch.export.Dim('batch')}}"
+)
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxNode:
+    """One operator. inputs: "" where one is left out. attributes: numbers, lists, bytes, arrays and bodies."""
+
+    op: str
+    domain: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class OnnxBody:
+    """A graph, or the body of a loop or branch. weights: initialisers. constants: what Constant nodes hold."""
+
+    inputs: list[str]
+    outputs: list[str]
+    nodes: list[OnnxNode]
+    weights: dict[str, Array]
+    constants: dict[str, Array]
+
+    def value(self, name: str) -> Array | None:
+        """What is known of a value before anything runs."""
+        return self.weights[name] if name in self.weights else self.constants.get(name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxInput:
+    """An input. dtype: object for strings. dims: of all dimensions, None where one is free: the first always is."""
+
+    name: str
+    dtype: np.dtype[Any]
+    dims: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxModel:
+    """A file as it was read. inputs: without initialisers that old files list among them."""
+
+    inputs: list[OnnxInput]
+    body: OnnxBody
+    opset: int
+
+
+def read_onnx(path: Path) -> OnnxModel:
+    """Reads an ONNX file; raises BadInput or TooLarge with one line that says what is wrong."""
+    proto = load_proto(path)
+    try:
+        opset = _opset(proto)
+        body = _Reader(path.parent.resolve()).body(proto.graph, set(), 0)
+        inputs = [_input(info) for info in proto.graph.input if info.name not in body.weights]
+    except FreshetError:
+        raise
+    except Exception as error:
+        # A message that is sound may still hold what no field of it should: names that are no text.
+        raise BadInput(f"source: the ONNX file is damaged: {type(error).__name__}") from None
+    body.inputs = [given.name for given in inputs]
+    return OnnxModel(inputs, body, opset)
+
+
+def load_proto(path: Path) -> Any:
+    """An ONNX file's message, without functions of its own; nothing else of it has been looked at."""
+    nbytes = path.stat().st_size
+    if nbytes > MAX_NBYTES:
+        raise TooLarge(f"source: an .onnx file of at most {MAX_NBYTES} bytes wanted, got {nbytes}")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(path.read_bytes())
+    except Exception:
+        raise BadInput("source: not an ONNX file, or a part of one") from None
+    if not proto.ir_version or not proto.graph.node or not proto.graph.output:
+        raise BadInput("source: not an ONNX file, or a part of one")
+    return _inlined(proto)
+
+
+def _opset(proto: Any) -> int:
+    versions = {entry.version for entry in proto.opset_import if entry.domain in OURS}
+    if len(versions) != 1:
+        raise BadInput("source: one version of ONNX's operators wanted")
+    (opset,) = versions
+    if opset not in OPSETS:
+        raise BadInput(f"source: opset {OPSETS[0]} to {OPSETS[-1]} wanted, got {opset}")
+    return int(opset)
+
+
+def _inlined(proto: Any) -> Any:
+    """The model without functions of its own."""
+    if not proto.functions:
+        _count(proto.graph.node, {}, 0)
+        return proto
+    functions = {(f.domain, f.name): f for f in proto.functions}
+    called = {
+        key: {(n.domain, n.op_type) for n in _every(f.node, 0)} & functions.keys() for key, f in functions.items()
+    }
+    sizes: dict[tuple[str, str], int] = {}
+    try:
+        for key in graphlib.TopologicalSorter(called).static_order():
+            sizes[key] = _count(functions[key].node, sizes, 0)
+    except graphlib.CycleError:
+        raise BadInput("graph: a function calls itself") from None
+    _count(proto.graph.node, sizes, 0)
+    try:
+        return inliner.inline_local_functions(proto)
+    except Exception:
+        raise BadInput("graph: its functions cannot be inlined") from None
+
+
+def _every(nodes: Iterable[Any], depth: int) -> Iterator[Any]:
+    """Nodes, and those of the bodies inside them."""
+    if depth > DEPTH:
+        raise BadInput(f"graph: bodies nested at most {DEPTH} deep wanted")
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                yield from _every(graph.node, depth + 1)
+
+
+def _count(nodes: Iterable[Any], sizes: Mapping[tuple[str, str], int], depth: int) -> int:
+    """How many nodes there are when functions are inlined."""
+    count = sum(sizes.get((node.domain, node.op_type), 1) for node in _every(nodes, depth))
+    if count > MAX_NODES:
+        raise TooLarge(f"graph: at most {MAX_NODES} operators wanted")
+    return count
+
+
+def _input(info: Any) -> OnnxInput:
+    what = f"input {info.name[:64]!r}"
+    tensor = info.type.tensor_type
+    if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
+        raise BadInput(f"{what}: a tensor with a shape wanted")
+    dims = tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
+    if not dims or dims[0] is not None:
+        got = f"got {dims[0]}" if dims else "got a single number"
+        raise BadInput(f"{what}: a first dimension of any size wanted, {got}: {DYNAMIC}")
+    return OnnxInput(info.name, _dtype(tensor.elem_type, what), dims)
+
+
+def _dtype(code: int, what: str) -> np.dtype[Any]:
+    try:
+        name = onnx.TensorProto.DataType.Name(code)
+        dtype: np.dtype[Any] = np.dtype(helper.tensor_dtype_to_np_dtype(code))
+    except (ValueError, KeyError, TypeError):
+        raise BadInput(f"{what}: a type that ONNX has wanted, got number {code}") from None
+    if dtype.name not in NUMBERS and name != "STRING":
+        raise BadInput(f"{what}: one of {', '.join(sorted(NUMBERS))} wanted, got {name.lower()}")
+    return dtype
+
+
+class _Reader:
+    """Makes plain data of a graph's messages."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._sizes: dict[Path, int] = {}
+        self._external = 0
+
+    def body(self, graph: Any, known: set[str], depth: int) -> OnnxBody:
+        """known: values of the graph around it, which it may take."""
+        if depth > DEPTH:
+            raise BadInput(f"graph: bodies nested at most {DEPTH} deep wanted")
+        if graph.sparse_initializer:
+            raise BadInput("graph: dense initialisers wanted, got a sparse one")
+        weights: dict[str, Array] = {}
+        constants: dict[str, Array] = {}
+        nodes: list[OnnxNode] = []
+        made: list[str] = []
+
+        def make(name: str) -> None:
+            if name in known:
+                raise BadInput(f"graph: two values are called {name[:64]!r}")
+            known.add(name)
+            made.append(name)
+
+        for tensor in graph.initializer:
+            make(tensor.name)
+            weights[tensor.name] = self.tensor(tensor, f"initialiser {tensor.name[:64]!r}")
+        inputs = [info.name for info in graph.input]
+        for name in inputs:
+            if name not in weights:
+                make(name)
+        for proto in graph.node:
+            for name in proto.input:
+                if name and name not in known:
+                    raise BadInput(f"graph: {_label(proto)} takes {name[:64]!r} before anything has made it")
+            node = self.node(proto, known, depth)
+            for name in filter(None, node.outputs):
+                make(name)
+            if node.op == "Constant" and not node.domain:
+                constants[node.outputs[0]] = _constant(node)
+            else:
+                nodes.append(node)
+        outputs = [info.name for info in graph.output]
+        for name in outputs:
+            if name not in known:
+                raise BadInput(f"graph: nothing makes its output {name[:64]!r}")
+        known.difference_update(made)
+        return OnnxBody(inputs, outputs, nodes, weights, constants)
+
+    def node(self, proto: Any, known: set[str], depth: int) -> OnnxNode:
+        attributes = {a.name: self.attribute(a, proto, known, depth) for a in proto.attribute}
+        domain = "" if proto.domain in OURS else proto.domain
+        return OnnxNode(proto.op_type, domain, proto.name, tuple(proto.input), tuple(proto.output), attributes)
+
+    def attribute(self, proto: Any, owner: Any, known: set[str], depth: int) -> Any:
+        kinds = onnx.AttributeProto
+        if proto.type == kinds.GRAPH:
+            return self.body(proto.g, known, depth + 1)
+        if proto.type == kinds.TENSOR:
+            return self.tensor(proto.t, _label(owner))
+        plain = (kinds.FLOAT, kinds.INT, kinds.STRING, kinds.FLOATS, kinds.INTS, kinds.STRINGS)
+        if proto.ref_attr_name or proto.type not in plain:
+            raise BadInput(f"graph: {_label(owner)}: attribute {proto.name[:64]!r} is of no type that is read")
+        value = helper.get_attribute_value(proto)
+        return list(value) if proto.type in plain[3:] else value
+
+    def tensor(self, proto: Any, what: str) -> Array:
+        """A tensor's array, whose bytes have been found to be as many as its shape wants."""
+        dtype = _dtype(proto.data_type, what)
+        dims, count = list(proto.dims), 1
+        for dim in dims:
+            if dim < 0:
+                raise BadInput(f"{what}: a shape of positive numbers wanted, got {dims[:8]}")
+            count *= dim
+        if proto.data_location == onnx.TensorProto.EXTERNAL:
+            return self._outside(proto, dtype, count, what).reshape(dims)
+        held = len(proto.raw_data) // max(1, dtype.itemsize) if proto.HasField("raw_data") else self._held(proto, dtype)
+        if held != count or (proto.HasField("raw_data") and len(proto.raw_data) != count * dtype.itemsize):
+            raise BadInput(f"{what}: {count} numbers for its shape {dims[:8]} wanted, got {held}")
+        try:
+            return np.asarray(numpy_helper.to_array(proto)).astype(dtype, copy=False).reshape(dims)
+        except FreshetError:
+            raise
+        except Exception as error:
+            raise BadInput(f"{what}: its numbers cannot be read: {type(error).__name__}") from None
+
+    def _held(self, proto: Any, dtype: np.dtype[Any]) -> int:
+        fields = (proto.float_data, proto.int32_data, proto.int64_data, proto.double_data, proto.uint64_data)
+        return max(*(len(field) for field in fields), len(proto.string_data))
+
+    def _outside(self, proto: Any, dtype: np.dtype[Any], count: int, what: str) -> Array:
+        """A tensor from a file beside the model's own."""
+        entries = {entry.key: entry.value for entry in proto.external_data}
+        path = self._file(entries.get("location", ""), what)
+        nbytes = count * dtype.itemsize
+        try:
+            offset, length = int(entries.get("offset", 0)), int(entries.get("length", nbytes))
+        except ValueError:
+            raise BadInput(f"{what}: whole numbers as offset and length of its data wanted") from None
+        if dtype.hasobject or length != nbytes or offset < 0 or offset + nbytes > self._sizes[path]:
+            raise BadInput(f"{what}: {nbytes} bytes of data inside of its file wanted, got {length} at {offset}")
+        self._external += nbytes
+        # Otherwise one file could be named over and over.
+        if self._external > min(MAX_EXTERNAL_NBYTES, sum(self._sizes.values())):
+            raise TooLarge("source: data of initialisers overlap, or are more than are read")
+        return np.fromfile(path, dtype.newbyteorder("<"), count, offset=offset).astype(dtype, copy=False)
+
+    def _file(self, location: str, what: str) -> Path:
+        try:
+            path = (self._folder / location).resolve()
+            inside = path.is_relative_to(self._folder) and path.is_file()
+        except (OSError, ValueError, RuntimeError):
+            inside = False
+        if not location or not inside:
+            raise BadInput(f"{what}: its data are in a file that is missing or leads out of the model's folder")
+        if path not in self._sizes:
+            self._sizes[path] = path.stat().st_size
+        return path
+
+
+def _constant(node: OnnxNode) -> Array:
+    """What a Constant node holds."""
+    if len(node.attributes) == 1 and len(node.outputs) == 1:
+        ((name, value),) = node.attributes.items()
+        if name == "value":
+            return np.asarray(value)
+        kinds: dict[str, Any] = {"float": np.float32, "int": np.int64, "string": object}
+        kind = name.removeprefix("value_").removesuffix("s")
+        if kind in kinds:
+            return np.array(value, kinds[kind])
+    raise BadInput(f"graph: Constant {node.name[:64]!r}: one value of a type that is read wanted")
+
+
+def _label(proto: Any) -> str:
+    return f"{proto.op_type[:64]} {proto.name[:64]!r}"

@@ -1,0 +1,132 @@
+"""Both exporters' spellings of nn.EmbeddingBag are found, and pool as PyTorch does."""
+
+import numpy as np
+import pytest
+
+from compiler.imports.onnx_graph.bags import BAG, find_bags
+from compiler.imports.onnx_graph.branches import decided
+from compiler.imports.onnx_graph.untrusted import read_onnx
+from processor.errors import BadInput
+from tests.compiler.imports.onnx_graph.spelled import (
+    MEAN,
+    PADDED,
+    SUM,
+    TABLE,
+    bags_of,
+    check_same,
+    dynamo_bag,
+    torchscript_bag,
+    translated,
+    unoptimised_bag,
+    written,
+)
+
+pytestmark = pytest.mark.tensorflow
+
+FULL = [2, 1, 3, 4, 1]
+MODES = ("sum", "mean", "max")
+NUMPY = {"sum": np.sum, "mean": np.mean, "max": np.max}
+
+
+def found(path):
+    model = read_onnx(path)
+    body, pairs = find_bags(type(model)(model.inputs, decided(model.body), model.opset))
+    return [node for node in body.nodes if node.op == BAG], pairs
+
+
+def pooled(mode, fed, padding=None):
+    """What PyTorch gives, by numpy: zeros for an empty bag."""
+    bags = np.split(fed["ids"], fed["ids/row_splits"][1:-1])
+    rows = [TABLE[bag[bag != padding]] for bag in bags]
+    return np.stack([NUMPY[mode](r, axis=0) if len(r) else np.zeros(TABLE.shape[1]) for r in rows])
+
+
+SPELLINGS = [
+    *(
+        (f"torchscript {r} {o}", torchscript_bag(r, opset=o), o, m)
+        for o in (11, 13, 17, 18)
+        for r, m in (("ReduceSum", "sum"), ("ReduceMean", "mean"), ("ReduceMax", "max"))
+    ),
+    ("torchscript with an end", torchscript_bag("ReduceMean", last=True), 17, "mean"),
+    ("dynamo sum", dynamo_bag(SUM), 20, "sum"),
+    ("dynamo mean", dynamo_bag(MEAN), 20, "mean"),
+    ("dynamo with an end", dynamo_bag(MEAN, last=True), 20, "mean"),
+    *((f"dynamo unoptimised {m}", unoptimised_bag(i), 20, m) for i, m in enumerate(MODES)),
+]
+
+
+@pytest.mark.parametrize(("text", "opset", "mode"), [s[1:] for s in SPELLINGS], ids=[s[0] for s in SPELLINGS])
+def test_each_spelling_is_one_bag_of_ids_and_offsets_and_pools_as_pytorch_does(text, opset, mode, tmp_path):
+    path = written(tmp_path / "bag.onnx", text, opset, emb__weight=TABLE)
+    last = ("size" in text and "bags = Sub (size" in text) or "same = Identity (off)" in text
+
+    (bag,), (pair,) = found(path)
+    assert (bag.attributes["mode"], bag.inputs[0]) == (mode, "emb.weight")
+    assert (pair.ids, pair.offsets, pair.ends) == ("ids", "off", last)
+    for lengths in (FULL, [0, 2, 0, 3, 0], [1]):
+        fed = bags_of(lengths)
+        (got,) = translated(path, fed)
+        np.testing.assert_allclose(got, pooled(mode, fed), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("reduce", "mode"), [("ReduceSum", "sum"), ("ReduceMean", "mean"), ("ReduceMax", "max")])
+def test_a_bag_whose_padding_counts_for_nothing(reduce, mode, tmp_path):
+    path = written(tmp_path / "bag.onnx", PADDED.replace("REDUCE", reduce), 20, emb__weight=TABLE)
+    (bag,), _ = found(path)
+    assert bag.attributes["padding"] == 3
+    fed = bags_of([3, 0, 2, 1])
+    fed["ids"][:] = [3, 5, 3, 3, 3, 7]
+
+    np.testing.assert_allclose(translated(path, fed)[0], pooled(mode, fed, padding=3), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+@pytest.mark.parametrize("reduce", ["ReduceSum", "ReduceMean", "ReduceMax"])
+def test_a_matrix_of_ids_that_was_taken_apart_is_a_matrix_again(opset, reduce, tmp_path):
+    path = written(tmp_path / "bag.onnx", torchscript_bag(reduce, matrix=5, opset=opset), opset, emb__weight=TABLE)
+    (bag,), pairs = found(path)
+
+    assert (bag.inputs[1:3], pairs) == (("ids", ""), [])
+    check_same(path, {"ids": np.random.default_rng(0).integers(0, 20, (6, 5))})
+
+
+def test_offsets_that_something_else_uses_are_still_there(tmp_path):
+    one = torchscript_bag()
+    twice = (
+        one[: one.rindex("}")].replace("y = Loop", "y1 = Loop")
+        + """
+        table = Identity ("emb.weight")
+        y2 = Gather <axis: int = 0> (table, off)
+        y = Add (y1, y2)
+    }"""
+    )
+    path = written(tmp_path / "bag.onnx", twice, emb__weight=TABLE)
+    fed = bags_of([2, 2, 1])
+
+    (got,) = translated(path, fed)
+    np.testing.assert_allclose(got, pooled("sum", fed) + TABLE[fed["off"]], rtol=1e-5)
+
+
+def test_weights_of_entries_that_are_an_input_are_refused_with_what_to_do(tmp_path):
+    text = (
+        dynamo_bag(SUM)
+        .replace("int64[batch] off)", "int64[batch] off, float[n] w)")
+        .replace("Unsqueeze (spread, column)", "Unsqueeze (w, column)")
+    )
+    with pytest.raises(BadInput, match="input 'w': it weighs the entries of 'ids'"):
+        found(written(tmp_path / "bag.onnx", text, 20, emb__weight=TABLE))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("mine = Slice (ids, begins, ends, zero)", "mine = Slice (ids, ends, begins, zero)"),
+        ("begin = Gather <axis: int = 0> (splits, i)", "begin = Gather <axis: int = 0> (splits, trip)"),
+        ("row = ReduceSum <keepdims: int = 0> (rows, zero)", "row = ReduceSum <keepdims: int = 0> (rows, one)"),
+        ("row = ReduceSum <keepdims: int = 0> (rows, zero)", "row = ReduceL2 <keepdims: int = 0> (rows, zero)"),
+    ],
+)
+def test_a_loop_that_is_no_bag_is_left_as_it_is(old, new, tmp_path):
+    text = torchscript_bag()
+    assert old in text
+    assert found(written(tmp_path / "bag.onnx", text.replace(old, new), 18, emb__weight=TABLE)) == ([], [])

@@ -1,0 +1,59 @@
+"""Branches on constants are taken beforehand, in loops and in branches too; others stay."""
+
+import numpy as np
+import pytest
+
+from compiler.imports.onnx_graph.branches import decided
+from compiler.imports.onnx_graph.untrusted import OnnxBody, read_onnx
+from tests.compiler.imports.onnx_graph.spelled import check_same, unoptimised_bag, written
+
+pytestmark = pytest.mark.tensorflow
+
+NESTED = """g (float[batch, 2] x) => (float[batch, 2] y) {
+    mode = Constant <value_int: int = MODE> ()
+    one = Constant <value: tensor = int64 {1}> ()
+    is_one = Equal (mode, one)
+    z = If (is_one) <then_branch: graph = t () => (a) { a = Neg (x) }, else_branch: graph = e () => (b) {
+        two = Constant <value: tensor = int64 {2}> ()
+        less = Less (mode, two)
+        more = Not (less)
+        b = If (more) <then_branch: graph = t2 () => (c) { half = Mul (x, w) c = Abs (half) },
+          else_branch: graph = e2 () => (x2) { x2 = Identity (x) }>
+    }>
+    y = Exp (z)
+}"""
+HALF = np.full(2, 0.5, np.float32)
+
+
+def ops(body):
+    found = [node.op for node in body.nodes]
+    for node in body.nodes:
+        for inner in node.attributes.values():
+            found += ops(inner) if isinstance(inner, OnnxBody) else []
+    return found
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [(1, ["Neg"]), (2, ["Mul", "Abs"]), (0, ["Identity"])])
+def test_the_branch_that_a_constant_takes_stands_in_the_place_of_the_if(mode, wanted, tmp_path):
+    path = written(tmp_path / "m.onnx", NESTED.replace("MODE", str(mode)), w=HALF)
+    assert ops(decided(read_onnx(path).body)) == [*wanted, "Exp"]
+    check_same(path, {"x": np.array([[1, -2], [3, 4]], np.float32)})
+
+
+def test_a_branch_that_is_the_result_of_the_graph(tmp_path):
+    text = NESTED.replace("z = If", "y = If").replace("    y = Exp (z)\n", "").replace("MODE", "1")
+    check_same(written(tmp_path / "m.onnx", text, w=HALF), {"x": np.array([[1, -2]], np.float32)})
+
+
+def test_branches_inside_a_loop_are_taken_and_those_on_data_stay(tmp_path):
+    for mode, wanted in enumerate(("ReduceSum", "ReduceMean", "ReduceMax")):
+        path = written(tmp_path / "m.onnx", unoptimised_bag(mode), 20, emb__weight=np.ones((20, 4), np.float32))
+        found = ops(decided(read_onnx(path).body))
+        assert [op for op in found if op.startswith("Reduce")] == [wanted]
+        assert found.count("If") == 1
+
+
+def test_trained_numbers_are_never_computed_with_beforehand(tmp_path):
+    text = "g (float[batch, 2] x) => (float[batch, 2] y) { c = Add (a, b) y = Mul (x, c) }"
+    path = written(tmp_path / "m.onnx", text, a=HALF, b=HALF)
+    assert ops(decided(read_onnx(path).body)) == ["Add", "Mul"]
