@@ -169,8 +169,8 @@ class Publisher:
         undone = [link.step for link in self._ledger.history.undone() if link.parent == head.digest]
         if undone and not self._told:
             raise RolledBack(
-                f"publisher: what followed {self._named(head)} was rolled back, and nothing was published since: say what "
-                "the weights stand on (generation=, as it was when they were saved), or begin with what is served"
+                f"publisher: what followed {self._named(head)} was rolled back, and nothing was published since: say "
+                "what the weights stand on (generation=, as it was when they were saved), or begin with what is served"
             )
 
     # For frameworks.
@@ -205,8 +205,8 @@ class Publisher:
             head, top = self._ledger.history.head, self._ledger.history.top
             if not self._on_line():
                 raise RolledBack(
-                    f"publisher: {self.generation} was rolled back, {self._named(head)} is served: take undone(), put its "
-                    "rows and weights back, then publish"
+                    f"publisher: {self.generation} was rolled back, {self._named(head)} is served: take undone(), put "
+                    "its rows and weights back, then publish"
                 )
             if not tables and not dense:
                 return Generation(self.manifest.version, head.step)

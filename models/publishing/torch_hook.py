@@ -47,12 +47,18 @@ class TorchHook:
     ) -> None:
         """optimizer: one, or several that step in this order; None: whoever trains calls step(). every_s,
         every_batches: how often to publish. keys: by table, the key of every row (strings, where the table is keyed by
-        strings); row numbers when left out. begin: "model" publishes what the model has, "served" makes it what is served.
-        compare: trust no gradient, compare all rows. Raises BadInput where the model does not fit the package."""
+        strings); row numbers when left out. begin: "model" publishes what the model has, "served" makes it what is
+        served. compare: trust no gradient, compare all rows.
+
+        Raises BadInput where the model does not fit the package, RolledBack as Publisher.check_start()."""
         self._optimizers = (
             [] if optimizer is None else list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
         )
-        state = dict(model.state_dict(keep_vars=True))
+        state = {
+            _plain(name): tensor
+            for name, tensor in model.state_dict(keep_vars=True).items()
+            if hasattr(tensor, "requires_grad")
+        }
         tables, dense, left_out = _matched(publisher, model, state)
         self._sides: list[_TorchMatrix] = []
         tracked = []
@@ -221,6 +227,11 @@ def _torch() -> Any:
     return torch
 
 
+def _plain(name: str) -> str:
+    """A parameter's name without what torch.compile and data parallelism put before it."""
+    return name.removeprefix("_orig_mod.").removeprefix("module.").removeprefix("_orig_mod.")
+
+
 def _touched_alone(optimizer: Any, group: Mapping[str, Any]) -> bool:
     """Whether rows without a gradient stay as they are, by the group's options as they are now."""
     kind = type(optimizer)
@@ -244,7 +255,6 @@ def _matched(
     manifest = publisher.manifest
     entries = {table.name: table for table in manifest.tables}
     tables, dense, left_out = [], {}, {}
-    trained = {name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter.requires_grad}
     for name, tensor in state.items():
         if name in entries:
             if tuple(tensor.shape[1:]) != (entries[name].dim,):
@@ -257,7 +267,7 @@ def _matched(
                 wanted, got = manifest.dense[name], list(tensor.shape)
                 raise BadInput(f"dense weight {name!r}: shape {wanted} wanted, the model's is {got}")
             dense[name] = tensor
-        elif name in trained and not any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
+        elif tensor.requires_grad and not any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
             known = ", ".join([*entries, *manifest.dense])[:300] or "none"
             raise BadInput(f"parameter {name!r} is trained and none of the package's tables and weights: {known}")
         elif tensor.is_floating_point():
