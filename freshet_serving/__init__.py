@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from processor.errors import NotFound as NotFound
     from processor.errors import NotReady as NotReady
     from processor.errors import Overloaded as Overloaded
-    from processor.errors import RolledBack as RolledBack
+    from processor.errors import StandsOnUndone as StandsOnUndone
     from processor.errors import TooLarge as TooLarge
     from serving.client.client import AsyncClient as AsyncClient
     from serving.client.client import Client as Client
@@ -50,7 +50,7 @@ _MODULES = {
         "NotFound",
         "NotReady",
         "Overloaded",
-        "RolledBack",
+        "StandsOnUndone",
         "TooLarge",
     ),
     "serving.client.client": ("AsyncClient", "Client"),

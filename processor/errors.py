@@ -6,7 +6,7 @@ FreshetError                  500 INTERNAL
 ├── NotFound                  404 NOT_FOUND           no such model, version, label or file
 ├── Conflict                  409 ABORTED             a delta that does not continue the chain
 │   ├── Diverged              409 ABORTED             what is on disk is not what is served under its name
-│   └── RolledBack            409 ABORTED             what the publisher's trainer stands on is served no more
+│   └── StandsOnUndone        409 ABORTED             what the publisher's trainer stands on is served no more
 ├── TooLarge                  413 RESOURCE_EXHAUSTED  beyond a stated limit
 ├── Overloaded                429 RESOURCE_EXHAUSTED  shed; carries retry_after_s
 ├── NotReady                  503 UNAVAILABLE         loading, draining or closed
@@ -47,7 +47,7 @@ class Diverged(Conflict):
     pass
 
 
-class RolledBack(Conflict):
+class StandsOnUndone(Conflict):
     pass
 
 

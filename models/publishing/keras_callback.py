@@ -198,7 +198,7 @@ class _KerasWeight:
         self._variable = variable
 
     def read(self) -> Float32s:
-        return np.array(keras.ops.convert_to_numpy(self._variable), np.float32)
+        return np.array(keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(self._variable)), np.float32)
 
     def write(self, value: Float32s) -> None:
         self._variable.assign(value.astype(self._variable.dtype))

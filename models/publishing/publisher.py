@@ -25,7 +25,7 @@ from models.publishing.undone import Undone, undone_since
 from processor.chain.contents import Contents
 from processor.chain.history import Link
 from processor.chain.ledger import Ledger
-from processor.errors import BadInput, Conflict, Diverged, RolledBack
+from processor.errors import BadInput, Conflict, Diverged, StandsOnUndone
 from processor.generation import Generation
 from processor.package.delta import SUFFIX, Delta, TableDelta
 from processor.package.repository import Repository
@@ -104,7 +104,7 @@ class Publisher:
         that lose their row. dense: by name, whole weights. event_time: first and last event, Unix seconds. hashed: keys
         are int64 as ids() gives them, those of strings too.
 
-        Raises BadInput for what does not fit the version, RolledBack after a rollback that was not taken, Diverged,
+        Raises BadInput for what does not fit the version, StandsOnUndone after a rollback that was not taken, Diverged,
         NotReady where the repository cannot be written; then nothing is published and the call may be repeated.
         """
         tables = self._tables(rows or {}, removed or {}, hashed)
@@ -122,8 +122,8 @@ class Publisher:
         """Publishes what it takes so that these tables are served as they are given, whole, to the bit: rows that
         differ, and removals of what is not among the keys. For whoever cannot know what of theirs was published.
 
-        tables: by name, all keys [n] and rows [n, dim]. Errors as of publish(). Also raises RolledBack where the newest
-        deltas were rolled back and nobody said on which generation the trainer stands.
+        tables: by name, all keys [n] and rows [n, dim]. Errors as of publish(). Also raises StandsOnUndone where the
+        newest deltas were rolled back and nobody said on which generation the trainer stands.
         """
         self.check_start()
         contents = self.served()
@@ -163,12 +163,13 @@ class Publisher:
         return contents
 
     def check_start(self) -> None:
-        """Raises RolledBack where the newest deltas are undone, and what the trainer holds may be what was undone."""
+        """Raises StandsOnUndone where the newest deltas are undone, and what the trainer holds may be what was
+        undone."""
         self._look()
         head = self._ledger.history.head
         undone = [link.step for link in self._ledger.history.undone() if link.parent == head.digest]
         if undone and not self._told:
-            raise RolledBack(
+            raise StandsOnUndone(
                 f"publisher: what followed {self._named(head)} was rolled back, and nothing was published since: say "
                 "what the weights stand on (generation=, as it was when they were saved), or begin with what is served"
             )
@@ -204,7 +205,7 @@ class Publisher:
             self._look()
             head, top = self._ledger.history.head, self._ledger.history.top
             if not self._on_line():
-                raise RolledBack(
+                raise StandsOnUndone(
                     f"publisher: {self.generation} was rolled back, {self._named(head)} is served: take undone(), put "
                     "its rows and weights back, then publish"
                 )

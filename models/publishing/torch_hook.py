@@ -50,7 +50,7 @@ class TorchHook:
         strings); row numbers when left out. begin: "model" publishes what the model has, "served" makes it what is
         served. compare: trust no gradient, compare all rows.
 
-        Raises BadInput where the model does not fit the package, RolledBack as Publisher.check_start()."""
+        Raises BadInput where the model does not fit the package, StandsOnUndone as Publisher.check_start()."""
         self._optimizers = (
             [] if optimizer is None else list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
         )

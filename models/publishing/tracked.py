@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from models.publishing.difference import PIECE, Float32s, Int64s, Read, bits, differs, places_of
 from models.publishing.undone import Undone
 from processor.chain.contents import Contents
-from processor.errors import BadInput, NotReady, RolledBack
+from processor.errors import BadInput, NotReady, StandsOnUndone
 from processor.generation import Generation
 from processor.package.delta import TableDelta
 from processor.package.manifest import Manifest, TableEntry
@@ -273,7 +273,7 @@ class Tracked:
                     {name: delta.removed for name, delta in deltas.items()},
                     moved, event_time, events, hashed=True,
                 )  # fmt: skip
-            except RolledBack:
+            except StandsOnUndone:
                 continue
             for name, table in self.tables.items():
                 table.published(deltas[name])

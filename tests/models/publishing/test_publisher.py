@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from freshet_serving import BadInput, NotFound, Publisher, RolledBack
+from freshet_serving import BadInput, NotFound, Publisher, StandsOnUndone
 from processor.chain.ledger import Ledger
 from processor.generation import Generation
 from processor.package.delta import read_delta, write_delta
@@ -136,7 +136,7 @@ def test_after_a_rollback_it_waits_until_what_was_undone_is_put_back(publisher):
         )
     ledger_of(publisher).rollback(1)
 
-    with pytest.raises(RolledBack, match=r"1\.3 was rolled back, 1\.1 is served: take undone\(\)"):
+    with pytest.raises(StandsOnUndone, match=r"1\.3 was rolled back, 1\.1 is served: take undone\(\)"):
         publisher.publish(rows={"user": ([5], rows_of([5], 5))})
     undone = publisher.undone()
 
@@ -194,7 +194,7 @@ def test_whoever_starts_anew_after_a_rollback_says_what_they_stand_on(publisher)
     saved, generation = whole(publisher), str(publisher.generation)
     ledger_of(publisher).rollback(0)
 
-    with pytest.raises(RolledBack, match=r"what followed 1\.0 was rolled back, and nothing was published since"):
+    with pytest.raises(StandsOnUndone, match=r"what followed 1\.0 was rolled back, and nothing was published since"):
         Publisher(root, "small").publish_difference(saved)
     again = Publisher(root, "small", generation=generation)
     undone = again.undone()

@@ -8,7 +8,7 @@ import pytest
 from models.publishing.publisher import Publisher
 from models.publishing.tracked import Pace, Tracked, TrackedTable
 from processor.chain.ledger import Ledger
-from processor.errors import BadInput, NotReady, RolledBack
+from processor.errors import BadInput, NotReady, StandsOnUndone
 from processor.generation import Generation
 from processor.package.delta import read_delta
 from processor.package.repository import Repository
@@ -186,7 +186,7 @@ def test_a_start_after_a_rollback_takes_what_is_served_or_says_what_it_stands_on
     trainer.tracked.remove("user", [2])
     trainer.tracked.publish()
     roll_back(tmp_path, 1)
-    with pytest.raises(RolledBack, match="say what the weights stand on"):
+    with pytest.raises(StandsOnUndone, match="say what the weights stand on"):
         Trainer(tmp_path, trainer.matrix.tells).tracked.open()
 
     again = Trainer(tmp_path, trainer.matrix.tells, begin="served")
