@@ -39,7 +39,8 @@ NOTHING = np.empty(0, np.int64)
 
 
 class Publisher:
-    """The writer of one version's deltas, beside any others. One thread at a time uses it."""
+    """The writer of one version's deltas, beside any others. One thread at a time uses it. last: the delta that it
+    published last."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Publisher:
         self._unix_s = unix_s
         self._told = stands_on is not None
         self._stands_on = self._ledger.history.head
+        self.last: Delta | None = None
         if stands_on is not None:
             self._stands_on = self._find(stands_on)
 
@@ -226,7 +228,7 @@ class Publisher:
                 if (now.head.digest, now.top) == (head.digest, top):
                     raise
                 continue
-            self._told = True
+            self._told, self.last = True, delta
             return self.generation
 
     def _look(self) -> None:
