@@ -101,6 +101,11 @@ class TrackedTable:
     def name(self) -> str:
         return self.entry.name
 
+    @property
+    def gone(self) -> NDArray[np.bool_]:
+        """Which of the keys were removed, or were not served any more after a rollback: bool [n]."""
+        return self._gone.copy()
+
     def read(self, places: Int64s) -> Float32s:
         """The trainer's rows, float32 [m, dim], at places among the keys."""
         return np.ascontiguousarray(self._matrix.read(self._rows[places]), np.float32)
