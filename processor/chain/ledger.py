@@ -217,8 +217,9 @@ class Ledger:
                 with contextlib.suppress(FreshetError):
                     self.adopt(bare.path)
 
-    def check(self, delta: Delta) -> None:
-        """Raises BadInput or Conflict unless such a delta continues the chain, anew or once more."""
+    def check(self, delta: Delta, digest: str = "") -> None:
+        """Raises BadInput or Conflict unless such a delta continues the chain, anew or once more. digest: SHA-256 of
+        its file, where that is known."""
         if delta.model != self.manifest.model:
             raise BadInput(f"delta: for model {delta.model[:64]!r}, wanted {self.manifest.model!r}")
         if delta.version != self.manifest.version:
@@ -231,7 +232,9 @@ class Ledger:
             raise Conflict(f"delta: step {delta.step} is not ahead of the served generation {here}")
         if delta.parent_step != head.step and not (delta.compacted and delta.parent_step < head.step):
             raise Conflict(f"delta: continues step {delta.parent_step}, the served generation is {here}")
-        if delta.step <= history.top and history.known(delta.step) is None:
+        known = history.known(delta.step)
+        other = digest and known is not None and known.record is not None and known.record.sha256 != digest
+        if other or (known is None and delta.step <= history.top):
             raise Conflict(f"delta: step {delta.step} is used already; the next one is {history.top + 1}")
 
     def rollback(self, step: int, reason: str = "") -> Link:
@@ -327,7 +330,7 @@ class Ledger:
 
     def _write(self, delta: Delta, write: Callable[[BinaryIO], object], name: Callable[[str], str]) -> KeptDelta:
         """Writes a delta's file; name: by its SHA-256. Raises Conflict for another content of a step that is used."""
-        place, known = self.folder / DELTAS, self.history.known(delta.step)
+        place = self.folder / DELTAS
         aside = place / f".{delta.step}.{secrets.token_hex(4)}.tmp"
         try:
             place.mkdir(exist_ok=True)
@@ -337,8 +340,7 @@ class Ledger:
                 os.fsync(file.fileno())
             data = map_file(aside)
             digest, nbytes = sha256(data), data.nbytes
-            if known is not None and known.record is not None and known.record.sha256 != digest:
-                raise Conflict(f"delta: step {delta.step} is used already; the next one is {self.history.top + 1}")
+            self.check(delta, digest)
             for target in (place / name(digest), place / f"{delta.step}-{digest[:8]}{SUFFIX}"):
                 try:
                     give_name(aside, target)

@@ -456,8 +456,9 @@ class ServedModel:
         ledger = follower.ledger
         follower.ready(version)
         version.check(delta)
-        ledger.check(delta)
-        digest = delta_digest(ledger.history.head.digest, sha256(data))
+        content = sha256(data)
+        ledger.check(delta, content)
+        digest = delta_digest(ledger.history.head.digest, content)
         kept: list[KeptDelta] = []
 
         def commit() -> None:

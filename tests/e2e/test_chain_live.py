@@ -99,7 +99,9 @@ def test_the_digest_comes_over_grpc_where_it_is_asked_for(pair):
         tensor = request.inputs.add(name=name, datatype=dtype, shape=shape)
         contents = tensor.contents.int64_contents if dtype == "INT64" else tensor.contents.fp32_contents
         contents.extend([0] * int(np.prod(shape)))
-    request.inputs.add(name="tags", datatype="BYTES", shape=[1, 0])
+    request.inputs.add(name="tags", datatype="BYTES", shape=[0])
+    splits = request.inputs.add(name="tags.row_splits", datatype="INT64", shape=[2])
+    splits.contents.int64_contents.extend([0, 0])
     with grpc.insecure_channel(f"127.0.0.1:{one.grpc_port}") as channel:
         infer = channel.unary_unary(
             "/inference.GRPCInferenceService/ModelInfer",
