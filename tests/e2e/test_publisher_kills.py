@@ -1,7 +1,8 @@
 """kill -9 of a publisher and of a server at random moments, with rollbacks in between: what is served in the end is
 what the trainer has, to the bit.
 
-FRESHET_KILL_ROUNDS kills (9 if not set), three of four of them of the publisher, drawn by FRESHET_KILL_SEED.
+FRESHET_KILL_ROUNDS kills of each kind of trainer (6 if not set), three of four of them of the publisher, drawn by
+FRESHET_KILL_SEED.
 """
 
 import json
@@ -19,22 +20,25 @@ import pytest
 
 from models.publishing.publisher import Publisher
 from processor.engine import Processor, ProcessorConfig
-from tests.e2e.killed_publisher import BIAS, DIM, MODEL, ROWS
-from tests.packages import write_package
+from tests.e2e.killed_publisher import BIAS, DIM, MODEL, ROWS, state_of
+from tests.models.publishing.torches import WHY, torch_python
+from tests.packages import make_weights, rows_of, write_package
 
 pytestmark = pytest.mark.kills
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = int(os.environ.get("FRESHET_KILL_ROUNDS", "9"))
+ROUNDS = int(os.environ.get("FRESHET_KILL_ROUNDS", "6"))
 SEED = os.environ.get("FRESHET_KILL_SEED", "freshet")
+LIFE = 20
+"""Kills of one repository, whose chain every start reads."""
 HANGS_AFTER_S = 120.0
 
 
 class Child:
     """A process whose lines are read as it says them."""
 
-    def __init__(self, log, *arguments):
-        command = [sys.executable, "-m", "tests.e2e.killed_publisher", *map(str, arguments)]
+    def __init__(self, log, python, *arguments):
+        command = [python, "-m", "tests.e2e.killed_publisher", *map(str, arguments)]
         self.log, self.said = log, []
         with open(log, "w") as errors:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -61,20 +65,27 @@ class Child:
         self.process.stdout.close()
 
 
-def test_what_is_served_is_what_the_trainer_has_after_kills_and_rollbacks(tmp_path):
-    draw = random.Random(f"publisher {SEED}")
+@pytest.mark.parametrize("run", range(-(-ROUNDS // LIFE)))
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_what_is_served_is_what_the_trainer_has_after_kills_and_rollbacks(tmp_path, kind, run):
+    python = sys.executable if kind == "numpy" else torch_python()
+    if python is None:
+        pytest.skip(WHY)
+    draw = random.Random(f"publisher {kind} {run} {SEED}")
+    rounds = min(LIFE, ROUNDS - run * LIFE)
     repository, checkpoint = tmp_path / "repository", tmp_path / "checkpoint.json"
     write_package(repository, users=range(ROWS))
+    checkpoint.write_text(json.dumps(state_of(rows_of(range(ROWS), 0), make_weights(0)[BIAS], [], "1.0")))
 
     def trainer():
-        return Child(tmp_path / "trainer.log", "train", repository, checkpoint, draw.getrandbits(32))
+        return Child(tmp_path / "trainer.log", python, "train", repository, checkpoint, kind, draw.getrandbits(32))
 
     def server():
-        return Child(tmp_path / "server.log", "serve", repository, draw.getrandbits(32))
+        return Child(tmp_path / "server.log", sys.executable, "serve", repository, draw.getrandbits(32))
 
     children, said = {"trainer": trainer(), "server": server()}, []
     try:
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             name = draw.choice(["trainer", "trainer", "trainer", "server"])
             children[name].kill_after(draw.randint(1, 60))
             said += children[name].said
@@ -84,7 +95,7 @@ def test_what_is_served_is_what_the_trainer_has_after_kills_and_rollbacks(tmp_pa
             child.end()
             said += child.said
 
-    command = [sys.executable, "-m", "tests.e2e.killed_publisher", "finish", repository, checkpoint, "0"]
+    command = [python, "-m", "tests.e2e.killed_publisher", "finish", repository, checkpoint, kind, "0"]
     result = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=HANGS_AFTER_S)
     assert result.returncode == 0, result.stderr
     state = json.loads(result.stdout.splitlines()[-1])
@@ -100,4 +111,4 @@ def test_what_is_served_is_what_the_trainer_has_after_kills_and_rollbacks(tmp_pa
     assert dense[BIAS].tobytes().hex() == contents.dense[BIAS].tobytes().hex() == state["bias"]
     rollbacks = sum(line == "rolled back" for line in said)
     published = sum(line.startswith("published") for line in said)
-    print(f"{ROUNDS} kills, {published} publications, {rollbacks} rollbacks, at {state['generation']} in the end")
+    print(f"{rounds} kills, {published} publications, {rollbacks} rollbacks, at {state['generation']} in the end")
