@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.publishing.difference import Int64s, Read, bits, table_difference
+from models.publishing.difference import Int64s, bits, table_difference
 from models.publishing.key_ids import as_ids
 from models.publishing.undone import Undone, undone_since
 from processor.chain.contents import Contents
@@ -137,11 +137,6 @@ class Publisher:
         weights = {name: self._weight(name, value) for name, value in (dense or {}).items()}
         weights = {name: value for name, value in weights.items() if (bits(value) != bits(contents.dense[name])).any()}
         return self._commit(found, weights, event_time, events)
-
-    def difference(self, table: str, keys: Int64s, read: Read) -> TableDelta:
-        """What it would take to serve a table as it is read: keys int64 [n], distinct; read(places): their rows,
-        float32 [m, dim], at places among them. Memory is that of what differs."""
-        return table_difference(self.served(), table, keys, read)
 
     def served(self) -> Contents:
         """Tables and dense weights as of the newest generation: table(name), rows(name, keys), dense."""

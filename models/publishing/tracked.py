@@ -14,6 +14,7 @@ Invariants
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from models.publishing.difference import PIECE, Float32s, Int64s, Read, bits, differs, places_of
+from models.publishing.difference import PIECE, Float32s, Int64s, bits, differs, places_of, table_difference
 from models.publishing.undone import Undone
 from processor.chain.contents import Contents
 from processor.errors import BadInput, NotReady, StandsOnUndone
@@ -48,7 +49,6 @@ class Publishes(Protocol):
     def undone(self) -> Undone | None: ...
     def take_served(self) -> Contents: ...
     def served(self) -> Contents: ...
-    def difference(self, table: str, keys: Int64s, read: Read) -> TableDelta: ...
     def ids(self, table: str, keys: Any) -> Int64s: ...
     def published_keys(self, table: str) -> Int64s: ...
     def publish(
@@ -127,12 +127,12 @@ class TrackedTable:
         self._pending[at] |= self._gone[at]
         self._gone[at] = self._dropping[at] = False
 
-    def moved(self, publisher: Publishes) -> TableDelta:
-        """What is to be published."""
+    def moved(self, served: Callable[[], Contents]) -> TableDelta:
+        """What is to be published. served: asked where it is not known what is served."""
         self._note()
         kept = np.flatnonzero(~self._gone)
         if not self._known:
-            return publisher.difference(self.name, self.keys[kept], lambda places: self.read(kept[places]))
+            return table_difference(served(), self.name, self.keys[kept], lambda places: self.read(kept[places]))
         if self._copy is not None:
             for at in range(0, len(self.keys), PIECE):
                 piece = np.arange(at, min(at + PIECE, len(self.keys)))
@@ -266,10 +266,12 @@ class Tracked:
         while True:
             self._check_left_out()
             self._take_undone()
+            # Read once for all that asks, and not kept: it is as large as what the chain changed.
+            served = functools.cache(self.publisher.served)
             if self._published is None:
-                contents = self.publisher.served()
-                self._published = {name: bits(contents.dense[name]).copy() for name in self._dense}
-            deltas = {name: table.moved(self.publisher) for name, table in self.tables.items()}
+                self._published = {name: bits(served().dense[name]).copy() for name in self._dense}
+            deltas = {name: table.moved(served) for name, table in self.tables.items()}
+            served.cache_clear()
             dense = {name: weight.read() for name, weight in self._dense.items()}
             moved = {name: value for name, value in dense.items() if (bits(value) != self._published[name]).any()}
             try:
