@@ -68,15 +68,13 @@ class ChainRecord:
 
     def to_bytes(self) -> bytes:
         """Its file: one line of JSON, keys sorted, without blanks."""
-        document = {"format": FORMAT, **dataclasses.asdict(self)}
+        document = {"format": FORMAT, **{name: getattr(self, name) for name in _TYPES}}
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes, number: int) -> ChainRecord:
         """Reads a record's file; raises Corrupt for anything that to_bytes() would not have written."""
         where = f"record {number}"
-        if not data:
-            raise Corrupt(f"{where}: the file is empty; remove it if nobody is writing to the repository")
         try:
             raw = json.loads(data[:MAX_RECORD_NBYTES])
         except (ValueError, RecursionError):

@@ -64,6 +64,8 @@ from processor.package.manifest import Manifest
 from processor.package.tensors import map_file
 from processor.package.version import DELTAS, VersionReader, inside
 
+ABANDONED_S = 60.0
+MOST_TRIES, TRY_AGAIN_S = 500, 0.01
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -279,7 +281,7 @@ class Ledger:
     def append(self, make: Callable[[], ChainRecord | None], in_memory: bool = False) -> None:
         """Commits the record that `make` returns, asked anew when another writer was faster; None: there is nothing to
         commit. in_memory: where the folder cannot be written the record is taken all the same, but not kept."""
-        while True:
+        for _ in range(MOST_TRIES):
             self.look()
             record = make()
             if record is None:
@@ -293,6 +295,8 @@ class Ledger:
                 with exclusive_file(path) as file:
                     file.write(data)
             except FileExistsError:
+                # Whoever was faster may still be writing it.
+                time.sleep(0 if self._read(record.number) else TRY_AGAIN_S)
                 continue
             except OSError as error:
                 if not (in_memory and error.errno in READ_ONLY):
@@ -304,6 +308,7 @@ class Ledger:
             self.history.take(record, sha256(data))
             self._patrol.add(path, identity_of(path), sha256(data))
             return
+        raise NotReady("chain: others are writing to it all the time; try again")
 
     def _write_unwritten(self) -> None:
         """Writes what was adopted in memory while nothing could be written."""
@@ -374,6 +379,11 @@ class Ledger:
             return None
         except OSError as error:
             raise NotReady(f"record {number}: cannot be read: {os.strerror(error.errno or 0)}") from None
+        if not data:
+            # Where there are no hard links a record is created and then written: nobody wrote this one yet, or ever.
+            if before is not None and self._unix_s() - before[0] / 1e9 > ABANDONED_S:
+                raise NotReady(f"record {number}: the file is empty; remove it if nobody is writing to the repository")
+            return None
         try:
             return ChainRecord.from_bytes(data, number), data, path, before
         except Corrupt as error:

@@ -14,6 +14,7 @@ from processor.chain.chain_record import root_hash, sha256
 from processor.chain.history import History
 from processor.errors import BadInput, Diverged
 from processor.package.manifest import Manifest
+from processor.package.tensors import map_file
 from processor.package.version import MANIFEST
 
 Identity = tuple[int, int, int]
@@ -64,10 +65,10 @@ class Patrol:
                 return False
             raise Diverged(f"{_called(one, history)}: is served, and its file is gone")
         try:
-            data = one.path.read_bytes()
+            content = _content(one.path)
         except OSError:
             return False
-        if _content(one.path, data) != one.sha256:
+        if content != one.sha256:
             raise Diverged(f"{_called(one, history)}: is served, and its file was replaced by another one")
         one.identity = now
         return False
@@ -82,9 +83,11 @@ def identity_of(path: Path) -> Identity | None:
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
-def _content(path: Path, data: bytes) -> str:
+def _content(path: Path) -> str:
     try:
-        return root_hash(Manifest.from_json(data)) if path.name == MANIFEST else sha256(data)
+        if path.name == MANIFEST:
+            return root_hash(Manifest.from_json(path.read_bytes()))
+        return sha256(map_file(path))
     except BadInput:
         return ""
 

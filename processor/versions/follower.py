@@ -21,7 +21,7 @@ from pathlib import Path
 
 from processor.chain.bare_delta import Arrivals, BareDelta
 from processor.chain.chain_record import ROLLBACK
-from processor.chain.history import Link
+from processor.chain.history import History, Link
 from processor.chain.ledger import Ledger
 from processor.chain.patrol import Identity, identity_of
 from processor.clock import Clock
@@ -51,6 +51,8 @@ class Follower:
         # Gone back to here alone, because the repository could not be written.
         self._here: Link | None = None
         self._waiting: dict[Path, str] = {}
+        # What was served at how many records, and how many generations that was behind.
+        self._counted: tuple[tuple[str, int], int] = (("", -1), 0)
         self.status = ChainStatus(CURRENT, "", ledger.history.head.digest, 0, 1, 0)
 
     @property
@@ -219,11 +221,18 @@ class Follower:
             state, reason = HELD, history.held or "held"
         elif self._waiting:
             state, reason = WAITING, next(iter(self._waiting.values()))
-        behind = 0
-        if version.digest != history.head.digest:
-            links = list(history.back(history.head))
-            behind = next((n for n, link in enumerate(links) if link.digest == version.digest), len(links))
-        behind += len(self._waiting)
+        seen = version.digest, history.number
+        if seen != self._counted[0]:
+            self._counted = seen, _distance(history, version.digest)
+        behind = self._counted[1] + len(self._waiting)
         now = ChainStatus(state, reason, version.digest, history.number, history.top + 1, behind)
         if now != self.status:
             self.status = now
+
+
+def _distance(history: History, digest: str) -> int:
+    """Generations of the line after one of it; all of them where it is none of it."""
+    if digest == history.head.digest:
+        return 0
+    links = list(history.back(history.head))
+    return next((n for n, link in enumerate(links) if link.digest == digest), len(links))

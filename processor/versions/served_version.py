@@ -36,7 +36,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,7 +179,7 @@ class ServedVersion:
         delta: Delta,
         digest: str = "",
         *,
-        keep: Callable[[], None] = lambda: None,
+        keep: Callable[[], None] | None = None,
         commit: Callable[[], None] = lambda: None,
     ) -> float:
         """Takes the version to the delta's step; returns milliseconds from the call until every reader serves it.
@@ -195,7 +195,7 @@ class ServedVersion:
             self._wait_room()
             versions: dict[str, RowVersions] = {}
             try:
-                with _meanwhile(keep):
+                with _meanwhile(keep) if keep else nullcontext():
                     self._reclaim(delta)
                     self._stage(delta, versions)
                     dense = {**self.dense, **delta.dense} if delta.dense else self.dense

@@ -52,7 +52,7 @@ def with_json(**changes):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "the file is empty"),
+        (b"", "a JSON object wanted"),
         (b"{", "a JSON object wanted"),
         (b"[" * 100_000, "a JSON object wanted"),
         (b"[]", "format"),

@@ -1,6 +1,7 @@
 """A chain on disk: written by several, followed by others, adopted into, replaced under their eyes."""
 
 import errno
+import os
 import threading
 from pathlib import Path
 
@@ -274,8 +275,13 @@ def test_without_hard_links_a_record_is_created_exclusively_all_the_same(version
         ledger.publish(make_delta(step, [step]))
     path = version.folder / record_name(3)
     path.write_bytes(b"")
-    with pytest.raises(Diverged, match="record 3: the file is empty; remove it"):
+    assert ledger.look() == [], "somebody is about to write it"
+    monkeypatch.setattr(ledger_module, "TRY_AGAIN_S", 0.0)
+    with pytest.raises(NotReady, match="others are writing"):
         ledger.publish(make_delta(3, [3]))
+    os.utime(path, (1, 1))
+    with pytest.raises(NotReady, match="record 3: the file is empty; remove it"):
+        ledger.look()
     path.unlink()
     assert ledger.publish(make_delta(3, [3])).step == 3
 
