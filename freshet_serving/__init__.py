@@ -1,8 +1,9 @@
 """Freshet's public face: all that a program of yours imports.
 
-    from freshet_serving import Client, PredictRequest, Processor, ProcessorConfig
+    from freshet_serving import Client, PredictRequest, Processor, ProcessorConfig, Publisher
 
-Names load on first use: who asks a server never imports the engine, who runs the engine never imports a client.
+Names load on first use: who asks a server or publishes never imports the engine, who runs the engine never imports a
+client.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from freshet_serving.strangers import taken
 
 if TYPE_CHECKING:
+    from models.publishing.publisher import Publisher as Publisher
     from processor.columns import Ragged as Ragged
     from processor.columns import Strings as Strings
     from processor.engine import PredictReply as PredictReply
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from processor.errors import NotFound as NotFound
     from processor.errors import NotReady as NotReady
     from processor.errors import Overloaded as Overloaded
+    from processor.errors import StandsOnUndone as StandsOnUndone
     from processor.errors import TooLarge as TooLarge
     from serving.client.client import AsyncClient as AsyncClient
     from serving.client.client import Client as Client
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from serving.client.retry import Retry as Retry
 
 _MODULES = {
+    "models.publishing.publisher": ("Publisher",),
     "processor.columns": ("Ragged", "Strings"),
     "processor.engine": ("PredictReply", "PredictRequest", "Processor", "ProcessorConfig"),
     "processor.errors": (
@@ -46,6 +50,7 @@ _MODULES = {
         "NotFound",
         "NotReady",
         "Overloaded",
+        "StandsOnUndone",
         "TooLarge",
     ),
     "serving.client.client": ("AsyncClient", "Client"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.training.publish import publish_version
+from models.training.publication import publish_version
 from processor.chain.ledger import Ledger
 from processor.errors import BadInput, NotFound
 from processor.generation import Generation

@@ -5,7 +5,8 @@ FreshetError                  500 INTERNAL
 │   └── Corrupt               400 INVALID_ARGUMENT    bytes that fail their checksum or their bounds
 ├── NotFound                  404 NOT_FOUND           no such model, version, label or file
 ├── Conflict                  409 ABORTED             a delta that does not continue the chain
-│   └── Diverged              409 ABORTED             what is on disk is not what is served under its name
+│   ├── Diverged              409 ABORTED             what is on disk is not what is served under its name
+│   └── StandsOnUndone        409 ABORTED             what the publisher's trainer stands on is served no more
 ├── TooLarge                  413 RESOURCE_EXHAUSTED  beyond a stated limit
 ├── Overloaded                429 RESOURCE_EXHAUSTED  shed; carries retry_after_s
 ├── NotReady                  503 UNAVAILABLE         loading, draining or closed
@@ -43,6 +44,10 @@ class Conflict(FreshetError):
 
 
 class Diverged(Conflict):
+    pass
+
+
+class StandsOnUndone(Conflict):
     pass
 
 

@@ -92,7 +92,16 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     ),
     "compiler/recompiling/compile_report.py": ("tests/serving/commands/test_compile_command.py",),
     "models/data/files.py": ("tests/models/data/test_tabular.py", "tests/models/data/test_criteo.py"),
-    "models/training/publish.py": ("tests/models/training/test_loop.py", "tests/models/training/test_parity.py"),
+    "models/publishing/difference.py": (
+        "tests/models/publishing/test_publisher.py",
+        "tests/models/publishing/test_publisher_chain.py",
+    ),
+    "models/publishing/key_ids.py": ("tests/models/publishing/test_publisher.py",),
+    "models/publishing/undone.py": (
+        "tests/models/publishing/test_publisher.py",
+        "tests/models/publishing/test_publisher_chain.py",
+    ),
+    "models/training/publication.py": ("tests/models/training/test_loop.py", "tests/models/training/test_parity.py"),
     "models/zoo/architectures.py": ("tests/models/zoo/test_arch.py",),
     "models/zoo/layers.py": ("tests/models/zoo/test_deepfm.py", "tests/models/zoo/test_dlrm.py"),
     **found_serving.TESTED_BY,

@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "compiler": {"compiler", "processor"},
     "models": {"models", "compiler", "processor"},
     "serving": {"serving", "processor"},
-    "freshet_serving": {"freshet_serving", "serving", "processor"},
+    "freshet_serving": {"freshet_serving", "serving", "models", "processor"},
     "loadtest": {"loadtest"},
 }
 # The rooms of each floor, folders and flat modules, from top to bottom: a room imports only rooms of lower levels.
@@ -46,7 +46,7 @@ LEVELS = {
         ("bench",),
         ("training",),
         ("train_config",),
-        ("data", "embedding", "zoo"),
+        ("data", "embedding", "publishing", "zoo"),
     ),
     "serving": (
         ("commands",),
@@ -73,12 +73,14 @@ MOST_FLAT = 12
 EVERYWHERE = ("serving/commands/", "loadtest/bench/")
 # Peers must compute with the very same kernels and executables, or computing would be compared instead of serving.
 SAME_KERNELS = {"loadtest/peers/same_kernels.py"}
-HEAVY = {"tensorflow", "keras", "jax", "openvino", "onnxruntime", "tensorrt", "onnx", "tf2onnx", "redis"}
+HEAVY = {"tensorflow", "keras", "torch", "jax", "openvino", "onnxruntime", "tensorrt", "onnx", "tf2onnx", "redis"}
 HEAVY_HOMES = (
     "processor/backends/",
     "compiler/backends/",
     "compiler/frameworks.py",
     "compiler/imports/onnx_graph/",
+    "models/publishing/keras_callback.py",
+    "models/publishing/torch_hook.py",
     "processor/tables/remote/redis.py",
     "loadtest/peers/fastapi_tf/",
 )

@@ -1,6 +1,7 @@
 """The front end: any TensorFlow SavedModel, Keras or ONNX file in, a package out (docs/import.md).
 
 importer          the whole way, proven against the model itself
+reexport          tables and weights of a retrained model, for a version that is served already
 foreign           opens a SavedModel folder, a Keras or an ONNX file
 onnx_graph        an ONNX file, written as a SavedModel
 foreign_graph     a signature as one flat graph
@@ -23,4 +24,4 @@ printing          that report as lines of text
 drawing           that report as a drawing
 """
 
-__all__ = ["drawing", "importer", "printing", "tensorflow_stage"]
+__all__ = ["drawing", "importer", "printing", "reexport", "tensorflow_stage"]

@@ -139,14 +139,13 @@ class Importer:
     def report(self, cut: Cut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
         return describe(self.source, self.shapes, cut, draft, graph, notes)
 
-    def _publish(self, cut: Cut, writer: VersionWriter, buckets: Sequence[int], notes: list[str]) -> VersionReader:
-        draft = self.draft(cut)
-        graph = build_dense(cut, self.shapes, self.outputs)
-        tables = {name: packed(*rows) for name, (_, rows) in draft.tables.items()}
-        stage = draft.stage.write() if draft.stage else b""
-        manifest = Manifest(
-            model=writer.model,
-            version=writer.version,
+    def manifest(
+        self, model: str, version: int, cut: Cut, draft: Draft, graph: DenseGraph, notes: list[str]
+    ) -> Manifest:
+        """The manifest before anything is compiled."""
+        return Manifest(
+            model=model,
+            version=version,
             arch="imported",
             created_at=time.time(),
             inputs=draft.inputs,
@@ -159,6 +158,13 @@ class Importer:
             stage=StageEntry("tensorflow", STAGE_FILE, [o.spec for o in draft.stage.outputs]) if draft.stage else None,
             notes={"import": self.report(cut, draft, graph, notes)},
         )
+
+    def _publish(self, cut: Cut, writer: VersionWriter, buckets: Sequence[int], notes: list[str]) -> VersionReader:
+        draft = self.draft(cut)
+        graph = build_dense(cut, self.shapes, self.outputs)
+        tables = {name: packed(*rows) for name, (_, rows) in draft.tables.items()}
+        stage = draft.stage.write() if draft.stage else b""
+        manifest = self.manifest(writer.model, writer.version, cut, draft, graph, notes)
         graph = replace(graph, examples=self._prove(manifest, tables, stage, graph))
         return publish(writer, manifest, tables.items(), graph, buckets, stage=stage)
 

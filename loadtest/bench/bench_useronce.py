@@ -84,7 +84,7 @@ def payload(model: str, inputs: list[dict[str, np.ndarray]]) -> Payload:
 def write(repository: Path, table_rows: int) -> None:
     """All models. Needs the train extra."""
     from compiler.dense.dense_graph import DenseGraph
-    from models.training.publish import publish_version
+    from models.training.publication import publish_version
     from models.zoo.deepfm import build
     from models.zoo.dense_input import DenseInput
 

@@ -18,7 +18,7 @@ import numpy as np
 from compiler.building.auc import auc
 from models.train_config import TrainConfig, parse_config
 from models.training.loop import TrainingRun
-from models.training.publish import publish_version
+from models.training.publication import publish_version
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.package.rowtypes import ROW_TYPES
 

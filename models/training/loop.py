@@ -25,7 +25,7 @@ from models.data.source import Batch, Source
 from models.embedding.variable import Changes
 from models.train_config import TrainConfig
 from models.training.checkpoint import Checkpoints, RunState
-from models.training.publish import publish_delta, publish_version
+from models.training.publication import publish_delta, publish_version
 from models.training.quality import Scored
 from models.training.spec import draft, measure_scaling
 from models.training.trainer import Trainer

@@ -44,6 +44,7 @@ class Contents:
         record = ledger.history.snapshot(link)
         self.base = version if record is None else open_snapshot(version, record)
         self.link = link
+        self._verified: set[str] = set()
         since = record.step if record else 0
         deltas = []
         for one in ledger.history.back(link):
@@ -61,7 +62,8 @@ class Contents:
     def table(self, name: str) -> tuple[Int64s, Float32s]:
         """Every key, ascending, with its row as it is served: int64 [n], float32 [n, dim]."""
         entry, changes = self.base.manifest.table(name), self.changes[name]
-        keys, rows = self._base_rows(name)
+        keys, base_rows, scales = self.base_rows(name)
+        rows = widened(base_rows, scales)
         kept = ~(np.isin(keys, changes.keys) | np.isin(keys, changes.removed))
         keys, rows = (
             np.concatenate([keys[kept], changes.keys]),
@@ -75,19 +77,23 @@ class Contents:
         entry, changes = self.base.manifest.table(name), self.changes[name]
         there = np.zeros(len(keys), np.bool_)
         rows = np.zeros((len(keys), entry.dim), np.float32)
-        base_keys, base_rows = self._base_rows(name)
-        for found_keys, found_rows in ((base_keys, base_rows), (changes.keys, stored(changes.rows, entry.dtype))):
-            mine, theirs = _matches(keys, found_keys)
-            there[mine], rows[mine] = True, found_rows[theirs]
+        base_keys, base_rows, scales = self.base_rows(name)
+        mine, theirs = _matches(keys, base_keys)
+        there[mine], rows[mine] = True, widened(base_rows[theirs], scales[theirs] if len(scales) else scales)
+        mine, theirs = _matches(keys, changes.keys)
+        there[mine], rows[mine] = True, stored(changes.rows[theirs], entry.dtype)
         gone = np.isin(keys, changes.removed)
         there[gone], rows[gone] = False, 0.0
         return there, rows
 
-    def _base_rows(self, name: str) -> tuple[Int64s, Float32s]:
-        self.base.verify([table_file(name)])
+    def base_rows(self, name: str) -> tuple[Int64s, NDArray[np.generic], Float32s]:
+        """What the base holds, in its file's order and without a copy: keys int64 [n], rows as they are stored, float32
+        scales [n], [0] where the type has none. The file is verified once."""
+        if name not in self._verified:
+            self.base.verify([table_file(name)])
+            self._verified.add(name)
         arrays = self.base.tensors(table_file(name))
-        scales = arrays.get("scales", NO_SCALES)
-        return arrays["keys"], widened(arrays["rows"], scales)
+        return arrays["keys"], arrays["rows"], arrays.get("scales", NO_SCALES)
 
 
 def widened(rows: NDArray[np.generic], scales: Float32s) -> Float32s:
@@ -137,6 +143,10 @@ def _gathered(entry: TableEntry, newest_first: Iterable[Delta]) -> TableChanges:
 
 
 def _matches(wanted: Int64s, known: Int64s) -> tuple[Int64s, Int64s]:
-    """Places in `wanted` and in `known`, both of distinct keys, of the keys that both have."""
-    _, mine, theirs = np.intersect1d(wanted, known, assume_unique=True, return_indices=True)
-    return mine, theirs
+    """Places in `wanted` and in `known`, both of distinct keys, of the keys that both have. Only `wanted` is sorted:
+    `known` may be a whole table."""
+    order = np.argsort(wanted)
+    at = np.searchsorted(wanted[order], known)
+    at[at == len(wanted)] = 0
+    theirs = np.flatnonzero(wanted[order][at] == known) if len(wanted) else np.empty(0, np.int64)
+    return order[at[theirs]], theirs

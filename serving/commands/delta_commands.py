@@ -77,3 +77,42 @@ def delta_rollback(
     )
     print(f"{reached['model']} {reached['generation']}")
     print(reached["note"])
+
+
+@delta_app.command("make")
+def delta_make(
+    model: Annotated[str, typer.Argument(help="The model.")],
+    from_export: Annotated[
+        Path, typer.Option("--from-export", help="The retrained model: whatever `freshet import` takes.")
+    ],
+    repository: Annotated[Path, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")],
+    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+    signature: Annotated[str, typer.Option(help="Of a SavedModel, which signature is served.")] = "serving_default",
+    ragged: Annotated[list[str] | None, typer.Option(help="As `freshet import --ragged` had it.")] = None,
+    sparse: Annotated[list[str] | None, typer.Option(help="As `freshet import --sparse` had it.")] = None,
+) -> None:
+    """Publishes the difference between a retrained model and what is served, as one delta."""
+    from compiler.imports.importer import ImportOptions
+    from compiler.imports.reexport import read_export
+    from models.publishing.publisher import Publisher
+    from processor.package.repository import Repository
+    from serving.commands.import_command import groups
+
+    opened = Repository(repository).version(model, version)
+    options = ImportOptions(signature, groups(ragged, "--ragged"), groups(sparse, "--sparse"))
+    export = read_export(from_export, opened, options)
+    publisher = Publisher(repository, model, opened.manifest.version)
+    # Whoever asks for it means what is served now, whatever was rolled back before.
+    publisher.take_served()
+    before = publisher.generation
+    generation = publisher.publish_difference(export.tables, export.dense, hashed=True)
+    for note in export.notes:
+        print(note)
+    delta = publisher.last
+    if delta is None:
+        print(f"{model} {before}: nothing differs")
+        return
+    print(
+        f"{model} {generation}: {delta.rows} rows, {delta.removed} removed, {len(delta.dense)} dense weights, "
+        f"{delta.nbytes} bytes"
+    )

@@ -17,7 +17,7 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 import compiler.recompiling.recompile as packaging
 from compiler.dense.dense_graph import DenseGraph
 from compiler.recompiling.recompile import CompileOptions, compile_version, find_version
-from models.training.publish import publish_version
+from models.training.publication import publish_version
 from models.zoo import deepfm
 from models.zoo.dense_input import DenseInput
 from processor.engine import PredictRequest, Processor, ProcessorConfig

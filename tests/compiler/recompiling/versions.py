@@ -5,7 +5,7 @@ import pytest
 
 from compiler.dense.dense_graph import DenseGraph
 from compiler.recompiling.recompile import CompileOptions, compile_version
-from models.training.publish import publish_version
+from models.training.publication import publish_version
 from models.zoo import deepfm
 from models.zoo.dense_input import DenseInput
 from processor.columns import Ragged

@@ -16,7 +16,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from compiler.dense.dense_graph import DenseGraph
 from models.training.loop import TrainingRun
-from models.training.publish import publish_version
+from models.training.publication import publish_version
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import Conflict
 from processor.generation import Generation

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 from compiler.dense.dense_graph import DenseGraph
-from models.training.publish import publish_delta, publish_version
+from models.training.publication import publish_delta, publish_version
 from models.zoo.deepfm import build
 from models.zoo.dense_input import DenseInput
 from processor.backends.cost import CostTable

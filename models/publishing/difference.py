@@ -1,0 +1,74 @@
+"""What has to be published so that a table is served as a trainer holds it, to the bit. numpy alone.
+
+Both sides are read in pieces: beside what differs, memory is eight bytes a key of the trainer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.chain.contents import Contents, stored, widened
+from processor.package.delta import TableDelta
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+Read = Callable[[Int64s], Float32s]
+"""Rows at these places, float32 [m, dim]."""
+
+PIECE = 1 << 16
+
+
+def table_difference(contents: Contents, name: str, keys: Int64s, read: Read) -> TableDelta:
+    """keys int64 [n], distinct, in any order; read: the trainer's rows at places among them.
+
+    Upserted, by ascending key, is what is not served or is served with other bits; rows of a type that is narrower than
+    float32 are compared as they would be stored. Removed is what is served and is not among the keys.
+    """
+    dtype, changes = contents.base.manifest.table(name).dtype, contents.changes[name]
+    order = np.argsort(keys)
+    ordered = keys[order]
+    seen = np.zeros(len(keys), np.bool_)
+    moved: list[Int64s] = []
+    gone: list[Int64s] = []
+
+    def compare(served_keys: Int64s, served_rows: Float32s) -> None:
+        at, here = places_of(ordered, served_keys)
+        gone.append(served_keys[~here])
+        places = order[at[here]]
+        seen[places] = True
+        moved.append(places[differs(stored(read(places), dtype), served_rows[here])])
+
+    base_keys, base_rows, scales = contents.base_rows(name)
+    for at in range(0, len(base_keys), PIECE):
+        piece = base_keys[at : at + PIECE]
+        kept = np.flatnonzero(~(places_of(changes.keys, piece)[1] | places_of(changes.removed, piece)[1])) + at
+        compare(base_keys[kept], widened(base_rows[kept], scales[kept] if len(scales) else scales))
+    for at in range(0, len(changes.keys), PIECE):
+        compare(changes.keys[at : at + PIECE], stored(changes.rows[at : at + PIECE], dtype))
+    places = np.concatenate([*moved, np.flatnonzero(~seen)])
+    places = places[np.argsort(keys[places])]
+    rows = np.empty((len(places), contents.base.manifest.table(name).dim), np.float32)
+    for at in range(0, len(places), PIECE):
+        rows[at : at + PIECE] = read(places[at : at + PIECE])
+    return TableDelta(keys[places], rows, np.sort(np.concatenate([np.empty(0, np.int64), *gone])))
+
+
+def differs(mine: Float32s, theirs: Float32s) -> NDArray[np.bool_]:
+    """Which rows have other bits, bool [n]."""
+    return np.asarray((bits(mine) != bits(theirs)).any(axis=1))
+
+
+def bits(array: Float32s) -> NDArray[np.uint32]:
+    """float32 as what it is made of, so that -0.0 is not 0.0."""
+    return np.ascontiguousarray(array, np.float32).view(np.uint32)
+
+
+def places_of(ascending: Int64s, keys: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
+    """Where `keys` are among distinct ascending ones, int64 [n], and whether they are there, bool [n]."""
+    if not len(ascending):
+        return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
+    at = np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)
+    return at, np.asarray(ascending[at] == keys)

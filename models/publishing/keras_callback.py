@@ -1,0 +1,236 @@
+"""A Keras callback: publishes what `fit` changes.
+
+    model.fit(data, callbacks=[Publisher("repository", "ctr").keras()])
+
+The model is the one that was imported, or one that is built the same (models.publishing.keras_names). Ids that were
+touched are collected from the gradients, inside of the compiled train step, where these are sparse and the optimizer
+moves touched rows alone: SGD without momentum, Adagrad, both without decay. For every other optimizer, and for
+variables whose gradients are dense (regularised, or used otherwise than looked up), all rows are compared with a copy
+of what was published.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from models.publishing.difference import Float32s, Int64s, bits
+from models.publishing.keras_names import fit_of
+from models.publishing.tracked import EVERY_S, MODEL, Pace, Publishes, Tracked, TrackedTable
+from processor.errors import BadInput
+from processor.generation import Generation
+from processor.package.manifest import TableEntry
+
+LOG = logging.getLogger("freshet")
+TOUCHED_ALONE = {"SGD": ("momentum",), "Adagrad": ()}
+NEVER = ("weight_decay", "use_ema", "gradient_accumulation_steps")
+
+
+class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Publishes a model's weights as `fit` moves them; may be given to one fit after another."""
+
+    def __init__(
+        self,
+        publisher: Publishes,
+        every_s: float = EVERY_S,
+        every_batches: int | None = None,
+        keys: Mapping[str, Any] | None = None,
+        begin: str = MODEL,
+        compare: bool = False,
+    ) -> None:
+        """every_s, every_batches: how often to publish. keys: by layer (or table), the key of each row, None for a row
+        without one; needed only where it cannot be told from the model. begin: "model" publishes what the model has,
+        "served" makes it what is served. compare: trust no gradient, compare all rows: for whoever changes weights
+        elsewhere than in the train step."""
+        super().__init__()
+        self._publisher, self._begin, self._compare = publisher, begin, compare
+        self._keys, self._pace = keys or {}, Pace(every_s, every_batches)
+        self._tracked: Tracked | None = None
+        self._of: Any = None
+        self._sides: list[_KerasMatrix] = []
+        self._unknown: list[tuple[TableEntry, int, Any]] = []
+        self._early: list[tuple[str, Any]] = []
+        self._optimizer: Any = None
+        self._batch = -1
+
+    @property
+    def generation(self) -> Generation:
+        """What the model stands on; to be saved with its weights, and given to Publisher(generation=...) with them."""
+        return self._publisher.generation
+
+    def publish(self, event_time: tuple[float, float] | None = None, events: int = 0) -> Generation:
+        """Publishes all that moved, now. Raises as Publisher.publish()."""
+        generation = self._open().publish(event_time, events)
+        self._warn_of_unknown()
+        return generation
+
+    def remove(self, table: str, keys: Any) -> None:
+        """Takes rows out of what is served, with the next publication, until restore(). What is removed is not kept
+        with the weights: say it again after a restart, before fit()."""
+        if self._tracked is None:
+            self._early.append((table, keys))
+        else:
+            self._tracked.remove(table, keys)
+
+    def restore(self, table: str, keys: Any) -> None:
+        """Serves rows again that remove() took out."""
+        self._open().restore(table, keys)
+
+    # Keras calls these.
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        if self._tracked is None or self._of is not model:
+            self._track(model)
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None and optimizer is not self._optimizer:
+            self._optimizer = optimizer
+            told = not self._compare and _tells(model, optimizer)
+            for side in self._sides:
+                side.optimizer = optimizer if told else None
+            if told and self._sides:
+                _collect(optimizer, self._sides)
+                # What was compiled before does not collect.
+                model.train_function = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._open().open()
+        self._batch = -1
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._batch = -1
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        # Of several steps in one execution only the last is told.
+        batches, self._batch = max(1, batch - self._batch), batch
+        self._open().tick(batches)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.publish()
+
+    def _open(self) -> Tracked:
+        if self._tracked is None:
+            raise BadInput("callback: fit() with this callback wanted first")
+        return self._tracked
+
+    def _track(self, model: Any) -> None:
+        fit = fit_of(model, self._publisher.manifest, self._keys, self._publisher.published_keys)
+        self._sides = [_KerasMatrix(variable) for _, _, variable in fit.tables]
+        self._unknown = [(entry, keys.unknown, v) for entry, keys, v in fit.tables if keys.unknown >= 0]
+        self._tracked, self._of = None, model
+        self._tracked = Tracked(
+            self._publisher,
+            [
+                TrackedTable(entry, keys.keys, keys.rows, side)
+                for (entry, keys, _), side in zip(fit.tables, self._sides)
+            ],
+            {name: _KerasWeight(variable) for name, variable in fit.dense.items()},
+            self._pace,
+            self._begin,
+            {name: _KerasWeight(variable) for name, variable in fit.left_out.items()},
+        )
+        for table, removed in self._early:
+            self._tracked.remove(table, removed)
+        self._early = []
+
+    def _warn_of_unknown(self) -> None:
+        """Says once that the row of unknown keys moved: it is the table's default, which no delta reaches."""
+        for entry, row, variable in self._unknown:
+            value = _KerasMatrix(variable).read(np.array([row]))
+            if (bits(value) != bits(np.array([entry.default or [0.0] * entry.dim], np.float32))).any():
+                LOG.warning(
+                    "table %r: the row of keys out of the vocabulary moved; it is served as it was imported, until the "
+                    "model is imported anew",
+                    entry.name,
+                )
+                self._unknown = [one for one in self._unknown if one[0] is not entry]
+                return
+
+
+class _KerasMatrix:
+    """An embedding matrix, and which of its rows had a gradient."""
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+        self.optimizer: Any = None
+        self.mask: Any = None
+
+    def collect(self, gradient: Any) -> None:
+        """Inside of the train step: remembers which rows a gradient has."""
+        import tensorflow as tf
+
+        if gradient is None or self.optimizer is None:
+            return
+        if not isinstance(gradient, tf.IndexedSlices):
+            self.optimizer = None
+            return
+        if self.mask is None:
+            with tf.init_scope():
+                self.mask = tf.Variable(tf.zeros([int(self.variable.shape[0])], tf.bool), trainable=False)
+        indices = tf.reshape(gradient.indices, [-1])
+        self.mask.scatter_update(tf.IndexedSlices(tf.ones_like(indices, tf.bool), indices))
+
+    def touched(self) -> Int64s | None:
+        if self.optimizer is None or not _touched_alone(self.optimizer):
+            return None
+        if self.mask is None:
+            return np.empty(0, np.int64)
+        rows = np.flatnonzero(self.mask.numpy())
+        self.mask.assign(np.zeros(self.mask.shape, np.bool_))
+        return rows
+
+    def read(self, rows: Int64s) -> Float32s:
+        return np.asarray(keras.ops.convert_to_numpy(keras.ops.take(self.variable, rows, axis=0)), np.float32)
+
+    def write(self, rows: Int64s, values: Float32s) -> None:
+        values = values.astype(self.variable.dtype)
+        self.variable.assign(keras.ops.scatter_update(self.variable, rows[:, None], values))
+
+
+class _KerasWeight:
+    """A dense variable."""
+
+    def __init__(self, variable: Any) -> None:
+        self._variable = variable
+
+    def read(self) -> Float32s:
+        return np.array(keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(self._variable)), np.float32)
+
+    def write(self, value: Float32s) -> None:
+        self._variable.assign(value.astype(self._variable.dtype))
+
+
+def _tells(model: Any, optimizer: Any) -> bool:
+    """Whether gradients pass through the optimizer as this module knows it."""
+    return (
+        keras.backend.backend() == "tensorflow"
+        and type(model).train_step is keras.Model.train_step
+        and type(model.distribute_strategy).__name__ == "_DefaultDistributionStrategy"
+        and _touched_alone(optimizer)
+    )
+
+
+def _touched_alone(optimizer: Any) -> bool:
+    """Whether an optimizer leaves rows without a gradient as they are."""
+    options = TOUCHED_ALONE.get(type(optimizer).__name__) if type(optimizer).__module__.startswith("keras.") else None
+    return options is not None and not any(getattr(optimizer, option, None) for option in (*options, *NEVER))
+
+
+def _collect(optimizer: Any, sides: list[_KerasMatrix]) -> None:
+    """Has an optimizer tell of the gradients that it applies."""
+    real = optimizer.apply
+
+    def apply(grads: Any, trainable_variables: Any = None) -> Any:
+        grads = list(grads)
+        variables = optimizer._trainable_variables if trainable_variables is None else list(trainable_variables)
+        for gradient, variable in zip(grads, variables):
+            for side in sides:
+                if side.variable is variable:
+                    side.collect(gradient if variable.constraint is None else variable)
+        return real(grads, variables if trainable_variables is not None else None)
+
+    optimizer.apply = apply

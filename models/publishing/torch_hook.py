@@ -1,0 +1,290 @@
+"""A PyTorch hook: publishes what a training loop changes, after the optimizers' steps.
+
+    hook = Publisher("repository", "ctr").torch(model, optimizer)
+    ... the loop as it is ...
+    hook.close()
+
+Tables are the embedding matrices that the package has as tables, whatever uses them (Embedding, EmbeddingBag, a gather
+of your own), named as in the state_dict; all other parameters and buffers that the package has are dense weights. Ids
+that were touched are collected where gradients are sparse (`Embedding(..., sparse=True)`) and the optimizer moves
+touched rows alone: SGD without momentum and decay, Adagrad without decay, SparseAdam. Where gradients are dense, every
+step of the optimizer goes over the whole table as it is: then all rows are compared with a copy of what was published.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from models.publishing.difference import Float32s, Int64s
+from models.publishing.key_ids import takes_integers
+from models.publishing.tracked import EVERY_S, MODEL, Pace, Publishes, Tracked, TrackedTable
+from processor.errors import BadInput
+from processor.generation import Generation
+
+# Optimizer -> options that must be zero for rows without a gradient to stay as they are.
+TOUCHED_ALONE = {"SGD": ("momentum", "weight_decay"), "Adagrad": ("weight_decay",), "SparseAdam": ()}
+
+
+class TorchHook:
+    """Publishes a model's weights as they move. A context manager that publishes the last of them and lets go."""
+
+    def __init__(
+        self,
+        publisher: Publishes,
+        model: Any,
+        optimizer: Any = None,
+        every_s: float = EVERY_S,
+        every_batches: int | None = None,
+        keys: Mapping[str, Any] | None = None,
+        begin: str = MODEL,
+        compare: bool = False,
+    ) -> None:
+        """optimizer: one, or several that step in this order; None: whoever trains calls step(). every_s,
+        every_batches: how often to publish. keys: by table, the key of every row (strings, where the table is keyed by
+        strings); row numbers when left out. begin: "model" publishes what the model has, "served" makes it what is
+        served. compare: trust no gradient, compare all rows.
+
+        Raises BadInput where the model does not fit the package, StandsOnUndone as Publisher.check_start()."""
+        self._optimizers = (
+            [] if optimizer is None else list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+        )
+        state = {
+            _plain(name): tensor
+            for name, tensor in model.state_dict(keep_vars=True).items()
+            if hasattr(tensor, "requires_grad")
+        }
+        tables, dense, left_out = _matched(publisher, model, state)
+        self._sides: list[_TorchMatrix] = []
+        tracked = []
+        for entry, parameter in tables:
+            side = _TorchMatrix(
+                parameter, None if compare else self._optimizer_of(parameter), _renormalised(model, parameter)
+            )
+            self._sides.append(side)
+            ids, rows = _keys_of(publisher, entry.name, len(parameter), keys or {})
+            tracked.append(TrackedTable(entry, ids, rows, side, compare=side.optimizer is None))
+        unknown = (keys or {}).keys() - {entry.name for entry, _ in tables}
+        if unknown:
+            raise BadInput(f"keys: one of the tables wanted, got {sorted(unknown)[0][:64]!r}")
+        self._tracked = Tracked(
+            publisher, tracked, {name: _TorchWeight(t) for name, t in dense.items()}, Pace(every_s, every_batches),
+            begin, {name: _TorchWeight(t) for name, t in left_out.items()},
+        )  # fmt: skip
+        self._handles: list[Any] = []
+        self._open = True
+        self._tracked.open()
+        for one in self._optimizers:
+            self._install(one)
+
+    @property
+    def generation(self) -> Generation:
+        """What the model stands on; to be saved with its weights, and given to Publisher(generation=...) with them."""
+        return self._tracked.publisher.generation
+
+    def step(self, batches: int = 1) -> None:
+        """A batch was learned: publishes where it is time to. Called by itself where the optimizers were given."""
+        self._tracked.tick(batches)
+
+    def publish(self, event_time: tuple[float, float] | None = None, events: int = 0) -> Generation:
+        """Publishes all that moved, now. Raises as Publisher.publish()."""
+        return self._tracked.publish(event_time, events)
+
+    def remove(self, table: str, keys: Any) -> None:
+        """Takes rows out of what is served, with the next publication, until restore(). What is removed is not kept
+        with the weights: say it again after a restart, before the first publication."""
+        self._tracked.remove(table, keys)
+
+    def restore(self, table: str, keys: Any) -> None:
+        """Serves rows again that remove() took out."""
+        self._tracked.restore(table, keys)
+
+    def close(self) -> None:
+        """Publishes the last, and lets go of the optimizers."""
+        self._let_go()
+        self._tracked.publish()
+
+    def __enter__(self) -> TorchHook:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        self._let_go()
+        if kind is None:
+            self._tracked.publish()
+
+    def _optimizer_of(self, parameter: Any) -> Any:
+        """The optimizer and its group that move a parameter, if they move touched rows alone."""
+        found = [
+            (one, group)
+            for one in self._optimizers
+            for group in one.param_groups
+            if any(p is parameter for p in group["params"])
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def _install(self, optimizer: Any) -> None:
+        """Asks to be told of every step; in PyTorch 1, which has no such hook, by wrapping the step. The optimizer does
+        not keep this hook alive."""
+        hook = weakref.ref(self)
+
+        def stepped(optimizer: Any, *_: Any) -> None:
+            alive = hook()
+            if alive is not None and alive._open:
+                alive._stepped(optimizer)
+
+        if hasattr(optimizer, "register_step_post_hook"):
+            self._handles.append(optimizer.register_step_post_hook(stepped))
+            return
+        real = optimizer.step
+
+        @functools.wraps(real)
+        def step(self: Any, *arguments: Any, **named: Any) -> Any:
+            result = real(*arguments, **named)
+            stepped(self)
+            return result
+
+        # Bound, because schedulers take it apart. They may have wrapped it in turn, so it is never taken away.
+        optimizer.step = types.MethodType(step, optimizer)
+
+    def _let_go(self) -> None:
+        self._open = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _stepped(self, optimizer: Any) -> None:
+        for side in self._sides:
+            side.collect(optimizer)
+        if optimizer is self._optimizers[-1]:
+            self.step()
+
+
+class _TorchMatrix:
+    """An embedding matrix, and which of its rows had a gradient."""
+
+    def __init__(self, parameter: Any, moved_by: Any, renormalised: bool) -> None:
+        self._parameter = parameter
+        self.optimizer = None if renormalised or moved_by is None or not _touched_alone(*moved_by) else moved_by
+        self._mask: Any = None
+
+    def collect(self, optimizer: Any) -> None:
+        if self.optimizer is None or self.optimizer[0] is not optimizer:
+            return
+        gradient = self._parameter.grad
+        if gradient is None:
+            return
+        if not gradient.is_sparse or not _touched_alone(*self.optimizer):
+            self.optimizer = self._mask = None
+            return
+        if self._mask is None:
+            self._mask = _torch().zeros(len(self._parameter), dtype=_torch().bool, device=self._parameter.device)
+        self._mask[gradient._indices()[0]] = True
+
+    def touched(self) -> Int64s | None:
+        if self.optimizer is None:
+            return None
+        if self._mask is None:
+            return np.empty(0, np.int64)
+        rows = self._mask.nonzero()[:, 0].cpu().numpy()
+        self._mask.zero_()
+        return np.asarray(rows, np.int64)
+
+    def read(self, rows: Int64s) -> Float32s:
+        with _torch().no_grad():
+            at = _torch().from_numpy(rows).to(self._parameter.device)
+            return np.asarray(self._parameter.detach().index_select(0, at).float().cpu().numpy(), np.float32)
+
+    def write(self, rows: Int64s, values: Float32s) -> None:
+        with _torch().no_grad():
+            at = _torch().from_numpy(rows).to(self._parameter.device)
+            self._parameter[at] = _torch().from_numpy(np.ascontiguousarray(values)).to(self._parameter)
+
+
+class _TorchWeight:
+    """A parameter or a buffer."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def read(self) -> Float32s:
+        return np.array(self._tensor.detach().float().cpu().numpy(), np.float32)
+
+    def write(self, value: Float32s) -> None:
+        with _torch().no_grad():
+            self._tensor.copy_(_torch().from_numpy(np.array(value, np.float32)).to(self._tensor))
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+def _plain(name: str) -> str:
+    """A parameter's name without what torch.compile and data parallelism put before it."""
+    return name.removeprefix("_orig_mod.").removeprefix("module.").removeprefix("_orig_mod.")
+
+
+def _touched_alone(optimizer: Any, group: Mapping[str, Any]) -> bool:
+    """Whether rows without a gradient stay as they are, by the group's options as they are now."""
+    kind = type(optimizer)
+    options = TOUCHED_ALONE.get(kind.__name__) if kind.__module__.startswith("torch.optim.") else None
+    return options is not None and not any(group.get(option) for option in options)
+
+
+def _renormalised(model: Any, parameter: Any) -> bool:
+    """Whether looking rows up changes them."""
+    return any(
+        getattr(module, "weight", None) is parameter and getattr(module, "max_norm", None) is not None
+        for module in model.modules()
+    )
+
+
+def _matched(
+    publisher: Publishes, model: Any, state: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    """(table entries with their matrices, dense weights by name, what the package does not have); raises BadInput for
+    what should be there and is not."""
+    manifest = publisher.manifest
+    entries = {table.name: table for table in manifest.tables}
+    tables, dense, left_out = [], {}, {}
+    for name, tensor in state.items():
+        if name in entries:
+            if tuple(tensor.shape[1:]) != (entries[name].dim,):
+                raise BadInput(
+                    f"table {name!r}: rows of {entries[name].dim} wanted, the model's are {list(tensor.shape[1:])}"
+                )
+            tables.append((entries[name], tensor))
+        elif name in manifest.dense:
+            if list(tensor.shape) != manifest.dense[name]:
+                wanted, got = manifest.dense[name], list(tensor.shape)
+                raise BadInput(f"dense weight {name!r}: shape {wanted} wanted, the model's is {got}")
+            dense[name] = tensor
+        elif tensor.requires_grad and not any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
+            known = ", ".join([*entries, *manifest.dense])[:300] or "none"
+            raise BadInput(f"parameter {name!r} is trained and none of the package's tables and weights: {known}")
+        elif tensor.is_floating_point():
+            left_out[name] = tensor
+    missing = (entries.keys() | manifest.dense.keys()) - state.keys()
+    if missing and not tables and not dense:
+        raise BadInput(f"model: parameters called as the package's wanted, {sorted(missing)[0]!r} for one")
+    return tables, dense, left_out
+
+
+def _keys_of(publisher: Publishes, table: str, rows: int, given: Mapping[str, Any]) -> tuple[Int64s, Int64s]:
+    """(keys of rows, which rows those are)."""
+    if table in given:
+        keys = given[table]
+        if len(keys) > rows:
+            raise BadInput(f"keys of {table!r}: at most {rows} wanted, one a row, got {len(keys)}")
+        return publisher.ids(table, keys), np.arange(len(keys))
+    if not takes_integers(publisher.manifest, table):
+        raise BadInput(f"table {table!r} is keyed by strings: keys={{{table!r}: [the string of each row]}} wanted")
+    return np.arange(rows), np.arange(rows)

@@ -1,0 +1,158 @@
+"""The callback in real fits: what is served is what the model has, for every optimizer."""
+
+import numpy as np
+import pytest
+
+from models.publishing.publisher import Publisher
+from processor.chain.ledger import Ledger
+from processor.errors import BadInput, StandsOnUndone
+from processor.package.delta import read_delta
+from processor.package.repository import Repository
+from tests.models.publishing.keras_models import assert_served_is, make_data, make_model, parts_of
+
+# What Keras itself does when it saves a model.
+pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")]
+keras = pytest.importorskip("keras", reason="needs the train extra")
+
+OPTIMIZERS = {
+    "SGD": (lambda: keras.optimizers.SGD(0.5), True),
+    "SGD, clipped": (lambda: keras.optimizers.SGD(0.5, clipnorm=0.1), True),
+    "SGD with momentum": (lambda: keras.optimizers.SGD(0.5, momentum=0.9), False),
+    "SGD with averages": (lambda: keras.optimizers.SGD(0.5, use_ema=True, ema_overwrite_frequency=3), False),
+    "SGD, gradients gathered": (lambda: keras.optimizers.SGD(0.5, gradient_accumulation_steps=3), False),
+    "Adagrad": (lambda: keras.optimizers.Adagrad(0.5), True),
+    "Adagrad with decay": (lambda: keras.optimizers.Adagrad(0.5, weight_decay=0.1), False),
+    "Adam": (lambda: keras.optimizers.Adam(0.01), False),
+    "AdamW": (lambda: keras.optimizers.AdamW(0.01), False),
+}
+
+
+def fit(model, callback, seed=0, epochs=1, **options):
+    model.fit(
+        *make_data(seed=seed, **options), batch_size=8, epochs=epochs, verbose=0, shuffle=False, callbacks=[callback]
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_is_served_is_what_the_model_has_for_every_optimizer(repository, model, name):
+    optimizer, collected = OPTIMIZERS[name]
+    model.compile(optimizer(), "binary_crossentropy")
+    publisher = Publisher(repository, "ctr")
+    callback = publisher.keras(every_batches=2)
+
+    fit(model, callback)
+
+    assert_served_is(Publisher(repository, "ctr"), model)
+    # Averages are written into the model when the fit ends.
+    assert publisher.generation.step == (5 if "averages" in name else 4)
+    assert callback.generation == publisher.generation
+    delta = read_delta(repository / "ctr/1/deltas/4.safetensors")
+    items = set(make_data()[0]["item"][-16:].ravel().tolist())
+    if collected:
+        assert set(delta.tables["item_rows.embeddings"].keys.tolist()) == items
+
+
+def test_a_callback_goes_from_one_fit_and_one_optimizer_to_the_next(repository, model):
+    model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
+    callback = Publisher(repository, "ctr").keras(every_batches=4)
+    fit(model, callback)
+    model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy")
+    fit(model, callback, seed=1)
+    assert_served_is(Publisher(repository, "ctr"), model)
+
+
+def test_what_is_served_is_a_full_export_to_the_bit(repository, model, tmp_path):
+    from compiler.imports.importer import import_model
+
+    model.compile(keras.optimizers.Adagrad(0.5), "binary_crossentropy")
+    publisher = Publisher(repository, "ctr")
+    fit(model, publisher.keras(every_batches=3))
+    model.save(tmp_path / "trained.keras")
+    import_model(tmp_path / "trained.keras", tmp_path / "exported", "ctr")
+    exported = Publisher(tmp_path / "exported", "ctr")
+    assert parts_of(publisher.served(), publisher.manifest) == parts_of(exported.served(), exported.manifest)
+
+
+def test_rows_with_dense_gradients_are_compared(repository):
+    """A regularised embedding moves as a whole, whatever was looked up."""
+    model = make_model(regularised=True)
+    model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
+    fit(model, Publisher(repository, "ctr").keras(every_batches=2))
+    assert_served_is(Publisher(repository, "ctr"), model)
+    assert len(read_delta(repository / "ctr/1/deltas/4.safetensors").tables["item_rows.embeddings"].keys) == 30
+
+
+def test_a_fit_that_was_compiled_before_is_tracked_too(repository, model):
+    model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy", steps_per_execution=2)
+    model.fit(*make_data(seed=5), batch_size=8, verbose=0)
+    publisher = Publisher(repository, "ctr")
+    callback = publisher.keras(every_batches=4)
+    model.evaluate(*make_data(seed=5), batch_size=8, verbose=0, callbacks=[callback])
+    fit(model, callback)
+    assert_served_is(publisher, model)
+    assert publisher.generation.step == 2
+
+
+def test_a_rollback_during_training_is_taken_into_the_model(repository, model):
+    model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
+    publisher = Publisher(repository, "ctr")
+    callback = publisher.keras(every_batches=2)
+    fit(model, callback)
+    before = Publisher(repository, "ctr").served().table("item_rows.embeddings")[1]
+    fit(model, callback, seed=1)
+    Ledger.of(Repository(repository).version("ctr")).rollback(4)
+
+    callback.publish()
+
+    assert model.get_layer("item_rows").embeddings.numpy().tobytes() == before.tobytes()
+    fit(model, callback, seed=2)
+    assert_served_is(Publisher(repository, "ctr"), model)
+
+
+def test_removed_rows_stay_away_until_they_are_restored(repository, model):
+    model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
+    callback = Publisher(repository, "ctr").keras(every_batches=2)
+    callback.remove("user_rows.embeddings", ["u3", "u4"])
+    fit(model, callback)
+    publisher = Publisher(repository, "ctr")
+    gone = publisher.ids("user_rows.embeddings", ["u3", "u4"])
+    assert not publisher.served().rows("user_rows.embeddings", gone)[0].any()
+    callback.restore("user_rows.embeddings", ["u3", "u4"])
+    callback.publish()
+    assert_served_is(publisher, model)
+
+
+def test_the_row_of_unknown_keys_is_said_to_stay_as_it_was(repository, model, caplog):
+    model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
+    callback = Publisher(repository, "ctr").keras(every_batches=2)
+    fit(model, callback)
+    assert "out of the vocabulary" not in caplog.text
+    fit(model, callback, unknown=True)
+    assert caplog.text.count("table 'user_rows.embeddings': the row of keys out of the vocabulary moved") == 1
+    assert_served_is(Publisher(repository, "ctr"), model)
+
+
+def test_a_model_can_begin_with_what_is_served(repository, model, imported):
+    model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
+    publisher = Publisher(repository, "ctr")
+    fit(model, publisher.keras())
+    steps = publisher.generation.step
+    Ledger.of(Repository(repository).version("ctr")).rollback(0)
+
+    again = keras.saving.load_model(imported[1])
+    again.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
+    with pytest.raises(StandsOnUndone, match="say what the weights stand on"):
+        fit(again, Publisher(repository, "ctr").keras())
+    again.get_layer("score").bias.assign([5.0])
+    callback = Publisher(repository, "ctr").keras(begin="served", every_batches=1000)
+    fit(again, callback)
+    assert callback.generation.step == steps + 1
+    assert_served_is(Publisher(repository, "ctr"), again)
+
+
+def test_nothing_is_asked_of_a_callback_before_its_fit(repository):
+    callback = Publisher(repository, "ctr").keras()
+    for ask in (callback.publish, lambda: callback.restore("user", [1])):
+        with pytest.raises(BadInput, match=r"callback: fit\(\) with this callback wanted first"):
+            ask()
+    assert np.isfinite(callback.generation.step)

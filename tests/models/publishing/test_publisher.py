@@ -1,0 +1,221 @@
+"""The publisher by itself: what it takes, what it refuses, what lies in the chain afterwards."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from freshet_serving import BadInput, NotFound, Publisher, StandsOnUndone
+from processor.chain.ledger import Ledger
+from processor.generation import Generation
+from processor.package.delta import read_delta, write_delta
+from processor.package.repository import Repository
+from tests.packages import make_delta, make_weights, row_of, rows_of, tag_id, write_package
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_package(tmp_path)
+
+
+@pytest.fixture
+def publisher(folder):
+    return Publisher(folder.parents[1], "small")
+
+
+def ledger_of(publisher):
+    return Ledger.of(Repository(publisher._version.folder.parents[1]).version("small"))
+
+
+def served(publisher, table="user"):
+    keys, rows = Publisher(publisher._version.folder.parents[1], "small").served().table(table)
+    return dict(zip(keys.tolist(), rows.tolist()))
+
+
+def test_it_needs_numpy_and_nothing_heavier():
+    code = (
+        "import sys\nfrom freshet_serving import Publisher\n"
+        "heavy = {'numba', 'tensorflow', 'keras', 'torch', 'onnxruntime', 'xxhash', 'fastapi', 'processor.engine'}\n"
+        "print(Publisher.__name__, *sorted(heavy & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "Publisher"
+
+
+def test_rows_removals_and_weights_become_one_delta_in_ascending_order(publisher, folder):
+    weights = make_weights(3)
+    generation = publisher.publish(
+        rows={"user": ([30, 2], rows_of([30, 2], 5)), "tag": (["new", b"a"], rows_of([tag_id("new"), tag_id("a")], 5))},
+        removed={"user": [7]},
+        dense={"mlp_0/bias": weights["mlp_0/bias"]},
+        event_time=(10.0, 20.0),
+        events=3,
+    )
+
+    assert generation == publisher.generation == Generation(1, 1)
+    delta = read_delta(folder / "deltas" / "1.safetensors")
+    assert delta.tables["user"].keys.tolist() == [2, 30]
+    assert delta.tables["user"].removed.tolist() == [7]
+    assert sorted(delta.tables["tag"].keys.tolist()) == sorted([tag_id("new"), tag_id("a")])
+    assert (delta.event_time, delta.events, list(delta.dense)) == ((10.0, 20.0), 3, ["mlp_0/bias"])
+    now = served(publisher)
+    assert now[30] == row_of(30, 5).tolist()
+    assert 7 not in now
+
+
+def test_what_comes_next_continues_whoever_published_before(publisher):
+    publisher.publish(rows={"user": ([1], rows_of([1], 1))})
+    other = Publisher(publisher._version.folder.parents[1], "small")
+    other.publish(rows={"user": ([2], rows_of([2], 2))})
+    assert publisher.publish(rows={"user": ([3], rows_of([3], 3))}) == Generation(1, 3)
+    assert ledger_of(publisher).history.line()[-1].step == 3
+
+
+def test_a_file_that_somebody_dropped_is_adopted_first(publisher, folder):
+    write_delta(folder / "deltas" / "1.safetensors", make_delta(1, [5]))
+    assert publisher.publish(rows={"user": ([6], rows_of([6], 2))}) == Generation(1, 2)
+    assert served(publisher)[5] == row_of(5, 1).tolist()
+
+
+def test_nothing_changed_is_no_record(publisher, folder):
+    assert publisher.publish(rows={"user": ([], np.empty((0, 4)))}, removed={"tag": []}) == Generation(1, 0)
+    assert not (folder / "chain").exists()
+
+
+def test_integers_of_any_kind_and_strings_are_keys_as_serving_has_them(publisher):
+    assert publisher.ids("user", np.array([3, 4], np.uint32)).tolist() == [3, 4]
+    assert publisher.ids("user", (5,)).tolist() == [5]
+    for words in (["a", "b"], [b"a", b"b"], np.array(["a", "b"]), np.array([b"a", "b"], object)):
+        assert publisher.ids("tag", words).tolist() == [tag_id("a"), tag_id("b")]
+    assert publisher.ids("tag", []).tolist() == []
+
+
+REFUSED = {
+    "an unknown table": ({"rows": {"usr": ([1], rows_of([1], 1))}}, "table 'usr' is not one of the model's: user, tag"),
+    "strings for ids": ({"rows": {"user": (["1"], rows_of([1], 1))}}, "table 'user': keys as integers wanted"),
+    "ids for strings": ({"rows": {"tag": ([1], rows_of([1], 1))}}, "table 'tag': keys as strings wanted"),
+    "floats for ids": (
+        {"removed": {"user": [1.5]}},
+        "table 'user': keys as integers, str or bytes wanted, got float64",
+    ),
+    "a key twice": ({"rows": {"user": ([1, 1], rows_of([1, 1], 1))}}, "distinct keys wanted, got 1 more than once"),
+    "a key in both": (
+        {"rows": {"user": ([1], rows_of([1], 1))}, "removed": {"user": [1]}},
+        "table 'user': keys that are published or removed wanted, got one that is both",
+    ),
+    "another width": ({"rows": {"user": ([1], [[1.0, 2.0]])}}, r"values of shape \[1, 4\] wanted, got \[1, 2\]"),
+    "a NaN": ({"rows": {"user": ([7], [[1, 2, 3, np.nan]])}}, "finite values wanted, got NaN or infinity for key 7"),
+    "beyond float32": ({"rows": {"user": ([7], [[1e300, 0, 0, 0]])}}, "NaN or infinity for key 7"),
+    "words as values": ({"rows": {"user": ([7], [["a", "b", "c", "d"]])}}, "table 'user': values: numbers wanted"),
+    "an unknown weight": ({"dense": {"bias": [0.0]}}, "dense weight 'bias' is not one of the model's"),
+    "a weight's shape": (
+        {"dense": {"mlp_0/bias": [0.0]}},
+        r"dense weight 'mlp_0/bias': shape \[\d+\] wanted, got \[1\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_by_name_and_nothing_is_published(publisher, folder, case):
+    arguments, message = REFUSED[case]
+    with pytest.raises(BadInput, match=message):
+        publisher.publish(**arguments)
+    assert not (folder / "chain").exists()
+    assert not list((folder / "deltas").iterdir())
+
+
+def test_after_a_rollback_it_waits_until_what_was_undone_is_put_back(publisher):
+    for step in (1, 2, 3):
+        publisher.publish(
+            rows={"user": ([step, 90 + step], rows_of([step, 90 + step], step))},
+            dense={"mlp_0/bias": make_weights(step)["mlp_0/bias"]} if step == 3 else None,
+        )
+    ledger_of(publisher).rollback(1)
+
+    with pytest.raises(StandsOnUndone, match=r"1\.3 was rolled back, 1\.1 is served: take undone\(\)"):
+        publisher.publish(rows={"user": ([5], rows_of([5], 5))})
+    undone = publisher.undone()
+
+    assert (undone.undone, undone.generation) == (Generation(1, 3), Generation(1, 1))
+    keys, rows = undone.rows["user"]
+    assert keys.tolist() == [2, 3]
+    assert rows.tolist() == rows_of([2, 3], 0).tolist()
+    assert undone.removed["user"].tolist() == [92, 93]
+    assert {n: a.tolist() for n, a in undone.dense.items()} == {"mlp_0/bias": make_weights(0)["mlp_0/bias"].tolist()}
+    assert publisher.undone() is None
+    assert publisher.publish(rows={"user": ([5], rows_of([5], 5))}) == Generation(1, 4)
+    assert ledger_of(publisher).history.head.parent == ledger_of(publisher).history.known(1).digest
+
+
+def test_an_undone_delta_that_is_applied_again_is_nothing_to_put_back(publisher):
+    publisher.publish(rows={"user": ([1], rows_of([1], 1))})
+    ledger = ledger_of(publisher)
+    delta = ledger.read_delta(ledger.history.head)
+    ledger.rollback(0)
+    ledger.publish(delta)
+    assert publisher.undone() is None
+    assert publisher.publish(rows={"user": ([2], rows_of([2], 1))}) == Generation(1, 2)
+
+
+def test_another_writers_rollback_of_another_writers_delta_is_none_of_its_business(publisher):
+    publisher.publish(rows={"user": ([1], rows_of([1], 1))})
+    other = Publisher(publisher._version.folder.parents[1], "small")
+    other.publish(rows={"user": ([2], rows_of([2], 2))})
+    ledger_of(publisher).rollback(1)
+    assert publisher.undone() is None
+    assert publisher.publish(rows={"user": ([3], rows_of([3], 3))}) == Generation(1, 3)
+
+
+def whole(publisher, changes=None):
+    keys, rows = publisher.served().table("user")
+    model = dict(zip(keys.tolist(), rows)) | (changes or {})
+    model = {key: row for key, row in model.items() if row is not None}
+    return {"user": (np.array(list(model)), np.array(list(model.values())))}
+
+
+def test_a_difference_is_what_it_takes_to_serve_whole_tables(publisher, folder):
+    wanted = whole(publisher, {3: row_of(3, 9), 70: row_of(70, 9), 4: None})
+    generation = publisher.publish_difference(wanted, make_weights(0) | {"mlp_0/bias": make_weights(1)["mlp_0/bias"]})
+
+    delta = read_delta(folder / "deltas" / "1.safetensors")
+    assert generation == Generation(1, 1)
+    assert (delta.tables["user"].keys.tolist(), delta.tables["user"].removed.tolist()) == ([3, 70], [4])
+    assert list(delta.dense) == ["mlp_0/bias"]
+    assert publisher.publish_difference(wanted) == Generation(1, 1)
+
+
+def test_whoever_starts_anew_after_a_rollback_says_what_they_stand_on(publisher):
+    root = publisher._version.folder.parents[1]
+    publisher.publish(rows={"user": ([1, 50], rows_of([1, 50], 1))})
+    saved, generation = whole(publisher), str(publisher.generation)
+    ledger_of(publisher).rollback(0)
+
+    with pytest.raises(StandsOnUndone, match=r"what followed 1\.0 was rolled back, and nothing was published since"):
+        Publisher(root, "small").publish_difference(saved)
+    again = Publisher(root, "small", generation=generation)
+    undone = again.undone()
+    assert undone.rows["user"][0].tolist() == [1]
+    assert undone.removed["user"].tolist() == [50]
+    assert again.publish_difference(whole(again)) == Generation(1, 0)
+    assert Publisher(root, "small", generation="1.0").publish_difference(saved) == Generation(1, 2)
+
+
+def test_a_start_names_a_version_and_a_generation_that_are_there(publisher):
+    root = publisher._version.folder.parents[1]
+    with pytest.raises(BadInput, match=r"generation: one of the version's wanted, got 1\.7"):
+        Publisher(root, "small", generation="1.7")
+    with pytest.raises(BadInput, match=r"generation: one of version 2 wanted, got 1\.0"):
+        Publisher(root, "small", version=2, generation="1.0")
+    with pytest.raises(NotFound, match="model 'large' is not in the repository"):
+        Publisher(root, "large")
+
+
+def test_the_newest_version_is_the_one_that_is_published_to(publisher):
+    root = publisher._version.folder.parents[1]
+    write_package(root, version=2)
+    assert Publisher(root, "small").generation == Generation(2, 0)
+    assert Publisher(root, "small", version=1).generation == Generation(1, 0)

@@ -1,0 +1,24 @@
+"""The hook in real PyTorch loops, in a process of a Python that has PyTorch (torch_trainer)."""
+
+from tests.models.publishing.torches import run_torch
+
+TRAINER = "tests.models.publishing.torch_trainer"
+
+
+def test_what_is_served_is_what_the_model_has_for_every_optimizer(tmp_path):
+    said = run_torch(TRAINER, "optimizers", tmp_path).splitlines()
+    told = {line.partition(":")[0] for line in said if line.endswith("told")}
+    assert len(said) == 8
+    assert told == {"SGD", "Adagrad", "SparseAdam and Adam"}
+
+
+def test_rows_that_move_without_a_sparse_gradient_are_compared(tmp_path):
+    run_torch(TRAINER, "lookups", tmp_path)
+
+
+def test_rollbacks_removals_and_restarts_leave_served_and_trained_weights_the_same(tmp_path):
+    run_torch(TRAINER, "rollback", tmp_path)
+
+
+def test_a_model_that_does_not_fit_the_package_is_refused_by_name(tmp_path):
+    run_torch(TRAINER, "names", tmp_path)

@@ -1,0 +1,78 @@
+"""A delta that somebody else's program wrote, by docs/delta-format.md alone: the example in Go."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from processor.chain.ledger import Ledger
+from processor.package.delta import parse_delta
+from processor.package.repository import Repository
+from tests.packages import make_delta, make_weights, write_package
+
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "publish_delta.go"
+pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="needs Go: Debian's golang-go")
+
+
+def drop(folder, changes, tmp_path, step=1, parent=0, model="small"):
+    """Runs the example; returns what it said on either stream."""
+    place = ["-deltas", str(folder / "deltas"), "-model", model, "-step", str(step), "-parent", str(parent)]
+    env = os.environ | {"GOCACHE": str(tmp_path / "cache"), "GOFLAGS": "-mod=mod", "GO111MODULE": "off"}
+    binary = tmp_path / "publish_delta"
+    if not binary.exists():
+        subprocess.run(["go", "build", "-o", binary, EXAMPLE], env=env, check=True, capture_output=True, timeout=300)
+    result = subprocess.run([binary, *place], input=json.dumps(changes), capture_output=True, text=True, timeout=60)
+    return result.stdout + result.stderr
+
+
+def test_a_file_that_a_go_program_drops_is_a_delta_of_the_chain(tmp_path):
+    folder = write_package(tmp_path / "repository")
+    weights = make_weights(4)["mlp_0/bias"]
+    changes = {
+        "tables": {
+            "user": {"dim": 4, "keys": [30, -2], "rows": [[1.5, -0.0, 3e-30, 4], [0.1, 0.2, 0.3, 0.4]], "removed": [7]},
+            "tag": {"dim": 4, "removed": [-(2**63), 2**63 - 1]},
+        },
+        "dense": {"mlp_0/bias": {"shape": list(weights.shape), "values": weights.tolist()}},
+    }
+
+    assert drop(folder, changes, tmp_path).startswith("small 1.1: ")
+    ledger = Ledger.of(Repository(tmp_path / "repository").version("small"))
+
+    assert ledger.history.head.step == 1
+    delta = ledger.read_delta(ledger.history.head)
+    assert delta.tables["user"].keys.tolist() == [30, -2]
+    wanted = np.array(changes["tables"]["user"]["rows"], np.float32)
+    assert delta.tables["user"].rows.tobytes() == wanted.tobytes()
+    assert delta.tables["user"].removed.tolist() == [7]
+    assert delta.dense["mlp_0/bias"].tobytes() == weights.tobytes()
+    assert delta.tables["tag"].removed.tolist() == [-(2**63), 2**63 - 1]
+    assert (delta.rows, delta.removed, delta.events) == (2, 3, 0)
+
+
+def test_after_a_rollback_the_next_one_takes_a_new_step(tmp_path):
+    folder = write_package(tmp_path / "repository")
+    ledger = Ledger.of(Repository(tmp_path / "repository").version("small"))
+    for step in (1, 2):
+        ledger.publish(make_delta(step, [step]))
+    ledger.rollback(1)
+    rows = {"tables": {"user": {"dim": 4, "keys": [3], "rows": [[1, 2, 3, 4]]}}}
+
+    assert drop(folder, rows, tmp_path, step=3, parent=1).startswith("small 1.3: ")
+    again = Ledger.of(Repository(tmp_path / "repository").version("small"))
+    assert [link.step for link in again.history.line()] == [0, 1, 3]
+    assert "file exists" in drop(folder, rows, tmp_path, step=3, parent=1)
+
+
+def test_names_and_letters_beyond_ascii_are_spelled_as_the_checksum_wants_them(tmp_path):
+    model = 'größe "x" \\ \t\x7f\x01 \U0001f600'
+    (tmp_path / "deltas").mkdir()
+    said = drop(tmp_path, {"dense": {"gewicht/ß": {"shape": [2], "values": [1, 2]}}}, tmp_path, model=model)
+    assert said.endswith("bytes\n"), said
+    delta = parse_delta((tmp_path / "deltas" / "1.safetensors").read_bytes())
+    assert delta.model == model
+    assert delta.dense["gewicht/ß"].tolist() == [1.0, 2.0]
