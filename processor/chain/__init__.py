@@ -5,7 +5,8 @@ history       the records folded: the line of generations, what was undone, what
 arrivals      delta files that somebody dropped without a record
 ledger        one version's chain on disk: followed, written, adopted into
 snapshots     a generation whole in one place: opened
+pruning       what of it nothing needs any more
 contents      what a version holds as of a generation, read from its files
 """
 
-__all__ = ["arrivals", "chain_record", "contents", "history", "ledger", "snapshots"]
+__all__ = ["arrivals", "chain_record", "contents", "history", "ledger", "pruning", "snapshots"]

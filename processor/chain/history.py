@@ -71,6 +71,11 @@ class History:
         return history
 
     @property
+    def snapshots(self) -> tuple[ChainRecord, ...]:
+        """The records of all snapshots that are known, on the line or not."""
+        return tuple(self._snapshots)
+
+    @property
     def target(self) -> Link:
         """The generation that is to be served."""
         return self.gate or self.head

@@ -53,6 +53,7 @@ from processor.chain.chain_record import (
     sha256,
 )
 from processor.chain.history import History, Link
+from processor.chain.pruning import missing
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.package.atomic import exclusive_file
 from processor.package.delta import SUFFIX, Delta, parse_delta, stream_delta
@@ -233,6 +234,8 @@ class Ledger:
                 raise NotFound(f"rollback: {known} is not a generation of model {self.manifest.model!r} to go back to")
             if link is self.history.head:
                 return None
+            if missing(self.folder, self.history, link):
+                raise NotFound(f"rollback: {link.step} cannot be gone back to: its files were pruned, or are gone")
             return self.history.next(ROLLBACK, link, at=self._unix_s(), reason=reason)
 
         self.append(make)
