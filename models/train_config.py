@@ -112,6 +112,21 @@ class TrainConfig:
     fusion: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a run of the file begins, by options of the command. replay: rows of undone deltas are learned again, not
+    skipped. new_version: the weights that are there are published as a second version first; from_scratch, only with
+    it: new weights are trained for it, as the first one's were. Raises BadInput."""
+
+    replay: bool = False
+    new_version: bool = False
+    from_scratch: bool = False
+
+    def __post_init__(self) -> None:
+        if self.from_scratch and not self.new_version:
+            raise BadInput("--from-scratch: wanted only together with --new-version")
+
+
 def load_config(path: str | Path) -> TrainConfig:
     """Reads and checks a configuration file; raises BadInput in one line.
 

@@ -171,7 +171,7 @@ class Checkpoints:
         metadata = {
             "format": FORMAT,
             "steps": str(trainer.steps),
-            "state": json.dumps(dataclasses.asdict(state)),
+            "state": json.dumps(as_saved(state)),
             "checksums": json.dumps({name: array_crc32(a) for name, a in arrays.items()}),
         }
         metadata["checksum"] = header_checksum(metadata, arrays)
@@ -202,6 +202,11 @@ class Checkpoints:
         trainer.restore_dense(groups["dense"], groups["optimizer"])
         trainer.steps = int(tensors.metadata["steps"])
         return Restored(_state(tensors), changes if kind == "inc" else None, before)
+
+
+def as_saved(state: RunState) -> dict[str, Any]:
+    """A state as it is written."""
+    return dataclasses.asdict(state)
 
 
 def changes_of(trainer: Trainer) -> dict[str, Changes]:

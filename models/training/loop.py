@@ -22,7 +22,7 @@ from pathlib import Path
 from compiler.progress import Reporter
 from models.data.open_data import open_source
 from models.data.source import Batch, Source
-from models.train_config import TrainConfig
+from models.train_config import Beginning, TrainConfig
 from models.training.as_published import AsPublished
 from models.training.checkpoint import Checkpoints, RunState, clear_changed
 from models.training.fingerprint import changed, fingerprint, settings
@@ -61,16 +61,6 @@ class Summary:
     streamed: Scored
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """How a run begins. replay: rows of undone deltas are learned again, not skipped. new_version: a second version of
-    the weights that are there is published first; from_scratch: of new weights, trained as the first one was."""
-
-    replay: bool = False
-    new_version: bool = False
-    from_scratch: bool = False
-
-
 class TrainingRun:
     """One training run over one source; resumes by itself from its checkpoints."""
 
@@ -86,8 +76,6 @@ class TrainingRun:
         """checkpoints: their folder (default: .checkpoints/<model> in the repository). Raises BadInput, in one line
         that names what has changed where the configuration cannot continue what is there."""
         self.config, self._begun = config, beginning or Beginning()
-        if self._begun.from_scratch and not self._begun.new_version:
-            raise BadInput("from_scratch: wanted only together with new_version")
         self.repository = Path(config.publish.repository)
         self.repository.mkdir(parents=True, exist_ok=True)
         for unfinished in (self.repository / config.model.name).glob(".*.tmp"):
@@ -363,8 +351,8 @@ class TrainingRun:
         columns = [[(f.name, f.kind, f.table, f.width) for f in m.features] for m in (manifest, drafted)]
         if manifest.arch != drafted.arch or shapes[0] != shapes[1] or columns[0] != columns[1]:
             raise BadInput(
-                f"new_version: version {manifest.version} has another architecture, other features or other tables than"
-                " the training file, so its weights cannot go on; --from-scratch trains new ones"
+                f"--new-version: version {manifest.version} has another architecture, other features or other tables"
+                " than the training file, so its weights cannot go on; --from-scratch trains new ones"
             )
         return {f.name: (f.mean, f.scale) for f in manifest.features if f.kind == "float"}
 

@@ -150,6 +150,36 @@ def test_a_kill_between_a_full_checkpoint_and_the_removal_of_the_old_ones_is_har
     assert names(tmp_path) == ["00000005.full.safetensors"]
 
 
+def test_what_is_wanted_can_be_restored_after_later_full_checkpoints_and_the_rest_goes(trainer, other, tmp_path):
+    checkpoints, held = Checkpoints(tmp_path), {}
+    for n in range(1, 10):
+        learn(trainer, n)
+        state = replace(STATE, step=n)
+        checkpoints.save_full(trainer, state, wanted=[5]) if n in (4, 7, 9) else checkpoints.save(trainer, state)
+        held[n] = snapshot(trainer)
+    assert [(number, state.step) for number, state in checkpoints.states()] == [(n, n) for n in range(4, 10)]
+    for folder in (checkpoints, Checkpoints(tmp_path)):
+        for number in (5, 9, 4, 8):
+            restored = folder.restore(other, number)
+            assert restored.state.step == number
+            assert differing(snapshot(other), held[number]) == []
+    assert Checkpoints(tmp_path).restore(other).state.step == 9
+    checkpoints.save_full(other, STATE)
+    assert names(tmp_path) == ["00000010.full.safetensors"]
+
+
+def test_an_increment_comes_back_with_the_dense_weights_before_it(trainer, other, tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    learn(trainer, 1)
+    checkpoints.save(trainer, STATE)
+    assert checkpoints.restore(other).dense_before is None
+    before = trainer.weights()
+    learn(trainer, 2)
+    checkpoints.save(trainer, STATE)
+    got = checkpoints.restore(other).dense_before
+    assert {n: a.tobytes() for n, a in got.items()} == {n: a.tobytes() for n, a in before.items()}
+
+
 @pytest.fixture(scope="module")
 def sound(pair, tmp_path_factory):
     """A full checkpoint and an increment of a small model, as bytes by name."""

@@ -222,7 +222,7 @@ def test_training_anew_without_its_checkpoints_publishes_the_next_version(tmp_pa
 def test_another_model_configuration_is_refused_until_its_checkpoints_are_gone(tmp_path):
     finish(make_config(tmp_path))
     changed = make_config(tmp_path, optimizer="ftrl")
-    with pytest.raises(BadInput, match="train.optimizer was 'adagrad' and is 'ftrl'"):
+    with pytest.raises(BadInput, match=r"train\.optimizer was 'adagrad' and is 'ftrl'"):
         TrainingRun(changed, MixedSource(ROWS))
 
 
