@@ -234,12 +234,18 @@ class Ledger:
                 raise NotFound(f"rollback: {known} is not a generation of model {self.manifest.model!r} to go back to")
             if link is self.history.head:
                 return None
-            if missing(self.folder, self.history, link):
-                raise NotFound(f"rollback: {link.step} cannot be gone back to: its files were pruned, or are gone")
+            self.check_whole(link)
             return self.history.next(ROLLBACK, link, at=self._unix_s(), reason=reason)
 
         self.append(make)
         return self.history.head
+
+    def check_whole(self, link: Link) -> None:
+        """Raises NotFound unless all that a generation is built from is there: what is undone must stay so after a
+        start."""
+        if missing(self.folder, self.history, link):
+            where = f"{self.manifest.version}.{link.step}"
+            raise NotFound(f"rollback: {where} cannot be gone back to: files that it is built from were pruned")
 
     def hold(self, reason: str = "") -> None:
         """Commits a gate behind the head."""
