@@ -1,8 +1,9 @@
 """`python -m loadtest.bench.starting FOLDER`: a start after many deltas that a snapshot holds, against a fresh version.
 
-Model `bench` twice in FOLDER: as it was published, and with a chain of deltas folded into a snapshot. A start is a process
-of its own that opens the processor and answers one request; imports are not counted. Both in turn, many times, swapping
-who goes first; the ratio is pair by pair. One start that reads every delta instead is told beside it. Prints JSON.
+Model `bench` twice in FOLDER: as it was published, and with a chain of deltas folded into a snapshot. A start is a
+process of its own that opens the processor and answers one request; imports are not counted. Both in turn, many times,
+swapping who goes first; the ratio is pair by pair. One start that reads every delta instead is told beside it. Prints
+JSON.
 """
 
 from __future__ import annotations
