@@ -17,7 +17,9 @@ kill between the two it is published by the next run, to the byte, or, where som
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from compiler.progress import Reporter
 from models.embedding.variable import Changes
 from models.training.checkpoint import Checkpoints, Restored, RunState, changes_of, clear_changed
 from models.training.trainer import Trainer
-from processor.chain.chain_record import delta_digest, sha256
+from processor.chain.chain_record import delta_digest
 from processor.chain.contents import Contents
 from processor.chain.history import History, Link
 from processor.chain.ledger import Ledger
@@ -131,14 +133,11 @@ class Lineage:
         changes = changes_of(self._trainer)
         delta = self._delta(changes, head, self.history.top + 1)
         delta.check(self._version.root_manifest)
-        buffer = io.BytesIO()
-        stream_delta(buffer, delta)
-        data = buffer.getvalue()
-        digest = delta_digest(head.digest, sha256(data))
+        digest = delta_digest(head.digest, _file_sha256(delta))
         if digest != state.digest:
             state.step, state.digest, state.parent = delta.step, digest, head.digest
             self._checkpoints.save_changes(self._trainer, state, changes)
-        self._at = self._ledger.publish(delta, data)
+        self._at = self._ledger.publish(delta)
         clear_changed(self._trainer)
         self._dense |= delta.dense
 
@@ -268,6 +267,28 @@ class Lineage:
             return
         if link is not None:
             self._report.note(f"{self._state.version}.{link.step} lies in a snapshot: a start begins there")
+
+
+class Hashing(io.RawIOBase):
+    """A file that keeps nothing of what is written to it but its SHA-256."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sha256 = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        return len(data)
+
+
+def _file_sha256(delta: Delta) -> str:
+    """Of the file that publishes a delta."""
+    file = Hashing()
+    stream_delta(cast(BinaryIO, file), delta)
+    return file.sha256.hexdigest()
 
 
 def rebuild(trainer: Trainer, contents: Contents) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from processor.chain.arrivals import bare_deltas
 from processor.chain.chain_record import CHAIN, ChainRecord
 from processor.chain.history import History, Link
+from processor.package.delta import SUFFIX
 from processor.package.version import DELTAS, SNAPSHOTS
 
 ABANDONED_S = 86_400.0
@@ -106,10 +107,11 @@ def _unrecorded(folder: Path, history: History, now_s: float) -> Iterator[Needle
     for path in _listed(folder / SNAPSHOTS):
         if path.is_dir() and f"{SNAPSHOTS}/{path.name}" not in named and _abandoned(path, now_s):
             yield _measured(path, "a snapshot that was never finished")
-    for bare in bare_deltas(folder):
-        known = f"{DELTAS}/{bare.path.name}" in history.files
-        if not known and bare.step <= history.top and _abandoned(bare.path, now_s):
-            yield _measured(bare.path, "continues nothing")
+    coming = {bare.path.name for bare in bare_deltas(folder) if bare.step > history.top}
+    for path in _listed(folder / DELTAS):
+        known = f"{DELTAS}/{path.name}" in history.files or path.name in coming
+        if path.name.endswith(SUFFIX) and not known and path.is_file() and _abandoned(path, now_s):
+            yield _measured(path, "continues nothing")
 
 
 def _abandoned(path: Path, now_s: float) -> bool:

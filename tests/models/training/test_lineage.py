@@ -1,6 +1,7 @@
 """The trainer and its version's chain: whatever others do to it, the trainer's weights are those of the head."""
 
 import dataclasses
+import io
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from processor.chain.contents import Contents, stored
 from processor.chain.ledger import Ledger
 from processor.errors import Conflict, NotReady
 from processor.generation import UNDO_DEPTH, Generation
-from processor.package.delta import Delta, TableDelta
+from processor.package.delta import Delta, TableDelta, stream_delta
 from processor.package.repository import Repository
 from tests.models.training.streams import MixedSource, differing, make_config, snapshot, spread
 
@@ -201,11 +202,11 @@ def test_somebody_who_publishes_between_look_and_commit_is_built_upon(tmp_path, 
     advance(stream, 1)
     publish, calls = Ledger.publish, []
 
-    def slow(ledger, delta, data=None):
+    def slow(ledger, delta):
         if not calls:
             calls.append(1)
             foreign(tmp_path)
-        return publish(ledger, delta, data)
+        return publish(ledger, delta)
 
     monkeypatch.setattr(Ledger, "publish", slow)
     assert advance(stream, 1) == ["1.3"]
@@ -215,7 +216,7 @@ def test_somebody_who_publishes_between_look_and_commit_is_built_upon(tmp_path, 
 def test_a_chain_that_refuses_without_moving_is_told_and_not_asked_for_ever(tmp_path, monkeypatch):
     _, stream, _ = start(tmp_path)
 
-    def refuse(ledger, delta, data=None):
+    def refuse(ledger, delta):
         raise Conflict("delta: no")
 
     monkeypatch.setattr(Ledger, "publish", refuse)
@@ -237,8 +238,10 @@ def test_killed_between_increment_and_delta_the_next_run_publishes_the_very_byte
     advance(stream, 2)
     wanted = []
 
-    def die(ledger, delta, data=None):
-        wanted.append(data)
+    def die(ledger, delta):
+        file = io.BytesIO()
+        stream_delta(file, delta)
+        wanted.append(file.getvalue())
         raise NotReady("killed here")
 
     with monkeypatch.context() as patch:

@@ -112,12 +112,12 @@ def test_what_was_left_unfinished_goes_after_a_day_and_not_before(chain):
         (version.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (version.folder / name).write_bytes(b"half")
     write_delta(version.folder / "deltas" / "9.safetensors", make_delta(9, [1], parent=8))
-    (version.folder / "deltas" / "02.safetensors").write_bytes(b"not named by a step")
+    (version.folder / "deltas" / "4-0a0b0c0d.safetensors").write_bytes(b"an upload that a kill kept from its record")
     assert prune(version) == {}
     found = prune(version, later_s=ABANDONED_S + 60)
-    assert sorted(found) == sorted([*left[:3], "snapshots/3-00ff00ff"])
+    assert sorted(found) == sorted([*left[:3], "snapshots/3-00ff00ff", "deltas/4-0a0b0c0d.safetensors"])
     assert found["snapshots/3-00ff00ff"] == "a snapshot that was never finished"
-    assert deltas(version) == [1, 2, 2, 3, 9]  # Step 9 may still come to continue the chain.
+    assert deltas(version) == [1, 2, 3, 9]  # Step 9 may still come to continue the chain.
 
 
 def test_a_dropped_file_that_continues_nothing_goes_after_a_day(chain):
