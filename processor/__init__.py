@@ -25,6 +25,7 @@ clock       time as a collaborator
 
 __all__ = [
     "backends",
+    "chain",
     "clock",
     "columns",
     "cores",

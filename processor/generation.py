@@ -21,10 +21,12 @@ UNDO_DEPTH = 16
 
 @dataclass(frozen=True, slots=True, order=True)
 class Generation:
-    """The exact state that answered a request: (version, step), written `3.17`."""
+    """The exact state that answered a request: (version, step), written `3.17`. digest: of its content, 32 hexadecimal
+    digits (processor.chain.chain_record), or "" where it is not known; it takes no part in comparing."""
 
     version: int
     step: int
+    digest: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.version}.{self.step}"

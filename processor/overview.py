@@ -67,6 +67,7 @@ def version_stats(host: ModelHost) -> list[VersionStats]:
                     share=shares.get(number, 0.0),
                     out=out.reason if out else "",
                     shadow=host.shadowed(version),
+                    chain=model.chain(number),
                 )
             )
     return snapshots
@@ -85,6 +86,8 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
         remote = host.remote_rows(version)
         served[str(number)] = {
             "generation": str(version.generation),
+            "digest": version.digest,
+            "chain": asdict(chain) if (chain := model.chain(number)) else None,
             "published_at": version.published_at,
             "age_s": max(0.0, now_s - version.published_at),
             "event_time": version.event_time[1] if version.event_time else None,

@@ -2,11 +2,12 @@
 
 chain_record  one record, its bytes and digests
 history       the records folded: the line of generations, what was undone, what is held
-arrivals      delta files that somebody dropped without a record
+bare_delta    delta files that somebody dropped without a record
 ledger        one version's chain on disk: followed, written, adopted into
+patrol        whether what is served is still what lies on disk
 snapshots     a generation whole in one place: opened
 pruning       what of it nothing needs any more
 contents      what a version holds as of a generation, read from its files
 """
 
-__all__ = ["arrivals", "chain_record", "contents", "history", "ledger", "pruning", "snapshots"]
+__all__ = ["bare_delta", "chain_record", "contents", "history", "ledger", "patrol", "pruning", "snapshots"]

@@ -76,6 +76,11 @@ class History:
         return tuple(self._snapshots)
 
     @property
+    def whole(self) -> bool:
+        """Whether every record is known, from the first on."""
+        return self.base.record is None
+
+    @property
     def target(self) -> Link:
         """The generation that is to be served."""
         return self.gate or self.head
@@ -117,7 +122,8 @@ class History:
         """The record that would come next; link: the generation that it leads to, or names."""
         number = self.number + 1
         if kind == SNAPSHOT:
-            newest = number
+            found = self.snapshot(self.head)
+            newest = number if found is None or link.step >= found.step else self._hint
         elif kind == ROLLBACK:
             found = self.snapshot(link)
             newest = found.number if found else 0
@@ -143,12 +149,16 @@ class History:
         if record.kind == DELTA:
             self._check_delta(record, where)
             return
+        if record.kind == SNAPSHOT and record.step < self.base.step:
+            return
         link = self.on_line(record.step)
         if link is None or link.digest != record.digest:
             raise Conflict(f"{where}: {record.kind} of step {record.step}, which is not on the line")
         if record.kind in (HOLD, RELEASE) and link is not self.head:
             raise Conflict(f"{where}: {record.kind} of step {record.step}, the chain is at step {self.head.step}")
-        if (record.kind == HOLD and self.gate) or (record.kind == RELEASE and not self.gate):
+        # A gate that was set before the snapshot that this history begins with may be lifted after it.
+        lifted = record.kind == RELEASE and not self.gate and self.whole
+        if (record.kind == HOLD and self.gate) or lifted:
             raise Conflict(f"{where}: {record.kind}, but the chain is {'' if self.gate else 'not '}held")
 
     def take(self, record: ChainRecord, sha256: str) -> None:
@@ -168,18 +178,12 @@ class History:
         self.files.add(record.file)
         self.number, self.newest, self.top, self._hint = record.number, sha256, record.top, record.snapshot
 
-    def fits(self, step: int, parent_step: int, compacted: bool) -> bool:
-        """Whether a new delta of these numbers stands on the head: on it itself, or, compacted, on a run that the head
-        lies in."""
-        here = self.head.step
-        return step > max(here, self.top) and (parent_step == here or (compacted and parent_step < here))
-
     def _check_delta(self, record: ChainRecord, where: str) -> None:
         if record.step <= self.head.step:
             raise Conflict(f"{where}: step {record.step} is not ahead of step {self.head.step}")
         if record.digest != delta_digest(record.parent, record.sha256):
             raise Conflict(f"{where}: its digest does not follow from its parent's and its file's")
         known = self._by_step.get(record.step)
-        # A step below a snapshot's is used, whatever for: what it was is known to older records alone.
-        if record.digest != known and (known or record.step <= self.top):
+        # What a step before the snapshot was used for is known to older records alone: its writer has read them.
+        if record.digest != known and (known or (record.step <= self.top and self.whole)):
             raise Conflict(f"{where}: step {record.step} is used already; the next one is {self.top + 1}")

@@ -30,13 +30,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from processor.chain.arrivals import bare_deltas
+from processor.chain.bare_delta import bare_deltas
 from processor.chain.chain_record import (
     DELTA,
     HOLD,
@@ -53,28 +56,26 @@ from processor.chain.chain_record import (
     sha256,
 )
 from processor.chain.history import History, Link
+from processor.chain.patrol import Identity, Patrol, identity_of
 from processor.chain.pruning import missing
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
-from processor.package.atomic import exclusive_file
+from processor.package.atomic import exclusive_file, fsync_folder, give_name
 from processor.package.delta import SUFFIX, Delta, parse_delta, stream_delta
 from processor.package.manifest import Manifest
 from processor.package.tensors import map_file
-from processor.package.version import DELTAS, MANIFEST, VersionReader, inside
+from processor.package.version import DELTAS, VersionReader, inside
 
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
-Identity = tuple[int, int, int]
-"""Modification time, size and inode: another file, or another content, has another."""
 
-
-@dataclass(slots=True)
-class Watched:
-    """A file that what is served follows from: what it was when it was read. step: of the delta, -1 for a record."""
+@dataclass(frozen=True, slots=True)
+class KeptDelta:
+    """A delta's file, durable in the version's folder. ours: it was not there before."""
 
     path: Path
-    identity: Identity | None
     sha256: str
-    step: int = -1
+    nbytes: int
+    ours: bool
 
 
 class Ledger:
@@ -87,8 +88,7 @@ class Ledger:
         self._written = 0
         # Records after it that were adopted in memory, as they would be written.
         self._unwritten: list[bytes] = []
-        self._watched = [Watched(folder / MANIFEST, identity_of(folder / MANIFEST), self._root)]
-        self._turn = 0
+        self._patrol = Patrol(folder, self._root)
         self.history = self._empty()
 
     @classmethod
@@ -112,16 +112,17 @@ class Ledger:
             came.append(record[0])
         return came
 
+    def records(self) -> Iterator[ChainRecord]:
+        """Every record in the folder, read anew from the first on; raises Diverged where one is none."""
+        for number in itertools.count(1):
+            read = self._read(number)
+            if read is None:
+                return
+            yield read[0]
+
     def patrol(self) -> None:
-        """Looks at the newest of what is served, and at one older part in turn; raises Diverged where it is not what it
-        was."""
-        watched = self._watched
-        if not watched:
-            return
-        self._turn = (self._turn + 1) % len(watched)
-        for one in {self._turn, len(watched) - 1, max(0, len(watched) - 2)}:
-            if one < len(watched) and self._changed(watched[one]):
-                del watched[one]
+        """Looks at some of what is served; raises Diverged where it is not what it was (processor.chain.patrol)."""
+        self._patrol.look(self.history)
 
     def read_delta(self, link: Link) -> Delta:
         """The delta that leads to a generation, verified against its record; raises Diverged where its file is another
@@ -138,7 +139,7 @@ class Ledger:
         if data.nbytes != record.nbytes or sha256(data) != record.sha256:
             raise Diverged(f"delta {link.step}: the file is not the one that record {record.number} names")
         delta = parse_delta(data)
-        self._watched.append(Watched(path, before, record.sha256, link.step))
+        self._patrol.add(path, before, record.sha256, link.step)
         return delta
 
     def path_of(self, link: Link) -> Path:
@@ -149,7 +150,7 @@ class Ledger:
 
     def reach_back(self) -> None:
         """Reads the records before the snapshot too, for who goes back beyond it."""
-        if self.history.base.record is not None:
+        if not self.history.whole:
             kept, self._unwritten = self._unwritten, []
             self.history, self._written = self._empty(), 0
             self.look()
@@ -164,26 +165,37 @@ class Ledger:
 
     # Writing.
 
-    def publish(self, delta: Delta, data: bytes | bytearray | None = None) -> Link:
-        """Commits a delta: its file, then its record. data: the file's bytes, where it is not to be written anew.
+    def publish(self, delta: Delta) -> Link:
+        """Commits a delta: its file, then its record.
 
         The delta has passed Delta.check(). Raises Conflict unless it continues the chain, NotReady where the repository
         cannot be written.
         """
         self.look()
         self.check(delta)
-        place = self.folder / DELTAS
+        name = f"{delta.step}{SUFFIX}"
+        kept = self._write(delta, lambda file: stream_delta(file, delta), lambda digest: name)
+        return self.commit(delta, kept)
+
+    def keep(self, delta: Delta, data: bytes | bytearray) -> KeptDelta:
+        """Makes a delta's bytes durable in the version's folder, for commit(), under a name that nobody adopts: whether
+        they become part of the chain is not known yet."""
+        return self._write(delta, lambda file: file.write(data), lambda digest: f"{delta.step}-{digest[:8]}{SUFFIX}")
+
+    def commit(self, delta: Delta, kept: KeptDelta) -> Link:
+        """Commits the record of a delta whose file is durable; takes the file back where that cannot be."""
         try:
-            place.mkdir(exist_ok=True)
-            target, digest, nbytes, ours = self._write_delta(place, delta, data)
-        except OSError:
-            raise NotReady("delta: the repository cannot be written, so it could not be kept") from None
-        try:
-            return self._record_delta(delta, target, digest, nbytes)
+            return self._record_delta(delta, kept.path, kept.sha256, kept.nbytes)
         except BaseException:
-            if ours and f"{DELTAS}/{target.name}" not in self.history.files:
-                target.unlink(missing_ok=True)
+            self.forget(kept)
             raise
+
+    def forget(self, kept: KeptDelta) -> None:
+        """Takes back a file that was kept and not committed."""
+        with contextlib.suppress(FreshetError):
+            self.look()
+        if kept.ours and f"{DELTAS}/{kept.path.name}" not in self.history.files:
+            kept.path.unlink(missing_ok=True)
 
     def adopt(self, path: Path) -> tuple[Link, Delta]:
         """Gives a delta's file that lies in the folder without a record its record: written where that can be, else
@@ -196,7 +208,7 @@ class Ledger:
         delta.check(self.manifest)
         before = identity_of(path)
         link = self._record_delta(delta, path, sha256(data), data.nbytes, in_memory=True)
-        self._watched.append(Watched(path, before, sha256(data), link.step))
+        self._patrol.add(path, before, sha256(data), link.step)
         return link, delta
 
     def adopt_all(self) -> None:
@@ -206,19 +218,24 @@ class Ledger:
                 with contextlib.suppress(FreshetError):
                     self.adopt(bare.path)
 
-    def check(self, delta: Delta) -> None:
-        """Raises BadInput or Conflict unless such a delta continues the chain, anew or once more."""
+    def check(self, delta: Delta, digest: str = "") -> None:
+        """Raises BadInput or Conflict unless such a delta continues the chain, anew or once more. digest: SHA-256 of
+        its file, where that is known."""
         if delta.model != self.manifest.model:
             raise BadInput(f"delta: for model {delta.model[:64]!r}, wanted {self.manifest.model!r}")
         if delta.version != self.manifest.version:
             raise Conflict(f"delta: for version {delta.version}, this is version {self.manifest.version}")
+        if delta.step <= self.history.top and self.history.known(delta.step) is None:
+            self.reach_back()
         head, history = self.history.head, self.history
         here = f"{delta.version}.{head.step}"
         if delta.step <= head.step:
             raise Conflict(f"delta: step {delta.step} is not ahead of the served generation {here}")
         if delta.parent_step != head.step and not (delta.compacted and delta.parent_step < head.step):
             raise Conflict(f"delta: continues step {delta.parent_step}, the served generation is {here}")
-        if delta.step <= history.top and history.known(delta.step) is None:
+        known = history.known(delta.step)
+        other = digest and known is not None and known.record is not None and known.record.sha256 != digest
+        if other or (known is None and delta.step <= history.top):
             raise Conflict(f"delta: step {delta.step} is used already; the next one is {history.top + 1}")
 
     def rollback(self, step: int, reason: str = "") -> Link:
@@ -294,7 +311,7 @@ class Ledger:
                 return
             self._written = record.number
             self.history.take(record, sha256(data))
-            self._watched.append(Watched(path, identity_of(path), sha256(data)))
+            self._patrol.add(path, identity_of(path), sha256(data))
             return
 
     def _write_unwritten(self) -> None:
@@ -320,34 +337,35 @@ class Ledger:
         self.append(make, in_memory)
         return self.history.head
 
-    def _write_delta(self, place: Path, delta: Delta, data: bytes | bytearray | None) -> tuple[Path, str, int, bool]:
-        """Writes a delta's file under a name that nobody has: (path, SHA-256, bytes, whether it is a new file)."""
-        known = self.history.known(delta.step)
-        name = f"{delta.step}{SUFFIX}"
-        while True:
-            target = place / name
-            try:
-                with exclusive_file(target) as file:
-                    if data is None:
-                        stream_delta(file, delta)
-                    else:
-                        file.write(data)
-                    file.flush()
-                    written = map_file(Path(file.name))
-                    digest, nbytes = sha256(written), written.nbytes
-                    del written
-                    if known is not None and known.record is not None and known.record.sha256 != digest:
-                        next_step = self.history.top + 1
-                        raise Conflict(f"delta: step {delta.step} is used already; the next one is {next_step}")
-                return target, digest, nbytes, True
-            except FileExistsError:
-                there = map_file(target)
-                if there.nbytes == nbytes and sha256(there) == digest:
-                    return target, digest, nbytes, False
-                # Somebody dropped another delta under this step's name, which continues no chain.
-                if name == f"{delta.step}-{digest[:8]}{SUFFIX}":
-                    raise Conflict(f"delta: step {delta.step} is being written by somebody else") from None
-                name = f"{delta.step}-{digest[:8]}{SUFFIX}"
+    def _write(self, delta: Delta, write: Callable[[BinaryIO], object], name: Callable[[str], str]) -> KeptDelta:
+        """Writes a delta's file; name: by its SHA-256. Raises Conflict for another content of a step that is used."""
+        place = self.folder / DELTAS
+        aside = place / f".{delta.step}.{secrets.token_hex(4)}.tmp"
+        try:
+            place.mkdir(exist_ok=True)
+            with open(aside, "xb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            data = map_file(aside)
+            digest, nbytes = sha256(data), data.nbytes
+            self.check(delta, digest)
+            for target in (place / name(digest), place / f"{delta.step}-{digest[:8]}{SUFFIX}"):
+                try:
+                    give_name(aside, target)
+                except FileExistsError:
+                    # The very file, or one that somebody dropped under this step's name and that continues no chain.
+                    if same_content(target, digest):
+                        return KeptDelta(target, digest, nbytes, ours=False)
+                    continue
+                fsync_folder(place)
+                return KeptDelta(target, digest, nbytes, ours=True)
+        except OSError:
+            raise NotReady("delta: the repository cannot be written, so it could not be kept") from None
+        finally:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+        raise Conflict(f"delta: step {delta.step} is being written by somebody else")
 
     # Reading.
 
@@ -383,7 +401,7 @@ class Ledger:
         else:
             self._take(record, data)
         self._written = record.number
-        self._watched.append(Watched(path, identity, sha256(data)))
+        self._patrol.add(path, identity, sha256(data))
 
     def _take(self, record: ChainRecord, data: bytes) -> None:
         try:
@@ -401,12 +419,10 @@ class Ledger:
         snapshot = self._read(newest[0].snapshot)
         reached = self._read(snapshot[0].since) if snapshot else None
         if snapshot is None or reached is None or snapshot[0].digest != reached[0].digest:
-            raise Diverged(
-                f"record {newest[0].number}: the snapshot that it names, record {newest[0].snapshot}, is none"
-            )
+            raise Diverged(f"record {newest[0].number}: record {newest[0].snapshot}, which it names, is no snapshot")
         self.history = History.since(reached[0], sha256(reached[1]), snapshot[0])
         self._written = reached[0].number
-        self._watched.append(Watched(reached[2], reached[3], sha256(reached[1])))
+        self._patrol.add(reached[2], reached[3], sha256(reached[1]))
 
     def _newest(self) -> int:
         """Number of the newest record: found by doubling, then by halves."""
@@ -421,43 +437,13 @@ class Ledger:
                 high = middle
         return low
 
-    def _changed(self, one: Watched) -> bool:
-        """Whether a file need not be watched any longer; raises Diverged where it is another one, or gone."""
-        now = identity_of(one.path)
-        if now == one.identity:
-            return False
-        if one.step >= 0:
-            link, snapshot = self.history.on_line(one.step), self.history.snapshot()
-            if link is None or (snapshot is not None and one.step <= snapshot.step):
-                return True
-        if now is None:
-            # With its manifest gone too it is the repository that is away, and nothing is known of this file.
-            if not (self.folder / MANIFEST).exists():
-                return False
-            raise Diverged(f"{self._called(one)}: is served, and its file is gone")
-        try:
-            data = one.path.read_bytes()
-        except OSError:
-            return False
-        content = root_hash(Manifest.from_json(data)) if one.path.name == MANIFEST else sha256(data)
-        if content != one.sha256:
-            raise Diverged(f"{self._called(one)}: is served, and its file was replaced by another one")
-        one.identity = now
-        return False
-
-    def _called(self, one: Watched) -> str:
-        if one.step >= 0:
-            return f"delta {self.manifest.version}.{one.step}"
-        return "manifest" if one.path.name == MANIFEST else f"record {int(one.path.stem)}"
-
     def _inside(self, record: ChainRecord) -> Path:
         return inside(self.folder, record.file)
 
 
-def identity_of(path: Path) -> Identity | None:
-    """What tells a file from another one of its name, or None where there is none."""
+def same_content(path: Path, digest: str) -> bool:
+    """Whether there is a file whose SHA-256 is this one."""
     try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+        return sha256(map_file(path)) == digest
+    except Corrupt:
+        return False

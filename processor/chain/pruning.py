@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from processor.chain.arrivals import bare_deltas
+from processor.chain.bare_delta import bare_deltas
 from processor.chain.chain_record import CHAIN, ChainRecord
 from processor.chain.history import History, Link
 from processor.package.delta import SUFFIX

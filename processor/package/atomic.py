@@ -46,13 +46,14 @@ def exclusive_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _give_name(temporary, path)
+        give_name(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     fsync_folder(path.parent)
 
 
-def _give_name(temporary: Path, path: Path) -> None:
+def give_name(temporary: Path, path: Path) -> None:
+    """Gives a whole file a name that nobody has; raises FileExistsError. Not durable before the folder is."""
     try:
         os.link(temporary, path)
     except OSError as error:

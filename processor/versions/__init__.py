@@ -2,6 +2,7 @@
 
 host            the models of a repository and their changes
 model           one model: its loaded versions, its labels, the single writer
+follower        makes a version what the records of its chain say
 served_version  a loaded version, the writer's side: stage, flip, reclaim, undo
 replica         a loaded version, the reader's side: what sessions pin and run
 control         the words that a flip changes, shared by all processes

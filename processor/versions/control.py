@@ -3,12 +3,12 @@
 words    int64 [HEADER + ENTRIES * ENTRY + processes * WORDS], mapped by every process that reads the version
 
     header    [HEADER]            the flip that is served; the rest of its cache line is spare, for readers write pins
-    entries   [ENTRIES, ENTRY]    flip f's are at f % ENTRIES: epoch, step, number of the frame
+    entries   [ENTRIES, ENTRY]    flip f's are at f % ENTRIES: epoch, step, number of the frame, digest in two words
     pins      [processes, WORDS]  for each reader the flip that it has pinned, or IDLE
 
 A flip is one number, one higher than the last, and never used again. Its entry says what is read under it: the epoch
-of the rows, the step that replies name, and the frame (processor.versions.replica): buffers and executables, which
-every reader holds already. So a delta of rows is published by three words and one store, and nobody is asked.
+of the rows, the step and digest that replies name, and the frame (processor.versions.replica): buffers and executables,
+which every reader holds already. So a delta of rows is published by a few words and one store, and nobody is asked.
 
 Who writes what: the writer the header and the entries; a reader its own pin, and one thread at a time does that. What a
 process that has died leaves in its pins the writer clears when it has buried it.
@@ -38,11 +38,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from processor.generation import Generation
 from processor.kernels.fences import exchange
 from processor.memory import reserve
 
 IDLE = np.iinfo(np.int64).max
-HEADER, ENTRIES, ENTRY = 8, 64, 3
+HEADER, ENTRIES, ENTRY = 8, 64, 5
 PINS = HEADER + ENTRIES * ENTRY
 WORDS = 2048
 READERS = WORDS - 1
@@ -58,6 +59,19 @@ class Entry(NamedTuple):
     epoch: int
     step: int
     frame: int
+    high: int = 0
+    low: int = 0
+
+    @classmethod
+    def of(cls, epoch: int, frame: int, generation: Generation) -> Entry:
+        """What a flip to a generation stands for."""
+        words = np.frombuffer(bytes.fromhex(generation.digest or 32 * "0"), ">i8").tolist()
+        return cls(epoch, generation.step, frame, *words)
+
+    @property
+    def digest(self) -> str:
+        """Of the generation, 32 hexadecimal digits."""
+        return np.array([self.high, self.low], ">i8").tobytes().hex()
 
 
 class ControlWords:

@@ -16,33 +16,21 @@ States
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
 from pathlib import Path
 
-from processor.chain.arrivals import Arrivals, BareDelta
+from processor.chain.bare_delta import Arrivals, BareDelta
 from processor.chain.chain_record import ROLLBACK
 from processor.chain.history import Link
-from processor.chain.ledger import Identity, Ledger, identity_of
+from processor.chain.ledger import Ledger
+from processor.chain.patrol import Identity, identity_of
 from processor.clock import Clock
 from processor.errors import Conflict, Diverged, FreshetError, NotReady
 from processor.package.delta import SUFFIX, Delta
 from processor.versions.served_version import ServedVersion
+from processor.watching.stats import CURRENT, DIVERGED, HELD, WAITING, ChainStatus
 
-CURRENT, WAITING, HELD, DIVERGED = CHAIN_STATES = "CURRENT", "WAITING", "HELD", "DIVERGED"
 FOR_GOOD = -1
-
-
-@dataclass(frozen=True, slots=True)
-class ChainStatus:
-    """Where a version stands against its chain. reason: of any state but CURRENT. digest: of what is served. records:
-    on disk, as far as known. next_step: for who publishes next. behind: generations that are known and not served."""
-
-    state: str
-    reason: str
-    digest: str
-    records: int
-    next_step: int
-    behind: int
 
 
 class OutOfReach(Exception):
@@ -70,12 +58,16 @@ class Follower:
         """The generation that is to be served."""
         return self._here or self.ledger.history.target
 
-    def open(self, target: Link | None = None) -> None:
-        """The first look, before anything is loaded. target: the only generation that is wanted, if not the newest."""
+    def open(self, from_snapshot: bool = True) -> None:
+        """The first look, before anything is loaded. Raises Diverged where what follows the newest snapshot is no
+        chain: what comes before it may be."""
+        if from_snapshot:
+            with contextlib.suppress(Diverged):
+                self.ledger.begin_at_snapshot()
         try:
             self.ledger.look()
         except Diverged as error:
-            if target is None and self.ledger.history.base.record is not None:
+            if not self.ledger.history.whole:
                 raise
             self._diverge(error)
 
@@ -142,6 +134,8 @@ class Follower:
     def ready(self, version: ServedVersion) -> None:
         """Raises Conflict unless the version serves the head of its chain, so that something may be put on it."""
         self._tell(version)
+        if self._blocked is not None and self._blocked[0] == FOR_GOOD:
+            raise NotReady(f"chain: {self._blocked[1]}")
         if self.target is not self.ledger.history.head or self.status.state in (HELD, DIVERGED) or self._blocked:
             raise Conflict(f"chain: {self.status.state}: {self.status.reason}")
 
@@ -162,9 +156,10 @@ class Follower:
         number = FOR_GOOD
         while number != history.number and self._blocked is None:
             number = history.number
-            for bare in self._arrivals.look(history.top):
-                if bare.step > history.top and self._blocked is None:
-                    events += self._try(version, bare)
+            for arrived in (self._arrivals.next, self._arrivals.others):
+                for bare in arrived(history.top) if number == history.number else ():
+                    if bare.step > history.top and self._blocked is None:
+                        events += self._try(version, bare)
         return events
 
     def _try(self, version: ServedVersion, bare: BareDelta) -> list[str]:

@@ -24,20 +24,22 @@ import xxhash
 
 from processor.chain.chain_record import delta_digest, sha256
 from processor.chain.history import Link
-from processor.chain.ledger import Identity, Ledger, identity_of
+from processor.chain.ledger import KeptDelta, Ledger
+from processor.chain.patrol import Identity, identity_of
 from processor.chain.snapshots import open_snapshot
 from processor.clock import Clock
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.generation import Generation
 from processor.package.delta import Delta, parse_delta
 from processor.package.repository import FolderWatch, Repository, check_name
-from processor.package.version import MANIFEST, VersionReader
-from processor.versions.follower import DIVERGED, ChainStatus, Follower, OutOfReach
+from processor.package.version import MANIFEST, SNAPSHOTS, VersionReader
+from processor.versions.follower import Follower, OutOfReach
 from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replicas
 from processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
 from processor.versions.served_version import ServedVersion
 from processor.versions.traffic import Out, Split, Traffic
+from processor.watching.stats import DIVERGED, ChainStatus
 
 log = logging.getLogger("freshet.model")
 
@@ -221,27 +223,24 @@ class ServedModel:
         self._changed()
 
     def apply_bytes(self, data: bytes | bytearray) -> Applied:
-        """Verifies an uploaded delta, commits it to the version's chain, serves it."""
-        delta = parse_delta(data)
-        with self._lock:
-            return self._apply(self._target(delta), delta, data)
-
-    def apply_file(self, path: Path) -> Applied:
-        """Serves a delta that lies in the repository, copying it into the version's folder if it is not there.
-
-        A delta that is already the served generation, bit for bit, answers as if just applied.
-        """
-        data = path.read_bytes()
+        """Verifies a delta, commits it to its version's chain, serves it. One that is served already, as the newest and
+        bit for bit, answers as if just applied: whoever lost the first answer may ask again."""
         delta = parse_delta(data)
         with self._lock:
             version = self._target(delta)
+            before = version.digest
             self._follow(delta.version, version)
             head = self._followers[delta.version].ledger.history.head
             here = version.generation
             known = head.record.sha256 if head.record is not None and head.digest == version.digest else ""
             if here == Generation(delta.version, delta.step) and known == sha256(data):
-                return Applied(self.name, here, delta.rows, delta.removed, 0.0)
+                apply_ms = 0.0 if version.digest == before else version.last_apply_ms
+                return Applied(self.name, here, delta.rows, delta.removed, apply_ms)
             return self._apply(version, delta, data)
+
+    def apply_file(self, path: Path) -> Applied:
+        """The same for a delta in the repository; it is copied into the version's folder if it is not there."""
+        return self.apply_bytes(path.read_bytes())
 
     def rollback(self, generation: Generation, reason: str = "") -> RolledBack:
         """Serves an earlier generation of a loaded version, and commits that to its chain: the later deltas are undone
@@ -338,32 +337,34 @@ class ServedModel:
     def _rebuild(self, number: int, target: Link | None = None) -> tuple[ServedVersion, Follower]:
         """A version as its chain has it, at a generation of it (default: the one that is to be served), and open."""
         folder = self._repository.folder(self.name, number)
-        for whole in (False, True):
-            files = VersionReader(folder)
-            ledger = Ledger(files.folder, files.root_manifest, self._clock.unix_s)
-            follower = Follower(self.name, ledger, self._clock)
-            try:
-                if not whole:
-                    ledger.begin_at_snapshot()
-                follower.open(target)
-                until = target or follower.target
-                if until.step < ledger.history.base.step:
-                    ledger.reach_back()
-                record = ledger.history.snapshot(until)
-                version = self._load(files if record is None else open_snapshot(files, record))
-                if version.files.snapshot is None:
-                    # Rows that are in a row store are those that the version was published with.
-                    ledger.reach_back()
-                for event in follower.follow(version) if target is None else follower.reconcile(version, target):
-                    log.info("%s", event)
-                break
-            except (Corrupt, Diverged) as error:
-                if whole or ledger.history.base.record is None:
-                    raise
-                log.error("%s version %d: its snapshot cannot be used: %s", self.name, number, error)
+        try:
+            version, follower = self._replay(folder, target, from_snapshot=True)
+        except (Corrupt, Diverged) as error:
+            if not (folder / SNAPSHOTS).exists():
+                raise
+            log.error("%s version %d: cannot begin at its snapshot: %s", self.name, number, error)
+            version, follower = self._replay(folder, target, from_snapshot=False)
         if target is not None and version.digest != target.digest:
             raise Conflict(f"rollback: the deltas on disk lead to {version.generation}, not to {number}.{target.step}")
         version.open(self._connect(version))
+        return version, follower
+
+    def _replay(self, folder: Path, target: Link | None, from_snapshot: bool) -> tuple[ServedVersion, Follower]:
+        files = VersionReader(folder)
+        ledger = Ledger(files.folder, files.root_manifest, self._clock.unix_s)
+        follower = Follower(self.name, ledger, self._clock)
+        follower.open(from_snapshot)
+        until = target or follower.target
+        if until.step < ledger.history.base.step:
+            ledger.reach_back()
+        record = ledger.history.snapshot(until) if from_snapshot else None
+        version = self._load(files if record is None else open_snapshot(files, record))
+        if version.files.snapshot is None:
+            # Rows that are in a row store are those that the version was published with.
+            ledger.reach_back()
+        events = follower.reconcile(version, until)
+        for event in events if target else [*events, *follower.follow(version)]:
+            log.info("%s", event)
         return version, follower
 
     def _follow(self, number: int, version: ServedVersion) -> list[str]:
@@ -450,25 +451,25 @@ class ServedModel:
         return version
 
     def _apply(self, version: ServedVersion, delta: Delta, data: bytes | bytearray) -> Applied:
-        """Serves a delta on the head of its chain, committed to it while its rows are staged; undone again where it
-        cannot be served after all."""
+        """Serves a delta on the head of its chain: kept while its rows are staged, part of the chain once it can be
+        served."""
         follower = self._followers[version.manifest.version]
         ledger = follower.ledger
-        self._follow(version.manifest.version, version)
-        version.check(delta)
         follower.ready(version)
-        ledger.check(delta)
-        before = ledger.history.head
-        digest = delta_digest(before.digest, sha256(data))
+        version.check(delta)
+        content = sha256(data)
+        ledger.check(delta, content)
+        digest = delta_digest(ledger.history.head.digest, content)
+        kept: list[KeptDelta] = []
+
+        def commit() -> None:
+            if ledger.commit(delta, kept[0]).digest != digest:
+                raise Conflict("delta: another one was published at the same time; the server takes that one first")
+
         try:
-            apply_ms = version.apply(delta, digest, keep=lambda: self._keep_delta(ledger, delta, data, digest))
-        except Exception:
-            # Refused before it was verified, it was never put in the chain; after, it must not stay there.
-            if ledger.history.head.digest == digest and version.digest != digest:
-                ledger.rollback(before.step, "could not be served")
+            apply_ms = version.apply(delta, digest, keep=lambda: kept.append(ledger.keep(delta, data)), commit=commit)
+        except BaseException:
+            for one in kept:
+                ledger.forget(one)
             raise
         return Applied(self.name, version.generation, delta.rows, delta.removed, apply_ms)
-
-    def _keep_delta(self, ledger: Ledger, delta: Delta, data: bytes | bytearray, digest: str) -> None:
-        if ledger.publish(delta, data).digest != digest:
-            raise Conflict("delta: another one was published at the same time; the server takes that one first")

@@ -242,11 +242,11 @@ class Replica:
 
     def _state(self, flip: int) -> State:
         """What a pinned flip stands for."""
-        epoch, step, number = self._control.entry(flip)
-        frame = self._frames[number]
-        generation = Generation(self.manifest.version, step)
+        entry = self._control.entry(flip)
+        frame = self._frames[entry.frame]
+        generation = Generation(self.manifest.version, entry.step, entry.digest)
         parts = frame.executables
-        return State(flip, epoch, generation, frame.tables, parts[WHOLE], frame.keep, parts)
+        return State(flip, entry.epoch, generation, frame.tables, parts[WHOLE], frame.keep, parts)
 
     def lend(self) -> Buffers:
         """Buffers for one session, for as long as it keeps them; out of the stock while there are any."""

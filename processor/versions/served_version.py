@@ -13,8 +13,8 @@ What may never be seen
   reuses a slot only when every pin has reached the flip the slot waits for.
 - A flip without its numbers. Before anything of a change is made, the control words have room for its flips: a reader
   that stands still for ENTRIES of them holds up the next change, and after a minute refuses it; its own state stays.
-- A state that a crash would lose. An upload is committed to its folder while its rows are staged; the flip waits for
-  both, and what cannot be committed is taken back.
+- A state that a crash would lose. An upload's file is made durable while its rows are staged; once it can be served its
+  record is written, and then it is. What cannot be recorded is taken back, and what cannot be served is not recorded.
 - An unverified byte: checksums where the file is read (processor.package.delta), chain, names, shapes and finiteness
   here, before any change. What can still fail after that (a full arena, executables that cannot be built from the new
   weights) leaves the state as it was: rows staged for an epoch that nobody reads are taken back.
@@ -118,7 +118,7 @@ class ServedVersion:
         snapshot = files.snapshot
         step = snapshot.step if snapshot else 0
         self.position = Position(self.manifest.model, self.manifest.version, undo_depth, step)
-        self.digest = snapshot.digest if snapshot else root_digest(files.root_manifest)
+        digest = snapshot.digest if snapshot else root_digest(files.root_manifest)
         self._undo: list[Undo] = []
         self._epoch = 0
         self.published_at = snapshot.published_at if snapshot else self.manifest.created_at
@@ -128,8 +128,10 @@ class ServedVersion:
         # Of deltas: how long each took to apply, and how old it and its newest event were when it was served.
         self.apply_s, self.age_s, self.event_age_s = Histogram(SHORT_S), Histogram(LONG_S), Histogram(LONG_S)
         self.last_apply_ms = self.last_freshness_s = 0.0
-        self.change = Change(0, 0, Generation(self.manifest.version, step), Frame(0, self._arrays(), self.dense))
-        self.control.publish(0, Entry(0, step, 0))
+        self.change = Change(
+            0, 0, Generation(self.manifest.version, step, digest), Frame(0, self._arrays(), self.dense)
+        )
+        self.control.publish(0, Entry.of(0, 0, self.change.generation))
         self._frames = self._forgotten = 0
 
     def _open(self, spec: TableEntry, budgets: Budgets | None) -> ServedTable:
@@ -141,6 +143,11 @@ class ServedVersion:
     @property
     def generation(self) -> Generation:
         return self.change.generation
+
+    @property
+    def digest(self) -> str:
+        """Of the generation that is served."""
+        return self.change.generation.digest
 
     @property
     def replicas(self) -> Replicas:
@@ -167,13 +174,20 @@ class ServedVersion:
         self.position.check(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
         delta.check(self.manifest)
 
-    def apply(self, delta: Delta, digest: str = "", *, keep: Callable[[], None] = lambda: None) -> float:
+    def apply(
+        self,
+        delta: Delta,
+        digest: str = "",
+        *,
+        keep: Callable[[], None] = lambda: None,
+        commit: Callable[[], None] = lambda: None,
+    ) -> float:
         """Takes the version to the delta's step; returns milliseconds from the call until every reader serves it.
 
         digest: of the generation that it leads to; by default what follows from the delta's own checksum.
 
-        keep: called once the delta is verified, on a thread of its own, to make it durable while its rows are staged;
-        what it raises refuses the delta.
+        keep: called once the delta is verified, on a thread of its own, to make it durable while its rows are staged.
+        commit: called once it can be served, to make it part of the chain. What either raises refuses the delta.
         """
         started_s = self._clock.now_s()
         with self.lock:
@@ -185,15 +199,18 @@ class ServedVersion:
                     self._reclaim(delta)
                     self._stage(delta, versions)
                     dense = {**self.dense, **delta.dense} if delta.dense else self.dense
-                    change = self._next(Generation(self.manifest.version, delta.step), self._epoch + 1, dense)
+                    reached = digest or delta_digest(self.digest, delta.checksum)
+                    generation = Generation(self.manifest.version, delta.step, reached)
+                    change = self._next(generation, self._epoch + 1, dense)
                     self._prepare(change)
+                commit()
             except BaseException:
                 self._take_back(versions)
                 raise
             replaced = {name: self.dense[name] for name in delta.dense}
             self._undo.append(Undo(self._epoch, versions, replaced, self.published_at, self.event_time, self.digest))
             self._epoch, self.dense = change.epoch, dense
-            self.published_at, self.digest = delta.published_at, digest or delta_digest(self.digest, delta.checksum)
+            self.published_at = delta.published_at
             self.event_time = delta.event_time or self.event_time
             excess = self.position.advance(delta.step)
             self._flip(change)
@@ -238,10 +255,10 @@ class ServedVersion:
             for entry in reversed(undone):
                 dense = {**dense, **entry.dense} if entry.dense else dense
             oldest = undone[0]
-            change = self._next(Generation(self.manifest.version, step), oldest.epoch, dense)
+            change = self._next(Generation(self.manifest.version, step, oldest.digest), oldest.epoch, dense)
             self._prepare(change)
             self.dense = dense
-            self.published_at, self.event_time, self.digest = oldest.published_at, oldest.event_time, oldest.digest
+            self.published_at, self.event_time = oldest.published_at, oldest.event_time
             self.position.rewind(count)
             self._flip(change)
             self._wait_readers()
@@ -324,7 +341,7 @@ class ServedVersion:
     def _flip(self, change: Change) -> None:
         """Publishes a change whose frame is prepared."""
         self.change = change
-        self.control.publish(change.flip, Entry(change.epoch, change.generation.step, change.frame.number))
+        self.control.publish(change.flip, Entry.of(change.epoch, change.frame.number, change.generation))
 
     def _wait_readers(self) -> None:
         """Returns when no session is pinned to a state older than the one that is served."""

@@ -12,6 +12,9 @@ from processor.tables.tier import Tally
 from processor.watching.histogram import Histogram
 from processor.watching.sketch import Scores, Sketch
 
+CHAIN_STATES = CURRENT, WAITING, HELD, DIVERGED = "CURRENT", "WAITING", "HELD", "DIVERGED"
+"""Of a version against its chain (processor.versions.follower)."""
+
 
 @dataclass(slots=True)
 class SessionStats:
@@ -95,11 +98,25 @@ class ModelStats:
     tiers: dict[str, Tally] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ChainStatus:
+    """Where a version stands against its chain. state: one of CHAIN_STATES; reason: of any but CURRENT. digest: of what
+    is served. records: on disk, as far as known. next_step: for who publishes next. behind: generations that are known
+    and not served."""
+
+    state: str
+    reason: str
+    digest: str
+    records: int
+    next_step: int
+    behind: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class VersionStats:
     """A loaded version's snapshot. tables: lookups, and those answered by the default row, by table. outputs: names of
     the sketch's outputs, in order. scores, drift: see Trend. out: why it has been taken out, or "". shadow: what it has
-    done as one."""
+    done as one. chain: where it stands against its files."""
 
     model: str
     version: int
@@ -113,3 +130,4 @@ class VersionStats:
     share: float
     out: str
     shadow: Compared | None = None
+    chain: ChainStatus | None = None

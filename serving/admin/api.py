@@ -32,6 +32,7 @@ from serving.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from processor.versions.host import ModelHost
+    from processor.versions.model import RolledBack
 
 log = logging.getLogger("freshet.admin")
 
@@ -75,6 +76,7 @@ class DeltaPath(Strict):
 
 class RollbackTo(Strict):
     generation: str = Field(max_length=40, description="An earlier generation of the served version, such as 3.16.")
+    reason: str = Field("", max_length=500, description="Why; kept in the chain.")
 
 
 class SessionCount(Strict):
@@ -181,11 +183,16 @@ class Admin:
         )
 
     async def rollback(self, name: Name, request: Request) -> Response:
-        """Goes back to an earlier generation of the served version."""
+        """Goes back to an earlier generation of the served version, on every server of the repository."""
         processor = self._lifecycle.processor()
-        target = Generation.parse((await _body(request, RollbackTo)).generation)
-        reached = await _audited(request, f"roll {name!r} back to {target}", lambda: processor.rollback(name, target))
-        return _json({"model": name, "generation": str(reached)})
+        body = await _body(request, RollbackTo)
+        target, why = Generation.parse(body.generation), body.reason
+        what = f"roll {name!r} back to {target}" + (f": {show(why)}" if why else "")
+        done = await _audited(request, what, lambda: processor.rollback(name, target, why))
+        undone = [str(generation) for generation in done.undone]
+        following = f"{target.version}.{done.next_step}"
+        answer = {"model": name, "generation": str(done.generation), "undone": undone, "recorded": done.recorded}
+        return _json({**answer, "next": following, "note": _what_follows(done)})
 
     async def load(self, name: Name, version: Version, request: Request) -> Response:
         """Loads a version of the repository; answers when it serves."""
@@ -236,6 +243,23 @@ class Admin:
         what = f"resize {'every group' if group is None else repr(group)} to {sessions} sessions"
         await _audited(request, what, lambda: processor.resize(sessions, group))
         return _json({"groups": {name: s.sessions for name, s in processor.group_stats().items()}})
+
+
+def _what_follows(done: RolledBack) -> str:
+    """What a rollback means for other servers and for whoever publishes, in words."""
+    here, following = done.generation, f"{done.generation.version}.{done.next_step}"
+    if not done.recorded:
+        return (
+            f"The repository cannot be written: {here} is served by this server alone, and no further delta is taken "
+            "until the repository says a rollback too, or the version is loaded anew."
+        )
+    if not done.undone:
+        return f"{here} was the newest generation already: nothing is undone."
+    return (
+        f"Every server of this repository serves {here} with its next look. A trainer goes back to the weights of "
+        f"{here} with its next delta, skips the rows that are undone (or learns them again with --replay), and "
+        f"publishes {following}. The undone deltas are not served again unless somebody applies them."
+    )
 
 
 def _json(document: Any) -> Response:

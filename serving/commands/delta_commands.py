@@ -90,12 +90,16 @@ def delta_compact(
 def delta_rollback(
     model: Annotated[str, typer.Argument(help="The model.")],
     generation: Annotated[str, typer.Argument(help="The generation to go back to, such as 3.16.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in the chain and shown by `freshet delta list`.")] = "",
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
 ) -> None:
-    """Goes back to an earlier generation on a running server."""
+    """Goes back to an earlier generation, on every server of the repository."""
     from serving.commands.admin_client import AdminClient, quoted
 
     route = f"/admin/models/{quoted(model)}/rollback"
-    reached: dict[str, Any] = AdminClient(admin, admin_token).send_json("POST", route, {"generation": generation})
+    reached: dict[str, Any] = AdminClient(admin, admin_token).send_json(
+        "POST", route, {"generation": generation, "reason": reason}
+    )
     print(f"{reached['model']} {reached['generation']}")
+    print(reached["note"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +13,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from processor.errors import BadInput, FreshetError, NotFound
-from processor.package.delta import read_delta
+from processor.chain.bare_delta import bare_deltas
+from processor.chain.chain_record import DELTA
+from processor.chain.ledger import Ledger
+from processor.errors import BadInput, Diverged, FreshetError, NotFound
+from processor.package.delta import Delta, read_delta
 from processor.package.manifest import WHOLE, ExecutableEntry, Input
 from processor.package.repository import Repository
+from processor.package.version import DELTAS
 from serving.commands.import_command import draw
 
 
@@ -49,27 +55,52 @@ def describe_repository(root: str, model: str | None, version: int | None, verif
 
 
 def describe_deltas(root: str, model: str, version: int | None) -> None:
-    """Prints every delta of a version, verified; a broken one is named and the rest still listed."""
-    repository = Repository(root)
-    number = repository.version(model, version).manifest.version
-    table = Table("generation", "parent", "rows", "removed", "dense", "events", "published", "bytes")
-    for file in repository.deltas(model, number):
-        try:
-            delta = read_delta(file.path)
-        except (FreshetError, OSError) as error:
-            table.add_row(f"{number}.{file.step}", escape(str(error)[:120]))
-            continue
-        table.add_row(
-            f"{number}.{delta.step}",
-            f"{number}.{delta.parent_step}",
-            f"{delta.rows:,}",
-            f"{delta.removed:,}",
-            str(len(delta.dense)),
-            f"{delta.events:,}",
-            _when(delta.published_at),
-            f"{file.path.stat().st_size:,}",
-        )
-    Console().print(table)
+    """Prints the chain of a version, record by record, its deltas verified, and files that no record names; what is
+    broken is said where it stands, and the rest still listed. Writes nothing."""
+    reader = Repository(root).version(model, version)
+    ledger = Ledger(reader.folder, reader.root_manifest)
+    trouble = ""
+    try:
+        ledger.look()
+    except Diverged as error:
+        trouble = str(error)
+    history = ledger.history
+    line = {link.digest for link in history.back(history.head)}
+    table = Table("record", "kind", "generation", "parent", "rows", "removed", "dense", "events", "at", "bytes", "")
+    for record in itertools.islice(ledger.records(), history.number):
+        mark = "undone" if record.kind == DELTA and record.digest not in line else ""
+        if record.kind == DELTA and history.gate is not None and record.step > history.gate.step and not mark:
+            mark = "waits: held"
+        mark = escape("; ".join(part for part in (mark, record.reason) if part))
+        where = [str(record.number), record.kind, f"{record.version}.{record.step}"]
+        parent, nbytes = f"{record.version}.{record.parent_step}", f"{record.nbytes:,}" if record.nbytes else ""
+        if record.kind == DELTA:
+            counts = _counts(lambda: ledger.read_delta(history.links[record.digest]))  # noqa: B023
+            table.add_row(*where, parent, *counts, nbytes, mark)
+        else:
+            table.add_row(*where, parent, "", "", "", "", _when(record.at), nbytes, mark)
+    for bare in bare_deltas(reader.folder):
+        if f"{DELTAS}/{bare.path.name}" not in history.files:
+            why = f"not served: step {bare.step} is used" if bare.step <= history.top else "no record yet"
+            counts = _counts(lambda: read_delta(bare.path))  # noqa: B023
+            where = ["", "file", f"{reader.manifest.version}.{bare.step}", ""]
+            table.add_row(*where, *counts, f"{bare.path.stat().st_size:,}", why)
+    console, at = Console(), history.target
+    console.print(table)
+    here = f"{reader.manifest.version}.{at.step}"
+    console.print(f"served: {here}, digest {at.digest}; the next step is {history.top + 1}", highlight=False)
+    if trouble:
+        console.print(f"DIVERGED: {trouble}", markup=False, highlight=False)
+
+
+def _counts(read: Callable[[], Delta]) -> list[str]:
+    """A delta's counts and when it was published, or what is wrong with it and nothing more."""
+    try:
+        delta = read()
+    except (FreshetError, OSError) as error:
+        return [escape(str(error)[:120]), "", "", "", ""]
+    counts = [f"{delta.rows:,}", f"{delta.removed:,}", str(len(delta.dense)), f"{delta.events:,}"]
+    return [*counts, _when(delta.published_at)]
 
 
 def _describe(repository: Repository, model: str, version: int | None, verify: bool) -> None:
@@ -79,14 +110,18 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
     manifest = files.manifest
     number = manifest.version
     nbytes = sum(f.nbytes for f in manifest.files.values())
-    deltas = repository.deltas(model, number)
+    ledger = Ledger(files.folder, files.root_manifest)
+    ledger.look()
+    history = ledger.history
+    bare = [b for b in bare_deltas(files.folder) if b.step > history.top]
     console = Console()
     console.print(f"[bold]{model}[/bold] version {number} of {', '.join(map(str, repository.versions(model)))}")
     console.print(
         f"  {escape(manifest.arch)}, created {_when(manifest.created_at)}, "
         f"{nbytes:,} bytes in {len(manifest.files)} files"
     )
-    console.print(f"  {len(deltas)} deltas" + (f", the newest {number}.{deltas[-1].step}" if deltas else ""))
+    served = f"{history.number} records, generation {number}.{history.target.step}" if history.number else "no records"
+    console.print(f"  {served}" + (f"; {len(bare)} delta files without a record" if bare else ""))
     for title, lines in (
         ("inputs", [f"{i.name}: {_shape(i)}" for i in manifest.inputs]),
         ("outputs", [f"{o.name}: float32 [n, {o.columns}]" for o in manifest.outputs]),

@@ -43,7 +43,7 @@ from serving.http.asgi import (
 from serving.http.dialects import DIALECTS, Dialect
 from serving.http.head_cache import HeadCache
 from serving.http.paths import Route, parse
-from serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
+from serving.request_headers import MAX_REQUEST_ID_NBYTES, MODEL_DIGEST, REQUEST_ID, request_id_of
 from serving.telemetry.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -101,6 +101,8 @@ class HttpExchange(Exchange):
                 if b"accept-encoding" in self.headers:
                     content, coding = deflate(content, self.headers)
                     kinds = (*kinds, *coding)
+                if MODEL_DIGEST in self.headers:
+                    kinds = (*kinds, (MODEL_DIGEST, result.generation.digest.encode()))
                 answer = OK, content, (*kinds, *generation_headers(result.generation))
             except FreshetError as error:
                 answer = error_reply(error)

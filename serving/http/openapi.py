@@ -20,12 +20,14 @@ ASKING = {
     "x-request-timeout-ms": ("number", "Past it the request is dropped and answered 504."),
     "x-caller-id": ("string", "Requests of one caller go to one session, under the policy mod."),
     "x-sticky-key": ("string", "Requests of one key are answered by one version of a split."),
+    "x-model-digest": ("string", "Given with any value, the reply says the digest of what answered."),
     "x-request-id": ("string", "Comes back with the reply; stands in logs, traces and recordings."),
     "traceparent": ("string", "W3C trace context."),
 }
 ANSWERING = {
     "x-model-version": ("integer", "The version that answered."),
     "x-model-generation": ("string", "Version and step that answered, such as 3.17."),
+    "x-model-digest": ("string", "Digest of the rows and weights that answered, where the request asked for it."),
     "x-request-id": ("string", "The request's own."),
 }
 CONTROL = {

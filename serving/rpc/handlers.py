@@ -27,7 +27,7 @@ from serving.codecs.messages import message
 from serving.codecs.wire import Headers
 from serving.front import queries
 from serving.front.exchange import OK, Exchange, Exchanges, Read
-from serving.request_headers import request_id_of
+from serving.request_headers import MODEL_DIGEST, request_id_of
 from serving.telemetry.logs import AccessLog
 
 log = logging.getLogger("freshet.grpc")
@@ -114,6 +114,11 @@ class RpcExchange(Exchange):
         if isinstance(result, FreshetError):
             raise result
         return result
+
+    def about(self, generation: Generation) -> Metadata:
+        """The trailing metadata of a reply: which generation answered, with its digest where that was asked for."""
+        digest = (("x-model-digest", generation.digest),) if MODEL_DIGEST in self.headers else ()
+        return generation_metadata(generation) + digest
 
     def _timeout_s(self, own_s: float | None = None) -> float | None:
         """Seconds that it may still take: the shortest of its deadline, the default and its own; None for any time."""

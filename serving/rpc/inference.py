@@ -71,7 +71,7 @@ class Inference:
 
     async def _infer(self, data: bytes, exchange: RpcExchange) -> Answer:
         reply, generation = await self._answer(data, exchange)
-        return reply, generation_metadata(generation)
+        return reply, exchange.about(generation)
 
     async def _answer(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, Generation]:
         infer = kserve_rpc.Infer(data, self._templates)

@@ -63,21 +63,21 @@ class TensorFlowServing:
             predict.asked, lambda manifest: (predict.columns(manifest), None), servable=True
         )
         reply = tfs_rpc.encode(result.outputs, predict.asked, result.generation.version)
-        return reply, generation_metadata(result.generation)
+        return reply, exchange.about(result.generation)
 
     async def _classify(self, data: bytes, exchange: RpcExchange) -> Answer:
         request = parse(f"{PACKAGE}ClassificationRequest", data)
         reply = message(f"{PACKAGE}ClassificationResponse")()
         result = await self._infer(request.model_spec, request.input, exchange)
         _classify(result, reply.result)
-        return self._answer(request.model_spec, result, reply)
+        return self._answer(request.model_spec, result, reply, exchange)
 
     async def _regress(self, data: bytes, exchange: RpcExchange) -> Answer:
         request = parse(f"{PACKAGE}RegressionRequest", data)
         reply = message(f"{PACKAGE}RegressionResponse")()
         result = await self._infer(request.model_spec, request.input, exchange)
         _regress(result, reply.result)
-        return self._answer(request.model_spec, result, reply)
+        return self._answer(request.model_spec, result, reply, exchange)
 
     async def _multi_inference(self, data: bytes, exchange: RpcExchange) -> Answer:
         """One prediction, of which every task gets its own view: tasks ask for one model, and it has one signature."""
@@ -100,7 +100,7 @@ class TensorFlowServing:
                 _classify(result, answered.classification_result)
             else:
                 _regress(result, answered.regression_result)
-        return reply.SerializeToString(), generation_metadata(result.generation)
+        return reply.SerializeToString(), exchange.about(result.generation)
 
     async def _infer(self, spec: Any, given: Any, exchange: RpcExchange) -> PredictReply:
         _check_name(spec)
@@ -110,9 +110,9 @@ class TensorFlowServing:
 
         return await exchange.predict(tfs_rpc.asked_of(spec), read, servable=True)
 
-    def _answer(self, asked: Any, result: PredictReply, reply: Any) -> Answer:
+    def _answer(self, asked: Any, result: PredictReply, reply: Any, exchange: RpcExchange) -> Answer:
         self._set_spec(reply.model_spec, asked, result)
-        return reply.SerializeToString(), generation_metadata(result.generation)
+        return reply.SerializeToString(), exchange.about(result.generation)
 
     def _set_spec(self, spec: Any, asked: Any, result: PredictReply) -> None:
         tfs_rpc.set_spec(spec, result.model, result.generation.version, asked.signature_name or SIGNATURE)

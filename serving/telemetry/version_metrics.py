@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from processor.watching.sketch import PHASES, ROW_BOUNDS, TIME_BOUNDS_S
-from processor.watching.stats import VersionStats
+from processor.watching.stats import CHAIN_STATES, VersionStats
 
 LABELS = ("model", "version")
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
@@ -39,6 +39,7 @@ def buckets(bounds: Sequence[float], counts: Iterable[int]) -> list[tuple[str, f
 def version_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
     """All metric families of versions."""
     yield from _work_families(stats)
+    yield from _chain_families(stats)
     yield from _table_families(stats)
     yield from _score_families(stats)
     yield from _shadow_families(stats)
@@ -70,6 +71,23 @@ def _work_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
             phases.add_metric((*_of(version), phase), buckets(TIME_BOUNDS_S, counts.tolist()), total_s)
         sizes.add_metric(_of(version), buckets(ROW_BOUNDS, version.sketch.sizes.tolist()), version.sketch.rows)
     yield from (labels, phases, sizes)
+
+
+def _chain_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
+    states = GaugeMetricFamily(
+        "freshet_version_chain_state",
+        "1 for the state that the version is in against its chain of deltas.",
+        labels=(*LABELS, "state"),
+    )
+    behind = GaugeMetricFamily(
+        "freshet_version_chain_behind", "Generations that are known and not served.", labels=LABELS
+    )
+    for version in stats:
+        if version.chain is not None:
+            for state in CHAIN_STATES:
+                states.add_metric((*_of(version), state), state == version.chain.state)
+            behind.add_metric(_of(version), version.chain.behind)
+    yield from (states, behind)
 
 
 def _table_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:

@@ -349,9 +349,11 @@ class FleetReplicas:
         """Gives a new worker the version as it stands; raises Gone or FreshetError when that cannot be."""
         with self.version.lock:
             if self._settled is not None:
-                for answer in self._ask(worker, self._settled):
+                # What was prepared last may never have been served: what is served is what it needs.
+                served = self._sender.number(self.version.change.frame)
+                for answer in self._ask(worker, served):
                     answer.result(ANSWER_TIMEOUT_S)
-                self._held[worker] = self._settled.numbers
+                self._held[worker] = served.numbers
 
     def buried(self, worker: WorkerProcess) -> None:
         """The process is dead; called without the lock."""

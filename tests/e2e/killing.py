@@ -6,8 +6,8 @@
 A trainer with a seed meets somebody who rolls its version back now and then.
 
 Each says on stdout what it is about to do and what it has done, one line each and at once, so that a reader of the
-lines can pick any moment to kill it: "committing" and "committed" around every rename, and for whoever counts on it
-"published 1.3", "rolling back 1.2", "serves 1.3".
+lines can pick any moment to kill it: "committing" and "committed" around every rename and link, and for whoever counts
+on it "published 1.3", "rolling back 1.2", "serves 1.3".
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def announced(real):
 
 
 def announce_commits():
-    """A line before and after every rename and every link of this process."""
+    """A line before and after every rename and link of this process."""
     os.replace, os.rename, os.link = announced(os.replace), announced(os.rename), announced(os.link)
 
 
@@ -96,10 +96,10 @@ def change(step):
     return ids[:9], ids[9:]
 
 
-def contents(step, users=range(20)):
-    """{id: content number} of table "user" after delta `step`."""
+def contents(steps, users=range(20)):
+    """{id: content number} of table "user" after the deltas of these steps."""
     model = dict.fromkeys(users, 0)
-    for n in range(1, step + 1):
+    for n in steps:
         upserts, removed = change(n)
         model |= dict.fromkeys(upserts, n)
         for key in removed:
@@ -108,7 +108,9 @@ def contents(step, users=range(20)):
 
 
 def serve(repository, scratch, seed):
-    """Takes deltas, half by upload and half by finding them in the folder, and rolls back now and then."""
+    """Takes deltas, by upload, by finding them dropped in the folder and by finding their records; rolls back now and
+    then. Another trainer would publish: here it is the same process, with a ledger of its own."""
+    from processor.chain.ledger import Ledger
     from processor.engine import Processor, ProcessorConfig
     from processor.generation import Generation
     from processor.package.delta import write_delta
@@ -122,22 +124,30 @@ def serve(repository, scratch, seed):
     while True:
         generation = processor.manifest("small")[1]
         say("serves", generation)
-        if generation.step > 3 and draw.random() < 0.2:
-            back = Generation(generation.version, generation.step - draw.randint(1, 3))
+        ledger = Ledger.of(store.version("small"))
+        line = [link.step for link in ledger.history.line()]
+        if len(line) > 4 and draw.random() < 0.2:
+            back = Generation(generation.version, line[-1 - draw.randint(1, 3)])
             say("rolling", "back", back)
             processor.rollback("small", back)
             continue
-        step = generation.step + 1
+        step = ledger.history.top + 1
         upserts, removed = change(step)
         path = scratch / "delta.safetensors"
-        write_delta(path, make_delta(step, upserts, removed, dense_seed=step if step % 3 == 0 else None))
-        if draw.random() < 0.5:
+        dense_seed = step if step % 3 == 0 else None
+        delta = make_delta(step, upserts, removed, parent=generation.step, dense_seed=dense_seed)
+        write_delta(path, delta)
+        way = draw.choice(("upload", "drop", "record"))
+        if way == "upload":
             processor.apply_delta("small", data=path.read_bytes())
             continue
-        target = store.delta_path("small", generation.version, step)
-        aside = target.with_name(".arriving.tmp")
-        shutil.copyfile(path, aside)
-        os.replace(aside, target)
+        if way == "record":
+            ledger.publish(delta)
+        else:
+            target = ledger.folder / "deltas" / f"{step}.safetensors"
+            aside = target.with_name(".arriving.tmp")
+            shutil.copyfile(path, aside)
+            os.replace(aside, target)
         processor.poll()
 
 

@@ -12,10 +12,12 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
 
 READY_TIMEOUT_S = 90.0
 # Below those that the kernel gives out for connections; a range for each process that runs tests side by side.
-FIRST_PORT, PORTS = 20_000, 1_000
+# Another checkout whose tests run at the same time has ports of its own, as far as there are any.
+FIRST_PORT, PORTS = 20_000 + 2_000 * (zlib.crc32(__file__.encode()) % 6), 1_000
 _ports = itertools.cycle(range(PORTS))
 
 
@@ -98,6 +100,11 @@ class LiveServer:
         headers = {"content-type": "application/json"}
         status, _, reply = self.request(method, path, json.dumps(value).encode(), headers, admin=True)
         return status, json.loads(reply)
+
+    def next_step(self, model):
+        """The step that the next delta of its newest version is to have."""
+        served = json.loads(self.get("/admin/models", admin=True)[2])["models"][model]["served"]
+        return max((int(number), version) for number, version in served.items())[1]["chain"]["next_step"]
 
     def generation(self, model):
         status, _, body = self.get("/admin/models", admin=True)

@@ -1,5 +1,6 @@
 """The processor as its users see it: opened, answering while everything changes, told about, closed."""
 
+import errno
 import os
 import queue
 import threading
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from processor.backends.cost import CostTable
+from processor.chain import ledger as ledger_module
 from processor.engine import Processor, ProcessorConfig
 from processor.errors import (
     BadInput,
@@ -16,7 +18,6 @@ from processor.errors import (
     NotReady,
 )
 from processor.generation import Generation
-from processor.package.repository import Repository
 from processor.sessions.group import HOLDS
 from processor.sessions.session_options import GroupConfig
 from tests.packages import make_delta, write_package
@@ -208,7 +209,11 @@ def test_the_manifest_comes_with_the_generation_that_answers(root, open_processo
 
 def test_messages_to_clients_carry_no_path(root, open_processor, monkeypatch):
     processor = open_processor()
-    monkeypatch.setattr(Repository, "keep_delta", lambda *_: (_ for _ in ()).throw(NotReady("delta: cannot be kept")))
+
+    def refuse(path):
+        raise OSError(errno.ENOSPC, "no space", str(path))
+
+    monkeypatch.setattr(ledger_module, "exclusive_file", refuse)
     path = publish(root, 1)
     data = path.read_bytes()
     path.unlink()

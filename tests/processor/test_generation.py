@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.errors import BadInput, Conflict
-from processor.generation import Position, Generation
+from processor.generation import Generation, Position
 
 numbers = st.integers(0, 10**18 - 1)
 

@@ -18,10 +18,11 @@ from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotRead
 from processor.generation import Generation
 from processor.package.manifest import Input, Manifest, Output
 from processor.sessions.request import Done
+from processor.versions.model import RolledBack
 from processor.versions.traffic import Traffic
 from processor.watching.histogram import Histogram
 from processor.watching.sketch import Block, Sketch, note_batch
-from processor.watching.stats import GroupStats, SessionStats
+from processor.watching.stats import ChainStatus, GroupStats, SessionStats
 
 GENERATION = Generation(3, 17)
 
@@ -148,9 +149,9 @@ class FakeProcessor:
             raise Conflict("delta: continues step 9, the served generation is 3.17")
         return Applied(model, Generation(3, 18), 5, 1, 2.5)
 
-    def rollback(self, model: str, generation: Generation) -> Generation:
-        self.calls.append(("rollback", model, generation))
-        return generation
+    def rollback(self, model: str, generation: Generation, reason: str = "") -> RolledBack:
+        self.calls.append(("rollback", model, generation, reason))
+        return RolledBack(generation, [Generation(3, 17)], 18, recorded=True)
 
     def load(self, model: str, version: int, by_hand: bool = True) -> None:
         self.calls.append(("load", model, version))
@@ -177,7 +178,8 @@ class FakeProcessor:
             apply_s=none, age_s=none, event_age_s=none,
         )  # fmt: skip
         routes = SimpleNamespace(served={3: version}, shares=lambda: {3: 0.95}, traffic=Traffic(), labels={"stable": 3})
-        model = SimpleNamespace(ready=True, pick=lambda: version, routes=routes)
+        chain = ChainStatus("HELD", "late labels", "ab" * 16, 17, 19, 2)
+        model = SimpleNamespace(ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain)
         return dict.fromkeys(self.manifests, model)
 
     def lookups(self, version: Any) -> np.ndarray:

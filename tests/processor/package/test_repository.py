@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from processor.errors import BadInput, FreshetError, NotFound, NotReady
 from processor.package import atomic
 from processor.package import repository as repository_module
-from processor.package.delta import read_delta, write_delta
 from processor.package.repository import FolderWatch, Repository, check_name
-from tests.packages import make_delta, write_package
+from tests.packages import write_package
 
 LONG_AGO_S = 1_600_000_000
 
@@ -132,31 +131,6 @@ def test_a_version_is_opened_by_its_number_or_as_the_newest(tmp_path):
         repository.version("nobody")
 
 
-def test_deltas_are_numbered_files_by_ascending_step(root):
-    deltas = make_version(root) / "deltas"
-    for step in (10, 9, 1):
-        touch(deltas / f"{step}.safetensors")
-    for name in (
-        ".2.safetensors.a1b2.tmp",
-        ".2.safetensors",
-        "3.tmp",
-        "04.safetensors",
-        "x.safetensors",
-        "5",
-    ):
-        touch(deltas / name)
-    touch(deltas / "rolled-back" / "7.1.safetensors")
-    found = Repository(root).deltas("small", 1)
-    assert [f.step for f in found] == [1, 9, 10]
-    assert [f.path.name for f in found] == ["1.safetensors", "9.safetensors", "10.safetensors"]
-    assert Repository(root).delta_path("small", 1, 9) == found[1].path
-
-
-def test_a_version_without_a_deltas_folder_has_none(root):
-    (make_version(root) / "deltas").rmdir()
-    assert Repository(root).deltas("small", 1) == []
-
-
 # The jail
 
 
@@ -246,65 +220,8 @@ def test_a_plain_name_is_a_name():
 # Writing
 
 
-def upload(folder, delta):
-    """The delta's bytes and what reading them gives."""
-    write_delta(folder / "upload", delta)
-    return read_delta(folder / "upload"), (folder / "upload").read_bytes()
-
-
 def files_below(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def test_an_upload_is_kept_in_its_place(root, tmp_path):
-    version = make_version(root)
-    (version / "deltas").rmdir()
-    delta, data = upload(tmp_path, make_delta(3, [1]))
-    Repository(root).keep_delta(delta, data)
-    assert files_below(version / "deltas") == {"3.safetensors": data}
-
-
-def test_what_lay_in_the_place_of_an_upload_is_set_aside_and_not_lost(root, tmp_path):
-    version = make_version(root)
-    repository = Repository(root)
-    uploads = [upload(tmp_path, make_delta(3, range(n))) for n in (1, 2, 3)]
-    for delta, data in uploads:
-        repository.keep_delta(delta, data)
-    assert files_below(version / "deltas") == {
-        "3.safetensors": uploads[2][1],
-        "rolled-back/3.1.safetensors": uploads[0][1],
-        "rolled-back/3.2.safetensors": uploads[1][1],
-    }
-
-
-def test_what_is_set_aside_never_replaces_what_was_set_aside_before(root):
-    deltas = make_version(root) / "deltas"
-    repository = Repository(root)
-    for content in (b"first", b"second"):
-        (deltas / "3.safetensors").write_bytes(content)
-        repository.set_aside("small", 1, 3)
-    (deltas / "rolled-back" / "3.1.safetensors").unlink()
-    (deltas / "3.safetensors").write_bytes(b"third")
-    repository.set_aside("small", 1, 3)
-    assert sorted(files_below(deltas).values()) == [b"second", b"third"]
-
-
-def test_steps_that_share_digits_are_set_aside_under_names_of_their_own(root):
-    deltas = make_version(root) / "deltas"
-    for step in (3, 33, 31):
-        (deltas / f"{step}.safetensors").write_bytes(str(step).encode())
-        Repository(root).set_aside("small", 1, step)
-    assert files_below(deltas / "rolled-back") == {
-        "3.1.safetensors": b"3",
-        "33.1.safetensors": b"33",
-        "31.1.safetensors": b"31",
-    }
-
-
-def test_setting_aside_what_is_not_there_is_nothing(root):
-    version = make_version(root)
-    Repository(root).set_aside("small", 1, 3)
-    assert files_below(version / "deltas") == {}
 
 
 def no_space(*_):
@@ -312,25 +229,14 @@ def no_space(*_):
 
 
 @pytest.mark.parametrize("call", ["replace", "fsync"])
-def test_a_repository_that_cannot_be_written_says_so_and_stays_as_it_was(root, tmp_path, monkeypatch, call):
+def test_a_repository_that_cannot_be_written_says_so_and_stays_as_it_was(root, monkeypatch, call):
     version = make_version(root)
-    delta, data = upload(tmp_path, make_delta(3, [1]))
     monkeypatch.setattr(atomic.os, call, no_space)
     with pytest.raises(NotReady, match="the repository cannot be written") as refused:
-        Repository(root).keep_delta(delta, data)
-    with pytest.raises(NotReady, match="the repository cannot be written"):
         Repository(root).keep_labels("small", {"a": 1})
     monkeypatch.undo()
     assert "secret" not in str(refused.value)
-    assert files_below(version / "deltas") == {}
-
-
-def test_a_delta_that_cannot_be_set_aside_is_an_error_of_ours(root, monkeypatch):
-    deltas = make_version(root) / "deltas"
-    touch(deltas / "3.safetensors")
-    monkeypatch.setattr(repository_module.os, "replace", no_space)
-    with pytest.raises(NotReady, match="the repository cannot be written"):
-        Repository(root).set_aside("small", 1, 3)
+    assert [p.name for p in version.parent.iterdir()] == [version.name]
 
 
 def test_labels_survive(root):

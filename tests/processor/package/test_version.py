@@ -103,7 +103,6 @@ def test_what_was_written_is_read_through_the_manifest(package):
     assert reader.tensors(table_file("user"))["keys"].tolist() == list(range(20))
     assert {name: list(a.shape) for name, a in reader.dense().items()} == reader.manifest.dense
     assert reader.file("compiled/onnxruntime-cpu/b1.onnx")
-    assert reader.deltas == package / "deltas"
 
 
 def test_a_file_that_the_manifest_does_not_name_is_not_opened(package):

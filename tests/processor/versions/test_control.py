@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from processor.generation import Generation
 from processor.kernels.fences import exchange
 from processor.versions import control as control_module
 from processor.versions.control import ENTRIES, IDLE, PINS, READERS, WORDS, ControlWords, Entry, Pins
@@ -22,7 +23,7 @@ SECONDS = 2.0
 
 def entry_of(flip):
     """What tests publish under a flip: every number tells the flip, and no two flips agree in any."""
-    return Entry(3 * flip + 1, 5 * flip + 2, 7 * flip + 3)
+    return Entry(3 * flip + 1, 5 * flip + 2, 7 * flip + 3, 11 * flip + 4, -13 * flip - 5)
 
 
 def publish(control):
@@ -33,10 +34,19 @@ def publish(control):
 def test_words_start_at_flip_0_with_nobody_reading():
     control = ControlWords.reserve(3)
     assert len(control.words) == PINS + 3 * WORDS
-    assert (control.flip, control.entry(0)) == (0, (0, 0, 0))
+    assert (control.flip, control.entry(0)) == (0, (0, 0, 0, 0, 0))
     assert (control.words[PINS:] == IDLE).all()
     assert control.oldest_pin() == IDLE
     assert control.words.ctypes.data % 64 == PINS * 8 % 64 == 0, "what readers write shares no line with what they read"
+
+
+def test_an_entry_carries_the_digest_of_its_generation():
+    control = ControlWords.reserve(1)
+    for digest in ("ff" * 16, "00" * 16, "0123456789abcdef" * 2, "80" + "00" * 15):
+        control.publish(control.flip + 1, Entry.of(1, 2, Generation(3, 4, digest)))
+        assert control.entry(control.flip).digest == digest
+        assert control.entry(control.flip)[:3] == (1, 4, 2)
+    assert Entry.of(0, 0, Generation(1, 0)).digest == "00" * 16
 
 
 def test_each_process_pins_by_words_of_its_own_and_clearing_one_leaves_the_others():
@@ -58,7 +68,7 @@ def test_there_is_room_for_every_flip_but_the_one_that_a_pinned_entry_would_make
         assert control.has_room(1)
         publish(control)
     assert not control.has_room(1)
-    assert control.entry(0) == (0, 0, 0)
+    assert control.entry(0) == (0, 0, 0, 0, 0)
     pins.unpin(0)
     assert control.has_room(ENTRIES)
 
@@ -102,7 +112,7 @@ class Machine(RuleBasedStateMachine):
     def every_pin_reads_its_own_entry(self):
         assert self.control.flip == self.published
         for flip in self.held.values():
-            assert self.control.entry(flip) == (entry_of(flip) if flip else (0, 0, 0))
+            assert self.control.entry(flip) == (entry_of(flip) if flip else (0, 0, 0, 0, 0))
         assert self.control.oldest_pin() == min(self.held.values(), default=IDLE)
 
 
@@ -145,7 +155,7 @@ def test_whatever_is_published_between_any_two_steps_of_a_pin_its_entry_stands(b
     assert flip == control.flip, "nothing was published after the last look"
     while control.has_room(1):
         publish(control)
-        assert control.entry(flip) == (entry_of(flip) if flip else (0, 0, 0))
+        assert control.entry(flip) == (entry_of(flip) if flip else (0, 0, 0, 0, 0))
     assert control.flip == flip + ENTRIES - 1
 
 
@@ -156,7 +166,7 @@ def read(control, process, reader, seconds):
         for _ in range(100):
             flip = pins.pin(reader)
             first, second = control.entry(flip), control.entry(flip)
-            if first != second or first != (entry_of(flip) if flip else (0, 0, 0)):
+            if first != second or first != (entry_of(flip) if flip else (0, 0, 0, 0, 0)):
                 return reads, f"flip {flip}: {first}, {second}"
             pins.unpin(reader)
             reads += 1

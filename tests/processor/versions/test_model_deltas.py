@@ -1,16 +1,18 @@
 """A model's deltas: in its folder whole, broken, early or never; uploaded; and rolled back."""
 
+import errno
 import os
 
 import pytest
 
+from processor.chain import ledger as ledger_module
+from processor.chain.chain_record import ChainRecord
 from processor.clock import SystemClock
 from processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound, NotReady, TooLarge
 from processor.generation import Generation
 from processor.package.delta import write_delta
 from processor.package.repository import Repository
 from processor.tables import table as table_module
-from processor.versions import model as model_module
 from processor.versions.model import ServedModel
 from tests.packages import connect, make_delta, write_package
 from tests.processor.versions.models import (
@@ -32,14 +34,20 @@ def root(tmp_path):
 @pytest.fixture
 def reads(monkeypatch):
     """Names of the delta files that were opened, in order."""
-    seen, read = [], model_module.read_delta
+    seen, read = [], ledger_module.map_file
 
     def watch(path):
         seen.append(path.name)
         return read(path)
 
-    monkeypatch.setattr(model_module, "read_delta", watch)
+    monkeypatch.setattr(ledger_module, "map_file", watch)
     return seen
+
+
+def records(root):
+    folder = root / "small" / "1" / "chain"
+    paths = sorted(folder.iterdir())
+    return [ChainRecord.from_bytes(path.read_bytes(), n) for n, path in enumerate(paths, start=1)]
 
 
 def files(folder):
@@ -99,7 +107,7 @@ def test_a_corrupt_delta_is_refused_once_and_served_once_it_is_replaced_by_a_goo
 def test_a_delta_that_is_replaced_while_the_bad_one_is_read_is_not_taken_for_the_bad_one(root, monkeypatch):
     model = open_model(root)
     path = publish(root, 1, [1], tag=6)
-    good, read = path.read_bytes(), model_module.read_delta
+    good, read = path.read_bytes(), ledger_module.map_file
     path.write_bytes(b"bad")
 
     def replaced_meanwhile(path):
@@ -109,10 +117,11 @@ def test_a_delta_that_is_replaced_while_the_bad_one_is_read_is_not_taken_for_the
             path.with_name(".new").write_bytes(good)
             os.replace(path.with_name(".new"), path)
 
-    monkeypatch.setattr(model_module, "read_delta", replaced_meanwhile)
-    assert len(model.poll()) == 1
-    monkeypatch.setattr(model_module, "read_delta", read)
-    assert model.poll() == ["small 1.1 served"]
+    monkeypatch.setattr(ledger_module, "map_file", replaced_meanwhile)
+    refused, *served = model.poll()
+    monkeypatch.setattr(ledger_module, "map_file", read)
+    assert refused.startswith("small delta 1 refused")
+    assert served + model.poll() == ["small 1.1 served"]
 
 
 def test_a_gap_waits_unread_and_is_served_when_the_missing_delta_arrives(root, reads):
@@ -196,7 +205,9 @@ def test_an_upload_is_served_kept_and_there_after_a_restart(root):
     applied = model.apply_bytes(data)
     assert (applied.model, str(applied.generation), applied.rows, applied.removed) == ("small", "1.1", 2, 1)
     assert applied.apply_ms > 0
-    assert (deltas_folder(root) / "1.safetensors").read_bytes() == data
+    assert [path.read_bytes() for path in deltas_folder(root).iterdir()] == [data]
+    again = model.apply_bytes(data)
+    assert (again.generation, again.apply_ms) == (applied.generation, 0)
     assert model.poll() == []
     for opened in (model, open_model(root)):
         assert_serves(opened, "1.1", {1: 4, 2: 4, 3: None}, dense_seed=2)
@@ -227,32 +238,36 @@ def test_an_upload_that_is_served_already_is_a_conflict_and_keeps_the_file(root)
     model.apply_bytes(data)
     with pytest.raises(Conflict, match=r"step 1 is not ahead of the served generation 1\.1"):
         model.apply_bytes(delta_bytes(root, 1, [1], tag=2))
-    assert (deltas_folder(root) / "1.safetensors").read_bytes() == data
-    assert files(deltas_folder(root)) == ["1.safetensors"]
+    (path,) = deltas_folder(root).iterdir()
+    assert path.read_bytes() == data
 
 
-def test_an_upload_that_cannot_be_kept_is_not_served(root, monkeypatch):
+@pytest.mark.parametrize("name", ["give_name", "exclusive_file"])
+def test_an_upload_that_cannot_be_kept_is_not_served(root, monkeypatch, name):
     model = open_model(root)
 
     def refuse(*_):
-        raise NotReady("delta: the repository cannot be written")
+        raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(model._repository, "keep_delta", refuse)
+    monkeypatch.setattr(ledger_module, name, refuse)
     with pytest.raises(NotReady):
         model.apply_bytes(delta_bytes(root, 1, [1], tag=1))
     assert_serves(model, "1.0")
+    assert files(deltas_folder(root)) == []
+    assert model.poll() == []
 
 
-def test_an_upload_beyond_the_arena_is_taken_out_of_the_chain_again(root, monkeypatch):
+def test_an_upload_beyond_the_arena_never_becomes_part_of_the_chain(root, monkeypatch):
     monkeypatch.setattr(table_module, "MIN_ARENA_SLOTS", 30)
     model = open_model(root)
     with pytest.raises(TooLarge, match="table 'user': the arena of 30 rows is full"):
         model.apply_bytes(delta_bytes(root, 1, range(100, 131), tags=["a"]))
-    assert files(deltas_folder(root)) == ["rolled-back/1.1.safetensors"]
     assert_serves(model, "1.0")
+    assert files(root / "small" / "1" / "deltas") == []
     model.apply_bytes(delta_bytes(root, 1, range(100, 130), tags=["a"]))
     assert str(model.pick().generation) == "1.1"
     assert str(open_model(root).pick().generation) == "1.1"
+    assert [r.kind for r in records(root)] == ["delta"]
 
 
 def test_a_file_elsewhere_in_the_repository_is_copied_into_the_chain(root):
@@ -314,38 +329,58 @@ def dense_of(step):
 @pytest.mark.parametrize("step", [4, 3, 1, 0])
 def test_a_rollback_serves_the_earlier_generation_in_or_out_of_the_undo_window(chained, undo_depth, step):
     model = open_model(chained, undo_depth)
-    assert model.rollback(Generation(1, step)) == Generation(1, step)
+    before = files(deltas_folder(chained))
+    done = model.rollback(Generation(1, step))
+    assert (done.generation, done.next_step, done.recorded) == (Generation(1, step), 6, True)
+    assert done.undone == [Generation(1, n) for n in range(step + 1, 6)]
     for opened in (model, open_model(chained, undo_depth)):
         assert_serves(opened, f"1.{step}", content(step), dense_seed=dense_of(step))
     assert [(s.version, s.state) for s in model.status()] == [(1, "AVAILABLE")]
-    kept = [f"{n}.safetensors" for n in range(1, step + 1)]
-    aside = [f"rolled-back/{n}.1.safetensors" for n in range(step + 1, 6)]
-    assert files(deltas_folder(chained)) == sorted(kept + aside)
+    assert files(deltas_folder(chained)) == before
     assert model.poll() == []
 
 
-def test_after_a_rollback_the_chain_goes_on_from_there(chained):
+def test_after_a_rollback_the_chain_goes_on_from_there_under_a_new_step(chained):
+    model = open_model(chained)
+    model.rollback(Generation(1, 3))
+    publish(chained, 6, [4], parent=3, tag=40)
+    assert model.poll() == ["small 1.6 served"]
+    model.rollback(Generation(1, 3))
+    model.apply_bytes(delta_bytes(chained, 7, [4], parent=3, tag=400))
+    for opened in (model, open_model(chained)):
+        assert_serves(opened, "1.7", content(3) | {4: 400}, dense_seed=3)
+
+
+def test_a_step_that_was_undone_is_never_used_for_anything_else(chained):
     model = open_model(chained)
     model.rollback(Generation(1, 3))
     publish(chained, 4, [4], tag=40)
-    assert model.poll() == ["small 1.4 served"]
-    model.rollback(Generation(1, 3))
-    model.apply_bytes(delta_bytes(chained, 4, [4], tag=400))
-    for opened in (model, open_model(chained)):
-        assert_serves(opened, "1.4", content(3) | {4: 400}, dense_seed=3)
-    assert [f for f in files(deltas_folder(chained)) if "/4." in f] == [
-        "rolled-back/4.1.safetensors",
-        "rolled-back/4.2.safetensors",
-    ]
+    assert model.poll() == []
+    with pytest.raises(Conflict, match="step 5 is used already; the next one is 6"):
+        model.apply_bytes(delta_bytes(chained, 5, [4], parent=3, tag=40))
+    assert_serves(model, "1.3", content(3), dense_seed=3)
 
 
-def test_a_rollback_takes_waiting_deltas_out_of_the_chain_too(chained):
+def test_the_undone_delta_itself_may_be_applied_again(chained):
     model = open_model(chained)
-    publish(chained, 9, parent=8)
+    digest = model.pick().digest
+    undone = [(deltas_folder(chained) / f"{n}.safetensors").read_bytes() for n in (4, 5)]
+    model.rollback(Generation(1, 3))
+    for data in undone:
+        model.apply_bytes(data)
+    assert model.pick().digest == digest
+    for opened in (model, open_model(chained)):
+        assert_serves(opened, "1.5", content(5), dense_seed=5)
+
+
+def test_a_rollback_leaves_files_that_wait_where_they_are(chained):
+    model = open_model(chained)
+    path = publish(chained, 9, parent=8)
     model.poll()
-    model.rollback(Generation(1, 5))
-    assert "rolled-back/9.1.safetensors" in files(deltas_folder(chained))
-    assert_serves(model, "1.5", content(5), dense_seed=5)
+    assert model.chain(1).state == "WAITING"
+    model.rollback(Generation(1, 4))
+    assert path.exists()
+    assert_serves(model, "1.4", content(4), dense_seed=3)
 
 
 @pytest.mark.parametrize(
@@ -375,10 +410,10 @@ def test_a_step_inside_a_compacted_run_is_no_generation(root):
 def test_a_rollback_that_the_disk_cannot_rebuild_changes_nothing(chained):
     model = open_model(chained, undo_depth=1)
     (deltas_folder(chained) / "2.safetensors").unlink()
-    before = files(deltas_folder(chained))
+    before = files(chained)
     with pytest.raises(FreshetError, match=r"1\.3"):
         model.rollback(Generation(1, 3))
-    assert files(deltas_folder(chained)) == before
+    assert files(chained) == before
     assert_serves(model, "1.5", content(5), dense_seed=5)
     assert [(s.version, s.state, s.error) for s in model.status()] == [(1, "AVAILABLE", "")]
 

@@ -168,7 +168,7 @@ def test_a_session_that_stands_still_keeps_its_state_and_refuses_the_change_that
         with pytest.raises(NotReady, match="within a minute"):
             change()
     assert not kept, "refused before anything is made durable"
-    assert version.control.entry(state.flip) == (0, 0, 0)
+    assert version.control.entry(state.flip)[:3] == (0, 0, 0)
     replica.unpin(0)
     version.apply(make_delta(flips + 1, [1]))
     assert replica.generation == Generation(1, flips + 1)

@@ -126,14 +126,20 @@ def test_a_request_that_is_wrong_is_one_error_in_json(method, path, request_, st
 
 def test_rollback_load_unload_and_labels_reach_the_processor():
     client = Client()
-    rolled = client("POST", "/admin/models/ctr/rollback", json={"generation": "3.16"})
-    assert rolled.json() == {"model": "ctr", "generation": "3.16"}
+    rolled = client("POST", "/admin/models/ctr/rollback", json={"generation": "3.16", "reason": "late labels"}).json()
+    assert (rolled["model"], rolled["generation"], rolled["undone"], rolled["next"]) == (
+        "ctr",
+        "3.16",
+        ["3.17"],
+        "3.18",
+    )
+    assert "publishes 3.18" in rolled["note"]
     assert client("POST", "/admin/models/ctr/versions/4/load").json()["state"] == "AVAILABLE"
     assert client("POST", "/admin/models/ctr/versions/3/unload").json()["state"] == "END"
     labelled = client("PUT", "/admin/models/ctr/labels/canary", json={"version": 4})
     assert labelled.json() == {"model": "ctr", "label": "canary", "version": 4}
     assert client.processor.calls == [
-        ("rollback", "ctr", Generation(3, 16)),
+        ("rollback", "ctr", Generation(3, 16), "late labels"),
         ("load", "ctr", 4),
         ("unload", "ctr", 3),
         ("set_label", "ctr", "canary", 4),

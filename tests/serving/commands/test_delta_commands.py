@@ -16,5 +16,7 @@ def test_a_delta_is_applied_and_rolled_back_on_a_running_server(admin, tmp_path)
     where = ("--admin", address, "--admin-token", "t")
     assert run("delta", "apply", "ctr", str(file), *where) == "ctr 3.18: 5 rows, 1 removed, 2.5 ms\n"
     assert "3.18" in run("delta", "apply", "ctr", "ctr/3/deltas/18.safetensors", "--on-server", *where)
-    assert run("delta", "rollback", "ctr", "3.16", *where) == "ctr 3.16\n"
+    reached, note = run("delta", "rollback", "ctr", "3.16", "--reason", "late labels", *where).splitlines()
+    assert reached == "ctr 3.16"
+    assert "publishes 3.18" in note
     assert [c[0] for c in processor.calls] == ["apply_delta", "apply_delta", "rollback"]

@@ -49,7 +49,7 @@ def test_inspect_describes_the_newest_version(repository):
     assert "tags: string [n, any]" in text
     assert "packed: float32 [n, 2]" in text
     assert "user: 10 rows of 4 float32" in text
-    assert "2 deltas, the newest 3.2" in text
+    assert "no records; 2 delta files without a record" in text
     assert "every file matches its checksum" in text
 
 

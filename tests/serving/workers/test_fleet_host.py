@@ -2,6 +2,7 @@
 
 import pytest
 
+from processor.chain.ledger import Ledger
 from processor.errors import BadInput, NotReady
 from processor.generation import Generation
 from processor.overview import model_stats
@@ -175,12 +176,32 @@ def test_a_new_worker_gets_every_version_at_the_frame_where_it_stands_then_route
     assert [op for op, _ in late.said][:3] == ["open", "frame", "routes"]
     frame, version = late.said[1][1], version_of(host)
     control = late.control[version.replicas.key]
-    assert control.entry(control.flip) == (2, 2, frame["frame"])
+    assert control.entry(control.flip)[:3] == (2, 2, frame["frame"])
     named = {n for names in (*frame["tables"], frame["dense"]) for n in names.values()}
     assert {number for number, _ in frame["new"]} == named, "it holds nothing yet"
     assert late in host._fleet.offered()
     host.apply_delta("small", delta(tmp_path, 3, dense_seed=3))
     assert len([m["new"] for op, m in late.said if op == "frame"][-1]) == len(version.dense)
+
+
+def test_a_new_worker_gets_the_frame_that_is_served_and_not_one_that_was_prepared_and_refused(
+    hosts, tmp_path, monkeypatch
+):
+    host, _ = hosts()
+    host.load_all()
+    host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "commit", lambda *_: (_ for _ in ()).throw(NotReady("no space")))
+        with pytest.raises(NotReady, match="no space"):
+            host.apply_delta("small", delta(tmp_path, 2, dense_seed=2))
+    late = FakeWorker(0)
+    host.introduce(late)
+    frame, control = late.said[1][1], late.control[version_of(host).replicas.key]
+    assert control.entry(control.flip)[:3] == (1, 1, frame["frame"])
+    named = {n for names in (*frame["tables"], frame["dense"]) for n in names.values()}
+    assert {number for number, _ in frame["new"]} == named, "it holds nothing yet"
+    host.apply_delta("small", delta(tmp_path, 2, dense_seed=3))
+    assert [op for op, _, _ in late.ops("frame")] == ["frame"] * 2
 
 
 def test_a_version_is_closed_in_workers_after_no_route_names_it(hosts, root):

@@ -53,11 +53,13 @@ class Arrivals:
         self._credit_s, self._counted_s = MOST_S, now_s()
         self._listed: list[BareDelta] = []
 
-    def look(self, top: int) -> list[BareDelta]:
-        """Bare files of steps above `top`, ascending: the next one at once, the others as a listing last found them."""
+    def next(self, top: int) -> list[BareDelta]:
+        """The bare file of the step after `top`, if it is there."""
         path = self._folder / DELTAS / f"{top + 1}{SUFFIX}"
-        if os.path.isfile(path) and not os.path.islink(path):
-            return [BareDelta(top + 1, path), *(b for b in self._listed if b.step > top + 1)]
+        return [BareDelta(top + 1, path)] if os.path.isfile(path) and not os.path.islink(path) else []
+
+    def others(self, top: int) -> list[BareDelta]:
+        """Bare files of steps above `top`, ascending, as the last listing that could be afforded found them."""
         now_s = self._now_s()
         self._credit_s = min(MOST_S, self._credit_s + SHARE * (now_s - self._counted_s))
         self._counted_s = now_s

@@ -1,0 +1,95 @@
+"""The files that what is served follows from: whether each is still what it was when it was read.
+
+With every look the newest of them are looked at and, in turn, one of the others: two or three calls of stat(), however
+many there are. A file that was touched or copied is read again and may go on, where its bytes are the same. One that
+goes with the whole version is away rather than gone: an outage of a file system changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from processor.chain.chain_record import root_hash, sha256
+from processor.chain.history import History
+from processor.errors import BadInput, Diverged
+from processor.package.manifest import Manifest
+from processor.package.version import MANIFEST
+
+Identity = tuple[int, int, int]
+"""Modification time, size and inode: another file, or another content, has another."""
+
+
+@dataclass(slots=True)
+class WatchedFile:
+    """A file as it was read. sha256: of its bytes, of the manifest its root hash. step: of a delta, -1 for others."""
+
+    path: Path
+    identity: Identity | None
+    sha256: str
+    step: int = -1
+
+
+class Patrol:
+    """The files of one version."""
+
+    def __init__(self, folder: Path, root: str) -> None:
+        """root: the manifest's root hash."""
+        self._folder, self._turn = folder, 0
+        self._watched = [WatchedFile(folder / MANIFEST, identity_of(folder / MANIFEST), root)]
+
+    def add(self, path: Path, identity: Identity | None, digest: str, step: int = -1) -> None:
+        """A file that was read. identity: what it was before it was."""
+        self._watched.append(WatchedFile(path, identity, digest, step))
+
+    def look(self, history: History) -> None:
+        """Looks at the newest and at one other; raises Diverged where one is not what it was."""
+        watched = self._watched
+        self._turn = (self._turn + 1) % len(watched)
+        for one in sorted({self._turn, len(watched) - 1, max(0, len(watched) - 2)}, reverse=True):
+            if self._superfluous(watched[one], history):
+                del watched[one]
+
+    def _superfluous(self, one: WatchedFile, history: History) -> bool:
+        """Whether a file need not be watched any longer."""
+        now = identity_of(one.path)
+        if now == one.identity:
+            return False
+        if one.step >= 0:
+            link, snapshot = history.on_line(one.step), history.snapshot()
+            if link is None or (snapshot is not None and one.step <= snapshot.step):
+                return True
+        if now is None:
+            if not (self._folder / MANIFEST).exists():
+                return False
+            raise Diverged(f"{_called(one, history)}: is served, and its file is gone")
+        try:
+            data = one.path.read_bytes()
+        except OSError:
+            return False
+        if _content(one.path, data) != one.sha256:
+            raise Diverged(f"{_called(one, history)}: is served, and its file was replaced by another one")
+        one.identity = now
+        return False
+
+
+def identity_of(path: Path) -> Identity | None:
+    """What tells a file from another one of its name, or None where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _content(path: Path, data: bytes) -> str:
+    try:
+        return root_hash(Manifest.from_json(data)) if path.name == MANIFEST else sha256(data)
+    except BadInput:
+        return ""
+
+
+def _called(one: WatchedFile, history: History) -> str:
+    if one.step >= 0:
+        return f"delta {history.version}.{one.step}"
+    return "manifest" if one.path.name == MANIFEST else f"record {int(one.path.stem)}"

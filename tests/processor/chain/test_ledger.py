@@ -1,0 +1,344 @@
+"""A chain on disk: written by several, followed by others, adopted into, replaced under their eyes."""
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from processor.chain import ledger as ledger_module
+from processor.chain.chain_record import ChainRecord, record_name, sha256
+from processor.chain.ledger import Ledger
+from processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, NotReady
+from processor.package import atomic
+from processor.package.delta import write_delta
+from processor.package.repository import Repository
+from tests.packages import make_delta, write_package
+
+
+@pytest.fixture
+def version(tmp_path):
+    write_package(tmp_path, users=range(6))
+    return Repository(tmp_path).version("small", 1)
+
+
+def drop(version, step, **changes):
+    path = version.folder / "deltas" / f"{step}.safetensors"
+    write_delta(path, make_delta(step, [step], **changes))
+    return path
+
+
+def records(version):
+    paths = sorted((version.folder / "chain").glob("*.json"))
+    return [ChainRecord.from_bytes(path.read_bytes(), n) for n, path in enumerate(paths, start=1)]
+
+
+def snapshot_at(ledger, step):
+    """A record of a snapshot whose files nobody looks at."""
+    ledger.snapshot(ledger.history.on_line(step), f"snapshots/{step}-ab/snapshot.json", "ab" * 32, 9)
+
+
+def test_a_delta_that_is_published_is_a_file_and_its_record(version):
+    ledger, delta = Ledger.of(version), make_delta(1, [1])
+    link = ledger.publish(delta)
+    (record,) = records(version)
+    path = version.folder / "deltas" / "1.safetensors"
+    assert (record.kind, record.step, record.file, record.at) == (
+        "delta",
+        1,
+        "deltas/1.safetensors",
+        delta.published_at,
+    )
+    assert (record.sha256, record.nbytes) == (sha256(path.read_bytes()), path.stat().st_size)
+    assert Ledger.of(version).history.head == link
+    assert ledger.read_delta(link).tables["user"].keys.tolist() == [1]
+    assert ledger.path_of(link) == path.resolve()
+
+
+def test_an_upload_is_kept_byte_for_byte_and_becomes_part_of_the_chain_only_by_its_record(version, tmp_path):
+    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
+    data = (tmp_path / "made").read_bytes()
+    ledger = Ledger.of(version)
+    kept = ledger.keep(delta, data)
+    assert kept.path.read_bytes() == data
+    assert Ledger.of(version).history.head.step == 0, "nobody adopts it"
+    link = ledger.commit(delta, kept)
+    assert Ledger.of(version).history.head == link
+    ledger.forget(kept)
+    assert kept.path.exists(), "what is part of the chain is not taken back"
+
+
+def test_what_was_kept_and_not_committed_is_taken_back(version, tmp_path):
+    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
+    ledger = Ledger.of(version)
+    kept = ledger.keep(delta, (tmp_path / "made").read_bytes())
+    ledger.forget(kept)
+    assert list((version.folder / "deltas").iterdir()) == []
+
+
+def test_each_record_names_the_one_before_it_from_the_manifest_on(version):
+    ledger = Ledger.of(version)
+    for step in (1, 2):
+        ledger.publish(make_delta(step, [step]))
+    ledger.rollback(1, "labels were late")
+    ledger.hold("look at it")
+    ledger.release()
+    kinds = [record.kind for record in records(version)]
+    assert kinds == ["delta", "delta", "rollback", "hold", "release"]
+    assert [r.reason for r in records(version)][2:4] == ["labels were late", "look at it"]
+    names = [version.folder / record_name(n) for n in range(1, 6)]
+    for before, after in zip(names, records(version)[1:]):
+        assert after.previous == sha256(before.read_bytes())
+
+
+def test_what_was_dropped_is_adopted_and_two_who_adopt_write_the_same(version):
+    for step in (1, 2, 4):
+        drop(version, step)
+    first = Ledger.of(version)
+    assert [link.step for link in first.history.line()] == [0, 1, 2]
+    written = [(version.folder / record_name(n)).read_bytes() for n in (1, 2)]
+    for n in (1, 2):
+        (version.folder / record_name(n)).unlink()
+    Ledger.of(version)
+    assert [(version.folder / record_name(n)).read_bytes() for n in (1, 2)] == written
+
+
+def test_a_repository_of_the_first_format_gets_its_records_in_its_order(version):
+    drop(version, 1)
+    drop(version, 5, parent=0, compacted=True)
+    drop(version, 6)
+    line = Ledger.of(version).history.line()
+    assert [(link.step, link.record.parent_step) for link in line[1:]] == [(1, 0), (5, 1), (6, 5)]
+
+
+@pytest.mark.parametrize(
+    ("step", "changes", "error", "message"),
+    [
+        (2, {}, Conflict, "continues step 1, the served generation is 1.0"),
+        (1, dict(version=2), Conflict, "for version 2, this is version 1"),
+    ],
+)
+def test_what_does_not_continue_the_chain_is_no_part_of_it(version, step, changes, error, message):
+    ledger = Ledger.of(version)
+    with pytest.raises(error, match=message):
+        ledger.publish(make_delta(step, [1], **changes))
+    assert not (version.folder / "chain").exists()
+    assert list((version.folder / "deltas").iterdir()) == []
+
+
+def test_a_file_under_a_wrong_name_or_of_wrong_shape_is_not_adopted(version):
+    ledger = Ledger.of(version)
+    path = version.folder / "deltas" / "1.safetensors"
+    write_delta(path, make_delta(2, [1], parent=0))
+    with pytest.raises(BadInput, match="step 1 wanted by its file name, got 2"):
+        ledger.adopt(path)
+    write_delta(path, make_delta(1, [1, 1]))
+    with pytest.raises(BadInput, match="more than once"):
+        ledger.adopt(path)
+    path.write_bytes(b"not a delta")
+    with pytest.raises(Corrupt):
+        ledger.adopt(path)
+    assert ledger.history.number == 0
+
+
+def test_after_a_rollback_the_next_step_is_a_new_one_on_the_old_parent(version):
+    ledger = Ledger.of(version)
+    for step in range(1, 8):
+        ledger.publish(make_delta(step, [step]))
+    ledger.rollback(4)
+    with pytest.raises(Conflict, match="step 5 is used already; the next one is 8"):
+        ledger.publish(make_delta(5, [5], tag=50))
+    link = ledger.publish(make_delta(8, [5], parent=4))
+    assert (link.step, link.record.parent_step) == (8, 4)
+    assert [one.step for one in ledger.history.undone()] == [5, 6, 7]
+    with pytest.raises(NotFound, match=r"1\.6 is not a generation of model 'small' to go back to"):
+        ledger.rollback(6)
+
+
+def test_a_step_before_a_snapshot_is_still_used_for_whoever_begins_there(version):
+    ledger = Ledger.of(version)
+    deltas = {step: make_delta(step, [step]) for step in (1, 2, 3)}
+    for delta in deltas.values():
+        ledger.publish(delta)
+    ledger.rollback(1)
+    ledger.publish(make_delta(4, [4], parent=1))
+    snapshot_at(ledger, 4)
+    ledger.rollback(1)
+    other = Ledger.of(version)
+    with pytest.raises(Conflict, match="step 2 is used already"):
+        other.publish(make_delta(2, [9], tag=9))
+    assert other.publish(deltas[2]).digest == ledger.history.known(2).digest
+
+
+def test_who_begins_at_a_snapshot_reads_what_follows_it_and_can_reach_back(version, monkeypatch):
+    ledger = Ledger.of(version)
+    for step in range(1, 30):
+        ledger.publish(make_delta(step, [step]))
+        if step == 25:
+            snapshot_at(ledger, 24)
+    opened, read = [], Ledger._read
+    monkeypatch.setattr(Ledger, "_read", lambda self, number: opened.append(number) or read(self, number))
+    other = Ledger.of(version)
+    assert other.history.head == ledger.history.head
+    assert [link.step for link in other.history.line()] == [*range(24, 30)]
+    assert min(opened) == 24
+    other.reach_back()
+    assert [link.step for link in other.history.line()] == [*range(30)]
+    assert other.rollback(3).step == 3
+
+
+def test_a_rollback_beyond_the_snapshot_is_followed_by_who_began_there(version):
+    ledger = Ledger.of(version)
+    for step in range(1, 6):
+        ledger.publish(make_delta(step, [step]))
+    snapshot_at(ledger, 4)
+    other = Ledger.of(version)
+    ledger.rollback(2)
+    assert [record.kind for record in other.look()] == ["rollback"]
+    assert other.history.head == ledger.history.head
+    assert Ledger.of(version).history.head == ledger.history.head
+
+
+def test_of_two_writers_one_wins_and_the_other_decides_anew(version, monkeypatch):
+    one, other = Ledger.of(version), Ledger.of(version)
+    real, lost = ledger_module.exclusive_file, []
+
+    def beaten(path):
+        if path.parent.name == "chain" and not lost:
+            lost.append(path)
+            other.publish(make_delta(1, [9], tag=9))
+        return real(path)
+
+    monkeypatch.setattr(ledger_module, "exclusive_file", beaten)
+    with pytest.raises(Conflict, match="step 1 is not ahead"):
+        one.publish(make_delta(1, [1]))
+    assert [r.kind for r in records(version)] == ["delta"]
+    assert one.history.head == other.history.head
+    assert len(list((version.folder / "deltas").iterdir())) == 1
+
+
+def test_a_delta_that_another_adopted_between_its_file_and_its_record_is_published(version, monkeypatch):
+    one, real = Ledger.of(version), ledger_module.exclusive_file
+
+    def adopted(path):
+        if path.parent.name == "chain":
+            monkeypatch.setattr(ledger_module, "exclusive_file", real)
+            Ledger.of(version)
+        return real(path)
+
+    monkeypatch.setattr(ledger_module, "exclusive_file", adopted)
+    assert one.publish(make_delta(1, [1])).step == 1
+    assert [r.kind for r in records(version)] == ["delta"]
+
+
+def test_many_writers_at_once_leave_one_chain(version):
+    failures = []
+
+    def write(seed):
+        ledger = Ledger.of(version)
+        for n in range(6):
+            while True:
+                ledger.look()
+                head, top = ledger.history.head.step, ledger.history.top
+                try:
+                    if head > 2 and (seed + n) % 4 == 0:
+                        ledger.rollback(head - 1 if ledger.history.on_line(head - 1) else 0)
+                    else:
+                        ledger.publish(make_delta(top + 1, [n], parent=head, tag=seed))
+                    break
+                except (Conflict, NotFound):
+                    continue
+                except Exception as error:
+                    failures.append(error)
+                    return
+
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    history = Ledger.of(version).history
+    assert history.number == len(records(version)) >= 18
+    named = {link.record.file for link in history.links.values() if link.record}
+    assert {f"deltas/{p.name}" for p in (version.folder / "deltas").iterdir()} == named
+
+
+def test_without_hard_links_a_record_is_created_exclusively_all_the_same(version, monkeypatch):
+    def none(*_):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(atomic.os, "link", none)
+    ledger = Ledger.of(version)
+    for step in (1, 2):
+        ledger.publish(make_delta(step, [step]))
+    path = version.folder / record_name(3)
+    path.write_bytes(b"")
+    with pytest.raises(Diverged, match="record 3: the file is empty; remove it"):
+        ledger.publish(make_delta(3, [3]))
+    path.unlink()
+    assert ledger.publish(make_delta(3, [3])).step == 3
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_where_nothing_can_be_written_files_are_adopted_in_memory(version, monkeypatch, number):
+    drop(version, 1)
+
+    def refuse(path):
+        raise OSError(number, "read-only: /secret")
+
+    writable = ledger_module.exclusive_file
+    monkeypatch.setattr(ledger_module, "exclusive_file", refuse)
+    ledger = Ledger.of(version)
+    assert (ledger.history.head.step, ledger.written) == (1, False)
+    with pytest.raises(NotReady, match="the repository cannot be written") as refused:
+        ledger.rollback(0)
+    assert "secret" not in str(refused.value)
+    assert not list((version.folder / "chain").iterdir())
+
+    # Somebody who can write adopts it too: the same record, which this one knows already.
+    monkeypatch.setattr(ledger_module, "exclusive_file", writable)
+    other = Ledger.of(version)
+    other.publish(make_delta(2, [2]))
+    assert [record.step for record in ledger.look()] == [1, 2]
+    assert (ledger.history.head, ledger.written) == (other.history.head, True)
+
+
+def test_a_full_disk_is_said_and_leaves_nothing_behind(version, monkeypatch):
+    ledger = Ledger.of(version)
+
+    def full(fd):
+        raise OSError(errno.ENOSPC, "no space: /secret")
+
+    monkeypatch.setattr(atomic.os, "fsync", full)
+    with pytest.raises(NotReady, match="the repository cannot be written"):
+        ledger.publish(make_delta(1, [1]))
+    monkeypatch.undo()
+    assert list((version.folder / "deltas").iterdir()) == []
+    assert ledger.publish(make_delta(1, [1])).step == 1
+
+
+@pytest.fixture
+def watched(version):
+    ledger = Ledger.of(version)
+    for step in range(1, 5):
+        ledger.publish(make_delta(step, [step]))
+    return ledger
+
+
+def test_a_record_that_does_not_continue_the_one_before_it_is_told(version, watched):
+    data = (version.folder / record_name(4)).read_bytes()
+    (version.folder / record_name(5)).write_bytes(data.replace(b'"number":4', b'"number":5'))
+    with pytest.raises(Diverged, match="record 5: does not continue record 4"):
+        watched.look()
+
+
+def test_a_delta_whose_file_is_another_one_is_not_read(version, watched):
+    link = watched.history.on_line(2)
+    path = Path(watched.path_of(link))
+    write_delta(path, make_delta(2, [2], tag=7))
+    with pytest.raises(Diverged, match="delta 2: the file is not the one that record 2 names"):
+        watched.read_delta(link)
+    path.unlink()
+    with pytest.raises(Diverged, match="delta 2: the file that record 2 names is not there"):
+        watched.read_delta(link)

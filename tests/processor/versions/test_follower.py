@@ -1,0 +1,260 @@
+"""Servers of one repository: each makes itself what the records say, and says so where it cannot."""
+
+import errno
+
+import pytest
+
+from processor.chain import ledger as ledger_module
+from processor.chain.ledger import Ledger
+from processor.errors import Conflict
+from processor.generation import Generation
+from processor.package.delta import write_delta
+from processor.package.repository import Repository
+from processor.tables import table as table_module
+from tests.packages import make_delta, write_package
+from tests.processor.versions.models import USERS, assert_serves, delta_bytes, deltas_folder, open_model, publish
+
+
+@pytest.fixture
+def root(tmp_path):
+    write_package(tmp_path, users=USERS)
+    return tmp_path
+
+
+def ledger_of(root):
+    return Ledger.of(Repository(root).version("small", 1))
+
+
+def record(root, step, users=(0,), parent=None, **changes):
+    """A delta as the trainer publishes it, with its record."""
+    return ledger_of(root).publish(make_delta(step, users, parent=parent, **changes))
+
+
+def looked(model, times=8):
+    return [line for _ in range(times) for line in model.poll()]
+
+
+def test_a_recorded_delta_is_served_at_the_next_look_and_its_digest_is_the_chains(root):
+    model = open_model(root)
+    link = record(root, 1, [1])
+    assert model.poll() == ["small 1.1 served"]
+    status = model.chain(1)
+    assert (status.state, status.digest, status.records, status.next_step) == ("CURRENT", link.digest, 1, 2)
+    assert open_model(root).pick().digest == link.digest
+
+
+def test_a_rollback_on_one_server_reaches_the_other_and_both_go_on_under_a_new_step(root):
+    one, other = open_model(root), open_model(root, undo_depth=1)
+    for step in range(1, 8):
+        record(root, step, [step % 6], tag=step)
+    one.poll(), other.poll()
+    one.rollback(Generation(1, 4))
+    assert other.poll() == ["small rolled back to 1.4"]
+    assert one.pick().digest == other.pick().digest
+    record(root, 8, [0], parent=4, tag=80)
+    for model in (one, other, open_model(root)):
+        model.poll()
+        assert_serves(model, "1.8", {1: 1, 2: 2, 3: 3, 4: 4, 0: 80})
+        assert model.chain(1).state == "CURRENT"
+
+
+def test_deltas_that_were_undone_before_they_were_seen_are_never_read(root, monkeypatch):
+    model = open_model(root)
+    for step in (1, 2, 3):
+        record(root, step, [step], tag=step)
+    ledger_of(root).rollback(1)
+    read, real = [], Ledger.read_delta
+    monkeypatch.setattr(Ledger, "read_delta", lambda self, link: read.append(link.step) or real(self, link))
+    assert model.poll() == ["small 1.1 served"]
+    assert open_model(root).pick().generation == Generation(1, 1)
+    assert read == [1, 1]
+
+
+def test_a_server_far_behind_a_rollback_builds_itself_anew_beside_what_it_serves(root):
+    model = open_model(root, undo_depth=1)
+    for step in range(1, 6):
+        record(root, step, [step], tag=step)
+    model.poll()
+    before = model.pick()
+    ledger_of(root).rollback(2)
+    assert model.poll() == ["small rolled back to 1.2"]
+    assert model.pick() is not before
+    assert_serves(model, "1.2", {1: 1, 2: 2})
+    assert model.poll() == []
+
+
+def test_what_is_held_waits_for_its_release(root):
+    model, ledger = open_model(root), ledger_of(root)
+    record(root, 1, [1])
+    ledger.hold("AUC fell from 0.76 to 0.61")
+    record(root, 2, [2])
+    assert model.poll() == ["small 1.1 served"]
+    status = model.chain(1)
+    assert (status.state, status.reason, status.behind) == ("HELD", "AUC fell from 0.76 to 0.61", 1)
+    with pytest.raises(Conflict, match="HELD: AUC fell"):
+        model.apply_bytes(delta_bytes(root, 3, [3]))
+    assert open_model(root).pick().generation == Generation(1, 1)
+    ledger.release()
+    assert model.poll() == ["small 1.2 served"]
+    assert model.chain(1).state == "CURRENT"
+
+
+def test_what_waits_behind_a_gate_is_rejected_by_a_rollback_to_it(root):
+    model, ledger = open_model(root), ledger_of(root)
+    record(root, 1, [1])
+    ledger.hold()
+    record(root, 2, [2])
+    model.poll()
+    ledger.rollback(1)
+    assert model.poll() == []
+    assert model.chain(1).state == "CURRENT"
+    record(root, 3, [3], parent=1)
+    assert model.poll() == ["small 1.3 served"]
+
+
+def test_a_recorded_delta_that_cannot_be_served_is_told_once_and_a_rollback_heals_it(root, monkeypatch):
+    monkeypatch.setattr(table_module, "MIN_ARENA_SLOTS", 30)
+    model = open_model(root)
+    record(root, 1, range(100, 131))
+    (line,) = looked(model)
+    assert line.startswith("small delta 1 refused: table 'user': the arena of 30 rows is full")
+    status = model.chain(1)
+    assert (status.state, status.behind) == ("WAITING", 1)
+    assert status.reason.startswith("delta 1 refused")
+    with pytest.raises(Conflict, match="WAITING: delta 1 refused"):
+        model.apply_bytes(delta_bytes(root, 2, [1]))
+    assert model.rollback(Generation(1, 0)).next_step == 2
+    assert model.chain(1).state == "CURRENT"
+    record(root, 2, [1], parent=0, tag=7)
+    assert model.poll() == ["small 1.2 served"]
+
+
+def test_a_file_that_continues_nothing_is_a_state_until_it_goes(root):
+    model = open_model(root)
+    path = publish(root, 9, parent=8)
+    assert len(looked(model)) == 1
+    assert (model.chain(1).state, model.chain(1).behind) == ("WAITING", 1)
+    assert "continues step 8" in model.chain(1).reason
+    path.unlink()
+    model.poll()
+    assert model.chain(1).state == "CURRENT"
+
+
+def replace_delta(root, step, **changes):
+    write_delta(deltas_folder(root) / f"{step}.safetensors", make_delta(step, [step], **changes))
+
+
+def test_a_served_delta_that_is_replaced_leaves_what_is_served_and_takes_nothing_further(root):
+    model = open_model(root)
+    for step in (1, 2):
+        record(root, step, [step], tag=step)
+    model.poll()
+    replace_delta(root, 2, tag=9)
+    assert [line.split(":")[0] for line in looked(model)] == ["small DIVERGED"]
+    status = model.chain(1)
+    assert (status.state, status.digest) == ("DIVERGED", model.pick().digest)
+    assert "delta 1.2: is served, and its file was replaced by another one" in status.reason
+    record(root, 3, [3])
+    assert looked(model) == []
+    for refused in (lambda: model.apply_bytes(delta_bytes(root, 3, [3])), lambda: model.rollback(Generation(1, 1))):
+        with pytest.raises(Conflict, match="DIVERGED"):
+            refused()
+    assert_serves(model, "1.2", {1: 1, 2: 2})
+
+
+def test_a_restart_does_not_serve_another_content_under_a_name_that_was_served(root):
+    for step in (1, 2):
+        record(root, step, [step], tag=step)
+    replace_delta(root, 2, tag=9)
+    model = open_model(root)
+    assert_serves(model, "1.1", {1: 1})
+    assert model.chain(1).state == "DIVERGED"
+
+
+def test_a_diverged_version_is_served_anew_from_what_is_there_when_it_is_told_to(root):
+    model = open_model(root)
+    for step in (1, 2):
+        record(root, step, [step], tag=step)
+    model.poll()
+    good = (deltas_folder(root) / "2.safetensors").read_bytes()
+    replace_delta(root, 2, tag=9)
+    looked(model)
+    (deltas_folder(root) / "2.safetensors").write_bytes(good)
+    record(root, 3, [3], tag=3)
+    before = model.pick()
+    model.load(1)
+    assert model.pick() is not before
+    assert_serves(model, "1.3", {1: 1, 2: 2, 3: 3})
+    assert model.chain(1).state == "CURRENT"
+
+
+def test_records_that_are_no_chain_are_followed_as_far_as_they_are_one(root):
+    for step in (1, 2, 3):
+        record(root, step, [step], tag=step)
+    path = root / "small" / "1" / "chain" / "0000000003.json"
+    path.write_bytes(path.read_bytes().replace(b'"previous":"', b'"previous":"00', 1))
+    model = open_model(root)
+    assert_serves(model, "1.2", {1: 1, 2: 2})
+    assert (model.chain(1).state, model.chain(1).records) == ("DIVERGED", 2)
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    def refuse(path):
+        raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(ledger_module, "exclusive_file", refuse)
+
+
+def test_on_a_read_only_copy_dropped_files_are_served_and_rolled_back_here_alone(root, read_only):
+    for step in (1, 2, 3):
+        publish(root, step, [step], tag=step)
+    model = open_model(root)
+    assert_serves(model, "1.3", {1: 1, 2: 2, 3: 3})
+    done = model.rollback(Generation(1, 1))
+    assert (done.generation, done.recorded) == (Generation(1, 1), False)
+    publish(root, 4, [4], tag=4)
+    assert looked(model) == []
+    assert_serves(model, "1.1", {1: 1})
+    assert model.chain(1).state == "HELD"
+
+
+def test_on_a_read_only_copy_a_rollback_of_somebody_else_is_followed(root, monkeypatch):
+    for step in (1, 2, 3):
+        record(root, step, [step], tag=step)
+    model, ledger = open_model(root, undo_depth=1), ledger_of(root)
+    ledger.rollback(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_module, "exclusive_file", lambda path: pytest.fail("written"))
+        assert model.poll() == ["small rolled back to 1.1"]
+    assert_serves(model, "1.1", {1: 1})
+
+
+def test_a_rollback_here_alone_ends_with_the_next_one_of_the_repository(root, monkeypatch):
+    for step in (1, 2, 3):
+        record(root, step, [step], tag=step)
+    model = open_model(root)
+
+    def refuse(path):
+        raise OSError(errno.EROFS, "read-only")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_module, "exclusive_file", refuse)
+        model.rollback(Generation(1, 2))
+    assert model.poll() == []
+    ledger_of(root).rollback(1)
+    record(root, 4, [4], parent=1, tag=4)
+    assert model.poll() == ["small rolled back to 1.1", "small 1.4 served"]
+    assert model.chain(1).state == "CURRENT"
+
+
+def test_watching_lists_no_folder_however_many_deltas_are_recorded(root, monkeypatch):
+    model = open_model(root)
+    for step in range(1, 20):
+        record(root, step, [step % 6])
+    model.poll()
+    listed = []
+    monkeypatch.setattr("processor.chain.bare_delta.bare_deltas", lambda folder: listed.append(1) or [])
+    monkeypatch.setattr("processor.chain.bare_delta.FolderWatch.changed", lambda self: False)
+    assert looked(model, 50) == []
+    assert listed == []
