@@ -258,9 +258,10 @@ class Ledger:
         return self.history.head
 
     def check_whole(self, link: Link) -> None:
-        """Raises NotFound unless all that a generation is built from is there: what is undone must stay so after a
-        start."""
-        if missing(self.folder, self.history, link):
+        """Raises NotFound for a generation before a snapshot where files that it is built from were pruned. What is
+        lost otherwise may still be gone back to in memory."""
+        folded = self.history.snapshot(self.history.head)
+        if folded is not None and link.step < folded.step and missing(self.folder, self.history, link):
             where = f"{self.manifest.version}.{link.step}"
             raise NotFound(f"rollback: {where} cannot be gone back to: files that it is built from were pruned")
 
