@@ -29,7 +29,8 @@ def prune(
 ) -> None:
     """Removes what nothing needs: deltas that a snapshot holds, older snapshots, what was left unfinished.
 
-    Never a version, never a record; safe beside servers and trainers that are running.
+    Never a version, never a record; safe beside servers and trainers that are running. Not for models whose tables are
+    in a row store: their servers start from all deltas.
     """
     from processor.chain.ledger import Ledger
     from processor.chain.pruning import needless, unfinished
