@@ -48,7 +48,7 @@ class Bars:
             self._progress.advance(self._task, done)
 
     def note(self, text: str) -> None:
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -88,13 +88,15 @@ class PublishConfig:
     """[publish]. repository: a folder; table_dtype: what tables are published as, where their features do not say;
     full_rows: these many rows, in order, make the full version (0: all);
     delta_rows: then one delta every so many rows (0: none); delta_seconds: and at the latest so many seconds
-    after the last one (0: rows alone decide)."""
+    after the last one (0: rows alone decide). snapshot_after: after so many deltas the chain is folded into a
+    snapshot (0: never)."""
 
     repository: str = "repository"
     full_rows: int = 0
     delta_rows: int = 0
     delta_seconds: float = 0.0
     table_dtype: str = "float32"
+    snapshot_after: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,21 @@ class TrainConfig:
     train: TrainSettings = TrainSettings()
     publish: PublishConfig = PublishConfig()
     fusion: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a run of the file begins, by options of the command. replay: rows of undone deltas are learned again, not
+    skipped. new_version: the weights that are there are published as a second version first; from_scratch, only with
+    it: new weights are trained for it, as the first one's were. Raises BadInput."""
+
+    replay: bool = False
+    new_version: bool = False
+    from_scratch: bool = False
+
+    def __post_init__(self) -> None:
+        if self.from_scratch and not self.new_version:
+            raise BadInput("--from-scratch: wanted only together with --new-version")
 
 
 def load_config(path: str | Path) -> TrainConfig:
@@ -355,6 +372,7 @@ def _check_publish(publish: PublishConfig) -> None:
     _want_one_of(publish.table_dtype, ROW_TYPES, "publish.table_dtype")
     _want_between(publish.full_rows, 0, 2**63 - 1, "publish.full_rows")
     _want_between(publish.delta_rows, 0, 2**63 - 1, "publish.delta_rows")
+    _want_between(publish.snapshot_after, 0, 2**63 - 1, "publish.snapshot_after")
     if not (publish.delta_seconds >= 0 and math.isfinite(publish.delta_seconds)):
         raise BadInput(f"publish.delta_seconds: 0 or more wanted, got {publish.delta_seconds}")
     if publish.full_rows == 0 and (publish.delta_rows or publish.delta_seconds):

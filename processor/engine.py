@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from processor.clock import Clock, SystemClock
 from processor.errors import BadInput
+from processor.generation import UNDO_DEPTH
 from processor.overview import describe
 from processor.sessions.placement import Groups
 from processor.sessions.predictor import Predictor
@@ -62,7 +63,7 @@ class ProcessorConfig(SessionConfig):
 
     repository: str
     models: list[str] | None = None
-    undo_depth: int = 16
+    undo_depth: int = UNDO_DEPTH
     remote: RemoteConfig | None = None
     budgets: Budgets | None = None
     policies: Mapping[str, ModelPolicy] = field(default_factory=dict)

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 
 from processor.errors import BadInput, Conflict
 
+UNDO_DEPTH = 16
+"""Deltas that a server can take back without reading the disk, if it is not told otherwise; a trainer keeps as many."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Generation:

@@ -17,6 +17,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from processor.errors import BadInput
+from processor.generation import UNDO_DEPTH
 from processor.options import Values, between, check, one_of, option, options_of
 from processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from processor.tables.budgets import Budgets
@@ -54,7 +55,7 @@ class ServeConfig(FrontOptions, SessionOptions):
         ),
     )
     undo_depth: int = field(
-        default=16,
+        default=UNDO_DEPTH,
         metadata=option("Deltas that can be rolled back in memory", between(0, 65536), heading=REPOSITORY),
     )
     host: str = field(default="127.0.0.1", metadata=option("Where the data ports listen", ADDRESS, heading=PORTS))

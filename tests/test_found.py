@@ -14,6 +14,7 @@ FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "load
 MAX_LINES = 600
 
 TESTED_BY: dict[str, tuple[str, ...]] = {
+    "processor/chain/snapshots.py": ("tests/processor/tables/test_folding.py", "tests/processor/chain/test_pruning.py"),
     "processor/clock.py": (
         "tests/processor/sessions/test_predictor.py",
         "tests/processor/tables/remote/test_breaker.py",

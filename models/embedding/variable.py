@@ -54,6 +54,12 @@ class EmbeddingVariable:
         self.seed, self.init_limit = seed, init_limit
         self._slots_a_row = optimizer.slots_a_row(dim)
         self._fill = optimizer.fill(dim)
+        self._default = np.zeros(dim, np.float32)
+        self.clear()
+
+    def clear(self) -> None:
+        """Gives up every row, without a trace."""
+        dim = self.dim
         self._index = hash_index.empty_index(hash_index.capacity_for(FIRST_ROWS))
         self._used = 0
         self._keys = np.zeros(FIRST_ROWS, np.int64)
@@ -66,7 +72,6 @@ class EmbeddingVariable:
         self._bump = 0
         self._free: list[int] = []
         self._removed: set[int] = set()
-        self._default = np.zeros(dim, np.float32)
 
     def __len__(self) -> int:
         return self._bump - len(self._free)
@@ -127,6 +132,24 @@ class EmbeddingVariable:
         self.rows[refs], self.slots[refs] = changes.rows, changes.slots
         self.last_step[refs], self.counts[refs] = changes.last_step, changes.counts
         self.clear_changed()
+
+    def mark(self, changes: Changes) -> None:
+        """Counts these ids as changed once more: what was to carry them has not been published."""
+        self._changed[self.find(changes.keys)] = True
+        self._removed.update(changes.removed.tolist())
+
+    def overwrite(self, keys: Int64s, rows: Float32s, removed: Int64s, rate: float) -> None:
+        """Takes rows that somebody else made, and takes out what they removed; all of it counts as changed.
+
+        rate: the learning rate; the slots of these rows begin anew.
+        """
+        self.remove(removed)
+        missing = keys[self.find(keys) < 0]
+        if len(missing):
+            self._put(missing)
+        refs = self.find(keys)
+        self.rows[refs], self.slots[refs] = rows, self.optimizer.slots_of(rows, rate)
+        self._changed[refs] = True
 
     def descriptor(self) -> list[int]:
         """The table as serving's kernels take it: float32, all rows of epoch 0, no arena."""

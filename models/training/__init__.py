@@ -1,11 +1,14 @@
 """Training: a stream of labelled rows in; versions, deltas and checkpoints out.
 
-loop         `freshet train`: a whole run
-trainer      one batch: pooled embeddings, the dense step, row updates
-spec         from a configuration to the manifest
-publication  a trainer's state as a full version, or what changed as a delta
-checkpoint   all it takes to go on exactly where a kill left it
-quality      AUC and log-loss
+loop          `freshet train`: a whole run
+lineage       where a run's weights stand on the chain of its version, and where they go when that is undone
+trainer       one batch: pooled embeddings, the dense step, row updates
+spec          from a configuration to the manifest
+fingerprint   what of a configuration decides which checkpoints it can continue
+publication   a trainer's state as a full version
+as_published  a version as it was published, as a second scorer
+checkpoint    all it takes to go on exactly where a kill left it
+quality       AUC and log-loss
 """
 
 __all__ = ["loop", "publication", "quality"]

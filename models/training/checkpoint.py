@@ -4,11 +4,12 @@ One file is one checkpoint, committed by rename: <number>.full.safetensors holds
 the rows that changed since the checkpoint before it (tables with optimizer slots and counts), the dense network and
 its optimizer whole, and in its metadata the run's state (reader position, published generation, ...). Restoring reads
 the newest full one and the increments after it, in order. Once the increments outweigh the last full checkpoint, a new
-full one replaces them all, so the cost of a checkpoint stays O(changes), amortised.
+full one begins, so the cost of a checkpoint stays O(changes), amortised. What it makes superfluous goes, but for those
+that are asked for: what servers can undo can be gone back to.
 
 Order of commits in a run: increment first, then the delta made of the same changes, then perhaps a full checkpoint.
 So a delta that was served can always be continued, and one that a kill kept from being published is published on
-resume, with the same content.
+resume, to the byte.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from models.embedding.variable import Changes
 from models.training.trainer import Trainer
-from processor.errors import BadInput, Corrupt
+from processor.errors import Corrupt
 from processor.package.atomic import atomic_file
 from processor.package.tensors import (
     Tensors,
@@ -44,7 +47,9 @@ class RunState:
     """A training run's state. position: rows consumed in this epoch. version 0: none published yet. step: of its chain.
 
     finished_at, event_time, events: of the newest step, for the delta that carries it. scaling: of float features,
-    measured once. fingerprint: of the model's configuration.
+    measured once. fingerprint, settings: of the model's configuration (models.training.fingerprint). digest, parent:
+    of the newest step's generation and of the one that it stands on; "" for step 0, and where the file is older than
+    digests are.
     """
 
     fingerprint: str
@@ -56,14 +61,19 @@ class RunState:
     finished_at: float = 0.0
     event_time: tuple[float, float] | None = None
     events: int = 0
+    digest: str = ""
+    parent: str = ""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Restored:
-    """The run's state, and the changes of the newest increment by table (None after a full checkpoint)."""
+    """The run's state, the changes of the newest increment by table (None after a full checkpoint), and the dense
+    weights as of the checkpoint before it."""
 
     state: RunState
     changes: dict[str, Changes] | None
+    dense_before: dict[str, NDArray[np.float32]] | None
 
 
 class Checkpoints:
@@ -79,57 +89,73 @@ class Checkpoints:
         full = next((i for i in reversed(range(len(files))) if files[i][1] == "full"), 0)
         sizes = [path.stat().st_size for _, _, path in files[full:]]
         self._full_nbytes, self._increment_nbytes = (sizes[0] if sizes else 0), sum(sizes[1:])
+        self._states: dict[int, RunState] = {}
 
-    def save(self, trainer: Trainer, state: RunState) -> dict[str, Changes]:
-        """Commits an increment (the first time: everything) and returns what changed since the last one, by table."""
-        changes = {name: table.changes() for name, table in trainer.tables.items()}
+    def save(self, trainer: Trainer, state: RunState) -> None:
+        """Commits an increment, the first time everything; what it holds no longer counts as changed."""
         if self._full_nbytes == 0:
             self.save_full(trainer, state)
         else:
-            self._increment_nbytes += self._write("inc", trainer, state, changes)
-        for table in trainer.tables.values():
-            table.clear_changed()
-        return changes
+            self.save_changes(trainer, state, changes_of(trainer))
+        clear_changed(trainer)
 
-    def compact(self, trainer: Trainer, state: RunState) -> None:
+    def save_changes(self, trainer: Trainer, state: RunState, changes: dict[str, Changes]) -> None:
+        """Commits an increment of these changes, by table; they still count as changed."""
+        self._increment_nbytes += self._write("inc", trainer, state, changes)
+
+    def compact(self, trainer: Trainer, state: RunState, wanted: Callable[[], Collection[int]] = tuple) -> None:
         """Saves everything anew once the increments outweigh the last full checkpoint.
 
         Nothing may have changed since the last save(), and what was made of it must be published: a full checkpoint
-        does not tell what the increments before it changed.
+        does not tell what the increments before it changed. wanted: as in save_full().
         """
         if self._increment_nbytes > self._full_nbytes:
-            self.save_full(trainer, state)
+            self.save_full(trainer, state, wanted())
 
-    def save_full(self, trainer: Trainer, state: RunState) -> None:
-        """Commits a full checkpoint and removes those that it makes superfluous."""
+    def save_full(self, trainer: Trainer, state: RunState, wanted: Collection[int] = ()) -> None:
+        """Commits a full checkpoint and removes those that it makes superfluous: all that it takes to restore the
+        checkpoints of the numbers `wanted` stays."""
         tables = {name: table.export() for name, table in trainer.tables.items()}
         self._full_nbytes, self._increment_nbytes = self._write("full", trainer, state, tables), 0
-        for number, _, path in self._files():
-            if number < self._number:
-                path.unlink()
-
-    def restore(self, trainer: Trainer, fingerprint: str) -> Restored | None:
-        """Brings the trainer to the newest checkpoint; None where there is none.
-
-        Raises BadInput when the checkpoint is of another configuration, Corrupt when its bytes are not sound.
-        """
         files = self._files()
+        oldest = min(wanted, default=self._number)
+        first = max((n for n, kind, _ in files if kind == "full" and n <= oldest), default=oldest)
+        for number, _, path in files:
+            if number < first:
+                path.unlink()
+                self._states.pop(number, None)
+
+    def states(self) -> list[tuple[int, RunState]]:
+        """Every checkpoint that can be restored, by ascending number, with its state; raises Corrupt."""
+        files = self._files()
+        first = next((i for i, (_, kind, _) in enumerate(files) if kind == "full"), len(files))
+        for number, _, path in files[first:]:
+            if number not in self._states:
+                self._states[number] = _state(_open(path))
+        return [(number, self._states[number]) for number, _, _ in files[first:]]
+
+    def newest(self) -> RunState | None:
+        """The state of the newest checkpoint, without its weights; None where there is none."""
+        files = self._files()
+        return _state(_open(files[-1][2])) if files else None
+
+    def restore(self, trainer: Trainer, number: int | None = None) -> Restored | None:
+        """Brings the trainer to a checkpoint, by default the newest; None where there is none.
+
+        Raises Corrupt when its bytes are not sound.
+        """
+        files = [file for file in self._files() if number is None or file[0] <= number]
         full = [i for i, (_, kind, _) in enumerate(files) if kind == "full"]
         if not full:
             return None
         restored: Restored | None = None
-        for wanted, (number, kind, path) in enumerate(files[full[-1] :], files[full[-1]][0]):
-            if number != wanted:
+        trainer.clear()
+        for wanted, (found, kind, path) in enumerate(files[full[-1] :], files[full[-1]][0]):
+            if found != wanted:
                 raise Corrupt(f"checkpoint: number {wanted} is missing between the last full one and {path.name}")
-            restored = self._read(path, kind, trainer, fingerprint)
+            before = None if restored is None else trainer.weights()
+            restored = self._read(path, kind, trainer, before)
         return restored
-
-    def read_scaling(self) -> dict[str, tuple[float, float]] | None:
-        """The float features' scaling of the newest checkpoint, needed before a trainer can be built."""
-        files = self._files()
-        if not files:
-            return None
-        return _state(_open(files[-1][2])).scaling
 
     def _files(self) -> list[tuple[int, str, Path]]:
         found = [(FILE.fullmatch(path.name), path) for path in self.folder.iterdir()]
@@ -145,7 +171,7 @@ class Checkpoints:
         metadata = {
             "format": FORMAT,
             "steps": str(trainer.steps),
-            "state": json.dumps(dataclasses.asdict(state)),
+            "state": json.dumps(as_saved(state)),
             "checksums": json.dumps({name: array_crc32(a) for name, a in arrays.items()}),
         }
         metadata["checksum"] = header_checksum(metadata, arrays)
@@ -153,16 +179,11 @@ class Checkpoints:
         with atomic_file(path) as file:
             write_tensors(file, arrays, metadata)
         self._number += 1
+        self._states[self._number] = dataclasses.replace(state)
         return path.stat().st_size
 
-    def _read(self, path: Path, kind: str, trainer: Trainer, fingerprint: str) -> Restored:
+    def _read(self, path: Path, kind: str, trainer: Trainer, before: dict[str, NDArray[np.float32]] | None) -> Restored:
         tensors = _open(path)
-        state = _state(tensors)
-        if state.fingerprint != fingerprint:
-            raise BadInput(
-                "checkpoint: made with another configuration of model or features; "
-                "remove its folder to start anew, or train under another model.name"
-            )
         checksums = json.loads(tensors.metadata["checksums"])
         for name, array in tensors.arrays.items():
             if array_crc32(array) != checksums.get(name):
@@ -180,7 +201,23 @@ class Checkpoints:
             table.restore(changes[name])
         trainer.restore_dense(groups["dense"], groups["optimizer"])
         trainer.steps = int(tensors.metadata["steps"])
-        return Restored(state, changes if kind == "inc" else None)
+        return Restored(_state(tensors), changes if kind == "inc" else None, before)
+
+
+def as_saved(state: RunState) -> dict[str, Any]:
+    """A state as it is written."""
+    return dataclasses.asdict(state)
+
+
+def changes_of(trainer: Trainer) -> dict[str, Changes]:
+    """What has changed in each table since clear_changed()."""
+    return {name: table.changes() for name, table in trainer.tables.items()}
+
+
+def clear_changed(trainer: Trainer) -> None:
+    """From here on what is new counts as changed."""
+    for table in trainer.tables.values():
+        table.clear_changed()
 
 
 def _open(path: Path) -> Tensors:

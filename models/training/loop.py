@@ -5,37 +5,42 @@ held-out tail is scored before it is learned, which gives the run's AUC and log-
 order and publishes a delta every delta_rows rows or delta_seconds seconds; each chunk is scored before it is learned.
 
 A kill at any moment loses at most the work since the last checkpoint; run again, the same command goes on from there.
+What others do to the version's chain meanwhile is models.training.lineage's to follow.
+
+A second version begins with the weights that are there, or with new ones. Beside the fresh model a sample of the
+batches is scored by the version as it was published.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from compiler.progress import Reporter
 from models.data.open_data import open_source
 from models.data.source import Batch, Source
-from models.embedding.variable import Changes
-from models.train_config import TrainConfig
-from models.training.checkpoint import Checkpoints, RunState
-from models.training.publication import publish_delta, publish_version
+from models.train_config import Beginning, TrainConfig
+from models.training.as_published import AsPublished
+from models.training.checkpoint import Checkpoints, RunState, clear_changed
+from models.training.fingerprint import changed, fingerprint, settings
+from models.training.lineage import Lineage, rebuild
+from models.training.publication import publish_version
 from models.training.quality import Scored
-from models.training.spec import draft, measure_scaling
+from models.training.spec import Scaling, draft, measure_scaling
 from models.training.trainer import Trainer
+from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
 from processor.errors import BadInput
 from processor.generation import Generation
-from processor.package.delta import Delta, TableDelta
 from processor.package.repository import Repository
+from processor.package.version import VersionReader
 
 CHECKPOINT_SECONDS = 30.0
+SAMPLED_BATCHES, SAMPLED_SHARE = 200, 5
+"""So many batches are scored by the version as published too; of a stream without an end one in so many."""
 
 
 class Quiet:
@@ -66,9 +71,11 @@ class TrainingRun:
         checkpoints: Path | None = None,
         reporter: Reporter | None = None,
         unix_s: Callable[[], float] = time.time,
+        beginning: Beginning | None = None,
     ) -> None:
-        """checkpoints: their folder (default: .checkpoints/<model> in the repository). Raises BadInput."""
-        self.config = config
+        """checkpoints: their folder (default: .checkpoints/<model> in the repository). Raises BadInput, in one line
+        that names what has changed where the configuration cannot continue what is there."""
+        self.config, self._begun = config, beginning or Beginning()
         self.repository = Path(config.publish.repository)
         self.repository.mkdir(parents=True, exist_ok=True)
         for unfinished in (self.repository / config.model.name).glob(".*.tmp"):
@@ -77,18 +84,59 @@ class TrainingRun:
         self._report = reporter or Quiet()
         self._unix_s = unix_s
         self._checkpoints = Checkpoints(checkpoints or self.repository / ".checkpoints" / config.model.name)
-        fingerprint = _fingerprint(config)
-        scaling = self._checkpoints.read_scaling() or measure_scaling(self.source, config.features)
+        saved = None if self._begun.from_scratch else self._checkpoints.newest()
+        if saved is not None:
+            self._check_continues(saved)
+        old = (
+            self._newest_contents() if self._begun.new_version and not self._begun.from_scratch and not saved else None
+        )
+        scaling = saved.scaling if saved else self._scaling_of(old)
         self.trainer = Trainer(draft(config, scaling), config.train, config.model.hidden, config.fusion)
-        self.state = RunState(fingerprint, scaling)
+        self.state = RunState(fingerprint(config), scaling, settings=settings(config))
         self.held_out, self.streamed = Scored(), Scored()
-        restored = self._checkpoints.restore(self.trainer, fingerprint)
-        self._last_dense = self.trainer.weights()
-        if restored is not None:
-            self.state = restored.state
-            here = Generation(self.state.version, self.state.step)
-            self._report.note(f"resumed at row {self.state.position}, generation {here}")
-            self._republish(restored.changes)
+        # The same sample of the rows, by the fresh model and by the version as published.
+        self.sampled, self.as_published = Scored(), Scored()
+        self._lineage: Lineage | None = None
+        self._frozen: AsPublished | None = None
+        if self._begun.from_scratch:
+            self._checkpoints.save_full(self.trainer, self.state)
+        elif saved is not None:
+            self._resume()
+        elif old is not None:
+            self._begin_with(old)
+
+    def _resume(self) -> None:
+        restored = self._checkpoints.restore(self.trainer)
+        if restored is None:
+            return
+        self.state = state = replace(restored.state, settings=self.state.settings)
+        here = Generation(state.version, state.step)
+        self._report.note(f"resumed at row {state.position}, generation {here}")
+        if not state.version:
+            return
+        committed = state.step or state.version in self._versions()
+        if committed:
+            self._open_chain().resume(restored)
+        else:
+            self._publish_version()
+        if self._begun.new_version and committed:
+            self._begin_version()
+
+    def _begin_with(self, old: Contents) -> None:
+        """A version that lies in the repository without checkpoints: its newest weights, and rows from the first on."""
+        rebuild(self.trainer, old)
+        before = Generation(old.base.manifest.version, old.link.step)
+        self._report.note(f"no checkpoint: the weights are those of {before}, and the rows are read from the first on")
+        self._begin_version()
+
+    def _begin_version(self) -> None:
+        """Publishes the weights as they are as the next version."""
+        state = self.state
+        state.version, state.step, state.digest, state.parent = self._next_version(), 0, "", ""
+        state.finished_at = self._unix_s()
+        state.event_time, state.events = None, 0
+        self._checkpoints.save_full(self.trainer, state)
+        self._publish_version()
 
     def full(self) -> Generation:
         """Phase one: learns the full rows and publishes the version; does nothing when that is done."""
@@ -113,12 +161,10 @@ class TrainingRun:
                 self.state.position = 0
         if self.state.position == 0:
             raise BadInput("data: at least one row wanted, got none")
-        versions = Repository(self.repository).versions(self.config.model.name)
-        self.state.version = max(versions, default=0) + 1
+        self.state.version = self._next_version()
         self.state.finished_at = self._unix_s()
         self._checkpoints.save_full(self.trainer, self.state)
-        for table in self.trainer.tables.values():
-            table.clear_changed()
+        clear_changed(self.trainer)
         self._publish_version()
         return Generation(self.state.version, 0)
 
@@ -132,25 +178,46 @@ class TrainingRun:
         publish = self.config.publish
         if not (publish.delta_rows or publish.delta_seconds):
             return
+        # Where the weights have gone back the rows are read anew, from wherever the state says.
+        while not (yield from self._stream_on(before, stop_row)):
+            pass
+
+    def _stream_on(
+        self, before: Callable[[Batch], None] | None, stop_row: int | None
+    ) -> Generator[Generation, None, bool]:
+        """Learns and publishes from the state's position on; False: the weights went back."""
+        publish, lineage = self.config.publish, self._open_chain()
         chunk_rows = publish.delta_rows or self.config.train.batch_rows
         total = self.source.count_rows()
-        self._report.begin("streaming", None if total is None else total - self.state.position)
-        changed_s, pending = time.monotonic(), False
+        left = None if total is None else total - self.state.position
+        self._report.begin("streaming", left)
+        every = SAMPLED_SHARE if left is None else max(1, left // (SAMPLED_BATCHES * self.config.train.batch_rows))
+        changed_s, pending, batches = time.monotonic(), False, 0
         for chunk in self.source.batches(chunk_rows, self.state.position):
             if stop_row is not None and chunk.start >= stop_row:
                 break
+            if not pending and lineage.follow():
+                return False
             for batch in _pieces(chunk, self.config.train.batch_rows):
                 if before is not None:
                     before(batch)
-                self.streamed.add(batch.label, self.trainer.score(batch.columns))
+                self._score(batch, batches % every == 0)
                 self._learn_batch(batch)
+                batches += 1
             pending = True
             due = publish.delta_seconds and time.monotonic() - changed_s >= publish.delta_seconds
             if len(chunk) == publish.delta_rows or due:
-                yield self._publish_delta()
+                generation = self._publish_delta(lineage)
+                if generation is None:
+                    return False
+                yield generation
                 changed_s, pending = time.monotonic(), False
         if pending:
-            yield self._publish_delta()
+            generation = self._publish_delta(lineage)
+            if generation is None:
+                return False
+            yield generation
+        return True
 
     def run(self) -> Summary:
         """Runs both phases."""
@@ -160,8 +227,26 @@ class TrainingRun:
         for generation in self.stream():  # noqa: B007
             pass
         if len(self.streamed):
-            self._report.note(_metrics("streamed, scored before learned", self.streamed))
+            self._report.note(self._streamed_metrics())
         return Summary(generation, self.state.position, self.held_out, self.streamed)
+
+    def _score(self, batch: Batch, sampled: bool) -> None:
+        """Scores a batch before it is learned; `sampled`: by the version as it was published too."""
+        fresh = self.trainer.score(batch.columns)
+        self.streamed.add(batch.label, fresh)
+        if sampled:
+            if self._frozen is None or self._frozen.version != self.state.version:
+                self.sampled, self.as_published = Scored(), Scored()
+                self._frozen = AsPublished(self._published(self.state.version), self.trainer.graph)
+            self.sampled.add(batch.label, fresh)
+            self.as_published.add(batch.label, self._frozen.score(batch.columns))
+
+    def _streamed_metrics(self) -> str:
+        told = _metrics("streamed, scored before learned", self.streamed)
+        frozen = f"version {self.state.version} as published: AUC {self.as_published.auc():.4f}"
+        if len(self.sampled) == len(self.streamed):
+            return f"{told}; {frozen}"
+        return f"{told}; {frozen} over {len(self.sampled)} of them, the fresh model there {self.sampled.auc():.4f}"
 
     def _learn(self, until: int, scored: Scored | None = None) -> None:
         """Learns on to row `until`; with `scored`, scores each batch first."""
@@ -214,57 +299,74 @@ class TrainingRun:
             counts={name: e.counts for name, e in exports.items()},
         )
         state.event_time, state.events = None, 0
-        self._last_dense = self.trainer.weights()
+        self._lineage = None
         self._report.note(f"published {self.config.model.name} {Generation(state.version, 0)}")
 
-    def _publish_delta(self) -> Generation:
-        state = self.state
-        state.step += 1
-        state.finished_at = self._unix_s()
-        changes = self._checkpoints.save(self.trainer, state)
-        publish_delta(self.repository, self._delta(changes))
-        self._checkpoints.compact(self.trainer, state)
-        state.event_time, state.events = None, 0
-        return Generation(state.version, state.step)
+    def _publish_delta(self, lineage: Lineage) -> Generation | None:
+        self.state.finished_at = self._unix_s()
+        generation = lineage.publish()
+        self.state.event_time, self.state.events = None, 0
+        return generation
 
-    def _delta(self, changes: dict[str, Changes]) -> Delta:
-        state, dense = self.state, self.trainer.weights()
-        changed = {n: a for n, a in dense.items() if not np.array_equal(a, self._last_dense[n])}
-        self._last_dense = dense
-        return Delta(
-            model=self.config.model.name,
-            version=state.version,
-            step=state.step,
-            parent_step=state.step - 1,
-            tables={
-                name: TableDelta(c.keys, c.rows, c.removed)
-                for name, c in changes.items()
-                if len(c.keys) or len(c.removed)
-            },
-            dense=changed,
-            published_at=state.finished_at,
-            event_time=state.event_time,
-            events=state.events,
+    def _open_chain(self) -> Lineage:
+        if self._lineage is None:
+            self._lineage = Lineage(
+                self._published(self.state.version),
+                self.trainer,
+                self._checkpoints,
+                self.state,
+                self._report,
+                self._begun.replay,
+                self.config.publish.snapshot_after,
+            )
+        return self._lineage
+
+    # What lies in the repository.
+
+    def _versions(self) -> list[int]:
+        return Repository(self.repository).versions(self.config.model.name)
+
+    def _next_version(self) -> int:
+        return max(self._versions(), default=0) + 1
+
+    def _published(self, number: int) -> VersionReader:
+        return Repository(self.repository).version(self.config.model.name, number)
+
+    def _newest_contents(self) -> Contents | None:
+        """What the newest version holds; None where there is no version."""
+        versions = self._versions()
+        if not versions:
+            return None
+        version = self._published(versions[-1])
+        ledger = Ledger.of(version)
+        return Contents(version, ledger, ledger.history.head)
+
+    def _scaling_of(self, old: Contents | None) -> Scaling:
+        """Of float features: measured, or as in the version whose weights are there."""
+        if old is None:
+            return measure_scaling(self.source, self.config.features)
+        manifest = old.base.manifest
+        drafted = draft(self.config, {f.name: (f.mean, f.scale) for f in manifest.features if f.kind == "float"})
+        shapes = [{t.name: t.dim for t in m.tables} for m in (manifest, drafted)]
+        columns = [[(f.name, f.kind, f.table, f.width) for f in m.features] for m in (manifest, drafted)]
+        if manifest.arch != drafted.arch or shapes[0] != shapes[1] or columns[0] != columns[1]:
+            raise BadInput(
+                f"--new-version: version {manifest.version} has another architecture, other features or other tables"
+                " than the training file, so its weights cannot go on; --from-scratch trains new ones"
+            )
+        return {f.name: (f.mean, f.scale) for f in manifest.features if f.kind == "float"}
+
+    def _check_continues(self, saved: RunState) -> None:
+        if saved.fingerprint == fingerprint(self.config):
+            return
+        folder = self._checkpoints.folder
+        inside = folder.is_relative_to(self.repository)
+        raise BadInput(
+            f"checkpoint: {changed(saved.settings, settings(self.config))}, so what is in"
+            f" {folder.relative_to(self.repository).as_posix() if inside else folder.name} of the repository cannot be"
+            " continued; --new-version --from-scratch trains a second version from new weights, another model.name"
+            " another model"
         )
-
-    def _republish(self, changes: dict[str, Changes] | None) -> None:
-        """Publishes what the newest checkpoint was saved for, where a kill came between the two."""
-        state, name = self.state, self.config.model.name
-        if not state.version:
-            return
-        published = Repository(self.repository)
-        if state.step == 0:
-            if state.version not in published.versions(name):
-                self._publish_version()
-            else:
-                state.event_time, state.events = None, 0
-            return
-        ledger = Ledger.of(published.version(name, state.version))
-        if changes is not None and ledger.history.known(state.step) is None:
-            # What the delta before it held is not known any more: all dense tensors go.
-            self._last_dense = {n: np.full_like(a, np.nan) for n, a in self._last_dense.items()}
-            publish_delta(self.repository, self._delta(changes))
-        state.event_time, state.events = None, 0
 
 
 def _pieces(chunk: Batch, rows: int) -> Iterator[Batch]:
@@ -274,12 +376,3 @@ def _pieces(chunk: Batch, rows: int) -> Iterator[Batch]:
 
 def _metrics(what: str, scored: Scored) -> str:
     return f"{what}: AUC {scored.auc():.4f}, log-loss {scored.log_loss():.4f} over {len(scored)} rows"
-
-
-def _fingerprint(config: TrainConfig) -> str:
-    """Of whatever decides the shape of tables and network."""
-    features = [replace(f, side="context", dtype="") for f in config.features]
-    parts = [asdict(config.model), [asdict(f) for f in features], config.train.optimizer, config.train.seed]
-    if config.fusion:
-        parts.append(dict(config.fusion))
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

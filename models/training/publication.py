@@ -1,4 +1,4 @@
-"""Publication: a trainer's state as a full version, or what changed as one delta, in the model repository."""
+"""Publication: a trainer's state as a full version in the model repository."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from numpy.typing import NDArray
 from compiler.building.compile import BUCKETS
 from compiler.building.packaging import Arrays, Progress, publish
 from compiler.dense.dense_graph import DenseGraph
-from processor.chain.history import Link
-from processor.chain.ledger import Ledger
-from processor.package.delta import Delta
 from processor.package.manifest import Manifest
-from processor.package.repository import Repository
 from processor.package.version import VersionReader, VersionWriter
 from processor.tables.table import packed
 
@@ -49,11 +45,3 @@ def _packed(draft: Manifest, tables: Mapping[str, Rows], counts: Counts) -> Iter
         met = counts.get(name)
         frequencies = None if met is None else np.minimum(met, MOST_COUNTED).astype(np.uint32)
         yield name, packed(keys, rows, draft.table(name).dtype, frequencies)
-
-
-def publish_delta(repository: Path, delta: Delta) -> Link:
-    """Commits a delta to its version's chain, adopting what was dropped before it; returns the generation. Raises
-    Conflict unless it continues the chain, BadInput unless it fits the model."""
-    version = Repository(repository).version(delta.model, delta.version)
-    delta.check(version.root_manifest)
-    return Ledger.of(version).publish(delta)

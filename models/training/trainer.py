@@ -110,6 +110,19 @@ class Trainer:
         # The rate is one of the optimizer's variables, but it is the configuration's to say.
         self.optimizer.learning_rate = self.settings.dense_learning_rate
 
+    def clear(self) -> None:
+        """Gives up every row of every table."""
+        for table in self.tables.values():
+            table.clear()
+
+    def assign_dense(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        """Takes dense tensors that somebody else made, by name; the optimizer's own state stays."""
+        self.restore_dense(weights, self.optimizer_state())
+
+    def begin_with(self, dense: Mapping[str, NDArray[np.float32]]) -> None:
+        """Takes dense tensors by name, with an optimizer that begins anew."""
+        self.restore_dense(weights=dense, optimizer={n: np.zeros_like(a) for n, a in self.optimizer_state().items()})
+
     def _insert(self, bound: BoundRequest) -> list[NDArray[np.int64]]:
         """Gives every id of the batch a row; returns the row numbers of each embedding feature's values."""
         refs = []

@@ -6,7 +6,8 @@ bare_delta    delta files that somebody dropped without a record
 ledger        one version's chain on disk: followed, written, adopted into
 patrol        whether what is served is still what lies on disk
 snapshots     a generation whole in one place: opened
+pruning       what of it nothing needs any more
 contents      what a version holds as of a generation, read from its files
 """
 
-__all__ = ["bare_delta", "chain_record", "contents", "history", "ledger", "patrol", "snapshots"]
+__all__ = ["bare_delta", "chain_record", "contents", "history", "ledger", "patrol", "pruning", "snapshots"]

@@ -71,6 +71,11 @@ class History:
         return history
 
     @property
+    def snapshots(self) -> tuple[ChainRecord, ...]:
+        """The records of all snapshots that are known, on the line or not."""
+        return tuple(self._snapshots)
+
+    @property
     def whole(self) -> bool:
         """Whether every record is known, from the first on."""
         return self.base.record is None

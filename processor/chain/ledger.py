@@ -57,6 +57,7 @@ from processor.chain.chain_record import (
 )
 from processor.chain.history import History, Link
 from processor.chain.patrol import Identity, Patrol, identity_of
+from processor.chain.pruning import missing
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.package.atomic import exclusive_file, fsync_folder, give_name
 from processor.package.delta import SUFFIX, Delta, parse_delta, stream_delta
@@ -252,10 +253,19 @@ class Ledger:
                 raise NotFound(f"rollback: {known} is not a generation of model {self.manifest.model!r} to go back to")
             if link is self.history.head:
                 return None
+            self.check_whole(link)
             return self.history.next(ROLLBACK, link, at=self._unix_s(), reason=reason)
 
         self.append(make)
         return self.history.head
+
+    def check_whole(self, link: Link) -> None:
+        """Raises NotFound for a generation before a snapshot where files that it is built from were pruned. What is
+        lost otherwise may still be gone back to in memory."""
+        folded = self.history.snapshot(self.history.head)
+        if folded is not None and link.step < folded.step and missing(self.folder, self.history, link):
+            where = f"{self.manifest.version}.{link.step}"
+            raise NotFound(f"rollback: {where} cannot be gone back to: files that it is built from were pruned")
 
     def hold(self, reason: str = "") -> None:
         """Commits a gate behind the head."""

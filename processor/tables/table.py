@@ -65,15 +65,25 @@ def packed(
     """
     if frequencies is not None and (frequencies.dtype != np.uint32 or frequencies.shape != keys.shape):
         raise BadInput(f"table: {len(keys)} uint32 frequencies wanted, got {frequencies.dtype.name}")
+    stored = quantise(rows, dtype)
+    return packed_stored(keys, stored.rows, stored.scales if ROW_TYPES[dtype].scaled else None, frequencies)
+
+
+def packed_stored(
+    keys: Int64s,
+    rows: NDArray[Any],
+    scales: NDArray[np.float32] | None = None,
+    frequencies: NDArray[np.uint32] | None = None,
+) -> dict[str, NDArray[Any]]:
+    """packed() for rows as a table stores them already; scales: float32 [n], where the type has them."""
     index = hash_index.empty_index(hash_index.capacity_for(len(keys)))
     twice = hash_index.build(index.ctypes.data, len(index), keys)
     if twice >= 0:
         raise BadInput(f"table: id {keys[twice]} occurs more than once")
-    stored = quantise(rows, dtype)
-    pad = np.zeros(-stored.rows.nbytes % ALIGNMENT, np.uint8)
-    arrays = {"index": index, "rows": stored.rows, "pad": pad, "keys": keys}
-    if ROW_TYPES[dtype].scaled:
-        arrays["scales"] = stored.scales
+    pad = np.zeros(-rows.nbytes % ALIGNMENT, np.uint8)
+    arrays = {"index": index, "rows": rows, "pad": pad, "keys": keys}
+    if scales is not None:
+        arrays["scales"] = scales
     if frequencies is not None:
         arrays["frequencies"] = frequencies
     return arrays

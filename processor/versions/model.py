@@ -262,6 +262,7 @@ class ServedModel:
             link = ledger.history.on_line(generation.step)
             if link is None:
                 raise NotFound(f"rollback: {generation} is not a generation of model {self.name!r} to go back to")
+            ledger.check_whole(link)
             undone = [one.step for one in ledger.history.back(ledger.history.head) if one.step > link.step]
             rebuilt = None if version.step_of(link.digest) is not None else self._rebuild(generation.version, link)
             try:

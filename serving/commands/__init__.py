@@ -8,6 +8,7 @@ train_command       train and bench
 import_command      import, and inspect --graph
 compile_command     compile
 row_store           tables
+repository_commands  repository
 recording_commands  recordings
 demo                the whole job in one command
 demo_traffic        the demo's traffic

@@ -16,6 +16,7 @@ from serving.commands.demo import demo
 from serving.commands.import_command import import_command
 from serving.commands.inspection import inspect
 from serving.commands.recording_commands import recordings_app
+from serving.commands.repository_commands import repository_app
 from serving.commands.row_store import tables_app
 from serving.commands.serve_command import serve
 from serving.commands.train_command import bench_app, train
@@ -35,6 +36,7 @@ app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
 app.add_typer(tables_app, name="tables")
 app.add_typer(recordings_app, name="recordings")
+app.add_typer(repository_app, name="repository")
 app.command()(demo)
 app.command("import")(import_command)
 app.command("compile")(compile_command)

@@ -1,4 +1,4 @@
-"""`freshet delta`: what lies in a repository, and what a running server does with it."""
+"""`freshet delta`: what lies in a repository, folded or as it is, and what a running server does with it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-delta_app = typer.Typer(help="List, apply and roll back deltas.", no_args_is_help=True)
+delta_app = typer.Typer(help="List, apply, fold and roll back deltas.", no_args_is_help=True)
 
 AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
 TokenOption = Annotated[
@@ -58,6 +58,32 @@ def delta_apply(
         f"{applied['model']} {applied['generation']}: {applied['rows']} rows, {applied['removed']} removed, "
         f"{applied['apply_ms']:.1f} ms"
     )
+
+
+@delta_app.command("compact")
+def delta_compact(
+    model: Annotated[str, typer.Argument(help="A model of the repository.")],
+    repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
+    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+) -> None:
+    """Folds a version's deltas into a snapshot, beside running servers: whoever starts reads it instead of them."""
+    from rich.console import Console
+
+    from compiler.progress import bars
+    from processor.chain.ledger import Ledger
+    from processor.package.repository import Repository
+    from processor.tables.folding import fold
+
+    files = Repository(repository).version(model, version)
+    ledger = Ledger.of(files)
+    number, console = files.manifest.version, Console()
+    with bars(console) as reporter:
+        reporter.begin("folding", len(files.manifest.tables) + bool(files.manifest.dense))
+        link = fold(files, ledger, lambda done, whole: reporter.advance(1))
+    if link is None:
+        print(f"{model} {number}.{ledger.history.target.step}: there is nothing to fold")
+        return
+    print(f"{model} {number}.{link.step}: a snapshot holds it whole")
 
 
 @delta_app.command("rollback")

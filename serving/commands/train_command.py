@@ -18,11 +18,21 @@ RepositoryOption = Annotated[Path, typer.Option("--repository", envvar="FRESHET_
 
 def train(
     config: Annotated[Path, typer.Option(help="TOML file: model, data, features, train, publish (docs/data.md).")],
+    replay: Annotated[
+        bool, typer.Option("--replay", help="After a rollback learn the undone rows again, instead of skipping them.")
+    ] = False,
+    new_version: Annotated[
+        bool, typer.Option("--new-version", help="First publish the weights that are there as a second version.")
+    ] = False,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="With --new-version: train new weights for it.")
+    ] = False,
 ) -> None:
     """Trains a model on your own table, publishes a version, then deltas. Run again after a kill to go on."""
     from models.data.open_data import open_source
-    from models.train_config import load_config
+    from models.train_config import Beginning, load_config
 
+    beginning = Beginning(replay, new_version, from_scratch)
     # "package.module:function" in model.arch may lie beside the configuration.
     sys.path.insert(0, str(config.resolve().parent))
     settings = load_config(config)
@@ -32,7 +42,7 @@ def train(
 
     console = Console()
     with bars(console) as reporter:
-        summary = TrainingRun(settings, source, reporter=reporter).run()
+        summary = TrainingRun(settings, source, reporter=reporter, beginning=beginning).run()
     console.print(
         f"{settings.model.name} {summary.generation} is in {settings.publish.repository}; serve it with\n"
         f"  freshet serve --repository {settings.publish.repository}",

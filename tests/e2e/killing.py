@@ -1,7 +1,9 @@
 """What test_kills kills: a trainer that publishes all the time, and a server that takes deltas all the time.
 
-    python -m tests.e2e.killing train REPOSITORY
+    python -m tests.e2e.killing train REPOSITORY [SEED]
     python -m tests.e2e.killing serve REPOSITORY SCRATCH SEED
+
+A trainer with a seed meets somebody who rolls its version back now and then.
 
 Each says on stdout what it is about to do and what it has done, one line each and at once, so that a reader of the
 lines can pick any moment to kill it: "committing" and "committed" around every rename and link, and for whoever counts
@@ -17,7 +19,7 @@ import sys
 from pathlib import Path
 
 MODEL = "killed"
-FULL_ROWS, DELTA_ROWS, BATCH_ROWS = 192, 48, 32
+FULL_ROWS, DELTA_ROWS, BATCH_ROWS, SNAPSHOT_AFTER = 192, 48, 32, 5
 
 
 def say(*words):
@@ -56,16 +58,35 @@ def make_run(repository):
         DataConfig("stream", "csv"),
         features,
         TrainSettings(batch_rows=BATCH_ROWS),
-        PublishConfig(str(repository), FULL_ROWS, DELTA_ROWS),
+        PublishConfig(str(repository), FULL_ROWS, DELTA_ROWS, snapshot_after=SNAPSHOT_AFTER),
     )
     return run.TrainingRun(config, SyntheticSource(users=80, items=60, item_rows=20))
 
 
-def train(repository):
+def train(repository, seed=None):
+    draw = None if seed is None else random.Random(seed)
     run = make_run(repository)
+
+    def before(batch):
+        say("learning", batch.start)
+        if draw is not None and draw.random() < 0.2:
+            roll_back(repository, draw)
+
     say("published", run.full())
-    for generation in run.stream(before=lambda batch: say("learning", batch.start)):
+    for generation in run.stream(before=before):
         say("published", generation)
+
+
+def roll_back(repository, draw):
+    """Somebody takes a few of the newest generations back."""
+    from processor.chain.ledger import Ledger
+    from processor.package.repository import Repository
+
+    ledger = Ledger.of(Repository(repository).version(MODEL), whole=True)
+    line = ledger.history.line()
+    step = line[max(0, len(line) - 1 - draw.randint(1, 4))].step
+    say("rolling", "back", f"{ledger.manifest.version}.{step}")
+    ledger.rollback(step)
 
 
 def change(step):
@@ -133,6 +154,8 @@ def serve(repository, scratch, seed):
 if __name__ == "__main__":
     if sys.argv[1] == "train":
         announce_commits()
-        train(Path(sys.argv[2]))
+        # What a snapshot is made of is never renamed: its moments are those of the disk.
+        os.fsync = announced(os.fsync)
+        train(Path(sys.argv[2]), *map(int, sys.argv[3:]))
     else:
         serve(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

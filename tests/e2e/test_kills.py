@@ -1,4 +1,4 @@
-"""kill -9 at random moments: a trainer in the middle of publishing, a server in the middle of applying.
+"""kill -9 at random moments: a server in the middle of applying. Trainers are test_trainer_kills's.
 
 FRESHET_KILL_ROUNDS kills of each (3 if not set), at moments drawn by FRESHET_KILL_SEED. A moment is a number of lines
 that the child has said; the kill then meets it wherever it has got to.
@@ -79,49 +79,6 @@ def bytes_of(processor, model):
     tables, dense = processor._models[model].pick().export()
     parts = {f"{name}/{part}": a.tobytes() for name, pair in tables.items() for part, a in zip(("keys", "rows"), pair)}
     return parts | {name: a.tobytes() for name, a in dense.items()}
-
-
-@pytest.mark.tensorflow
-def test_a_killed_trainer_leaves_a_whole_chain_and_goes_on_with_it(tmp_path):
-    pytest.importorskip("tensorflow", reason="training needs the train extra")
-    draw = random.Random(f"trainer {SEED}")
-    repository = tmp_path / "repository"
-    follower, newest = None, None
-    try:
-        for life in range(ROUNDS):
-            said = kill_after(draw.randint(1, 90), tmp_path / "trainer.log", "train", repository)
-
-            if not Repository(repository).versions(killing.MODEL):
-                continue
-            *_, generation = assert_whole_chain(repository, killing.MODEL)
-            published = [Generation.parse(line[1]) for line in said if line[0] == "published"]
-            assert generation >= max(published, default=generation), (life, said)
-            assert generation >= (newest or generation), (life, said)
-            newest = generation
-            with open_processor(repository) as restarted:
-                assert restarted.manifest(killing.MODEL)[1] == generation
-                follower = follower or open_processor(repository)
-                follower.poll()
-                assert follower.manifest(killing.MODEL)[1] == generation
-                assert bytes_of(restarted, killing.MODEL) == bytes_of(follower, killing.MODEL)
-
-        run = killing.make_run(repository)
-        run.full()
-        follower = follower or open_processor(repository)
-        stream = run.stream()
-        for _ in range(2):
-            generation = next(stream)
-            follower.poll()
-            assert follower.manifest(killing.MODEL)[1] == generation
-        assert generation > (newest or Generation(0, 0))
-        twin = killing.make_run(tmp_path / "twin")
-        twin.full()
-        assert [str(g) for g in twin.stream(stop_row=run.state.position)][-1] == str(generation)
-        with open_processor(tmp_path / "twin") as uninterrupted:
-            assert bytes_of(uninterrupted, killing.MODEL) == bytes_of(follower, killing.MODEL)
-    finally:
-        if follower is not None:
-            follower.close()
 
 
 def test_a_killed_server_serves_what_it_acknowledged_or_later(tmp_path):

@@ -217,6 +217,29 @@ def test_a_users_own_table_is_trained_published_and_served(tmp_path):
         np.testing.assert_allclose(scores, one_by_one, atol=1e-6)
 
 
+def test_a_second_version_of_a_users_own_table_by_the_command(tmp_path):
+    write_table(tmp_path)
+    first = freshet("train", "--config", "train.toml", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "streamed, scored before learned: AUC" in first.stdout
+    assert "; version 1 as published: AUC" in first.stdout.replace("\n", " ")
+
+    second = freshet("train", "--config", "train.toml", "--new-version", cwd=tmp_path)
+
+    assert "shop 2.0 is in" in second.stdout, second.stderr
+    text = (tmp_path / "train.toml").read_text().replace('arch = "dlrm"', 'arch = "deepfm"')
+    (tmp_path / "train.toml").write_text(text)
+    refused = freshet("train", "--config", "train.toml", cwd=tmp_path)
+    assert refused.returncode == 2
+    (line,) = refused.stderr.strip().splitlines()
+    for words in ("model.arch was 'dlrm' and is 'deepfm'", ".checkpoints/shop", "--new-version --from-scratch"):
+        assert words in line
+    alone = freshet("train", "--config", "train.toml", "--from-scratch", cwd=tmp_path)
+    assert (alone.returncode, "only together with --new-version" in alone.stderr) == (2, True)
+    anew = freshet("train", "--config", "train.toml", "--new-version", "--from-scratch", cwd=tmp_path)
+    assert "shop 3.4 is in" in anew.stdout, anew.stderr
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

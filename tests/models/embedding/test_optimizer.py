@@ -102,3 +102,14 @@ def test_no_rows_are_no_work(name):
 def test_an_unknown_optimizer_is_refused_by_name():
     with pytest.raises(BadInput, match=r"adagrad, adam, ftrl wanted, got 'sgd'"):
         row_optimizer("sgd")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rows_from_elsewhere_stay_where_they_are_until_they_are_learned_on(name):
+    optimizer, rate = row_optimizer(name), 0.05
+    rows = np.random.default_rng(0).standard_normal((5, 4), np.float32)
+    slots = optimizer.slots_of(rows, rate)
+    assert slots.shape == (5, optimizer.slots_a_row(4))
+    moved = rows.copy()
+    optimizer.update(np.arange(5), np.zeros((5, 4), np.float32), moved, slots, rate)
+    np.testing.assert_allclose(moved, rows, rtol=1e-5)

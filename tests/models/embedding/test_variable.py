@@ -97,6 +97,36 @@ class TableMachine(RuleBasedStateMachine):
     def remove(self, ids):
         assert self.table.remove(int64s(ids)) == self.gone(ids)
 
+    @rule(ids=some_ids, gone=some_ids, tag=st.integers(1, 9))
+    def somebody_else_gives_and_takes_rows(self, ids, gone, tag):
+        keys = int64s(sorted(set(ids)))
+        gone = [key for key in gone if key not in ids]
+        rows = np.full((len(keys), DIM), tag / 8, np.float32)
+        self.table.overwrite(keys, rows, int64s(gone), RATE)
+        self.gone(gone)
+        self.born(ids)
+        for key, row, slots in zip(keys.tolist(), rows, self.optimizer.slots_of(rows, RATE)):
+            self.rows[key][:2] = [row, slots]
+            self.changed.add(key)
+
+    @rule()
+    def what_was_not_published_counts_as_changed_once_more(self):
+        before = self.table.changes()
+        self.table.clear_changed()
+        assert not len(self.table.changes().keys)
+        self.table.mark(before)
+        assert_same(self.table.changes(), before)
+
+    @rule()
+    def a_cleared_table_is_a_new_one(self):
+        self.the_follower_takes_the_increment()
+        everything = self.table.export()
+        self.table.clear()
+        assert (len(self.table), len(self.table.changes().keys)) == (0, 0)
+        assert (self.table.find(everything.keys) < 0).all()
+        self.table.restore(everything)
+        self.peak = len(self.rows)
+
     @rule(ids=some_ids)
     def looking_up_gives_no_row(self, ids):
         refs = self.table.find(int64s(ids))

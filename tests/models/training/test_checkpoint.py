@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.training.checkpoint import Checkpoints, RunState
+from models.training.checkpoint import Checkpoints, RunState, changes_of
 from models.training.spec import draft
-from processor.errors import BadInput, Corrupt
+from processor.errors import Corrupt
 from tests.models.training.streams import PARTS, MixedSource, differing, make_batch, make_config, snapshot, untouched
 from tests.models.training.trainers import Trainers
 
@@ -53,7 +53,7 @@ def names(folder):
 def test_a_checkpoint_gives_back_every_bit(trainer, other, tmp_path):
     learn(trainer, 1, 2, 3)
     Checkpoints(tmp_path).save(trainer, STATE)
-    restored = Checkpoints(tmp_path).restore(other, "finger")
+    restored = Checkpoints(tmp_path).restore(other)
     assert differing(snapshot(other), snapshot(trainer)) == []
     assert restored.state == STATE
     assert restored.changes is None
@@ -72,8 +72,9 @@ def test_increments_give_back_every_bit_removals_included(trainer, other, tmp_pa
         if n % 2:
             trainer.tables["item"].remove(untouched(trainer.tables["item"], trainer.steps - 1))
         trainer.tables["user"].remove(make_batch(4, seed=n).columns["user"])
-        returned = checkpoints.save(trainer, replace(STATE, step=n))
-        restored = Checkpoints(tmp_path).restore(other, "finger")
+        returned = changes_of(trainer)
+        checkpoints.save(trainer, replace(STATE, step=n))
+        restored = Checkpoints(tmp_path).restore(other)
         assert differing(snapshot(other), snapshot(trainer)) == []
         assert restored.state.step == n
     assert len(returned["user"].removed)
@@ -85,8 +86,9 @@ def test_increments_give_back_every_bit_removals_included(trainer, other, tmp_pa
 def test_what_a_checkpoint_has_taken_no_longer_counts_as_changed(trainer, tmp_path):
     checkpoints = Checkpoints(tmp_path)
     learn(trainer, 1)
-    assert len(checkpoints.save(trainer, STATE)["user"].keys)
-    assert not len(checkpoints.save(trainer, STATE)["user"].keys)
+    assert len(changes_of(trainer)["user"].keys)
+    checkpoints.save(trainer, STATE)
+    assert not len(changes_of(trainer)["user"].keys)
 
 
 def test_an_increment_costs_what_changed_and_not_what_there_is(trainer, tmp_path):
@@ -111,7 +113,7 @@ def test_compaction_waits_until_increments_outweigh_the_full_one_then_loses_noth
         checkpoints.compact(trainer, replace(STATE, step=n))
         kinds.append([name.split(".")[1] for name in names(tmp_path)])
         assert (kinds[-1] == ["full"]) == (sum(sizes[1:]) > sizes[0])
-        restored = Checkpoints(tmp_path).restore(other, "finger")
+        restored = Checkpoints(tmp_path).restore(other)
         assert restored.state.step == n
         assert differing(snapshot(other), snapshot(trainer)) == []
     assert ["full"] in kinds
@@ -142,19 +144,40 @@ def test_a_kill_between_a_full_checkpoint_and_the_removal_of_the_old_ones_is_har
     for path, data in old.items():
         path.write_bytes(data)
     again = Checkpoints(tmp_path)
-    assert again.restore(other, "finger").state.step == 9
+    assert again.restore(other).state.step == 9
     assert differing(snapshot(other), snapshot(trainer)) == []
     again.save_full(other, STATE)
     assert names(tmp_path) == ["00000005.full.safetensors"]
 
 
-def test_a_checkpoint_of_another_configuration_is_refused_and_changes_nothing(trainer, other, tmp_path):
+def test_what_is_wanted_can_be_restored_after_later_full_checkpoints_and_the_rest_goes(trainer, other, tmp_path):
+    checkpoints, held = Checkpoints(tmp_path), {}
+    for n in range(1, 10):
+        learn(trainer, n)
+        state = replace(STATE, step=n)
+        checkpoints.save_full(trainer, state, wanted=[5]) if n in (4, 7, 9) else checkpoints.save(trainer, state)
+        held[n] = snapshot(trainer)
+    assert [(number, state.step) for number, state in checkpoints.states()] == [(n, n) for n in range(4, 10)]
+    for folder in (checkpoints, Checkpoints(tmp_path)):
+        for number in (5, 9, 4, 8):
+            restored = folder.restore(other, number)
+            assert restored.state.step == number
+            assert differing(snapshot(other), held[number]) == []
+    assert Checkpoints(tmp_path).restore(other).state.step == 9
+    checkpoints.save_full(other, STATE)
+    assert names(tmp_path) == ["00000010.full.safetensors"]
+
+
+def test_an_increment_comes_back_with_the_dense_weights_before_it(trainer, other, tmp_path):
+    checkpoints = Checkpoints(tmp_path)
     learn(trainer, 1)
-    Checkpoints(tmp_path).save(trainer, STATE)
-    before = snapshot(other)
-    with pytest.raises(BadInput, match="another configuration"):
-        Checkpoints(tmp_path).restore(other, "another")
-    assert differing(snapshot(other), before) == []
+    checkpoints.save(trainer, STATE)
+    assert checkpoints.restore(other).dense_before is None
+    before = trainer.weights()
+    learn(trainer, 2)
+    checkpoints.save(trainer, STATE)
+    got = checkpoints.restore(other).dense_before
+    assert {n: a.tobytes() for n, a in got.items()} == {n: a.tobytes() for n, a in before.items()}
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +207,7 @@ def test_a_truncated_or_bit_flipped_file_is_refused_in_one_line(sound, pair, tmp
     for name, whole in sound.items():
         (folder / name).write_bytes(raw if name == chosen else whole)
     with pytest.raises(Corrupt) as refused:
-        Checkpoints(folder).restore(pair[1][0](draft(pair[1][1], {}), pair[1][1].train, (8,)), "finger")
+        Checkpoints(folder).restore(pair[1][0](draft(pair[1][1], {}), pair[1][1].train, (8,)))
     assert "\n" not in str(refused.value)
     assert str(folder) not in str(refused.value)
 
@@ -196,7 +219,7 @@ def test_a_missing_increment_is_refused(trainer, other, tmp_path):
         checkpoints.save(trainer, STATE)
     (tmp_path / "00000003.inc.safetensors").unlink()
     with pytest.raises(Corrupt, match="number 3 is missing"):
-        Checkpoints(tmp_path).restore(other, "finger")
+        Checkpoints(tmp_path).restore(other)
 
 
 def test_leftovers_of_an_interrupted_write_and_foreign_files_are_passed_over(trainer, other, tmp_path):
@@ -205,10 +228,10 @@ def test_leftovers_of_an_interrupted_write_and_foreign_files_are_passed_over(tra
     checkpoints.save(trainer, STATE)
     for name in (".00000002.inc.safetensors.ab12cd34.tmp", "notes.txt", "00000009.inc.safetensors.bak"):
         (tmp_path / name).write_bytes(b"half a file")
-    assert Checkpoints(tmp_path).restore(other, "finger").state == STATE
+    assert Checkpoints(tmp_path).restore(other).state == STATE
     learn(trainer, 2)
     checkpoints.save(trainer, STATE)
-    assert Checkpoints(tmp_path).read_scaling() == STATE.scaling
+    assert Checkpoints(tmp_path).newest().scaling == STATE.scaling
 
 
 def test_a_write_that_fails_leaves_the_checkpoint_before_it_and_can_be_repeated(trainer, other, tmp_path, monkeypatch):
@@ -225,19 +248,19 @@ def test_a_write_that_fails_leaves_the_checkpoint_before_it_and_can_be_repeated(
         with pytest.raises(OSError, match="No space"):
             checkpoints.save(trainer, STATE)
     checkpoints.save(trainer, STATE)
-    Checkpoints(tmp_path).restore(other, "finger")
+    Checkpoints(tmp_path).restore(other)
     assert differing(snapshot(other), snapshot(trainer)) == []
 
 
 def test_an_empty_folder_has_nothing_to_restore(trainer, tmp_path):
     checkpoints = Checkpoints(tmp_path / "new")
-    assert checkpoints.restore(trainer, "finger") is None
-    assert checkpoints.read_scaling() is None
+    assert checkpoints.restore(trainer) is None
+    assert checkpoints.newest() is None
 
 
 def test_scaling_comes_back_without_a_trainer(trainer, tmp_path):
     Checkpoints(tmp_path).save(trainer, STATE)
-    assert Checkpoints(tmp_path).read_scaling() == {"price": (0.1, 1 / 3)}
+    assert Checkpoints(tmp_path).newest().scaling == {"price": (0.1, 1 / 3)}
 
 
 @pytest.mark.parametrize("cut", [64, 192, 256])
@@ -245,7 +268,7 @@ def test_a_trainer_restored_in_the_middle_of_a_stream_ends_at_the_same_bits(trai
     source, checkpoints = MixedSource(320), Checkpoints(tmp_path)
     for batch in source.batches(64):
         if batch.start == cut:
-            Checkpoints(tmp_path).restore(other, "finger")
+            Checkpoints(tmp_path).restore(other)
             for later in source.batches(64, cut):
                 other.learn(later)
         trainer.learn(batch)

@@ -17,11 +17,11 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from compiler.dense.dense_graph import DenseGraph
 from models.training.loop import TrainingRun
 from models.training.publication import publish_version
+from processor.chain.ledger import Ledger
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import Conflict
 from processor.generation import Generation
 from processor.overview import model_stats
-from processor.package.delta import read_delta
 from processor.package.repository import Repository
 from tests.models.training.streams import (
     FEATURES,
@@ -154,7 +154,8 @@ def test_the_probes_look_up_known_and_unknown_ids_alike(story):
 
 
 def deltas(story):
-    return [read_delta(file.path) for file in Repository(story.repository).deltas("mixed", 1)]
+    ledger = Ledger.of(Repository(story.repository).version("mixed", 1))
+    return [ledger.read_delta(link) for link in ledger.history.line()[1:]]
 
 
 def test_a_processor_that_starts_late_replays_the_chain_to_the_same_bits(story):
@@ -170,10 +171,10 @@ def test_rolled_back_and_brought_forward_again_every_generation_is_the_same(stor
 
     repository = tmp_path / "repository"
     shutil.copytree(story.repository, repository)
-    files = {f.step: f.path.read_bytes() for f in Repository(repository).deltas("mixed", 1)}
+    files = {int(path.stem): path.read_bytes() for path in (repository / "mixed" / "1" / "deltas").iterdir()}
     with open_processor(repository, undo_depth=undo_depth) as processor:
         for back in (5, 3, 0):
-            assert processor.rollback("mixed", Generation(1, back)) == Generation(1, back)
+            assert processor.rollback("mixed", Generation(1, back)).generation == Generation(1, back)
             story.held[Generation(1, back)].assert_served_by(processor)
         for step in range(1, 8):
             assert processor.apply_delta("mixed", data=files[step]).generation == Generation(1, step)

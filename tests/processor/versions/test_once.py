@@ -11,15 +11,17 @@ import pytest
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 from compiler.dense.dense_graph import DenseGraph
-from models.training.publication import publish_delta, publish_version
+from models.training.publication import publish_version
 from models.zoo.deepfm import build
 from models.zoo.dense_input import DenseInput
 from processor.backends.cost import CostTable
+from processor.chain.ledger import Ledger
 from processor.columns import Packed, Place, Places, Ragged
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.features.plan import SparsePlan
 from processor.package.delta import Delta, TableDelta
 from processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
+from processor.package.repository import Repository
 from processor.package.roles import division
 from processor.versions.once import UserOnce
 
@@ -215,7 +217,8 @@ def test_a_delta_reaches_both_parts_with_one_flip(package, tmp_path):
         always(opened)
         request = inputs(70, seed=7)
         (before,) = score(opened, request)
-        publish_delta(copied, Delta("m", 1, 1, 0, tables, weights, published_at=time.time()))
+        ledger = Ledger.of(Repository(copied).version("m"))
+        ledger.publish(Delta("m", 1, 1, 0, tables, weights, published_at=time.time()))
         opened.poll()
 
         (after,) = score(opened, request)

@@ -1,0 +1,59 @@
+"""What of a training file decides the shape of tables and network, and so which checkpoints it can continue."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from models.train_config import TrainConfig
+
+
+def fingerprint(config: TrainConfig) -> str:
+    """One word for all of settings(): files of one word continue each other's checkpoints."""
+    features = [replace(f, side="context", dtype="") for f in config.features]
+    parts = [asdict(config.model), [asdict(f) for f in features], config.train.optimizer, config.train.seed]
+    if config.fusion:
+        parts.append(dict(config.fusion))
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def settings(config: TrainConfig) -> dict[str, Any]:
+    """What decides, by section.key, as JSON gives it back."""
+    found: dict[str, Any] = {f"model.{key}": value for key, value in asdict(config.model).items()}
+    for feature in config.features:
+        kept = {key: value for key, value in asdict(feature).items() if key not in ("name", "side", "dtype")}
+        found |= {f"features.{feature.name}.{key}": value for key, value in kept.items()}
+    found |= {"features": [f.name for f in config.features]}
+    found |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.seed}
+    found |= {f"fusion.{output}": text for output, text in config.fusion.items()}
+    as_json: dict[str, Any] = json.loads(json.dumps(found))
+    return as_json
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs between two settings(), in words: each key with what it was and what it is.
+
+    before: {} where a checkpoint is older than settings are.
+    """
+    if not before:
+        return "[model], [features], [fusion], train.optimizer or train.seed is another one"
+    told, columns = [], (set(before.get("features", ())), set(now.get("features", ())))
+    for name in sorted(columns[0] ^ columns[1]):
+        told.append(f"features.{name} {'is gone' if name in columns[0] else 'is new'}")
+    for key in [*before, *(key for key in now if key not in before)]:
+        column = key.split(".")[1] if key.startswith("features.") else ""
+        if before.get(key) == now.get(key) or (column and not (column in columns[0] and column in columns[1])):
+            continue
+        if key == "features":
+            if columns[0] == columns[1]:
+                told.append("the features are in another order")
+            continue
+        told.append(f"{key} was {_shown(before, key)} and is {_shown(now, key)}")
+    return ", ".join(told)
+
+
+def _shown(settings: Mapping[str, Any], key: str) -> str:
+    return repr(settings[key])[:80] if key in settings else "not there"

@@ -1,0 +1,301 @@
+"""Where a run's weights stand on the chain of its version: what they publish, and where they go when that is undone.
+
+The trainer is one writer of a chain among others: servers roll back, people upload. So before it learns a chunk, and
+again before it publishes one, it looks at the records.
+- Its newest generation is the head: it goes on.
+- Somebody else's stands on it: their rows and weights are taken in, and it goes on from there.
+- Its newest generation is undone: it goes back to its own weights of the newest generation on the line that a
+  checkpoint has, optimizer and all, and from there to the head. Rows that were published and undone are skipped, or
+  learned again (replay). Rows that were not published yet are learned again in any case. Where no checkpoint reaches
+  back so far, the weights are those of the repository, and the optimizer begins anew.
+So trainer and head hold the same at the start of every chunk.
+
+The increment of a generation is saved before the generation is published, with the digest that it will have: after a
+kill between the two it is published by the next run, to the byte, or, where somebody else was faster, upon theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from compiler.progress import Reporter
+from models.embedding.variable import Changes
+from models.training.checkpoint import Checkpoints, Restored, RunState, changes_of, clear_changed
+from models.training.trainer import Trainer
+from processor.chain.chain_record import delta_digest
+from processor.chain.contents import Contents
+from processor.chain.history import History, Link
+from processor.chain.ledger import Ledger
+from processor.errors import Conflict, Diverged, FreshetError
+from processor.generation import UNDO_DEPTH, Generation
+from processor.package.delta import Delta, TableDelta, stream_delta
+from processor.package.version import VersionReader
+from processor.tables.folding import fold
+
+NOTHING_REMOVED = np.empty(0, np.int64)
+
+
+class Lineage:
+    """The chain of the version that a run publishes to. Its state is the run's, changed in place."""
+
+    def __init__(
+        self,
+        version: VersionReader,
+        trainer: Trainer,
+        checkpoints: Checkpoints,
+        state: RunState,
+        report: Reporter,
+        replay: bool = False,
+        snapshot_after: int = 0,
+    ) -> None:
+        """version: as it was published. replay: learn undone rows again, instead of skipping them.
+
+        snapshot_after: after so many deltas the chain is folded into a snapshot; 0: never. Raises Diverged where the
+        records are no chain.
+        """
+        self._version, self._trainer, self._checkpoints = version, trainer, checkpoints
+        self._state, self._report = state, report
+        self._replay, self._snapshot_after = replay, snapshot_after
+        self._ledger = Ledger.of(version, whole=True)
+        self._at = self.history.on_line(0) or self.history.head
+        self._dense = trainer.weights()
+        self._unfolded = self._count_unfolded()
+
+    @property
+    def history(self) -> History:
+        return self._ledger.history
+
+    def resume(self, restored: Restored) -> None:
+        """Stands where a checkpoint was saved; publishes what a kill kept from being published, or goes back."""
+        state = self._state
+        link = self._link_of(state)
+        if link is not None:
+            self._at = link
+            self.follow()
+        elif restored.changes is not None and (parent := self._parent_of(state)) is not None:
+            self._at = parent
+            if restored.dense_before is not None:
+                self._dense = restored.dense_before
+            for name, changes in restored.changes.items():
+                self._trainer.tables[name].mark(changes)
+            self.publish()
+        else:
+            self._go_back()
+        state.event_time, state.events = None, 0
+
+    def follow(self) -> bool:
+        """Looks at the records. True: the weights went back, and reading has to begin anew at the state's position."""
+        self._ledger.look()
+        if not self._on_line(self._at):
+            self._go_back()
+            return True
+        if self._at.digest != self.history.head.digest:
+            self._take_in()
+        return False
+
+    def publish(self) -> Generation | None:
+        """Saves what has changed and publishes it on the head; None where the weights had to go back instead.
+
+        finished_at, event_time and events are the state's. Raises BadInput for weights that nobody may be served.
+        """
+        while True:
+            if self.follow():
+                return None
+            records = self.history.number
+            try:
+                self._commit()
+            except Diverged:
+                raise
+            except Conflict:
+                # Somebody else was faster: their record says what to do.
+                self._ledger.look()
+                if self.history.number == records:
+                    raise
+                continue
+            self._checkpoints.compact(self._trainer, self._state, self.wanted)
+            self._fold()
+            return Generation(self._state.version, self._state.step)
+
+    def wanted(self) -> list[int]:
+        """Numbers of the checkpoints that a rollback within what servers can undo leads to."""
+        line = list(self.history.back(self.history.head))[: UNDO_DEPTH + 1]
+        on = {link.digest for link in line}
+        linked = [(number, self._link_of(state)) for number, state in self._checkpoints.states()]
+        return [number for number, link in linked if link is not None and link.digest in on]
+
+    def _commit(self) -> None:
+        state, head = self._state, self.history.head
+        changes = changes_of(self._trainer)
+        delta = self._delta(changes, head, self.history.top + 1)
+        delta.check(self._version.root_manifest)
+        digest = delta_digest(head.digest, _file_sha256(delta))
+        if digest != state.digest:
+            state.step, state.digest, state.parent = delta.step, digest, head.digest
+            self._checkpoints.save_changes(self._trainer, state, changes)
+        self._at = self._ledger.publish(delta)
+        clear_changed(self._trainer)
+        self._dense |= delta.dense
+
+    def _delta(self, changes: dict[str, Changes], head: Link, step: int) -> Delta:
+        state, dense = self._state, self._trainer.weights()
+        return Delta(
+            model=self._version.manifest.model,
+            version=state.version,
+            step=step,
+            parent_step=head.step,
+            tables={
+                name: TableDelta(c.keys, c.rows, c.removed)
+                for name, c in changes.items()
+                if len(c.keys) or len(c.removed)
+            },
+            dense={n: a for n, a in dense.items() if not np.array_equal(a, self._dense[n])},
+            published_at=state.finished_at,
+            event_time=state.event_time,
+            events=state.events,
+        )
+
+    # Going back, and taking in.
+
+    def _go_back(self) -> None:
+        head = self.history.head
+        linked = [(n, s, link) for n, s in self._checkpoints.states() if (link := self._link_of(s)) is not None]
+        newest, until = (linked[-1][2], linked[-1][1].position) if linked else (self._at, self._state.position)
+        undone = newest if self._on_line(self._at) else self._at
+        line = {link.digest for link in self.history.back(head)}
+        number, state, link = next((one for one in reversed(linked) if one[2].digest in line), (0, self._state, head))
+        if number:
+            self._checkpoints.restore(self._trainer, number)
+            self._at, self._dense = link, self._trainer.weights()
+            self._take_in()
+            back = state.position
+        else:
+            self._rebuild(head)
+            back = until
+        position = back if self._replay else until
+        self._become(dataclasses.replace(state, position=position, step=self._at.step, digest=self._at.digest))
+        # What was taken in from others lies in no increment.
+        clear_changed(self._trainer)
+        self._checkpoints.save_full(self._trainer, self._state, self.wanted())
+        self._unfolded = self._count_unfolded()
+        self._report.note(self._told(undone, head, until - back, rebuilt=not number))
+
+    def _told(self, undone: Link, head: Link, rows: int, rebuilt: bool) -> str:
+        version = self._state.version
+        told = f"{version}.{undone.step} was rolled back to {version}.{head.step}: "
+        if rebuilt:
+            return told + (
+                "no checkpoint reaches back so far, so the weights are those of the repository and the optimizer begins"
+                " anew; what was learned since is skipped"
+            )
+        return told + f"went back, {'learns' if self._replay else 'skipped'} {rows:,} rows{' again' * self._replay}"
+
+    def _take_in(self) -> None:
+        """From the generation that the weights stand on to the head, which is somebody else's."""
+        head = self.history.head
+        links = []
+        for link in self.history.back(head):
+            if link.digest == self._at.digest:
+                break
+            links.append(link)
+        try:
+            for link in reversed(links):
+                self._overwrite(self._ledger.read_delta(link))
+        except Diverged:
+            self._rebuild(head)
+        self._at = head
+        if links:
+            self._report.note(f"{self._state.version}.{head.step} was published by somebody else: goes on from there")
+
+    def _overwrite(self, delta: Delta) -> None:
+        trainer = self._trainer
+        rate = trainer.settings.learning_rate
+        for name, table in delta.tables.items():
+            trainer.tables[name].overwrite(table.keys, table.rows, table.removed, rate)
+        trainer.assign_dense(delta.dense)
+        self._dense |= {name: array for name, array in delta.dense.items() if name in self._dense}
+
+    def _rebuild(self, link: Link) -> None:
+        rebuild(self._trainer, Contents(self._version, self._ledger, link))
+        self._at, self._dense = link, self._trainer.weights()
+
+    def _become(self, state: RunState) -> None:
+        """The run's state with these values: it is known by reference."""
+        for field in dataclasses.fields(state):
+            setattr(self._state, field.name, getattr(state, field.name))
+        self._state.event_time, self._state.events = None, 0
+
+    # What checkpoints and generations have to do with each other.
+
+    def _link_of(self, state: RunState) -> Link | None:
+        """The generation that a checkpoint's weights were published as; None where they were not."""
+        if state.version != self._version.manifest.version:
+            return None
+        if state.digest:
+            return self.history.links.get(state.digest)
+        return self.history.known(state.step)
+
+    def _parent_of(self, state: RunState) -> Link | None:
+        """The generation of the line that an unpublished checkpoint was to stand on."""
+        link = self.history.links.get(state.parent) if state.parent else self.history.known(state.step - 1)
+        return link if link is not None and self._on_line(link) else None
+
+    def _on_line(self, link: Link) -> bool:
+        found = self.history.on_line(link.step)
+        return found is not None and found.digest == link.digest
+
+    # Snapshots.
+
+    def _count_unfolded(self) -> int:
+        snapshot = self.history.snapshot()
+        since = snapshot.step if snapshot else 0
+        return sum(link.step > since for link in self.history.back(self.history.target))
+
+    def _fold(self) -> None:
+        self._unfolded += 1
+        if not self._snapshot_after or self._unfolded < self._snapshot_after:
+            return
+        self._unfolded = 0
+        try:
+            link = fold(self._version, self._ledger)
+        except FreshetError as error:
+            self._report.note(f"no snapshot this time: {error}")
+            return
+        if link is not None:
+            self._report.note(f"{self._state.version}.{link.step} lies in a snapshot: a start begins there")
+
+
+class Hashing(io.RawIOBase):
+    """A file that keeps nothing of what is written to it but its SHA-256."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sha256 = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        return len(data)
+
+
+def _file_sha256(delta: Delta) -> str:
+    """Of the file that publishes a delta."""
+    file = Hashing()
+    stream_delta(cast(BinaryIO, file), delta)
+    return file.sha256.hexdigest()
+
+
+def rebuild(trainer: Trainer, contents: Contents) -> None:
+    """Gives a trainer the weights of a generation as the repository has it; every optimizer begins anew."""
+    trainer.clear()
+    for name, table in trainer.tables.items():
+        keys, rows = contents.table(name)
+        table.overwrite(keys, rows, NOTHING_REMOVED, trainer.settings.learning_rate)
+    trainer.begin_with(contents.dense)
+    clear_changed(trainer)

@@ -1,0 +1,57 @@
+"""`freshet repository`: what a folder of models takes on disk, and what of it may go."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from processor.generation import UNDO_DEPTH
+
+repository_app = typer.Typer(help="Look after a folder of models.", no_args_is_help=True)
+
+
+@repository_app.callback()
+def repository_group() -> None:
+    """Keeps `prune` a command of a group, though it is the only one."""
+
+
+@repository_app.command("prune")
+def prune(
+    repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
+    model: Annotated[str | None, typer.Option(help="Only this model; all of them when left out.")] = None,
+    keep: Annotated[
+        int, typer.Option(min=0, help="Generations of each version that can still be rolled back.")
+    ] = UNDO_DEPTH,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Removes what nothing needs: deltas that a snapshot holds, older snapshots, what was left unfinished.
+
+    Never a version, never a record; safe beside servers and trainers that are running. Not for models whose tables are
+    in a row store: their servers start from all deltas.
+    """
+    from processor.chain.ledger import Ledger
+    from processor.chain.pruning import needless, unfinished
+    from processor.package.repository import Repository
+
+    store, now_s = Repository(repository), time.time()
+    if model is not None:
+        store.version(model)
+    total = 0
+    for name in [model] if model is not None else store.models():
+        found = unfinished(store.root / name, now_s)
+        for number in store.versions(name):
+            files = store.version(name, number)
+            # As it is on disk: nothing is adopted here, so that --dry-run writes nothing.
+            ledger = Ledger(files.folder, files.root_manifest)
+            ledger.look()
+            found += needless(files.folder, ledger.history, keep, now_s)
+        for one in found:
+            shown = Path(one.path).relative_to(store.root).as_posix()
+            print(f"{shown}: {one.why}, {one.nbytes:,} bytes")
+            total += one.nbytes
+            if not dry_run:
+                one.remove()
+    print(f"{total:,} bytes {'would be' if dry_run else 'were'} freed")

@@ -1,0 +1,114 @@
+"""kill -9 at random moments: a trainer in the middle of saving, publishing, folding its chain, or going back.
+
+FRESHET_KILL_ROUNDS kills of each (3 if not set), at moments drawn by FRESHET_KILL_SEED, as in test_kills.
+"""
+
+import random
+
+import pytest
+
+from processor.chain.contents import Contents
+from processor.chain.ledger import Ledger
+from processor.generation import Generation
+from processor.package.repository import Repository
+from tests.e2e import killing
+from tests.e2e.test_kills import ROUNDS, SEED, bytes_of, kill_after, open_processor
+
+pytestmark = [pytest.mark.kills, pytest.mark.tensorflow]
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+
+def newest(repository):
+    """The newest generation of the chain, with all that it is made of sound and in its place."""
+    version = Repository(repository).version(killing.MODEL)
+    version.verify()
+    ledger = Ledger.of(version, whole=True)
+    for link in ledger.history.line()[1:]:
+        ledger.read_delta(link)
+    assert ledger.history.target is ledger.history.head
+    return Generation(version.manifest.version, ledger.history.head.step)
+
+
+def contents(repository):
+    """What the newest generation holds, as bytes by name, read from its files."""
+    version = Repository(repository).version(killing.MODEL)
+    ledger = Ledger.of(version)
+    held = Contents(version, ledger, ledger.history.head)
+    tables = {t.name: held.table(t.name) for t in version.manifest.tables}
+    parts = {f"{name}/{part}": a.tobytes() for name, pair in tables.items() for part, a in zip(("keys", "rows"), pair)}
+    return parts | {name: a.tobytes() for name, a in held.dense.items()}
+
+
+def holds(trainer):
+    """The same of a trainer."""
+    exports = {name: table.export() for name, table in trainer.tables.items()}
+    parts = {f"{name}/{part}": getattr(e, part).tobytes() for name, e in exports.items() for part in ("keys", "rows")}
+    return parts | {name: a.tobytes() for name, a in trainer.weights().items()}
+
+
+def assert_served(repository, generation, follower):
+    """A server that starts now, and one that was there all the time, serve what lies on disk."""
+    with open_processor(repository) as restarted:
+        follower.poll()
+        for server in (restarted, follower):
+            assert server.manifest(killing.MODEL)[1] == generation
+            assert bytes_of(server, killing.MODEL) == contents(repository)
+
+
+def test_a_killed_trainer_leaves_a_whole_chain_and_goes_on_with_it(tmp_path):
+    draw = random.Random(f"trainer {SEED}")
+    repository = tmp_path / "repository"
+    follower, reached = None, None
+    try:
+        for life in range(ROUNDS):
+            said = kill_after(draw.randint(1, 250), tmp_path / "trainer.log", "train", repository)
+
+            if not Repository(repository).versions(killing.MODEL):
+                continue
+            generation = newest(repository)
+            published = [Generation.parse(line[1]) for line in said if line[0] == "published"]
+            assert generation >= max(published, default=generation), (life, said)
+            assert generation >= (reached or generation), (life, said)
+            reached = generation
+            follower = follower or open_processor(repository)
+            assert_served(repository, generation, follower)
+
+        run = killing.make_run(repository)
+        run.full()
+        follower = follower or open_processor(repository)
+        stream = run.stream()
+        for _ in range(2):
+            generation = next(stream)
+            follower.poll()
+            assert follower.manifest(killing.MODEL)[1] == generation
+        assert generation > (reached or Generation(0, 0))
+        twin = killing.make_run(tmp_path / "twin")
+        twin.full()
+        assert [str(g) for g in twin.stream(stop_row=run.state.position)][-1] == str(generation)
+        assert contents(tmp_path / "twin") == bytes_of(follower, killing.MODEL)
+    finally:
+        if follower is not None:
+            follower.close()
+
+
+def test_a_killed_trainer_that_is_rolled_back_now_and_then_goes_on_from_what_is_served(tmp_path):
+    draw = random.Random(f"undone {SEED}")
+    repository = tmp_path / "repository"
+    run = killing.make_run(repository)
+    run.full()
+    with open_processor(repository) as follower:
+        for life in range(ROUNDS):
+            said = kill_after(draw.randint(1, 400), tmp_path / "trainer.log", "train", repository, draw.getrandbits(32))
+            if draw.random() < 0.5:
+                killing.roll_back(repository, draw)
+            generation = newest(repository)
+            assert_served(repository, generation, follower)
+            print(f"life {life}: {generation},", sum(line[0] == "rolling" for line in said), "times rolled back")
+
+            resumed = killing.make_run(repository)
+            assert holds(resumed.trainer) == contents(repository)
+            following = next(resumed.stream())
+            assert following.step > generation.step
+            assert holds(resumed.trainer) == contents(repository)
+            assert_served(repository, following, follower)

@@ -1,0 +1,67 @@
+import dataclasses
+
+import pytest
+
+from models.train_config import parse_config
+from models.training.fingerprint import changed, fingerprint, settings
+
+
+def config(model=None, train=None, fusion=None, publish=None, **features):
+    columns = {"user": {"kind": "id", "dim": 4}, "price": {"kind": "float"}} | features
+    columns = {name: spec for name, spec in columns.items() if spec}
+    return parse_config(
+        {
+            "model": {"name": "shop", **(model or {})},
+            "data": {"path": "x", "format": "csv", "label": "y"},
+            "features": columns,
+            "train": train or {},
+            "publish": publish or {},
+            "fusion": fusion or {},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"train": {"optimizer": "ftrl"}}, "train.optimizer was 'adagrad' and is 'ftrl'"),
+        ({"train": {"seed": 4}}, "train.seed was 0 and is 4"),
+        (
+            {"model": {"arch": "dlrm", "hidden": [8]}},
+            "model.arch was 'deepfm' and is 'dlrm', model.hidden was [] and is [8]",
+        ),
+        ({"user": {"kind": "id", "dim": 8}}, "features.user.dim was 4 and is 8"),
+        ({"user": {"kind": "string", "dim": 4}}, "features.user.kind was 'id' and is 'string'"),
+        ({"user": None, "who": {"kind": "id"}}, "features.user is gone, features.who is new"),
+        ({"user": None, "price": {"kind": "float"}}, "features.user is gone"),
+        ({"fusion": {"final": "score * 2"}}, "fusion.final was not there and is 'score * 2'"),
+    ],
+)
+def test_what_cannot_be_continued_is_named_with_what_it_was_and_is(other, words):
+    before, now = config(), config(**other)
+    assert fingerprint(before) != fingerprint(now)
+    assert changed(settings(before), settings(now)) == words
+
+
+def test_the_order_of_the_features_decides_too():
+    before = config()
+    now = dataclasses.replace(before, features=before.features[::-1])
+    assert fingerprint(before) != fingerprint(now)
+    assert changed(settings(before), settings(now)) == "the features are in another order"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"train": {"learning_rate": 0.3, "batch_rows": 7, "epochs": 3, "holdout": 0.2, "dense_learning_rate": 0.1}},
+        {"publish": {"full_rows": 10, "delta_rows": 5, "table_dtype": "int8", "snapshot_after": 7}},
+        {"user": {"kind": "id", "dim": 4, "side": "user", "dtype": "int8"}},
+    ],
+)
+def test_what_can_change_without_harm_changes_nothing(other):
+    assert fingerprint(config(**other)) == fingerprint(config())
+    assert changed(settings(config()), settings(config(**other))) == ""
+
+
+def test_of_a_checkpoint_without_settings_all_that_may_have_changed_is_named():
+    assert "train.optimizer" in changed({}, settings(config()))

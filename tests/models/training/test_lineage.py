@@ -1,0 +1,405 @@
+"""The trainer and its version's chain: whatever others do to it, the trainer's weights are those of the head."""
+
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from models.train_config import Beginning
+from models.training import checkpoint as saving
+from models.training.loop import TrainingRun
+from processor.chain.contents import Contents, stored
+from processor.chain.ledger import Ledger
+from processor.errors import Conflict, NotReady
+from processor.generation import UNDO_DEPTH, Generation
+from processor.package.delta import Delta, TableDelta, stream_delta
+from processor.package.repository import Repository
+from tests.models.training.streams import MixedSource, differing, make_config, snapshot, spread
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
+
+FULL_ROWS, DELTA_ROWS, ROWS = 128, 32, 1600
+
+
+class Heard:
+    """A reporter that keeps its notes."""
+
+    def __init__(self):
+        self.notes = []
+
+    def begin(self, what, total):
+        pass
+
+    def advance(self, done):
+        pass
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def config(repository, snapshot_after=0, **options):
+    made = make_config(repository, full_rows=FULL_ROWS, delta_rows=DELTA_ROWS, batch_rows=32, **options)
+    return dataclasses.replace(made, publish=dataclasses.replace(made.publish, snapshot_after=snapshot_after))
+
+
+def start(repository, replay=False, rows=ROWS, **options):
+    """A run that has published its version, or has resumed -> (the run, its stream, its notes)."""
+    heard = Heard()
+    run = TrainingRun(config(repository, **options), MixedSource(rows), reporter=heard, beginning=Beginning(replay))
+    run.full()
+    return run, run.stream(), heard.notes
+
+
+def advance(stream, count):
+    return [str(next(stream)) for _ in range(count)]
+
+
+def chain(repository, version=1):
+    return Ledger.of(Repository(repository).version("mixed", version), whole=True)
+
+
+def roll_back(repository, step):
+    chain(repository).rollback(step)
+
+
+def assert_at_head(run, dtype="float32"):
+    """The trainer holds what the newest generation of the chain holds, to the bit."""
+    version = Repository(run.repository).version("mixed", run.state.version)
+    ledger = Ledger.of(version)
+    contents = Contents(version, ledger, ledger.history.head)
+    for name, table in run.trainer.tables.items():
+        keys, rows = contents.table(name)
+        held = table.export()
+        assert held.keys.tolist() == keys.tolist(), name
+        assert stored(held.rows, dtype).tobytes() == rows.tobytes(), name
+    weights = run.trainer.weights()
+    assert {n: a.tobytes() for n, a in contents.dense.items()} == {n: a.tobytes() for n, a in weights.items()}
+
+
+def foreign(repository, dense=False):
+    """Publishes a delta that no trainer made."""
+    ledger = chain(repository)
+    head, manifest = ledger.history.head, ledger.manifest
+    keys = np.sort(spread([1, 3, 500 + ledger.history.top]))
+    rows = np.full((3, 4), 0.25 + ledger.history.top / 64, np.float32)
+    tables = {"user": TableDelta(keys, rows, spread([2]))}
+    weights = {}
+    if dense:
+        name = min(manifest.dense)
+        weights = {name: np.full(manifest.dense[name], 0.125, np.float32)}
+    return ledger.publish(Delta("mixed", 1, ledger.history.top + 1, head.step, tables, weights, published_at=1.0))
+
+
+def test_after_a_rollback_the_next_step_stands_on_what_is_served_and_undone_rows_are_skipped(tmp_path):
+    run, stream, notes = start(tmp_path / "a")
+    assert advance(stream, 4) == ["1.1", "1.2", "1.3", "1.4"]
+    roll_back(tmp_path / "a", 2)
+
+    assert advance(stream, 2) == ["1.5", "1.6"]
+
+    line = chain(tmp_path / "a").history.line()
+    assert [link.step for link in line] == [0, 1, 2, 5, 6]
+    assert notes[-1] == "1.4 was rolled back to 1.2: went back, skipped 64 rows"
+    assert run.state.position == FULL_ROWS + 6 * DELTA_ROWS
+    assert_at_head(run)
+    kept = snapshot(run.trainer)
+    twin, _, _ = start(tmp_path / "b")
+    advance(twin.stream(), 2)
+    twin.state.position += 2 * DELTA_ROWS
+    advance(twin.stream(), 2)
+    assert differing(snapshot(twin.trainer), kept) == []
+
+
+def test_with_replay_undone_rows_are_learned_again_and_the_weights_are_as_if_nothing_had_been(tmp_path):
+    run, stream, notes = start(tmp_path / "a", replay=True)
+    advance(stream, 4)
+    wanted = snapshot(run.trainer)
+    roll_back(tmp_path / "a", 2)
+
+    assert advance(stream, 2) == ["1.5", "1.6"]
+
+    assert notes[-1] == "1.4 was rolled back to 1.2: went back, learns 64 rows again"
+    assert run.state.position == FULL_ROWS + 4 * DELTA_ROWS
+    assert differing(snapshot(run.trainer), wanted) == []
+    assert_at_head(run)
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_a_run_that_was_away_during_the_rollback_resumes_the_same(tmp_path, replay):
+    _, stream, _ = start(tmp_path, replay)
+    advance(stream, 4)
+    roll_back(tmp_path, 1)
+
+    run, stream, notes = start(tmp_path, replay)
+
+    assert notes[:2] == [
+        "resumed at row 256, generation 1.4",
+        f"1.4 was rolled back to 1.1: went back, {'learns' if replay else 'skipped'} 96 rows{' again' * replay}",
+    ]
+    assert_at_head(run)
+    assert run.state.position == FULL_ROWS + (1 if replay else 4) * DELTA_ROWS
+    # Once back, it stays back: a kill here changes nothing.
+    again, stream, notes = start(tmp_path, replay)
+    assert notes == [f"resumed at row {run.state.position}, generation 1.1"]
+    assert advance(stream, 1) == ["1.5"]
+    assert_at_head(again)
+
+
+def test_a_chunk_that_was_not_published_before_the_rollback_is_not_skipped(tmp_path):
+    run, stream, notes = start(tmp_path)
+    advance(stream, 3)
+    seen = []
+
+    def before(batch):
+        seen.append(batch.start)
+        if len(seen) == 1:
+            roll_back(tmp_path, 2)
+
+    assert str(next(run.stream(before=before))) == "1.4"
+
+    assert notes[-1] == "1.3 was rolled back to 1.2: went back, skipped 32 rows"
+    assert seen == [FULL_ROWS + 3 * DELTA_ROWS] * 2
+    assert_at_head(run)
+
+
+def test_undone_and_done_again_by_others_the_trainer_stays_where_it_is(tmp_path):
+    run, stream, notes = start(tmp_path)
+    advance(stream, 3)
+    ledger = chain(tmp_path)
+    third = ledger.read_delta(ledger.history.head)
+    ledger.rollback(2)
+    ledger.publish(third)
+
+    assert advance(stream, 1) == ["1.4"]
+
+    assert not any("rolled back" in note for note in notes)
+    assert_at_head(run)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_what_somebody_else_publishes_is_taken_in_and_built_upon(tmp_path, dense):
+    run, stream, notes = start(tmp_path)
+    advance(stream, 2)
+    foreign(tmp_path, dense)
+
+    assert advance(stream, 2) == ["1.4", "1.5"]
+
+    assert notes[-1] == "1.3 was published by somebody else: goes on from there"
+    assert_at_head(run)
+    roll_back(tmp_path, 3)
+    assert advance(stream, 1) == ["1.6"]
+    assert_at_head(run)
+    assert_at_head(start(tmp_path)[0])
+
+
+def test_somebody_who_publishes_between_look_and_commit_is_built_upon(tmp_path, monkeypatch):
+    run, stream, _ = start(tmp_path)
+    advance(stream, 1)
+    publish, calls = Ledger.publish, []
+
+    def slow(ledger, delta):
+        if not calls:
+            calls.append(1)
+            foreign(tmp_path)
+        return publish(ledger, delta)
+
+    monkeypatch.setattr(Ledger, "publish", slow)
+    assert advance(stream, 1) == ["1.3"]
+    assert_at_head(run)
+
+
+def test_a_chain_that_refuses_without_moving_is_told_and_not_asked_for_ever(tmp_path, monkeypatch):
+    _, stream, _ = start(tmp_path)
+
+    def refuse(ledger, delta):
+        raise Conflict("delta: no")
+
+    monkeypatch.setattr(Ledger, "publish", refuse)
+    with pytest.raises(Conflict, match="delta: no"):
+        next(stream)
+
+
+def test_a_hold_does_not_stop_the_trainer(tmp_path):
+    run, stream, _ = start(tmp_path)
+    advance(stream, 1)
+    chain(tmp_path).hold("a look at it")
+    assert advance(stream, 2) == ["1.2", "1.3"]
+    assert chain(tmp_path).history.target.step == 1
+    assert_at_head(run)
+
+
+def test_killed_between_increment_and_delta_the_next_run_publishes_the_very_bytes(tmp_path, monkeypatch):
+    run, stream, _ = start(tmp_path / "a")
+    advance(stream, 2)
+    wanted = []
+
+    def die(ledger, delta):
+        file = io.BytesIO()
+        stream_delta(file, delta)
+        wanted.append(file.getvalue())
+        raise NotReady("killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "publish", die)
+        with pytest.raises(NotReady):
+            next(stream)
+    files = len(list((tmp_path / "a" / ".checkpoints" / "mixed").iterdir()))
+
+    run, stream, _ = start(tmp_path / "a")
+
+    assert (tmp_path / "a" / "mixed" / "1" / "deltas" / "3.safetensors").read_bytes() == wanted[0]
+    assert len(list((tmp_path / "a" / ".checkpoints" / "mixed").iterdir())) == files
+    assert_at_head(run)
+    assert advance(stream, 1) == ["1.4"]
+
+
+@pytest.mark.parametrize("meanwhile", ["foreign", "rollback"])
+def test_killed_between_increment_and_delta_the_next_run_does_what_the_records_say(tmp_path, monkeypatch, meanwhile):
+    _, stream, _ = start(tmp_path)
+    advance(stream, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "publish", lambda *_: (_ for _ in ()).throw(NotReady("killed here")))
+        with pytest.raises(NotReady):
+            next(stream)
+    foreign(tmp_path) if meanwhile == "foreign" else roll_back(tmp_path, 1)
+
+    run, stream, notes = start(tmp_path)
+
+    assert_at_head(run)
+    if meanwhile == "foreign":
+        # Step 3 is somebody else's now: what was to be it stands on it.
+        assert run.state.step == 4
+        assert run.state.position == FULL_ROWS + 3 * DELTA_ROWS
+    else:
+        assert notes[-1] == "1.2 was rolled back to 1.1: went back, skipped 32 rows"
+        assert run.state.position == FULL_ROWS + 2 * DELTA_ROWS
+    advance(stream, 1)
+    assert_at_head(run)
+
+
+def test_as_much_can_be_gone_back_as_servers_can_undo_and_old_checkpoints_go(tmp_path, monkeypatch):
+    # Every delta is followed by a full checkpoint: as many as there could ever be.
+    monkeypatch.setattr(saving.Checkpoints, "compact", lambda c, t, s, wanted: c.save_full(t, s, wanted()))
+    run, stream, notes = start(tmp_path)
+    advance(stream, UNDO_DEPTH + 6)
+    fulls = list((tmp_path / ".checkpoints" / "mixed").glob("*.full.*"))
+    assert UNDO_DEPTH < len(fulls) <= UNDO_DEPTH + 2
+
+    roll_back(tmp_path, 6)
+    advance(stream, 1)
+
+    assert notes[-1] == f"1.{UNDO_DEPTH + 6} was rolled back to 1.6: went back, skipped {UNDO_DEPTH * DELTA_ROWS} rows"
+    assert_at_head(run)
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam", "ftrl"])
+def test_beyond_what_checkpoints_reach_the_weights_are_those_of_the_repository(tmp_path, optimizer):
+    run, stream, notes = start(tmp_path, optimizer=optimizer)
+    advance(stream, 2)
+    for path in (tmp_path / ".checkpoints" / "mixed").iterdir():
+        path.unlink()
+    run._checkpoints.save_full(run.trainer, run.state)
+    roll_back(tmp_path, 1)
+
+    run, stream, notes = start(tmp_path, optimizer=optimizer)
+
+    assert "no checkpoint reaches back so far" in notes[-1]
+    assert_at_head(run)
+    held = {name: table.export() for name, table in run.trainer.tables.items()}
+    position = run.state.position
+    assert position == FULL_ROWS + 2 * DELTA_ROWS
+    advance(stream, 3)
+    assert_at_head(run)
+    # Nothing jumps: a row that is learned on moves from where it was.
+    for name, before in held.items():
+        after = run.trainer.tables[name].export()
+        common = np.isin(after.keys, before.keys)
+        assert np.abs(after.rows[common] - before.rows[np.isin(before.keys, after.keys)]).max() < 0.5
+
+
+def test_a_checkpoint_of_the_former_format_is_gone_on_with(tmp_path, monkeypatch):
+    def former(state):
+        kept = dataclasses.asdict(state)
+        return {name: value for name, value in kept.items() if name not in ("digest", "parent", "settings")}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "as_saved", former)
+        _, stream, _ = start(tmp_path)
+        advance(stream, 3)
+
+    run, stream, notes = start(tmp_path)
+    assert notes == ["resumed at row 224, generation 1.3"]
+    assert advance(stream, 1) == ["1.4"]
+    roll_back(tmp_path, 2)
+    assert advance(stream, 1) == ["1.5"]
+    assert_at_head(run)
+
+
+def test_after_so_many_deltas_the_chain_is_folded_and_a_rollback_starts_the_count_anew(tmp_path):
+    run, stream, notes = start(tmp_path, snapshot_after=3)
+    advance(stream, 7)
+    folded = [note for note in notes if "snapshot" in note]
+    assert folded == [f"1.{n} lies in a snapshot: a start begins there" for n in (3, 6)]
+    assert chain(tmp_path).history.snapshot().step == 6
+    assert_at_head(run)
+    roll_back(tmp_path, 2)
+    assert chain(tmp_path).history.snapshot() is None
+    # Two deltas are on the line, and this is the third.
+    advance(stream, 1)
+    assert chain(tmp_path).history.snapshot().step == 8
+    assert_at_head(run)
+
+
+def test_a_snapshot_that_cannot_be_written_does_not_stop_the_trainer(tmp_path, monkeypatch):
+    run, stream, notes = start(tmp_path, snapshot_after=1)
+    monkeypatch.setattr("models.training.lineage.fold", lambda *_: (_ for _ in ()).throw(NotReady("snapshot: full")))
+    assert advance(stream, 2) == ["1.1", "1.2"]
+    assert notes[-1] == "no snapshot this time: snapshot: full"
+    assert_at_head(run)
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(1, 4)),
+        st.tuples(st.just("back"), st.integers(1, 6)),
+        st.tuples(st.just("resume"), st.booleans()),
+        st.tuples(st.just("foreign"), st.booleans()),
+    ),
+    min_size=3,
+    max_size=12,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(actions=ACTIONS, optimizer=st.sampled_from(["adagrad", "adam"]), snapshot_after=st.sampled_from([0, 2]))
+def test_whatever_is_published_and_rolled_back_the_trainer_holds_the_head(
+    tmp_path_factory, actions, optimizer, snapshot_after
+):
+    repository = tmp_path_factory.mktemp("any")
+    options = {"optimizer": optimizer, "snapshot_after": snapshot_after}
+    run, stream, _ = start(repository, **options)
+    published = []
+    for action, value in actions:
+        history = chain(repository).history
+        if action == "publish":
+            for _ in range(value):
+                generation = next(stream)
+                published.append(generation)
+                assert_at_head(run)
+        elif action == "back":
+            line = history.line()
+            roll_back(repository, line[max(0, len(line) - 1 - value)].step)
+        elif action == "foreign":
+            foreign(repository, value)
+        else:
+            run, stream, _ = start(repository, replay=value, **options)
+            assert_at_head(run)
+    assert len(published) == len(set(published))
+    generation = next(stream)
+    assert_at_head(run)
+    assert generation == Generation(1, chain(repository).history.top)

@@ -1,0 +1,187 @@
+"""A second version: of the weights that are there, or of new ones; and what the versions before it are worth."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from models.train_config import Beginning
+from models.training import loop as running
+from models.training.loop import TrainingRun
+from processor.chain.ledger import Ledger
+from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.errors import BadInput
+from processor.generation import Generation
+from processor.package.repository import Repository
+from tests.models.training.streams import MixedSource, differing, make_batch, make_config, snapshot
+from tests.models.training.test_lineage import Heard, assert_at_head
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
+
+ROWS = 584
+ANEW, ON = Beginning(new_version=True, from_scratch=True), Beginning(new_version=True)
+
+
+def begin(repository, beginning=None, rows=ROWS, **options):
+    heard = Heard()
+    made = make_config(repository, **options)
+    return TrainingRun(made, MixedSource(rows), reporter=heard, beginning=beginning), heard.notes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_second_version_from_the_old_weights_scores_as_the_first_before_it_learns(tmp_path, dtype):
+    config = make_config(tmp_path)
+    config = dataclasses.replace(config, publish=dataclasses.replace(config.publish, table_dtype=dtype))
+    first = TrainingRun(config, MixedSource(ROWS - 96))
+    first.run()
+    assert str(Generation(1, first.state.step)) == "1.3"
+    probes = [make_batch(300, seed=n, users=80).columns for n in range(3)]
+
+    second = TrainingRun(config, MixedSource(ROWS), beginning=ON)
+
+    assert second.full() == Generation(2, 0)
+    with (
+        Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as new,
+        Processor.initialize(ProcessorConfig(str(copied(tmp_path, 1)), sessions=1)) as old,
+    ):
+        assert (str(new.manifest("mixed")[1]), str(old.manifest("mixed")[1])) == ("2.0", "1.3")
+        for columns in probes:
+            request = PredictRequest("mixed", columns)
+            gaps = np.abs(new.process(request).outputs["score"] - old.process(request).outputs["score"])
+            assert gaps.max() <= 1e-6
+    assert [str(g) for g in second.stream()] == ["2.1"]
+    assert second.state.position == ROWS
+    assert_at_head(second, dtype)
+    again, notes = begin(tmp_path, None)
+    assert (again.full(), notes[0]) == (Generation(2, 1), f"resumed at row {ROWS}, generation 2.1")
+
+
+def copied(repository, version):
+    """The repository with this version alone."""
+    other = repository.with_name(repository.name + "-copied")
+    shutil.copytree(repository / "mixed" / str(version), other / "mixed" / str(version))
+    return other
+
+
+def test_a_second_version_of_a_chain_that_was_rolled_back_begins_where_it_was_rolled_back_to(tmp_path):
+    first, _ = begin(tmp_path, rows=ROWS - 96)
+    first.run()
+    Ledger.of(Repository(tmp_path).version("mixed", 1)).rollback(1)
+
+    second, notes = begin(tmp_path, ON)
+
+    assert notes[1] == "1.3 was rolled back to 1.1: went back, skipped 136 rows"
+    assert second.full() == Generation(2, 0)
+    assert_at_head(second)
+    assert [str(g) for g in second.stream()] == ["2.1"]
+
+
+def test_killed_before_the_second_version_is_there_the_next_run_publishes_it_once(tmp_path, monkeypatch):
+    begin(tmp_path)[0].run()
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "publish_version", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            begin(tmp_path, ON)
+    assert Repository(tmp_path).versions("mixed") == [1]
+
+    second, _ = begin(tmp_path, ON)
+
+    assert Repository(tmp_path).versions("mixed") == [1, 2]
+    assert_at_head(second)
+
+
+def test_without_checkpoints_a_second_version_is_made_of_what_the_repository_holds(tmp_path):
+    first, _ = begin(tmp_path)
+    first.run()
+    held = snapshot(first.trainer)
+    shutil.rmtree(tmp_path / ".checkpoints")
+
+    second, notes = begin(tmp_path, ON, rows=ROWS)
+
+    rows = {name for name in held if name.endswith(("/rows", "/keys")) or name.startswith("dense/")}
+    assert not rows & set(differing(snapshot(second.trainer), held))
+    assert second.state.scaling == first.state.scaling
+    assert notes[0].startswith("no checkpoint: the weights are those of 1.4")
+    assert second.full() == Generation(2, 0)
+    assert second.state.position == 0
+    assert_at_head(second)
+    next(second.stream())
+    assert_at_head(second)
+
+
+def test_where_nothing_is_there_a_new_version_is_the_first_one(tmp_path):
+    run, _ = begin(tmp_path, ON)
+    assert run.full() == Generation(1, 0)
+
+
+def test_weights_of_another_shape_are_refused_with_the_way_on(tmp_path):
+    begin(tmp_path)[0].run()
+    shutil.rmtree(tmp_path / ".checkpoints")
+    with pytest.raises(BadInput, match="--from-scratch"):
+        begin(tmp_path, ON, features=make_config(tmp_path).features[:-1])
+
+
+def test_from_scratch_trains_a_second_version_as_the_first_one_was_trained(tmp_path):
+    first, _ = begin(tmp_path)
+    first.full()
+    wanted = snapshot(first.trainer)
+    list(first.stream())
+    options = {"optimizer": "ftrl"}
+
+    second, _ = begin(tmp_path, ANEW, **options)
+    learned = second.state.position
+    assert second.full() == Generation(2, 0)
+
+    assert (learned, second.state.position) == (0, 256)
+    assert set(differing(snapshot(second.trainer), wanted))
+    assert str(next(second.stream())) == "2.1"
+    assert_at_head(second)
+    # A kill on the way is gone on from, without any option.
+    assert begin(tmp_path, **options)[0].full() == Generation(2, 1)
+    third, _ = begin(tmp_path, ANEW)
+    third.full()
+    assert (third.state.version, differing(snapshot(third.trainer), wanted)) == (3, [])
+
+
+def test_a_training_file_that_cannot_continue_names_what_changed_the_folder_and_both_ways_on(tmp_path):
+    begin(tmp_path)[0].run()
+    for beginning in (None, ON):
+        with pytest.raises(BadInput) as refused:
+            begin(tmp_path, beginning, optimizer="ftrl", seed=4)
+        told = str(refused.value)
+        assert "\n" not in told
+        assert str(tmp_path) not in told
+        for words in (
+            "train.optimizer was 'adagrad' and is 'ftrl'",
+            "train.seed was 3 and is 4",
+            ".checkpoints/mixed",
+            "--new-version --from-scratch",
+            "model.name",
+        ):
+            assert words in told
+    assert begin(tmp_path, learning_rate=0.01, batch_rows=32, epochs=2)[0].full() == Generation(1, 4)
+
+
+def test_from_scratch_alone_is_refused():
+    with pytest.raises(BadInput, match="only together with --new-version"):
+        Beginning(from_scratch=True)
+
+
+def test_the_version_as_published_is_scored_beside_the_fresh_model(tmp_path):
+    run, notes = begin(tmp_path)
+    run.run()
+    assert len(run.as_published) == len(run.sampled) == len(run.streamed) == ROWS - 256
+    assert run.sampled.auc() == run.streamed.auc()
+    assert f"; version 1 as published: AUC {run.as_published.auc():.4f}" in notes[-1]
+    assert run.as_published.auc() != run.streamed.auc()
+
+
+def test_of_a_long_stream_a_sample_is_scored_by_both(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "SAMPLED_BATCHES", 2)
+    run, notes = begin(tmp_path)
+    run.run()
+    assert 0 < len(run.as_published) == len(run.sampled) < len(run.streamed) == ROWS - 256
+    assert f"over {len(run.sampled)} of them, the fresh model there {run.sampled.auc():.4f}" in notes[-1]

@@ -1,0 +1,50 @@
+import pytest
+
+from processor.chain.ledger import Ledger
+from processor.errors import NotFound
+from processor.package.repository import Repository
+from tests.packages import make_delta, write_package
+from tests.serving.commands.running import run
+
+
+def write_chain(repository, deltas, model="small"):
+    write_package(repository, model=model)
+    ledger = Ledger.of(Repository(repository).version(model, 1))
+    for step in range(1, deltas + 1):
+        ledger.publish(make_delta(step, [step]))
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_a_chain_was_folded_into_is_kept_and_what_came_before_it_goes(tmp_path):
+    write_chain(tmp_path, 3)
+    assert run("delta", "compact", "small", "--repository", str(tmp_path)) == "small 1.3: a snapshot holds it whole\n"
+    assert "nothing to fold" in run("delta", "compact", "small", "--repository", str(tmp_path), "--version", "1")
+    deltas = tmp_path / "small" / "1" / "deltas"
+
+    asked = ("repository", "prune", "--repository", str(tmp_path), "--keep", "0")
+    told = run(*asked, "--dry-run")
+    assert names(deltas) == ["1.safetensors", "2.safetensors", "3.safetensors"]
+    assert "small/1/deltas/1.safetensors: before the snapshot, " in told
+    assert told.splitlines()[-1].endswith("bytes would be freed")
+
+    assert run(*asked, "--model", "small").splitlines()[:-1] == told.splitlines()[:-1]
+    assert names(deltas) == []
+    assert run(*asked) == "0 bytes were freed\n"
+    assert Ledger.of(Repository(tmp_path).version("small")).history.head.step == 3
+
+
+def test_by_default_the_newest_generations_can_still_be_rolled_back(tmp_path):
+    write_chain(tmp_path, 3)
+    run("delta", "compact", "small", "--repository", str(tmp_path))
+    assert run("repository", "prune", "--repository", str(tmp_path)) == "0 bytes were freed\n"
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path):
+    write_chain(tmp_path, 1)
+    with pytest.raises(NotFound, match="'other'"):
+        run("repository", "prune", "--repository", str(tmp_path), "--model", "other")
+    with pytest.raises(NotFound, match="'other'"):
+        run("delta", "compact", "other", "--repository", str(tmp_path))
