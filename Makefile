@@ -71,8 +71,8 @@ conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-se
 		$(BIN)/python -m pytest tests/e2e/test_conformance.py tests/e2e/test_protocol_cases.py tests/e2e/test_docs.py \
 		tests/e2e/test_schemas.py
 
-kills: .venv/.dev .venv/.kernels ## kill -9 of trainer and server at random moments, 40 rounds
-	FRESHET_KILL_ROUNDS=40 $(BIN)/python -m pytest -m kills tests/e2e
+kills: .venv/.dev .venv/.kernels ## kill -9 of trainer and server at random moments, 200 rounds
+	FRESHET_KILL_ROUNDS=200 $(BIN)/python -m pytest -m kills -o faulthandler_timeout=7200 tests/e2e
 
 gpu-bundle: .venv/.dev .venv/.kernels ## what gpu-check takes to a machine with a GPU: build/gpu-bundle
 	$(BIN)/python -m tests.gpu bundle $(GPU_ARGS)

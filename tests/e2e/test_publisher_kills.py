@@ -1,7 +1,7 @@
 """kill -9 of a publisher and of a server at random moments, with rollbacks in between: what is served in the end is
 what the trainer has, to the bit.
 
-FRESHET_KILL_ROUNDS kills of each kind of trainer (6 if not set), three of four of them of the publisher, drawn by
+FRESHET_KILL_ROUNDS kills of each kind of trainer (2 if not set), three of four of them of the publisher, drawn by
 FRESHET_KILL_SEED.
 """
 
@@ -27,7 +27,7 @@ from tests.packages import make_weights, rows_of, write_package
 pytestmark = pytest.mark.kills
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = int(os.environ.get("FRESHET_KILL_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("FRESHET_KILL_ROUNDS", "2"))
 SEED = os.environ.get("FRESHET_KILL_SEED", "freshet")
 LIFE = 20
 """Kills of one repository, whose chain every start reads."""
