@@ -28,7 +28,7 @@ except ImportError as error:
 
 MAX_NBYTES = 2 << 30
 MAX_EXTERNAL_NBYTES = 64 << 30
-MAX_NODES = 100_000
+MAX_NODES = 10_000
 DEPTH = 16
 OPSETS = range(11, 25)
 OURS = ("", "ai.onnx")

@@ -12,6 +12,7 @@ observe    what metrics and traces cost
 useronce   the user-once division against the same model without it
 soak       half load, a delta a second, versions and workers that come and go
 before     this checkout against another one
+chain      a long chain against a short one: starts, and watching
 """
 
 __all__: list[str] = []

@@ -1,0 +1,83 @@
+"""What a long chain costs: a start from its snapshot, and watching it, each against a short one.
+
+A start after 5,000 deltas that a snapshot holds, against one of the version as it was published
+(loadtest.bench.starting). Then two servers, idle but for a delta every turn, one on a folder of 5 deltas and one on
+50,000: processor time of a turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from loadtest.bench import starting
+from loadtest.bench.harness import Bench, Result, Row
+from loadtest.load.launch import RunningServer, serving
+from loadtest.load.processes import cpu_s, tree
+from loadtest.load.sides import Side, compare, interval, values
+
+DELTAS, CHANGED = 5_000, 1_000
+FEW, MANY = 5, 50_000
+TURN_S = 5.0
+GOAL = 1.2
+START, BUSY = "s to the first answer", "ms of processor time a second"
+
+
+def run(bench: Bench) -> Result:
+    """Starts, then watching; a quick run takes a twentieth of the deltas."""
+    part = 20 if bench.quick else 1
+    result = Result("chain", "A long chain / a short one: starts, and watching")
+    bench.say(f"{DELTAS // part} deltas, folded")
+    there = starting.prepare(bench.work / "starting", bench.table_rows, DELTAS // part, CHANGED)
+    sides = [Side(name, partial(_start, there[name])) for name in ("folded", "fresh")]
+    turns = compare(sides, bench.rounds, bench.say)
+    folded, fresh = values(turns, "folded", START), values(turns, "fresh", START)
+    result.rows.append(Row(f"start after {DELTAS // part:,} deltas", interval(folded, fresh), ("<=", GOAL)))
+    result.facts.append(("start that reads every delta", f"{starting.in_its_own_process(there['unfolded'])[0]:.1f} s"))
+
+    bench.say(f"{MANY // part} deltas to watch")
+    with contextlib.ExitStack() as stack:
+        watched = []
+        for name, deltas in (("many", MANY // part), ("few", FEW)):
+            folder = starting.prepare(bench.work / name, 1_000, deltas, 1)["folded"]
+            server = stack.enter_context(serving(folder, bench.work / f"{name}.log", ["--workers", "1"]))
+            watched.append(Side(name, partial(_watch, server, _publisher(folder))))
+        turns = compare(watched, bench.rounds, bench.say)
+    many, few = values(turns, "many", BUSY), values(turns, "few", BUSY)
+    result.rows.append(Row(f"watching {MANY // part:,} deltas", interval(many, few), ("<=", GOAL)))
+    result.facts.append(
+        ("watching, of a core", f"{sum(many) / len(many) / 10:.2f} % / {sum(few) / len(few) / 10:.2f} %")
+    )
+    result.notes.append("From, to: the 95 % interval of the median over rounds, by order statistics.")
+    return result
+
+
+def _start(repository: Path) -> dict[str, float]:
+    return {START: starting.in_its_own_process(repository)[0]}
+
+
+def _publisher(repository: Path) -> Callable[[], None]:
+    """Publishes one more delta at each call."""
+    from models.bench import MODEL, bench_delta
+    from processor.chain.ledger import Ledger
+    from processor.package.repository import Repository
+
+    version = Repository(repository).version(MODEL)
+    ledger = Ledger.of(version)
+
+    def publish() -> None:
+        history = ledger.history
+        ledger.publish(bench_delta(version.root_manifest, history.top + 1, 1, history.head.step))
+
+    return publish
+
+
+def _watch(server: RunningServer, publish: Callable[[], None]) -> dict[str, float]:
+    before_s = cpu_s(tree(server.pid))
+    publish()
+    time.sleep(TURN_S)
+    return {BUSY: (cpu_s(tree(server.pid)) - before_s) / TURN_S * 1e3}
