@@ -49,9 +49,8 @@ def run(bench: Bench) -> Result:
         turns = compare(watched, bench.rounds, bench.say)
     many, few = values(turns, "many", BUSY), values(turns, "few", BUSY)
     result.rows.append(Row(f"watching {MANY // part:,} deltas", interval(many, few), ("<=", GOAL)))
-    result.facts.append(
-        ("watching, of a core", f"{sum(many) / len(many) / 10:.2f} % / {sum(few) / len(few) / 10:.2f} %")
-    )
+    shares = [f"{statistics.median(busy) / 10:.2f} %" for busy in (many, few)]
+    result.facts.append(("watching, of a core", " / ".join(shares)))
     result.notes.append("From, to: the 95 % interval of the median over rounds, by order statistics.")
     return result
 
