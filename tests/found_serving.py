@@ -72,6 +72,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "loadtest/bench/scenarios/soak.py": SCENARIOS,
     "loadtest/bench/scenarios/useronce.py": SCENARIOS,
     "loadtest/bench/starting.py": BY_HAND,
+    "loadtest/bench/scenarios/chain.py": BY_HAND,
     "loadtest/live/locustfile.py": BY_HAND,
     # Imported there; it probes a live server, which a load test has.
     "loadtest/live/prober.py": ("tests/loadtest/live/test_run.py",),

@@ -32,10 +32,11 @@ def expected(step):
 def pair(tmp_path):
     repository = tmp_path / "repository"
     write_package(repository, users=USERS)
-    with (
-        LiveServer(repository, log=tmp_path / "one.log") as one,
-        LiveServer(repository, "--workers", "2", log=tmp_path / "other.log") as other,
-    ):
+    servers = (
+        LiveServer(repository, log=tmp_path / "one.log"),
+        LiveServer(repository, "--workers", "2", log=tmp_path / "other.log"),
+    )
+    with servers[0] as one, servers[1] as other:
         one.repository = repository
         yield one, other
 

@@ -1,6 +1,6 @@
 """kill -9 at random moments: a server in the middle of applying. Trainers are test_trainer_kills's.
 
-FRESHET_KILL_ROUNDS kills of each (2 if not set), at moments drawn by FRESHET_KILL_SEED. A moment is a number of lines
+FRESHET_KILL_ROUNDS kills of each (1 if not set), at moments drawn by FRESHET_KILL_SEED. A moment is a number of lines
 that the child has said; the kill then meets it wherever it has got to.
 """
 
@@ -25,7 +25,7 @@ from tests.packages import make_inputs, row_of, write_package
 pytestmark = pytest.mark.kills
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = int(os.environ.get("FRESHET_KILL_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("FRESHET_KILL_ROUNDS", "1"))
 SEED = os.environ.get("FRESHET_KILL_SEED", "freshet")
 HANGS_AFTER_S = 120.0
 

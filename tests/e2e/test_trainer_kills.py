@@ -1,6 +1,6 @@
 """kill -9 at random moments: a trainer in the middle of saving, publishing, folding its chain, or going back.
 
-FRESHET_KILL_ROUNDS kills of each (2 if not set), at moments drawn by FRESHET_KILL_SEED, as in test_kills.
+FRESHET_KILL_ROUNDS kills of each (1 if not set), at moments drawn by FRESHET_KILL_SEED, as in test_kills.
 """
 
 import random

@@ -284,7 +284,7 @@ def test_killed_between_increment_and_delta_the_next_run_does_what_the_records_s
 
 def test_as_much_can_be_gone_back_as_servers_can_undo_and_old_checkpoints_go(tmp_path, monkeypatch):
     # Every delta is followed by a full checkpoint: as many as there could ever be.
-    monkeypatch.setattr(saving.Checkpoints, "compact", lambda c, t, s, wanted: c.save_full(t, s, wanted()))
+    monkeypatch.setattr(saving.Checkpoints, "compact", lambda c, t, s, wanted=tuple: c.save_full(t, s, wanted()))
     run, stream, notes = start(tmp_path)
     advance(stream, UNDO_DEPTH + 6)
     fulls = list((tmp_path / ".checkpoints" / "mixed").glob("*.full.*"))
@@ -375,7 +375,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=ACTIONS, optimizer=st.sampled_from(["adagrad", "adam"]), snapshot_after=st.sampled_from([0, 2]))
 def test_whatever_is_published_and_rolled_back_the_trainer_holds_the_head(
     tmp_path_factory, actions, optimizer, snapshot_after
