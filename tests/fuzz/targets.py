@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from processor.chain.chain_record import ChainRecord
 from processor.columns import Packed
 from processor.eas import codec as eas
 from processor.features.plan import SparsePlan
 from processor.package.delta import Delta, TableDelta, _parse_verified, parse_delta, write_delta
-from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from processor.package.manifest import Feature, File, Input, Manifest, Output, TableEntry
 from processor.package.tensors import header_checksum, parse_tensors, write_tensors
+from processor.package.version import SnapshotList
 from serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
 from serving.codecs.bytes_tensor import decode_bytes
 from serving.codecs.messages import message
@@ -248,6 +250,17 @@ def tensors_file():
     return file.getvalue()
 
 
+def chain_record():
+    digest, content = "ab" * 16, "cd" * 32
+    file = "deltas/7.safetensors"
+    return ChainRecord("small", 1, 7, "delta", content, 7, digest, 6, digest, 7, 0, file, 9, content, 0, 1.5).to_bytes()
+
+
+def snapshot_list():
+    files = {"tables/user.safetensors": File(9, "0" * 8), "dense.safetensors": File(4, "1" * 8)}
+    return SnapshotList("snapshots/7-ab", 7, "ab" * 16, {"user": 5}, files, 1.5, [1.0, 2.0]).to_json()
+
+
 def strings(data):
     decode_bytes(np.frombuffer(data[1:], np.uint8), data[0] if data else 0, "tags")
 
@@ -285,5 +298,7 @@ def targets(tmp):
         Target("file: delta, past its checksum", delta_past_its_checksum, (delta,), 2),
         Target("file: tensors", lambda d: parse_tensors(np.frombuffer(d, np.uint8), "tensors"), (tensors_file(),), 2),
         Target("file: manifest", Manifest.from_json, (PACKED.to_json(), MIXED.to_json()), 1),
+        Target("file: record of a chain", lambda d: ChainRecord.from_bytes(d, 7), (chain_record(),), 1),
+        Target("file: list of a snapshot", SnapshotList.from_json, (snapshot_list(),), 1),
         Target("HTTP: path", path, PATHS, 2),
     )
