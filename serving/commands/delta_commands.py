@@ -23,7 +23,7 @@ def delta_list(
     model: Annotated[str, typer.Argument(help="A model of the repository.")],
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
 ) -> None:
-    """Lists the deltas that lie in a repository, each verified, with what it changes."""
+    """Lists a version's chain, record by record: deltas verified, rollbacks, what was undone, what waits and why."""
     from serving.commands.inspection import describe_deltas
 
     describe_deltas(repository, model, version)
