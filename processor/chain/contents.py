@@ -8,7 +8,7 @@ for; time that of reading the files.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from processor.chain.history import Link
 from processor.chain.ledger import Ledger
 from processor.chain.snapshots import open_snapshot
-from processor.package.delta import Delta
+from processor.package.delta import Delta, TableDelta
 from processor.package.manifest import TableEntry
 from processor.package.version import VersionReader, table_file
 
@@ -50,7 +50,7 @@ class Contents:
         for one in ledger.history.back(link):
             if one.step <= since or one.record is None:
                 break
-            deltas.append(ledger.read_delta(one))
+            deltas.append(_in_memory(ledger.read_delta(one)))
         self.dense: dict[str, Float32s] = dict(self.base.dense())
         for delta in reversed(deltas):
             self.dense |= delta.dense
@@ -124,6 +124,15 @@ def narrowed(rows: Float32s, dtype: str) -> tuple[NDArray[np.generic], Float32s]
 def stored(rows: Float32s, dtype: str) -> Float32s:
     """float32 rows as a table of the type gives them back."""
     return widened(*narrowed(rows, dtype))
+
+
+def _in_memory(delta: Delta) -> Delta:
+    """The same without its file: a chain may have more deltas than a process may have open files."""
+    tables = {
+        name: TableDelta(np.array(table.keys), np.array(table.rows), np.array(table.removed))
+        for name, table in delta.tables.items()
+    }
+    return replace(delta, tables=tables, dense={name: np.array(array) for name, array in delta.dense.items()})
 
 
 def _gathered(entry: TableEntry, newest_first: Iterable[Delta]) -> TableChanges:

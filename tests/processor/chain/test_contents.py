@@ -1,5 +1,7 @@
 """A version's contents as of a generation, against the tables that a server keeps."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -56,3 +58,16 @@ def test_contents_are_what_a_server_has_at_every_generation_of_the_chain(tmp_pat
             assert found[:-1].tobytes() == rows[:4].tobytes()
         assert {n: a.tobytes() for n, a in contents.dense.items()} == {n: a.tobytes() for n, a in dense.items()}
     assert set(contents.dense) == set(make_weights(0))
+
+
+def test_a_chain_may_be_longer_than_the_files_that_a_process_may_open(tmp_path):
+    write_package(tmp_path, users=range(20))
+    version = Repository(tmp_path).version("small", 1)
+    ledger = Ledger.of(version)
+    opened = len(os.listdir("/proc/self/fd"))
+    count = 40
+    for step in range(1, count + 1):
+        ledger.publish(make_delta(step, [step % 20], dense_seed=step))
+    contents = Contents(version, ledger, ledger.history.head)
+    assert len(os.listdir("/proc/self/fd")) - opened < count // 2
+    assert len(contents.changes["user"].keys) == 20
