@@ -129,10 +129,8 @@ class Ledger:
     def read_delta(self, link: Link) -> Delta:
         """The delta that leads to a generation, verified against its record; raises Diverged where its file is another
         one, or gone."""
-        record = link.record
-        if record is None or record.kind != DELTA:
-            raise NotFound(f"step {link.step}: no delta leads to it")
-        path = self._inside(record)
+        record, path = link.record, self.path_of(link)
+        assert record is not None, "path_of() has seen to it"
         before = identity_of(path)
         try:
             data = map_file(path)
@@ -148,7 +146,7 @@ class Ledger:
         """The file of the delta that leads to a generation."""
         if link.record is None or link.record.kind != DELTA:
             raise NotFound(f"step {link.step}: no delta leads to it")
-        return self._inside(link.record)
+        return inside(self.folder, link.record.file)
 
     def reach_back(self) -> None:
         """Reads the records before the snapshot too, for who goes back beyond it."""
@@ -208,9 +206,9 @@ class Ledger:
             raise BadInput(f"delta: step {path.name.removesuffix(SUFFIX)} wanted by its file name, got {delta.step}")
         self.check(delta)
         delta.check(self.manifest)
-        before = identity_of(path)
-        link = self._record_delta(delta, path, sha256(data), data.nbytes, in_memory=True)
-        self._patrol.add(path, before, sha256(data), link.step)
+        before, digest = identity_of(path), sha256(data)
+        link = self._record_delta(delta, path, digest, data.nbytes, in_memory=True)
+        self._patrol.add(path, before, digest, link.step)
         return link, delta
 
     def adopt_all(self) -> None:
@@ -447,9 +445,6 @@ class Ledger:
             else:
                 high = middle
         return low
-
-    def _inside(self, record: ChainRecord) -> Path:
-        return inside(self.folder, record.file)
 
 
 def same_content(path: Path, digest: str) -> bool:

@@ -13,40 +13,34 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
-@contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path) -> AbstractContextManager[BinaryIO]:
     """Yields a binary file that appears as `path` only when the block ends without an error."""
+    return _whole_file(path, os.replace)
+
+
+def exclusive_file(path: Path) -> AbstractContextManager[BinaryIO]:
+    """Like atomic_file() for a name that nobody has: raises FileExistsError, at the end, where somebody was faster."""
+    return _whole_file(path, give_name)
+
+
+@contextmanager
+def _whole_file(path: Path, name: Callable[[Path, Path], None]) -> Iterator[BinaryIO]:
+    """name: gives a whole file, by its temporary name, its own."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    fsync_folder(path.parent)
-
-
-@contextmanager
-def exclusive_file(path: Path) -> Iterator[BinaryIO]:
-    """Like atomic_file() for a name that nobody has: raises FileExistsError, at the end, where somebody was faster."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "x+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        give_name(temporary, path)
+        name(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     fsync_folder(path.parent)

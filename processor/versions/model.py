@@ -144,7 +144,7 @@ class ServedModel:
 
     def load(self, number: int, by_hand: bool = True) -> None:
         """Loads a version beside those served, or one that is DIVERGED anew; raises NotFound or why it cannot be
-        served."""
+        served. content: SHA-256 of its bytes."""
         with self._lock:
             follower = self._followers.get(number)
             if number in self.served and follower is not None and follower.status.state == DIVERGED:
@@ -225,7 +225,7 @@ class ServedModel:
     def apply_bytes(self, data: bytes | bytearray) -> Applied:
         """Verifies a delta, commits it to its version's chain, serves it. One that is served already, as the newest and
         bit for bit, answers as if just applied: whoever lost the first answer may ask again."""
-        delta = parse_delta(data)
+        delta, content = parse_delta(data), sha256(data)
         with self._lock:
             version = self._target(delta)
             before = version.digest
@@ -233,10 +233,10 @@ class ServedModel:
             head = self._followers[delta.version].ledger.history.head
             here = version.generation
             known = head.record.sha256 if head.record is not None and head.digest == version.digest else ""
-            if here == Generation(delta.version, delta.step) and known == sha256(data):
+            if here == Generation(delta.version, delta.step) and known == content:
                 apply_ms = 0.0 if version.digest == before else version.last_apply_ms
                 return Applied(self.name, here, delta.rows, delta.removed, apply_ms)
-            return self._apply(version, delta, data)
+            return self._apply(version, delta, data, content)
 
     def apply_file(self, path: Path) -> Applied:
         """The same for a delta in the repository; it is copied into the version's folder if it is not there."""
@@ -450,14 +450,13 @@ class ServedModel:
         version.check(delta)
         return version
 
-    def _apply(self, version: ServedVersion, delta: Delta, data: bytes | bytearray) -> Applied:
+    def _apply(self, version: ServedVersion, delta: Delta, data: bytes | bytearray, content: str) -> Applied:
         """Serves a delta on the head of its chain: kept while its rows are staged, part of the chain once it can be
-        served."""
+        served. content: SHA-256 of its bytes."""
         follower = self._followers[version.manifest.version]
         ledger = follower.ledger
         follower.ready(version)
         version.check(delta)
-        content = sha256(data)
         ledger.check(delta, content)
         digest = delta_digest(ledger.history.head.digest, content)
         kept: list[KeptDelta] = []
