@@ -10,13 +10,13 @@ COPY processor processor
 COPY compiler compiler
 COPY models models
 COPY serving serving
-RUN python -m venv /opt/freshet && /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt .
+RUN python -m venv /opt/freshet && /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt '.[openvino,xla]'
 # Kernels are compiled for the CPU that builds the image; on another kind they are compiled once more, at the first start.
 ENV NUMBA_CACHE_DIR=/opt/freshet/kernels
 RUN /opt/freshet/bin/python -m processor.kernels
 
 FROM build AS build-train
-RUN /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt '.[train]'
+RUN /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt '.[train,client,openvino,xla]'
 
 FROM python:3.11-slim AS runtime
 RUN useradd --create-home --uid 10001 freshet && mkdir /repository && chown freshet /repository

@@ -1,6 +1,7 @@
 # Every target sets up .venv by itself; only Python 3.11+ and make are needed.
 PYTHON ?= python3
 BIN := .venv/bin
+EXTRAS := train,client,openvino,xla
 DEMO_ARGS ?=
 DATA ?=
 BENCH_ARGS ?=
@@ -13,12 +14,13 @@ LOADTEST_ARGS ?=
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos docs-options format bench bench-tables bench-backends bench-peers canary fuzz soak loadtest conformance kills gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test check protos docs-options format bench bench-tables bench-backends bench-peers canary fuzz soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-install: .venv/.kernels ## training and serving, as .venv/bin/freshet
+install: .venv/.kernels ## training, serving, clients and every backend of a CPU, as .venv/bin/freshet
+	@echo "ready: $(BIN)/freshet"
 
 demo: .venv/.kernels ## the whole job in one command; DATA=folder for real data, DEMO_ARGS="--exit-after 30"
 	$(BIN)/freshet demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
@@ -74,6 +76,12 @@ conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-se
 kills: .venv/.dev .venv/.kernels ## kill -9 of trainer and server at random moments, 200 rounds
 	FRESHET_KILL_ROUNDS=200 $(BIN)/python -m pytest -m kills -o faulthandler_timeout=7200 tests/e2e
 
+wheels: .venv/bin/pip ## dist/: freshet-serving, and freshet-client without the server
+	$(BIN)/python -m tests.wheels --build-only dist
+
+wheels-check: .venv/bin/pip ## every `pip install` line run in a fresh environment, and what they install used
+	$(BIN)/python -m tests.wheels
+
 gpu-bundle: .venv/.dev .venv/.kernels ## what gpu-check takes to a machine with a GPU: build/gpu-bundle
 	$(BIN)/python -m tests.gpu bundle $(GPU_ARGS)
 
@@ -85,22 +93,24 @@ image-steps: .venv/.kernels ## the steps of the Dockerfile in a clean folder, wh
 
 constraints: ## constraints.txt anew: the newest releases that agree with each other
 	$(PYTHON) -m venv --clear build/constraints
-	build/constraints/bin/pip install --quiet --disable-pip-version-check -e '.[train,loadtest,dev]'
+	build/constraints/bin/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS),loadtest,dev]'
 	(grep '^#' constraints.txt; build/constraints/bin/pip freeze --exclude-editable) > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 
 clean: ## removes .venv, build and .demo
-	rm -rf .venv build *.egg-info .demo
+	rm -rf .venv build dist *.egg-info .demo
 
 .venv/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: .venv/bin/pip pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
+	@echo "installing into .venv: Freshet with TensorFlow, ONNX Runtime, OpenVINO, XLA and the clients; minutes, about 3 GB"
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 .venv/.kernels: .venv/.installed $(wildcard processor/kernels/*.py)
+	@echo "compiling the kernels for this processor, once"
 	$(BIN)/python -m processor.kernels
 	@touch $@
 
@@ -115,5 +125,5 @@ clean: ## removes .venv, build and .demo
 	@touch $@
 
 .venv/.dev: .venv/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,loadtest,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS),loadtest,dev]'
 	@touch $@

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from processor.errors import BadInput
+from processor.extras import needed
 
 CHATTER = (
     b"before absl::InitializeLog()",
@@ -45,15 +45,13 @@ def _without_chatter() -> Iterator[None]:
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
-try:
+with needed("training, importing or compiling"):
     with _without_chatter():
         import keras
         import tensorflow as tf
     from tensorflow.core.protobuf import meta_graph_pb2, rewriter_config_pb2, saved_model_pb2
     from tensorflow.python.framework import op_def_registry
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
-except ImportError as error:
-    raise BadInput("training and compiling need TensorFlow and Keras: install freshet[train]") from error
 
 __all__ = [
     "inlined",

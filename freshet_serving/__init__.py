@@ -68,5 +68,10 @@ def __getattr__(name: str) -> Any:
     module = _MODULE_OF[name]
     if stranger := taken("processor", module.partition(".")[0]):
         raise ImportError(stranger)
-    value = globals()[name] = getattr(import_module(module), name)
+    try:
+        value = globals()[name] = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise ImportError(f"{name} is not in freshet-client: pip install freshet-serving") from None
     return value

@@ -16,6 +16,7 @@ capi        DeepRec Processor's C interface
 generation  which state answers, and where a version in memory stands
 columns     the shapes in which feature values travel
 errors      every error a caller can meet
+extras      libraries that may be missing, and what brings them
 memory      memory that other processes can map
 cores       cpusets and memory nodes
 machine     what this machine's processor can do
@@ -32,6 +33,7 @@ __all__ = [
     "eas",
     "engine",
     "errors",
+    "extras",
     "features",
     "generation",
     "kernels",

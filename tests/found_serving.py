@@ -15,8 +15,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/serving/codecs/test_generate_messages.py",
         "tests/serving/codecs/test_messages.py",
     ),
-    # What it sends; the demo itself is played by hand.
-    "serving/commands/demo.py": ("tests/e2e/test_train_live.py",),
     "serving/commands/demo_traffic.py": BY_HAND,
     "serving/commands/import_command.py": ("tests/e2e/test_import_live.py",),
     "serving/commands/recording_commands.py": ("tests/e2e/test_production_live.py",),

@@ -32,7 +32,7 @@ LEVELS = {
         ("eas", "features"),
         ("kernels",),
         ("chain",),
-        ("cores", "generation", "options", "package"),
+        ("cores", "extras", "generation", "options", "package"),
         ("clock", "columns", "errors", "machine", "memory"),
     ),
     "compiler": (

@@ -17,6 +17,7 @@ from processor.backends.base import aligned
 from processor.clock import SystemClock
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
+from processor.extras import needed
 from processor.features.plan import SparsePlan
 from processor.features.stage import load_stage
 from processor.package.manifest import Feature, Input, Manifest
@@ -91,11 +92,9 @@ def read_sample(path: Path, column: str = "rows") -> list[int]:
 
 
 def _parquet(path: Path, most: int | None) -> Any:
-    try:
+    with needed("a Parquet file"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError:
-        raise BadInput("Parquet files need pyarrow: pip install freshet[train]") from None
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException):

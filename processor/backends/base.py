@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.errors import BadInput
+from processor.extras import how_to_install
 from processor.package.tensors import array_crc32
 
 Matrix = NDArray[np.float32]
@@ -96,7 +97,7 @@ class Backend(Protocol):
 
 def missing(backend: str, library: str, extra: str) -> BadInput:
     """The error of a backend whose library is not installed; one line that says what to install."""
-    return BadInput(f"backend {backend}: the library {library} is not installed: pip install freshet[{extra}]")
+    return BadInput(f"backend {backend}: the library {library} is not installed: {how_to_install(extra)}")
 
 
 def aligned(shape: tuple[int, ...]) -> Matrix:

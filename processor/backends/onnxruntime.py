@@ -40,6 +40,7 @@ from processor.backends.base import (
 )
 from processor.backends.onnxfile import external_weights
 from processor.errors import BadInput, Corrupt, FreshetError
+from processor.extras import how_to_install
 
 INPUT = "x"
 WEIGHT_PREFIX = "weights/"
@@ -88,7 +89,7 @@ class _Program:
             stray = sorted(shapes.keys() ^ wanted)[0].removeprefix(WEIGHT_PREFIX)
             raise BadInput(f"executable: its weights are not those that the manifest lists, as {stray[:64]!r} shows")
         if artefact.target not in self._backend.targets():
-            raise BadInput(f"backend onnxruntime: this build has no {artefact.target[:16]}: pip install freshet[gpu]")
+            raise BadInput(f"backend onnxruntime: this build has no {artefact.target[:16]}: {how_to_install('gpu')}")
         named = {name: shapes[WEIGHT_PREFIX + name] for name in artefact.weights}
         self._artefacts[artefact.bucket] = artefact, named
 

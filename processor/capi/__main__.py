@@ -10,6 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from processor.errors import BadInput
+from processor.extras import needed
+
 HERE = Path(__file__).parent
 MODULE = "_freshet_capi"
 # Runs inside the library, once, before the first call. The paths are this interpreter's: a library is for one machine.
@@ -104,9 +107,10 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="the library, such as libfreshet.so")
     out = parser.parse_args().out.resolve()
     try:
-        build(out)
-    except ImportError:
-        print("cffi is not installed: pip install 'freshet[capi]'", file=sys.stderr)
+        with needed("the C interface"):
+            build(out)
+    except BadInput as error:
+        print(error, file=sys.stderr)
         return 1
     print(out)
     return 0

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from processor.columns import Column
 from processor.errors import BadInput
+from processor.extras import how_to_install
 from processor.package.manifest import Input, Manifest
 
 GROUP = "freshet.stages"
@@ -44,4 +45,4 @@ def load_stage(manifest: Manifest, data: bytes) -> Stage:
     for point in entry_points(group=GROUP, name=spec.runtime):
         runtime: Runtime = point.load()
         return runtime(data, manifest.inputs, spec.outputs)
-    raise BadInput(f"stage: runtime {spec.runtime[:64]!r} is not installed: install freshet[train] on this server")
+    raise BadInput(f"stage: runtime {spec.runtime[:64]!r} is not installed on this server: {how_to_install('train')}")

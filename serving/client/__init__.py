@@ -6,7 +6,7 @@
         scores = client.rank("ctr", user={"user": 7}, candidates={"item": [12, 13, 14]}, timeout_s=0.05)
 
 It speaks KServe v2 alone. HTTP needs httpx, gRPC (grpc://localhost:8500) needs grpcio;
-both come with freshet[client].
+freshet-client brings both, freshet-serving[client] too.
 
 client          Client and AsyncClient
 prediction      one prediction as it is asked for and got, whatever carries it

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.errors import BadInput, FreshetError
+from processor.extras import needed
 from serving.client.arrays import Values, of_user, tensors
 from serving.client.prediction import AsyncTransport, ClientCall, Prediction, Transport
 from serving.client.retry import Attempts, Retry
@@ -34,7 +35,8 @@ class Client:
         self._timeout_s, self._retry = timeout_s, retry or Retry()
         self._transport: Transport
         if scheme.startswith("http"):
-            from serving.client.http_transport import HttpTransport
+            with needed("a client over HTTP"):
+                from serving.client.http_transport import HttpTransport
 
             self._transport = HttpTransport(address, connections)
         else:
@@ -110,7 +112,8 @@ class AsyncClient:
         self._timeout_s, self._retry = timeout_s, retry or Retry()
         self._transport: AsyncTransport
         if scheme.startswith("http"):
-            from serving.client.http_transport import AsyncHttpTransport
+            with needed("a client over HTTP"):
+                from serving.client.http_transport import AsyncHttpTransport
 
             self._transport = AsyncHttpTransport(address, connections)
         else:

@@ -10,6 +10,7 @@ import sys
 import typer
 
 from processor.errors import FreshetError
+from processor.extras import wanted
 from serving.commands.compile_command import compile_command
 from serving.commands.delta_commands import delta_app
 from serving.commands.demo import demo
@@ -43,9 +44,14 @@ app.command("compile")(compile_command)
 
 
 def main() -> None:
-    """Entry point: an error of ours becomes one line on stderr and exit code 2."""
+    """Entry point: an error of ours, or an extra that is not installed, becomes one line on stderr and exit code 2."""
     try:
         app()
     except FreshetError as error:
         print(f"freshet: {error}", file=sys.stderr)
+        sys.exit(2)
+    except ImportError as error:
+        if (line := wanted("this command", error)) is None:
+            raise
+        print(f"freshet: {line}", file=sys.stderr)
         sys.exit(2)

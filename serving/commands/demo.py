@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,7 +56,7 @@ def demo(
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     config, source = choose(data, folder / "repository")
-    show = Demo(console, config, source, folder, _free_port(http_port), _free_port(admin_port))
+    show = Demo(console, config, source, folder, *free_ports(http_port, admin_port))
     try:
         show.run(exit_after)
     except KeyboardInterrupt:
@@ -322,13 +323,21 @@ def as_json(column: Column) -> list[Any]:
     return list(column.tolist())
 
 
-def _free_port(wanted: int) -> int:
-    for port in range(wanted, wanted + 50):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
+def free_ports(*wanted: int) -> list[int]:
+    """A free port of loopback for each: the first one from there, no two the same. Raises BadInput."""
+    with ExitStack() as held:
+        # Listening until all are found, so that the second does not meet the first.
+        return [_bound(port, held) for port in wanted]
+
+
+def _bound(wanted: int, held: ExitStack) -> int:
+    for port in range(wanted, min(wanted + 50, 1 << 16)):
+        probe = held.enter_context(socket.socket())
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen()
+        except OSError:
+            continue
+        return int(probe.getsockname()[1])
     raise BadInput(f"ports: a free one from {wanted} to {wanted + 49} wanted")

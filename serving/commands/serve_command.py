@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from processor.extras import DISTRIBUTION
 from processor.options import default_of
 from serving.serve_config import KINDS, OPTIONS, load_config, split_names
 from serving.telemetry.logs import log_to_stderr
@@ -35,7 +36,7 @@ def package_version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("freshet")
+        return version(DISTRIBUTION)
     except PackageNotFoundError:
         return "0"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from processor.errors import BadInput
+from processor.extras import needed
 from processor.sessions.predictor import Predictor
 from serving.front_options import FrontOptions
 from serving.telemetry.logs import AccessLog
@@ -32,10 +32,8 @@ class Observers:
         """Has the requests of a predictor recorded, if that is wanted. Raises BadInput."""
         if not self._options.record:
             return
-        try:
+        with needed("record", "record"):
             from serving.telemetry.recorder import Recorder
-        except ImportError:
-            raise BadInput("record: needs pyarrow: pip install 'freshet[record]'") from None
         options = self._options
         recorder = Recorder(options.record, options.record_share, options.record_max_bytes, self._name)
         counts.source(recorder.counters)

@@ -42,5 +42,5 @@ def test_missing_tensorflow_is_one_clear_line():
         "except Exception as error: print(type(error).__name__, error)"
     )
 
-    wanted = "BadInput training and compiling need TensorFlow and Keras: install freshet[train]\n"
-    assert done.stdout == wanted
+    subject, install = "training, importing or compiling", "pip install 'freshet-serving[train]'"
+    assert done.stdout == f"BadInput {subject} needs tensorflow, which is not installed: {install}\n"

@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from compiler.imports.ops import words
 from processor.errors import BadInput, FreshetError, TooLarge
+from processor.extras import needed
 
-try:
+with needed("importing an ONNX file"):
     import onnx
     from onnx import helper, inliner, numpy_helper
-except ImportError as error:
-    raise BadInput("importing ONNX files needs onnx: install freshet[train]") from error
 
 MAX_NBYTES = 2 << 30
 MAX_EXTERNAL_NBYTES = 64 << 30

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from processor.clock import Clock
 from processor.errors import BadInput
+from processor.extras import needed
 from processor.package.manifest import NAME
 from processor.tables.remote.store import RowStore
 
@@ -48,8 +49,6 @@ class RemoteConfig:
 
 def open_store(url: str, timeout_s: float, clock: Clock) -> RowStore:
     """The store at a URL; connects when it is first used. Raises BadInput for a URL that cannot be one."""
-    try:
+    with needed("a remote table"):
         from processor.tables.remote.redis import RedisStore
-    except ImportError:
-        raise BadInput("remote tables want the Redis client: pip install 'freshet[redis]'") from None
     return RedisStore(url, timeout_s, clock)

@@ -265,7 +265,9 @@ def test_a_compile_that_fails_leaves_the_version_as_it_was(folder, monkeypatch):
 def test_backends_that_are_missing_are_named_and_the_others_compiled(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     report = compiled(folder, ("openvino", "onnxruntime"))
-    assert report.skipped == ["backend openvino: the library openvino is not installed: pip install freshet[openvino]"]
+    assert report.skipped == [
+        "backend openvino: the library openvino is not installed: pip install 'freshet-serving[openvino]'"
+    ]
     assert {e.backend for e in report.manifest.executables} == {"onnxruntime"}
     with pytest.raises(BadInput, match="backends: none can be compiled here: backend openvino: the library"):
         compiled(folder, ("openvino",))

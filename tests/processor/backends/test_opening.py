@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from processor.backends.base import Artefact
+from processor.backends.base import Artefact, missing
 from processor.backends.capsule import pack, sha256
 from processor.backends.opening import executable_files, open_programs
 from processor.errors import BadInput, Corrupt
@@ -97,7 +97,7 @@ def opened(package, machine=HERE, absent=(), **options):
 
     def load(name):
         if name in absent:
-            raise BadInput(f"backend {name}: the library {name} is not installed: pip install freshet[{name}]")
+            raise missing(name, name, name)
         return backends.setdefault(name, Backend(name, **options))
 
     return open_programs(package, 3, {"score": 1}, machine=machine, load=load), backends
@@ -172,7 +172,7 @@ def test_a_missing_library_is_one_line_and_the_next_backend_serves():
     found, _ = opened(Package().machine_code(4).portable(4), absent=["xla"])
     assert served(found) == {4: "onnxruntime"}
     assert found.refused == [
-        "xla-x86_64-avx2 float32 b4: backend xla: the library xla is not installed: pip install freshet[xla]"
+        "xla-x86_64-avx2 float32 b4: backend xla: the library xla is not installed: pip install 'freshet-serving[xla]'"
     ]
 
 

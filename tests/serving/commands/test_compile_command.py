@@ -24,7 +24,9 @@ def test_compile_says_what_serves_each_batch_size_and_what_was_not_compiled(tmp_
         "1,4",
     )
     lines = run(*chosen).splitlines()
-    assert lines[0].startswith("backend openvino: the library openvino is not installed: pip install freshet[openvino]")
+    assert lines[0].startswith(
+        "backend openvino: the library openvino is not installed: pip install 'freshet-serving[openvino]'"
+    )
     assert lines[1].startswith("bench 1: 1: onnxruntime ")
     table = run(*chosen, "--report")
     assert "bench 1: us a run, one thread" in table

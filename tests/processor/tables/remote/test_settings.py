@@ -60,4 +60,7 @@ def test_without_the_client_the_message_says_what_to_install():
         "open_store('redis://h', 1.0, SystemClock())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "BadInput: remote tables want the Redis client: pip install 'freshet[redis]'" in run.stderr
+    assert (
+        "BadInput: a remote table needs redis, which is not installed: pip install 'freshet-serving[redis]'"
+        in run.stderr
+    )

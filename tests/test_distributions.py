@@ -1,0 +1,163 @@
+"""The two distributions: their names, what they hold, and what people are told to install.
+
+`make wheels-check` (tests/wheels.py) builds them and runs those lines in fresh environments.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from processor.extras import DISTRIBUTION, EXTRA_OF
+from tests.wheels import ROOT, client_files, install_lines
+
+SERVING = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CLIENT = tomllib.loads((ROOT / "serving" / "client" / "pyproject.toml").read_text())
+FLOORS = ("freshet_serving", "serving", "models", "compiler", "processor")
+
+
+def requirement(line):
+    return re.match(r"[\w-]+", line)[0]
+
+
+def imports(file):
+    """Every module or name that a file imports when it runs, by its full name."""
+    tree = ast.parse(file.read_text())
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_file(name):
+    path = ROOT.joinpath(*name.split("."))
+    return next((f for f in (path / "__init__.py", path.with_suffix(".py")) if f.is_file()), None)
+
+
+def test_the_client_holds_every_module_that_its_own_modules_import():
+    files = client_files()
+    missing = {
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files
+        if file.suffix == ".py"
+        for name in imports(file)
+        if name.partition(".")[0] in FLOORS and (found := module_file(name)) is not None and found not in files
+    }
+    assert missing == set()
+
+
+def test_the_client_needs_no_library_that_it_does_not_bring():
+    brings = {requirement(line) for line in CLIENT["project"]["dependencies"]}
+    names = {"grpcio": "grpc", "protobuf": "google"}
+    # A callback of Keras and a hook of PyTorch are for those who have Keras or PyTorch.
+    allowed = {names.get(name, name) for name in brings} | {"keras", "tensorflow", "torch"} | set(FLOORS)
+    for file in client_files():
+        if file.suffix == ".py":
+            stray = {name.partition(".")[0] for name in imports(file)} - allowed - set(sys.stdlib_module_names)
+            assert stray == set(), file
+
+
+def test_both_are_called_by_names_that_nobody_else_has_and_agree():
+    assert SERVING["project"]["name"] == DISTRIBUTION == "freshet-serving"
+    assert CLIENT["project"]["name"] == "freshet-client"
+    assert "freshet" not in SERVING["tool"]["setuptools"]["packages"]["find"]["include"]
+    core = set(SERVING["project"]["dependencies"]) | set(SERVING["project"]["optional-dependencies"]["client"])
+    assert set(CLIENT["project"]["dependencies"]) <= core
+
+
+def test_every_line_that_says_what_to_install_names_a_distribution_and_extras_that_exist():
+    lines = [line for line in install_lines() if line != "pip install ./serving/client"]
+    assert len(lines) >= 8
+    for line in lines:
+        name, extras = re.search(r"(freshet[\w-]*)(?:\[([\w,]+)\])?", line).groups()
+        assert name in (DISTRIBUTION, "freshet-client"), line
+        assert set((extras or "").split(",")) - {""} <= set(SERVING["project"]["optional-dependencies"]), line
+
+
+def test_every_library_that_a_message_can_ask_for_is_brought_by_its_extra():
+    extras = SERVING["project"]["optional-dependencies"]
+    brought = {"tensorflow": "tensorflow-cpu"}
+    for library, extra in EXTRA_OF.items():
+        assert brought.get(library, library) in {requirement(line) for line in extras[extra]}, library
+
+
+@pytest.fixture
+def without(tmp_path):
+    """run(libraries, *arguments): Python, in which these libraries are not installed."""
+
+    def run(libraries, *arguments, **kwargs):
+        (tmp_path / "sitecustomize.py").write_text(
+            "import sys\n"
+            "class Missing:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            f"        if name.partition('.')[0] in {libraries!r}:\n"
+            "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+            "sys.meta_path.insert(0, Missing())\n"
+        )
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            **kwargs,
+        )
+
+    return run
+
+
+def test_a_command_without_its_extra_says_in_one_line_what_to_install(without, tmp_path):
+    (tmp_path / "train.toml").write_text(
+        '[model]\nname = "m"\n[data]\npath = "a.parquet"\nlabel = "y"\n[features.u]\nkind = "id"\n'
+        '[publish]\nrepository = "r"\n'
+    )
+    (tmp_path / "a.parquet").touch()
+    for arguments, library in (
+        (("train", "--config", "train.toml"), "pyarrow"),
+        (("bench", "model", "--rows", "1", "--repository", "r"), "keras"),
+    ):
+        run = without({"pyarrow", "keras", "tensorflow"}, "-m", "freshet_serving", *arguments)
+        assert run.returncode == 2
+        assert run.stderr.startswith("freshet: ")
+        assert run.stderr.endswith(f" needs {library}, which is not installed: pip install 'freshet-serving[train]'\n")
+        assert run.stderr.count("\n") == 1
+
+
+def test_a_client_without_httpx_says_what_to_install_and_works_over_grpc(without):
+    run = without({"httpx"}, "-c", "from freshet_serving import Client; Client('grpc://localhost:1').close()")
+    assert (run.returncode, run.stderr) == (0, "")
+    for name in ("Client", "AsyncClient"):
+        run = without({"httpx"}, "-c", f"from freshet_serving import {name}; {name}('http://localhost:1')")
+        assert run.stderr.splitlines()[-1] == (
+            "processor.errors.BadInput: a client over HTTP needs httpx, which is not installed: "
+            "pip install 'freshet-serving[client]'"
+        )
+
+
+def test_what_the_client_lacks_is_said_to_be_in_the_other_distribution(without):
+    code = (
+        "import sys\n"
+        "class Light:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'processor.engine':\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Light())\n"
+        "from freshet_serving import Processor\n"
+    )
+    run = without(set(), "-c", code)
+    assert run.stderr.splitlines()[-1] == "ImportError: Processor is not in freshet-client: pip install freshet-serving"

@@ -1,0 +1,156 @@
+"""python -m tests.wheels: builds both wheels and uses them as a stranger would, in fresh environments.
+
+Every line of README, docs and messages that tells somebody to install Freshet is run as it is written; then the server
+is started from the wheel and asked by the client of the other one, over HTTP and gRPC, and a model is trained with the
+extra. Takes minutes, and what the extras weigh: `make wheels-check`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# What follows is the end of a line of code, of a quotation, or the comment beside a command.
+LINE = re.compile(r"pip install (?:'freshet[\w-]*\[[\w,]+\]'|freshet[\w-]*|\./[\w/]+)")
+# Not to be had, or of no use, on a machine without a GPU: resolved, not installed.
+RESOLVED_ONLY = ("gpu",)
+TRAIN = """
+[model]
+name = "ctr"
+[data]
+path = "clicks.csv"
+label = "clicked"
+[features.user_id]
+kind = "id"
+[publish]
+repository = "repository"
+"""
+ASK = """
+import sys
+from freshet_serving import Client
+for address in sys.argv[1:]:
+    with Client(address, timeout_s=10) as client:
+        print(address.partition(":")[0], client.predict("ctr", {"user_id": [1, 2]}).outputs["score"].shape)
+heavy = {"numba", "onnxruntime", "fastapi", "uvicorn"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def client_files() -> set[Path]:
+    """The files that freshet-client is made of, but for its licence."""
+    home = ROOT / "serving" / "client"
+    held = tomllib.loads((home / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    files: set[Path] = set()
+    for source, target in held["force-include"].items():
+        path = (home / source).resolve()
+        assert path.exists(), source
+        assert target.endswith("LICENSE") or path == ROOT / target, source
+        files.update(f for f in path.rglob("*.py")) if path.is_dir() else files.add(path)
+    return files
+
+
+def install_lines() -> list[str]:
+    """Every `pip install freshet...` in what people read, as written; those of messages as they are printed."""
+    from processor.extras import EXTRA_OF, how_to_install
+
+    texts = [path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
+    for room in ("freshet_serving", "serving", "models", "compiler", "processor"):
+        texts.extend(path.read_text() for path in sorted((ROOT / room).rglob("*.py")))
+    lines = {found for text in texts for found in LINE.findall(text) if "{" not in found}
+    return sorted(lines | {how_to_install(extra) for extra in EXTRA_OF.values()})
+
+
+class Environment:
+    """A virtual environment of its own, that finds the two wheels among what it may install."""
+
+    def __init__(self, folder: Path, wheels: Path) -> None:
+        self.bin = folder / "bin"
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        self._env = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))},
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "PIP_FIND_LINKS": str(wheels),
+            "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_QUIET": "1",
+        }
+
+    def run(self, line: str, cwd: Path) -> str:
+        """What a shell line printed; raises CalledProcessError."""
+        print(f"$ {line}", flush=True)
+        return subprocess.run(
+            line, shell=True, cwd=cwd, env=self._env, check=True, text=True, stdout=subprocess.PIPE, timeout=1800
+        ).stdout
+
+    def start(self, line: str, cwd: Path) -> subprocess.Popen[str]:
+        print(f"$ {line} &", flush=True)
+        return subprocess.Popen(shlex.split(line), cwd=cwd, env=self._env, text=True, stderr=subprocess.PIPE)
+
+
+def build(wheels: Path) -> None:
+    """Both wheels, into a folder."""
+    for source in (ROOT, ROOT / "serving" / "client"):
+        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, source]
+        subprocess.run(pip, check=True)
+    print(*sorted(f"{path.name} {path.stat().st_size >> 10} KiB" for path in wheels.glob("*.whl")), sep="\n")
+
+
+def use(work: Path, serving: Environment, client: Environment) -> None:
+    """Trains, serves and asks, with nothing but the two wheels."""
+    clicks = "user_id,clicked\n" + "".join(f"{i % 50},{i % 3 == 0:d}\n" for i in range(4000))
+    (work / "clicks.csv").write_text(clicks)
+    (work / "train.toml").write_text(TRAIN)
+    (work / "ask.py").write_text(ASK)
+    serving.run("freshet train --config train.toml", work)
+    server = serving.start(
+        f"{serving.bin}/freshet serve --repository repository --http-port 0 --grpc-port 0 --admin-port 0", work
+    )
+    try:
+        assert server.stderr is not None
+        ports = ""
+        for line in server.stderr:
+            if found := re.search(r"ready: http=(\S+) grpc=(\S+)", line):
+                ports = f"http://127.0.0.1:{found[1]} grpc://127.0.0.1:{found[2]}"
+                break
+        assert ports, "the server ended before it was ready"
+        print(client.run(f"python ask.py {ports}", work), end="")
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.wheels", description=__doc__)
+    parser.add_argument("--build-only", type=Path, metavar="FOLDER", help="leave the two wheels there, and end")
+    if folder := parser.parse_args().build_only:
+        build(folder)
+        return
+    with tempfile.TemporaryDirectory() as held:
+        work = Path(held)
+        build(wheels := work / "wheels")
+        lines = install_lines()
+        for number, line in enumerate(lines):
+            environment = Environment(work / f"env{number}", wheels)
+            only = any(f"[{extra}]" in line for extra in RESOLVED_ONLY)
+            environment.run(f"{line} --dry-run" if only else line, ROOT)
+            environment.run("python -c 'import freshet_serving'" if not only else "true", work)
+        serving, client = (Environment(work / name, wheels) for name in ("serving", "client"))
+        serving.run("pip install 'freshet-serving[train]'", work)
+        client.run("pip install freshet-client", work)
+        use(work, serving, client)
+        # Beside each other, as somebody's own dependencies may have it.
+        serving.run("pip install freshet-client", work)
+        use(work, serving, serving)
+    print(f"{len(lines)} lines that install, run; served, asked and trained from the wheels")
+
+
+if __name__ == "__main__":
+    main()
