@@ -1,4 +1,4 @@
-"""README's commands, pasted in order: the demo alone is left out, which `make` installs for and which has tests of its own."""
+"""README's commands, pasted in order, but for the demo, for which `make` installs."""
 
 import os
 import re

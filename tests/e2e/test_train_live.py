@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,8 +53,6 @@ def wait_until_served(server, name, generation):
 
 def frozen_model(tmp_path, run):
     """A processor over a copy of version 1 as first published."""
-    import shutil
-
     from processor.engine import PredictRequest, Processor, ProcessorConfig
 
     name = run.config.model.name
@@ -192,13 +191,23 @@ def freshet(*arguments, cwd):
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 
 
-def test_a_users_own_table_is_trained_published_and_served(tmp_path):
-    write_table(tmp_path)
-    result = freshet("train", "--config", "train.toml", cwd=tmp_path)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(folder, what the command printed): a user's own table, its training file and the repository that was made."""
+    folder = tmp_path_factory.mktemp("own")
+    write_table(folder)
+    result = freshet("train", "--config", "train.toml", cwd=folder)
     assert result.returncode == 0, result.stderr
-    assert "shop 1.4" in result.stdout
-    assert "held out: AUC" in result.stdout
-    with LiveServer(tmp_path / "repository", log=tmp_path / "serve.log") as server:
+    return folder, result.stdout
+
+
+def test_a_users_own_table_is_trained_published_and_served(trained, tmp_path):
+    folder, printed = trained
+    assert "shop 1.4" in printed
+    assert "held out: AUC" in printed
+    assert "streamed, scored before learned: AUC" in printed
+    assert "; version 1 as published: AUC" in printed.replace("\n", " ")
+    with LiveServer(folder / "repository", log=tmp_path / "serve.log") as server:
         candidates = {
             "user": [7],
             "city": ["Zürich"],
@@ -217,24 +226,20 @@ def test_a_users_own_table_is_trained_published_and_served(tmp_path):
         np.testing.assert_allclose(scores, one_by_one, atol=1e-6)
 
 
-def test_a_second_version_of_a_users_own_table_by_the_command(tmp_path):
-    write_table(tmp_path)
-    first = freshet("train", "--config", "train.toml", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    assert "streamed, scored before learned: AUC" in first.stdout
-    assert "; version 1 as published: AUC" in first.stdout.replace("\n", " ")
+def test_a_second_version_of_a_users_own_table_by_the_command(trained, tmp_path):
+    folder = shutil.copytree(trained[0], tmp_path / "own")
 
-    second = freshet("train", "--config", "train.toml", "--new-version", cwd=tmp_path)
+    second = freshet("train", "--config", "train.toml", "--new-version", cwd=folder)
 
     assert "shop 2.0 is in" in second.stdout, second.stderr
-    text = (tmp_path / "train.toml").read_text().replace('arch = "dlrm"', 'arch = "deepfm"')
-    (tmp_path / "train.toml").write_text(text)
-    refused = freshet("train", "--config", "train.toml", cwd=tmp_path)
+    text = (folder / "train.toml").read_text().replace('arch = "dlrm"', 'arch = "deepfm"')
+    (folder / "train.toml").write_text(text)
+    refused = freshet("train", "--config", "train.toml", cwd=folder)
     assert refused.returncode == 2
     (line,) = refused.stderr.strip().splitlines()
     for words in ("model.arch was 'dlrm' and is 'deepfm'", ".checkpoints/shop", "--new-version --from-scratch"):
         assert words in line
-    alone = freshet("train", "--config", "train.toml", "--from-scratch", cwd=tmp_path)
+    alone = freshet("train", "--config", "train.toml", "--from-scratch", cwd=folder)
     assert (alone.returncode, "only together with --new-version" in alone.stderr) == (2, True)
 
 
