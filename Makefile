@@ -110,7 +110,6 @@ clean: ## removes .venv, build and .demo
 	@touch $@
 
 .venv/.kernels: .venv/.installed $(wildcard processor/kernels/*.py)
-	@echo "compiling the kernels for this processor, once"
 	$(BIN)/python -m processor.kernels
 	@touch $@
 

@@ -6,9 +6,11 @@ Clears the cache first: Numba notices when a kernel's own file changes, not when
 from importlib import import_module
 from pathlib import Path
 
+from rich.progress import track
+
 HERE = Path(__file__).parent
 
 for stale in HERE.glob("__pycache__/*.nb[ic]"):
     stale.unlink()
-for module in sorted(HERE.glob("[a-z]*.py")):
+for module in track(sorted(HERE.glob("[a-z]*.py")), "kernels for this processor"):
     import_module(f"processor.kernels.{module.stem}")
