@@ -54,6 +54,10 @@ class ServeConfig(FrontOptions, SessionOptions):
             "Between two looks at the repository", between(0.001, 3600), unit="seconds", heading=REPOSITORY
         ),
     )
+    strict: bool = field(
+        default=False,
+        metadata=option("End the start for a model that cannot be served, rather than serve the others", heading=REPOSITORY),
+    )
     undo_depth: int = field(
         default=UNDO_DEPTH,
         metadata=option("Deltas that can be rolled back in memory", between(0, 65536), heading=REPOSITORY),
@@ -213,6 +217,11 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def true_or_false(text: str) -> bool:
+    """Raises KeyError for anything else."""
+    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+
+
 def _read_toml(path: str) -> dict[str, Any]:
     try:
         data = Path(path).read_bytes()
@@ -252,7 +261,7 @@ def _typed(value: Any, kind: type, where: str) -> Any:
 def _parsed(parse: Callable[[str], Any], text: str, name: str) -> Any:
     try:
         return parse(text)
-    except ValueError:
+    except (ValueError, KeyError):
         raise BadInput(f"{name}: {parse.__name__} wanted, got {text[:64]!r}") from None
 
 
@@ -278,4 +287,5 @@ OPTIONS = sorted(
 )
 KINDS = {field.name: _kind(_HINTS[field.name]) for field, _ in OPTIONS}
 GROUP_KINDS = {name: _kind(hint) for name, hint in get_type_hints(GroupConfig).items()}
-PARSERS: dict[str, Callable[[str], Any]] = {key: split_names if kind is list else kind for key, kind in KINDS.items()}
+_PARSER_OF: dict[type, Callable[[str], Any]] = {list: split_names, bool: true_or_false}
+PARSERS: dict[str, Callable[[str], Any]] = {key: _PARSER_OF.get(kind, kind) for key, kind in KINDS.items()}

@@ -62,12 +62,12 @@ class Repository:
     def versions(self, model: str) -> list[int]:
         """Committed versions, ascending: folders with a number for a name and a manifest inside."""
         folders = [e for e in _entries(self.root / model) if VERSION.fullmatch(e.name)]
-        return sorted(int(e.name) for e in folders if os.path.exists(os.path.join(e.path, MANIFEST)))
+        return sorted(int(e.name) for e in folders if os.path.isfile(os.path.join(e.path, MANIFEST)))
 
     def uncommitted(self, model: str) -> dict[int, Path]:
         """Folders of versions that are no packages yet."""
         folders = [e for e in _entries(self.root / model) if VERSION.fullmatch(e.name)]
-        return {int(e.name): Path(e.path) for e in folders if not os.path.exists(os.path.join(e.path, MANIFEST))}
+        return {int(e.name): Path(e.path) for e in folders if not os.path.isfile(os.path.join(e.path, MANIFEST))}
 
     def sources(self, model: str) -> dict[int, Path]:
         """Versions that are no packages yet but hold what one is imported from: a SavedModel, or one Keras or ONNX

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from processor.tables.budgets import Budgets
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.versions.model import Applied, RolledBack, ServedModel
 from processor.versions.policy import ModelPolicy
+from processor.versions.refusals import MAX_NAMED, report
 from processor.versions.replica import Replicas
 from processor.versions.routes import VersionStatus, find
 from processor.versions.served_version import ServedVersion
@@ -70,6 +71,8 @@ class ModelHost(ABC):
         self._trends: dict[tuple[str, int], Trend] = {}
         self._keepers: list[Keeper] = []
         self._expected = frozenset(models or ())
+        # Of those, models that were refused and have not answered since: they keep the others from nobody.
+        self._excused: frozenset[str] = frozenset()
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Replicas:
@@ -127,19 +130,30 @@ class ModelHost(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether every model that is expected answers: those that were named, or that were there at the start. One
-        that is added later and cannot be loaded does not change it."""
-        models = self._models
-        return not self._closed and all(name in models and models[name].ready for name in self._expected)
+        """Whether every model that is expected answers: those that were named, or that were there at the start. One of
+        which nothing can be read keeps nobody waiting; but where nothing answers at all, nothing is ready. One that is
+        added later does not change it."""
+        models, expected = self._models, self._expected
+        answered = not expected or any(name in models and models[name].ready for name in expected)
+        return not self._closed and answered and not self.awaited
 
-    def load_all(self) -> None:
-        """The first look at the repository; raises why a model that is there cannot be served."""
-        self.poll()
-        self._expected = frozenset(self._wanted or self._models)
-        for model in self._models.values():
-            broken = [s for s in model.status() if s.error]
-            if broken and not model.ready:
-                raise BadInput(f"model {model.name!r} version {broken[0].version}: {broken[0].error}")
+    @property
+    def awaited(self) -> list[str]:
+        """The models that readiness waits for: expected, not answering, and not refused either."""
+        models = self._models
+        return sorted(n for n in self._expected - self._excused if n not in models or not models[n].ready)
+
+    def load_all(self, strict: bool = False) -> None:
+        """The first look at the repository. strict: raises why models that are there cannot be served."""
+        events = self.poll()
+        there = [n for n in self._repository.models() if n in self._models or self._repository.sources(n)]
+        self._expected = frozenset(self._wanted or there)
+        self._excuse()
+        refused = [f"model {name!r} {model.refused}" for name, model in self._models.items() if model.refused]
+        if refused and strict:
+            more = f"; and {len(refused) - MAX_NAMED} more" if len(refused) > MAX_NAMED else ""
+            raise BadInput("; ".join(refused[:MAX_NAMED]) + more)
+        report(log, events)
 
     def poll(self) -> list[str]:
         """Looks at the repository once: loads new versions, applies new deltas; cheap when nothing changed."""
@@ -150,8 +164,9 @@ class ModelHost(ABC):
             if not self._keepers:
                 self._start_keepers()
             if self._root.changed():
-                wanted = self._wanted
-                for name in self._repository.models():
+                wanted, there = self._wanted, self._repository.models()
+                self._drop(self._models.keys() - set(there))
+                for name in there:
                     if name not in self._models and (wanted is None or name in wanted):
                         self._empty.setdefault(name, FolderWatch(self._repository.root / name))
             for name, folder in list(self._empty.items()):
@@ -161,6 +176,7 @@ class ModelHost(ABC):
                     del self._empty[name]
             for model in self._models.values():
                 events += model.poll()
+            self._excuse()
             return events
 
     def tell(self, model: str, status: VersionStatus) -> None:
@@ -171,6 +187,7 @@ class ModelHost(ABC):
                 self._empty.pop(model, None)
             if model in self._models:
                 self._models[model].tell(status)
+                self._excuse()
 
     def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> Applied:
         """Serves a delta given as bytes, or as a path inside the repository; raises why it was refused."""
@@ -233,6 +250,23 @@ class ModelHost(ABC):
         if self._closed:
             raise NotReady("the processor is closed")
         return find(self._models, name)
+
+    def _excuse(self) -> None:
+        """Settles whom readiness does not wait for. Another try, and another refusal, do not make it wait again."""
+        there = [(name, self._models[name]) for name in self._expected if name in self._models]
+        answering = {name for name, model in there if model.ready}
+        excused = (self._excused - answering) | {name for name, model in there if model.refused}
+        if excused != self._excused:
+            self._excused = excused
+            self.rerouted()
+
+    def _drop(self, gone: Set[str]) -> None:
+        """Forgets models whose folders have gone, unless they are still served from memory."""
+        idle = {name for name in gone if not self._models[name].ready}
+        if idle:
+            self._models = {name: model for name, model in self._models.items() if name not in idle}
+            self._expected -= idle.difference(self._wanted or ())
+            self.rerouted()
 
     def _new_model(self, name: str) -> ServedModel:
         policy = self._policies.get(name)

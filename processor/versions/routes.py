@@ -79,7 +79,8 @@ class Routes(Generic[S]):
         """The same where no traffic is split: without number and label, what stands for the model."""
         if version is None and label is None:
             if self.default is None:
-                raise NotReady(f"no version of model {self.model!r} is loaded")
+                why = self.refused
+                raise NotReady(f"no version of model {self.model!r} is loaded" + (f": {why}" if why else ""))
             return self.default
         if label is not None:
             if label not in self.labels:
@@ -88,6 +89,14 @@ class Routes(Generic[S]):
         if version is None or version not in self.served:
             raise NotFound(f"version {version} of model {self.model!r} is not loaded")
         return self.served[version]
+
+    @property
+    def refused(self) -> str:
+        """The newest version that was refused, and why, where nothing is served and nothing loads; else ""."""
+        states = [] if self.served else self.status()
+        if any(state.state == LOADING for state in states):
+            return ""
+        return next((f"version {state.version}: {state.error}" for state in states if state.error), "")
 
     def status(self) -> list[VersionStatus]:
         """Every version known, newest first."""

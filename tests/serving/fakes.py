@@ -162,6 +162,10 @@ class FakeProcessor:
     def set_label(self, model: str, label: str, version: int) -> None:
         self.calls.append(("set_label", model, label, version))
 
+    @property
+    def awaited(self) -> list[str]:
+        return [] if self.ready else self.models()
+
     def poll(self) -> list[str]:
         self.polls += 1
         changes, self.changes = self.changes, []
