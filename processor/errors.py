@@ -4,6 +4,7 @@ FreshetError                  500 INTERNAL
 ├── BadInput                  400 INVALID_ARGUMENT    the request, file or option is wrong
 │   └── Corrupt               400 INVALID_ARGUMENT    bytes that fail their checksum or their bounds
 ├── NotFound                  404 NOT_FOUND           no such model, version, label or file
+│   └── UnknownModel          404 NOT_FOUND           no such model; carries the names of those that there are
 ├── Conflict                  409 ABORTED             a delta that does not continue the chain
 │   ├── Diverged              409 ABORTED             what is on disk is not what is served under its name
 │   └── StandsOnUndone        409 ABORTED             what the publisher's trainer stands on is served no more
@@ -36,6 +37,13 @@ class Corrupt(BadInput):
 class NotFound(FreshetError):
     http_status = 404
     grpc_code = "NOT_FOUND"
+
+
+class UnknownModel(NotFound):
+    def __init__(self, message: str, known: str = "") -> None:
+        """known: names of models, for another message about the same."""
+        super().__init__(message)
+        self.known = known
 
 
 class Conflict(FreshetError):

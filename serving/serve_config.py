@@ -56,7 +56,9 @@ class ServeConfig(FrontOptions, SessionOptions):
     )
     strict: bool = field(
         default=False,
-        metadata=option("End the start for a model that cannot be served, rather than serve the others", heading=REPOSITORY),
+        metadata=option(
+            "End the start for a model that cannot be served, rather than serve the others", heading=REPOSITORY
+        ),
     )
     undo_depth: int = field(
         default=UNDO_DEPTH,

@@ -255,6 +255,8 @@ class Server:
             self._failed = True
             self.stop()
             return
+        importer = AutoImporter(self._config.repository, self._config.models, processor)
+        processor.expect(importer.look())
         # What was loaded stays: without it the collector has less to walk between two requests.
         gc.collect()
         gc.freeze()
@@ -264,7 +266,7 @@ class Server:
                 return
             opened()
             self._front.opened()
-            self._importer = importer = AutoImporter(self._config.repository, self._config.models, processor)
+            self._importer = importer
             self._watcher = Watcher(
                 lambda: importer.poll() + processor.poll(),
                 self._config.poll_interval_s,

@@ -142,8 +142,8 @@ def map_file(path: Path) -> NDArray[np.uint8]:
             if nbytes == 0:
                 raise Corrupt(f"{path.name}: the file is empty")
             mapped = SharedMap.of(file.fileno(), nbytes, writable=False)
-    except OSError:
-        raise Corrupt(f"{path.name}: cannot be read") from None
+    except OSError as error:
+        raise Corrupt(f"{path.name}: cannot be read: {error.strerror or 'it cannot be mapped'}") from None
     return np.frombuffer(mapped, np.uint8)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from processor.clock import Clock
 from processor.errors import BadInput, FreshetError, NotReady
 from processor.generation import Generation
-from processor.package.repository import FolderWatch, Repository
+from processor.package.repository import FolderWatch, Repository, listed
 from processor.package.version import VersionReader
 from processor.tables.budgets import Budgets
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.versions.model import Applied, RolledBack, ServedModel
 from processor.versions.policy import ModelPolicy
-from processor.versions.refusals import MAX_NAMED, report
+from processor.versions.refusals import report
 from processor.versions.replica import Replicas
 from processor.versions.routes import VersionStatus, find
 from processor.versions.served_version import ServedVersion
@@ -146,14 +146,17 @@ class ModelHost(ABC):
     def load_all(self, strict: bool = False) -> None:
         """The first look at the repository. strict: raises why models that are there cannot be served."""
         events = self.poll()
-        there = [n for n in self._repository.models() if n in self._models or self._repository.sources(n)]
-        self._expected = frozenset(self._wanted or there)
-        self._excuse()
+        self.expect(self._wanted or self._models)
         refused = [f"model {name!r} {model.refused}" for name, model in self._models.items() if model.refused]
         if refused and strict:
-            more = f"; and {len(refused) - MAX_NAMED} more" if len(refused) > MAX_NAMED else ""
-            raise BadInput("; ".join(refused[:MAX_NAMED]) + more)
+            raise BadInput(listed(refused, "; "))
         report(log, events)
+
+    def expect(self, models: Iterable[str]) -> None:
+        """Has readiness wait for these models too, until each of them answers or is refused."""
+        with self._changing:
+            self._expected |= frozenset(models)
+            self._excuse()
 
     def poll(self) -> list[str]:
         """Looks at the repository once: loads new versions, applies new deltas; cheap when nothing changed."""
@@ -165,15 +168,19 @@ class ModelHost(ABC):
                 self._start_keepers()
             if self._root.changed():
                 wanted, there = self._wanted, self._repository.models()
-                self._drop(self._models.keys() - set(there))
+                self._drop((self._models.keys() | self._expected) - set(there))
                 for name in there:
                     if name not in self._models and (wanted is None or name in wanted):
                         self._empty.setdefault(name, FolderWatch(self._repository.root / name))
             for name, folder in list(self._empty.items()):
-                if folder.changed() and self._repository.versions(name):
+                if not folder.changed():
+                    continue
+                if self._repository.versions(name):
                     self._models = self._models | {name: self._new_model(name)}
                     self.rerouted()
                     del self._empty[name]
+                elif not self._repository.uncommitted(name):
+                    self._expected -= {name}.difference(self._wanted or ())
             for model in self._models.values():
                 events += model.poll()
             self._excuse()
@@ -262,7 +269,7 @@ class ModelHost(ABC):
 
     def _drop(self, gone: Set[str]) -> None:
         """Forgets models whose folders have gone, unless they are still served from memory."""
-        idle = {name for name in gone if not self._models[name].ready}
+        idle = {name for name in gone if name not in self._models or not self._models[name].ready}
         if idle:
             self._models = {name: model for name, model in self._models.items() if name not in idle}
             self._expected -= idle.difference(self._wanted or ())

@@ -4,8 +4,8 @@ Invariants: every change runs under the model's lock; requests only ever read `r
 edited, and whoever else answers by it is told at once. A version is offered to requests only once it is loaded,
 verified, warm and caught up with its chain of deltas; the version it replaces goes only after that, and is closed only
 when nobody is sent to it any more. A version that was refused is not tried again until its files change; one that
-nobody was there to serve is. The policy says which versions are served; those that a label names, or that were loaded by hand,
-stay beside them.
+nobody was there to serve is. The policy says which versions are served; those that a label names, or that were loaded
+by hand, stay beside them.
 
 Traffic (the split, the shadow, what has been taken out) belongs to a lock of its own, which is held only while `routes`
 is replaced: a bad canary is taken out at once, though another version may be loading for minutes.
@@ -30,11 +30,11 @@ from processor.clock import Clock
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.generation import Generation
 from processor.package.delta import Delta, parse_delta
-from processor.package.repository import FolderWatch, Repository, check_name
+from processor.package.repository import FolderWatch, Repository, check_name, listed
 from processor.package.version import SNAPSHOTS, VersionReader
 from processor.versions.follower import Follower, OutOfReach
 from processor.versions.policy import ModelPolicy
-from processor.versions.refusals import MAX_NAMED, Refusal, Refusals
+from processor.versions.refusals import Refusal, Refusals
 from processor.versions.replica import Replicas
 from processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
 from processor.versions.served_version import ServedVersion
@@ -309,18 +309,18 @@ class ServedModel:
 
     def _miss(self, numbers: Sequence[int], known: Sequence[int]) -> list[str]:
         """Tells of versions that the policy or a label names and that are not there."""
-        there = ", ".join(map(str, known[-MAX_NAMED:])) or "none"
-        states = {n: VersionStatus(n, END, f"it is asked for, but not in the repository; there: {there}") for n in numbers}
+        why = f"it is asked for, but not in the repository, which holds {listed(map(str, reversed(known)))}"
+        states = {n: VersionStatus(n, END, why) for n in numbers}
         if all(self.routes.states.get(n) == state for n, state in states.items()):
             return []
         self._publish(states={**self.routes.states, **states})
-        return [Refusal(f"{self.name} version {n} refused: {state.error}") for n, state in states.items()]
+        return [Refusal(f"{self.name} version {n} refused: {why}") for n in states]
 
     def _forget(self, outdone: set[int], named: set[int]) -> None:
         """Forgets what was refused once nobody asks for it: a newer version is served, or its folder has gone."""
         states, folder = self.routes.states, self._repository.root / self.name
         refused = {v for v, state in states.items() if state.error}
-        gone = {v for v in refused if v in outdone or v not in named and not (folder / str(v)).exists()}
+        gone = {v for v in refused if v in outdone or (v not in named and not (folder / str(v)).exists())}
         if gone:
             for number in gone:
                 self._refusals.forget(number)

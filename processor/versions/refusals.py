@@ -22,8 +22,6 @@ from processor.package.version import DELTAS, SNAPSHOTS
 
 LOOK_S = 1.0
 MAX_FILES = 10_000
-# Models or versions that one message names.
-MAX_NAMED = 10
 GROWING = {CHAIN, DELTAS, SNAPSHOTS}
 
 Files = Mapping[str, Identity]

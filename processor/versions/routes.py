@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from processor.errors import NotFound, NotReady
 from processor.package.manifest import Manifest
+from processor.package.repository import unknown_model
 from processor.versions.traffic import Router, Traffic, new_turns
 
 LOADING, AVAILABLE, END = "LOADING", "AVAILABLE", "END"
@@ -136,8 +137,8 @@ class Routes(Generic[S]):
 
 
 def find(models: Mapping[str, T], name: str) -> T:
-    """The model of that name; raises NotFound."""
+    """The model of that name; raises UnknownModel."""
     model = models.get(name)
     if model is None:
-        raise NotFound(f"model {name[:64]!r} is not in the repository")
+        raise unknown_model(name, models)
     return model
