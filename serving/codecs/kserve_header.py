@@ -214,16 +214,19 @@ def _shapes(document: dict[str, Any], manifest: Manifest) -> tuple[Shape, ...]:
     specs = {i.name: i for i in manifest.inputs}
     splits = {i.name + ROW_SPLITS: Input(i.name + ROW_SPLITS, "int64") for i in manifest.inputs if i.ragged}
     tensors = document.get("inputs")
-    if type(tensors) is not list or len(tensors) > len(specs) + len(splits):
-        wanted = f"a list of at most {len(specs) + len(splits)} tensors"
-        raise BadInput(f"inputs: {wanted} wanted, got {len(tensors) if type(tensors) is list else kind(tensors)}")
+    if type(tensors) is not list:
+        raise BadInput(f"inputs: a list of at most {len(specs) + len(splits)} tensors wanted, got {kind(tensors)}")
     shapes: dict[str, Shape] = {}
     for index, tensor in enumerate(tensors):
         if type(tensor) is not dict or type(tensor.get("name")) is not str:
             raise BadInput(f"inputs[{index}]: an object with a name wanted")
         name = tensor["name"]
         spec = specs.get(name) or splits.get(name)
-        if spec is None or name in shapes:
+        if spec is None:
+            # Triton's words, which its clients know.
+            unexpected = f"unexpected inference input {show(name)} for model {manifest.model!r}"
+            raise BadInput(f"{unexpected}: inputs[{index}]: one of {', '.join(specs)}, each once, wanted")
+        if name in shapes:
             raise BadInput(f"inputs[{index}]: one of {', '.join(specs)}, each once, wanted, got {show(name)}")
         shapes[name] = _shape(tensor, spec)
     for name in (*specs, *splits):

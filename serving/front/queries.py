@@ -73,9 +73,9 @@ def servable(who: Who, find: Callable[..., T], *more: Any) -> T:
         if not (who.label.isascii() and who.label.isdigit() and len(who.label) <= 18):
             raise BadInput(f"Unrecognized servable version label: {who.label[:64]}{_instead(error)}") from None
     try:
-        return find(who.model, int(who.label), None, *more)
+        return find(who.model, int(who.label) or None, None, *more)
     except NotFound as error:
-        raise _no_servable(who.model, int(who.label), error) from None
+        raise _no_servable(who.model, int(who.label) or None, error) from None
 
 
 def _no_servable(model: str, version: int | None, error: NotFound) -> NotFound:
