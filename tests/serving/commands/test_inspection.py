@@ -70,3 +70,9 @@ def test_deltas_are_listed_and_a_broken_one_is_named(repository):
     assert "3.1" in text
     assert "3.2" in text
     assert "2023-11-14" in text
+
+
+def test_the_dates_of_deltas_are_whole_in_a_narrow_terminal(repository):
+    text = run("delta", "list", "--repository", str(repository), "ctr", columns=80)
+    assert "2023-11-14 22:13:20" in text
+    assert max(map(len, text.splitlines())) <= 80
