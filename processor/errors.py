@@ -17,6 +17,8 @@ Messages name the field, what was wanted and what came. They never carry a path,
 they are sent to clients as they are.
 """
 
+from typing import Any
+
 
 class FreshetError(Exception):
     """An error whose message may be shown to any client."""
@@ -83,3 +85,11 @@ class NotReady(FreshetError):
 class Expired(FreshetError):
     http_status = 504
     grpc_code = "DEADLINE_EXCEEDED"
+
+
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+def json_kind(value: Any) -> str:
+    """A JSON value's kind, for messages."""
+    return _KINDS.get(type(value), "a number")

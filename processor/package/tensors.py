@@ -151,15 +151,15 @@ def map_file(path: Path) -> NDArray[np.uint8]:
 
 def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
     """Views over a whole safetensors file in memory; raises Corrupt, naming `what`, for anything malformed."""
-    nbytes, start = data.nbytes, data[:9].tobytes()
+    nbytes, begins = data.nbytes, data[:9].tobytes()
     if nbytes < 8:
         raise Corrupt(f"{what}: not a safetensors file: at least 8 bytes wanted, got {nbytes}")
-    (length,) = struct.unpack("<Q", start[:8])
+    (length,) = struct.unpack("<Q", begins[:8])
     if length > min(MAX_HEADER_NBYTES, nbytes - 8):
         # A header begins with a brace: what has one is a file of ours that was cut short.
         fits = f"a header of {length} bytes does not fit the file of {nbytes}"
         raise Corrupt(
-            f"{what}: {fits}" if start[8:] == b"{" else f"{what}: not a safetensors file{_kind(start)}: {fits}"
+            f"{what}: {fits}" if begins[8:] == b"{" else f"{what}: not a safetensors file{_kind(begins)}: {fits}"
         )
     try:
         header = json.loads(data[8 : 8 + length].tobytes())
@@ -188,9 +188,9 @@ def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
     return Tensors(metadata, arrays)
 
 
-def _kind(start: bytes) -> str:
+def _kind(begins: bytes) -> str:
     """What a file is instead, by how it begins; "" where that says nothing."""
-    named = next((name for magic, name in MAGIC.items() if start.startswith(magic)), "")
+    named = next((name for magic, name in MAGIC.items() if begins.startswith(magic)), "")
     return f", but {named}" if named else ""
 
 

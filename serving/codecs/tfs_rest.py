@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.columns import Column
-from processor.errors import BadInput
+from processor.errors import BadInput, json_kind
 from processor.package.manifest import Input, Manifest
 from serving.codecs import examples
 from serving.codecs.json_columns import column, has_booleans, is_base64
@@ -22,7 +22,6 @@ from serving.codecs.wire import (
     header_timeout_s,
     json_number,
     json_numbers,
-    kind,
     load_json,
     show,
 )
@@ -78,7 +77,7 @@ def check_signature(name: str) -> None:
 
 def _rows(instances: Any, inputs: list[Input], plain: bool) -> dict[str, Column]:
     if type(instances) is not list:
-        raise BadInput(f"Expecting 'instances' to be a list/array, got {kind(instances)}")
+        raise BadInput(f"Expecting 'instances' to be a list/array, got {json_kind(instances)}")
     if not instances:
         raise BadInput("No values in 'instances' array")
     if type(instances[0]) is not dict or is_base64(instances[0]):

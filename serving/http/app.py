@@ -18,10 +18,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from processor.engine import PredictReply
-from processor.errors import BadInput, FreshetError, NotFound, NotReady
+from processor.errors import BadInput, FreshetError, NotFound, NotReady, json_kind
 from processor.generation import Generation
 from processor.package.manifest import Manifest
-from serving.codecs.wire import Headers, deflate, dump_json, header_timeout_s, inflate, kind, load_json
+from serving.codecs.wire import Headers, deflate, dump_json, header_timeout_s, inflate, load_json
 from serving.front import catalog, queries
 from serving.front.exchange import OK, Exchange, Exchanges, Read
 from serving.front.model_control import Act, Gate, nothing_to_control
@@ -289,7 +289,7 @@ class DataApp:
     async def _index(self, route: Route, body: dict[str, Any]) -> Answer:
         processor, ready = self._lifecycle.processor(), body.get("ready", False)
         if type(ready) is not bool:
-            raise BadInput(f"ready: a boolean wanted, got {kind(ready)}")
+            raise BadInput(f"ready: a boolean wanted, got {json_kind(ready)}")
         models = [(name, processor.status(name)) for name in processor.models()]
         return _json(catalog.repository_index(models, ready))
 
