@@ -41,9 +41,7 @@ PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
 class ServeConfig(FrontOptions, SessionOptions):
     """Checked options; units are in the names. groups, model: sections of the file."""
 
-    repository: str = field(
-        metadata=option("Where the models lie: <repository>/<model>/<version>/", FOLDER, heading=REPOSITORY)
-    )
+    repository: str = field(metadata=option("Where the models lie, in <model>/<version>/", FOLDER, heading=REPOSITORY))
     models: list[str] = field(
         default_factory=list,
         metadata=option("Serve only these, separated by commas", heading=REPOSITORY, empty="all"),

@@ -151,6 +151,8 @@ class ModelHost(ABC):
         if refused and strict:
             raise BadInput(listed(refused, "; "))
         report(log, events)
+        for name in sorted(self._policies.keys() - set(self._repository.models())):
+            log.warning("model.%s: configured, but the repository has no such model yet", name)
 
     def expect(self, models: Iterable[str]) -> None:
         """Has readiness wait for these models too, until each of them answers or is refused."""

@@ -45,13 +45,21 @@ def inspect(
 
 
 def describe_repository(root: str, model: str | None, version: int | None, verify: bool) -> None:
-    """Prints one model, or all of them; raises NotFound, or Corrupt when a file fails its check."""
+    """Prints one model, or all of them that can be read; raises NotFound, or BadInput naming what cannot be."""
     repository = Repository(root)
     names = [model] if model is not None else [m for m in repository.models() if repository.versions(m)]
     if not names:
         raise NotFound("repository: no model with a complete version")
+    broken: list[str] = []
     for name in names:
-        _describe(repository, name, version, verify)
+        try:
+            _describe(repository, name, version, verify)
+        except FreshetError as error:
+            if model is not None:
+                raise
+            broken.append(f"{name}: {error}")
+    if broken:
+        raise BadInput("; ".join(broken))
 
 
 def describe_deltas(root: str, model: str, version: int | None) -> None:

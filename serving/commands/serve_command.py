@@ -20,8 +20,7 @@ ConfigOption = Annotated[str | None, typer.Option(help="TOML file with any of th
 def serve(config: str | None, **options: Any) -> None:
     """Serves a model repository until SIGTERM.
 
-    Every option is also an environment variable (FRESHET_HTTP_PORT) and a key of the --config file
-    (http_port).
+    Every option is also an environment variable, FRESHET_HTTP_PORT, and a key of the --config file, http_port.
     """
     lists = {key: split_names(options[key]) for key, kind in KINDS.items() if kind is list and options[key] is not None}
     settings = load_config({**options, **lists}, os.environ, config)

@@ -378,6 +378,8 @@ GRPC = [
     (PREDICTION, "GetModelMetadata", {"metadata_field": ["signature_def"]}, "INVALID_ARGUMENT", "Missing ModelSpec"),
     (MODELS, "GetModelStatus", {"model_spec": SPEC}, "OK", Holds(model_version_status=[{"version": "1", "state": "AVAILABLE", "status": {}}])),
     (MODELS, "GetModelStatus", {}, "INVALID_ARGUMENT", "Missing ModelSpec"),
+    (MODELS, "GetModelStatus", {"model_spec": {"name": "flat", "version": 0}}, "OK", None),
+    (PREDICTION, "GetModelMetadata", {"model_spec": {"name": "flat", "version": 0}, "metadata_field": ["signature_def"]}, "OK", None),
     (MODELS, "GetModelStatus", {"model_spec": {"name": "other"}}, "NOT_FOUND", "Could not find any versions of model other; the repository holds flat, small"),
     (MODELS, "HandleReloadConfigRequest", {"config": {"model_config_list": {}}}, "PERMISSION_DENIED", "model control: turned off…"),
     (INFERENCE, "ServerLive", {}, "OK", Holds(live=True)),

@@ -165,6 +165,11 @@ def test_versions_that_are_asked_for_and_not_there_are_told_of(root, open_proces
     assert "small 7.0 loaded" in processor.poll()
 
 
+def test_a_policy_of_a_model_that_is_not_there_is_told_of(root, open_processor, caplog):
+    open_processor(policies={"nope": ModelPolicy()})
+    assert "model.nope: configured, but the repository has no such model yet" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("error", "why"),
     [
