@@ -24,7 +24,7 @@ from processor.tables.budgets import Budgets
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.versions.model import Applied, RolledBack, ServedModel
 from processor.versions.policy import ModelPolicy
-from processor.versions.refusals import report
+from processor.versions.refusals import Refusal, report
 from processor.versions.replica import Replicas
 from processor.versions.routes import VersionStatus, find
 from processor.versions.served_version import ServedVersion
@@ -37,6 +37,7 @@ from processor.watching.trend import Trend
 log = logging.getLogger("freshet.host")
 
 LOOK_INTERVAL_S = 1.0
+REST_S = 5.0
 
 
 class ModelHost(ABC):
@@ -66,6 +67,8 @@ class ModelHost(ABC):
         self._remote = remote
         self._budgets = budgets if budgets and budgets.nbytes else None
         self._policies = policies or {}
+        # When a model whose poll() went wrong is looked at again.
+        self._resting: dict[str, float] = {}
         # Written by look() only, replaced whole: by model and version.
         self._judges: dict[tuple[str, int], Judge] = {}
         self._trends: dict[tuple[str, int], Trend] = {}
@@ -184,9 +187,21 @@ class ModelHost(ABC):
                 elif not self._repository.uncommitted(name):
                     self._expected -= {name}.difference(self._wanted or ())
             for model in self._models.values():
-                events += model.poll()
+                events += self._poll_model(model)
             self._excuse()
             return events
+
+    def _poll_model(self, model: ServedModel) -> list[str]:
+        """One model's poll(). What goes wrong there is that model's alone, which rests a while then."""
+        now_s = self._clock.now_s()
+        if now_s < self._resting.get(model.name, now_s):
+            return []
+        try:
+            return model.poll()
+        except Exception as error:
+            self._resting[model.name] = now_s + REST_S
+            why = " ".join(str(error).split()) or "no message"
+            return [Refusal(f"{model.name}: {type(error).__name__}: {why}; next look in {REST_S:g} s")]
 
     def tell(self, model: str, status: VersionStatus) -> None:
         """Makes the state of a version that is not served known: one that is being made here, or could not be."""

@@ -34,6 +34,7 @@ log = logging.getLogger("freshet.importer")
 
 SETTLED_S = 2.0
 LOOK_EVERY_S = 0.5
+REST_S = 5.0
 MAX_FILES = 1000
 STOP_WAIT_S = 10.0
 PREFIX = "freshet: "
@@ -111,11 +112,18 @@ class AutoImporter:
         return sorted(self._found)
 
     def poll(self) -> list[str]:
-        """Looks once; returns what has begun or ended since the last look."""
+        """Looks once; returns what has begun or ended since the last look. What the system refuses is tried later."""
         now_s = self._now_s()
         if now_s < self._next_s:
             return []
         self._next_s = now_s + LOOK_EVERY_S
+        try:
+            return self._advance(now_s)
+        except OSError as error:
+            self._next_s = now_s + REST_S
+            return [Refusal(f"imports: {error.strerror or type(error).__name__}; next look in {REST_S:g} s")]
+
+    def _advance(self, now_s: float) -> list[str]:
         events = self._collect()
         for model in self.look():
             for version, path in self._found[model]:
@@ -169,10 +177,14 @@ class AutoImporter:
         return state if now_s - since_s >= SETTLED_S and self._done.get(path) != state else None
 
     def _begin(self, model: str, version: int, path: Path, state: State) -> list[str]:
-        self._done[path] = state
         said = tempfile.TemporaryFile()  # noqa: SIM115 - it outlives the call, with the process that writes to it
         arguments = ["import", str(path), "--repository", str(self._folder.absolute()), "--name", model]
-        process = self._start([*arguments, "--version", str(version)], said)
+        try:
+            process = self._start([*arguments, "--version", str(version)], said)
+        except OSError:
+            said.close()
+            raise
+        self._done[path] = state
         self._running = RunningImport(model, version, state, process, said)
         self._host.tell(model, VersionStatus(version, LOADING))
         return [f"{model} version {version} is being imported"]
@@ -203,12 +215,12 @@ def _empty(folder: Path) -> bool:
     try:
         return all(name.startswith(".") for name in os.listdir(folder))
     except OSError:
-        return not folder.exists()
+        return not os.path.exists(folder)
 
 
 def _foreign(path: Path) -> str:
     """Why a version's folder holds nothing that could be imported; "" for a source."""
-    if path.suffix in FILE_SUFFIXES or (path / SAVED_MODEL).exists():
+    if path.suffix in FILE_SUFFIXES or os.path.exists(path / SAVED_MODEL):
         return ""
     try:
         names = sorted(name for name in os.listdir(path) if not name.startswith("."))
@@ -221,11 +233,12 @@ def _foreign(path: Path) -> str:
 
 def _state(path: Path) -> State:
     """What is looked at of a source; of an ONNX file what lies beside it too, which may be the weights."""
-    if path.is_file() and path.suffix != ".onnx":
+    alone = os.path.isfile(path)
+    if alone and path.suffix != ".onnx":
         files = [path]
     else:
-        folder = path.parent if path.is_file() else path
-        files = sorted(p for p in [*folder.glob("[!.]*"), *(folder / "variables").glob("*")] if p.is_file())
+        folder = path.parent if alone else path
+        files = sorted(p for p in [*folder.glob("[!.]*"), *(folder / "variables").glob("*")] if os.path.isfile(p))
     found = []
     for file in files[:MAX_FILES]:
         try:

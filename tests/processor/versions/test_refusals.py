@@ -8,11 +8,12 @@ import pytest
 from processor.clock import FakeClock
 from processor.errors import BadInput, NotReady
 from processor.package.version import VersionReader
+from processor.versions.host import REST_S
 from processor.versions.policy import ModelPolicy
 from processor.versions.refusals import LOOK_S, Refusal, Refusals, report
 from processor.versions.routes import VersionStatus
 from tests.packages import write_package
-from tests.processor.engines import USERS, assert_reply, damage, processors, request, scores
+from tests.processor.engines import USERS, assert_reply, damage, processors, publish, request, scores
 
 BROKEN = "dense.safetensors: does not match its checksum"
 
@@ -168,6 +169,24 @@ def test_versions_that_are_asked_for_and_not_there_are_told_of(root, open_proces
 def test_a_policy_of_a_model_that_is_not_there_is_told_of(root, open_processor, caplog):
     open_processor(policies={"nope": ModelPolicy()})
     assert "model.nope: configured, but the repository has no such model yet" in caplog.text
+
+
+def test_a_model_that_cannot_even_be_looked_at_rests_and_the_others_go_on(root, open_processor, monkeypatch):
+    write_package(root, users=USERS, model="a-stuck")
+    clock = FakeClock()
+    processor = open_processor(clock=clock)
+    stuck = processor.catalogue["a-stuck"]
+
+    def fail():
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(stuck, "poll", fail)
+    publish(root, 1, [1], tag=1)
+    told = "a-stuck: OSError: [Errno 5] Input/output error; next look in 5 s"
+    assert processor.poll() == [told, "small 1.1 served"]
+    assert processor.poll() == []
+    clock.advance(REST_S)
+    assert processor.poll() == [told]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from processor.versions.routes import VersionStatus
-from serving.loading.auto_import import LOOK_EVERY_S, SETTLED_S, UNKNOWN, AutoImporter
+from serving.loading.auto_import import LOOK_EVERY_S, REST_S, SETTLED_S, UNKNOWN, AutoImporter
 
 
 class FakeProcess:
@@ -241,3 +241,18 @@ def test_a_folder_that_cannot_be_read_is_refused(root, start, monkeypatch):
     bench.look()
     told = bench.look(SETTLED_S)
     assert told[0] == "ctr version 7 refused: its folder cannot be read: Permission denied"
+
+
+def test_what_the_system_refuses_is_told_of_and_tried_again_later(root, start):
+    put(root)
+    bench = start()
+    bench.look()
+
+    def fail(arguments, said):
+        raise OSError(11, "Resource temporarily unavailable")
+
+    bench.importer._start, starts = fail, bench.importer._start
+    assert bench.look(SETTLED_S) == ["imports: Resource temporarily unavailable; next look in 5 s"]
+    assert bench.look() == []
+    bench.importer._start = starts
+    assert bench.look(REST_S) == ["ctr version 1 is being imported"]
