@@ -256,7 +256,7 @@ class Server:
             self.stop()
             return
         importer = AutoImporter(self._config.repository, self._config.models, processor)
-        processor.expect(importer.look())
+        processor.expect(importer.announce())
         # What was loaded stays: without it the collector has less to walk between two requests.
         gc.collect()
         gc.freeze()

@@ -160,7 +160,8 @@ class ModelHost(ABC):
     def expect(self, models: Iterable[str]) -> None:
         """Has readiness wait for these models too, until each of them answers or is refused."""
         with self._changing:
-            self._expected |= frozenset(models)
+            more = frozenset(models)
+            self._expected, self._excused = self._expected | more, self._excused - more
             self._excuse()
 
     def poll(self) -> list[str]:
@@ -279,7 +280,8 @@ class ModelHost(ABC):
         """Settles whom readiness does not wait for. Another try, and another refusal, do not make it wait again."""
         there = [(name, self._models[name]) for name in self._expected if name in self._models]
         answering = {name for name, model in there if model.ready}
-        excused = (self._excused - answering) | {name for name, model in there if model.refused}
+        # Without a state nothing of it is there any more.
+        excused = (self._excused - answering) | {name for name, model in there if model.refused or not model.status()}
         if excused != self._excused:
             self._excused = excused
             self.rerouted()

@@ -14,6 +14,7 @@ is replaced: a bad canary is taken out at once, though another version may be lo
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -317,10 +318,11 @@ class ServedModel:
         return [Refusal(f"{self.name} version {n} refused: {why}") for n in states]
 
     def _forget(self, outdone: set[int], named: set[int]) -> None:
-        """Forgets what was refused once nobody asks for it: a newer version is served, or its folder has gone."""
+        """Forgets what was refused, or told of as coming, once nobody asks for it: a newer version is served, or its
+        folder has gone."""
         states, folder = self.routes.states, self._repository.root / self.name
-        refused = {v for v, state in states.items() if state.error}
-        gone = {v for v in refused if v in outdone or (v not in named and not (folder / str(v)).exists())}
+        unserved = {v for v, state in states.items() if state.error or state.state == LOADING}
+        gone = {v for v in unserved if v in outdone or (v not in named and not os.path.exists(folder / str(v)))}
         if gone:
             for number in gone:
                 self._refusals.forget(number)

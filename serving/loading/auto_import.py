@@ -105,10 +105,11 @@ class AutoImporter:
         self._done: dict[Path, State] = {}
         self._running: RunningImport | None = None
 
-    def look(self) -> list[str]:
-        """The models that hold something which is no package yet."""
-        if self._folder.is_dir():
-            self._look()
+    def announce(self) -> list[str]:
+        """Tells what is there to be imported, before anything is done about it; returns the models that have it."""
+        self._look()
+        for model, found in self._found.items():
+            self._host.tell(model, VersionStatus(found[0][0], LOADING))
         return sorted(self._found)
 
     def poll(self) -> list[str]:
@@ -125,7 +126,8 @@ class AutoImporter:
 
     def _advance(self, now_s: float) -> list[str]:
         events = self._collect()
-        for model in self.look():
+        self._look()
+        for model in sorted(self._found):
             for version, path in self._found[model]:
                 state = self._settled(path, now_s)
                 if state is not None and (foreign := _foreign(path)):
@@ -149,6 +151,8 @@ class AutoImporter:
             self._running = None
 
     def _look(self) -> None:
+        if not self._folder.is_dir():
+            return
         repository = Repository(self._folder)
         if self._root.changed():
             names = [n for n in repository.models() if not self._wanted or n in self._wanted]

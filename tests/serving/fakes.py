@@ -164,6 +164,9 @@ class FakeProcessor:
     def set_label(self, model: str, label: str, version: int) -> None:
         self.calls.append(("set_label", model, label, version))
 
+    def tell(self, model: str, status: VersionStatus) -> None:
+        pass
+
     def expect(self, models: Iterable[str]) -> None:
         self.expected += models
 

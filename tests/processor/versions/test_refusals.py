@@ -118,13 +118,29 @@ def test_readiness_waits_for_what_is_being_imported_until_it_is_refused(root, op
     assert processor.ready
 
 
+@pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("gone", ["keras", "keras/1"])
-def test_readiness_does_not_wait_for_what_has_gone(root, open_processor, gone):
+def test_readiness_does_not_wait_for_what_has_gone(root, open_processor, gone, told):
     (root / "keras" / "1").mkdir(parents=True)
     processor = open_processor()
+    if told:
+        processor.tell("keras", VersionStatus(1, "LOADING"))
     processor.expect(["keras"])
+    assert not processor.ready
     shutil.rmtree(root / gone)
     processor.poll()
+    assert processor.ready
+
+
+def test_readiness_waits_for_an_import_though_an_older_package_was_refused(root, open_processor):
+    damage(write_package(root, users=USERS, model="mixed"))
+    (root / "mixed" / "2").mkdir()
+    processor = open_processor()
+    assert processor.ready
+    processor.tell("mixed", VersionStatus(2, "LOADING"))
+    processor.expect(["mixed"])
+    assert processor.awaited == ["mixed"]
+    processor.tell("mixed", VersionStatus(2, "END", "source: variables are missing"))
     assert processor.ready
 
 

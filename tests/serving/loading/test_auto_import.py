@@ -214,9 +214,10 @@ def test_an_older_source_is_imported_where_the_newest_cannot_be_and_there_is_no_
 def test_a_folder_that_holds_no_model_is_refused_in_words_that_say_what_is_wanted(root, start):
     (root / "ctr" / "4").mkdir(parents=True)
     bench = start()
-    assert bench.importer.look() == []
+    assert bench.importer.announce() == []
     (root / "ctr" / "4" / "readme.txt").write_text("soon")
-    assert bench.importer.look() == ["ctr"]
+    assert bench.importer.announce() == ["ctr"]
+    assert bench.told.pop() == ("ctr", VersionStatus(4, "LOADING"))
     bench.look()
     wanted = "model.json, saved_model.pb, or one .keras or .onnx file wanted, got readme.txt"
     assert bench.look(SETTLED_S) == [f"ctr version 4 refused: nothing that could be served: {wanted}"]
