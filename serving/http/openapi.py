@@ -38,6 +38,7 @@ CONTROL = {
 REFUSALS = {
     "400": "The request is wrong; the message names the field, what was wanted and what came.",
     "404": "No such model, version or label.",
+    "405": "Another verb is wanted; Allow says which.",
     "413": "The body is too large.",
     "429": "Shed; Retry-After says when to come back.",
     "503": "Loading or draining.",
