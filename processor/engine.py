@@ -58,8 +58,8 @@ __all__ = [
 class ProcessorConfig(SessionConfig):
     """The options of a Processor. repository: folder of models. models: the only ones to serve, or None. undo_depth:
     deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row store, or None.
-    budgets: memory for the rows of tables, or None. policies: by model. The rest: see
-    processor.sessions.session_options."""
+    budgets: memory for the rows of tables, or None. policies: by model. strict: a model that is there and cannot be
+    served ends the start; else the others are served. The rest: see processor.sessions.session_options."""
 
     repository: str
     models: list[str] | None = None
@@ -67,6 +67,7 @@ class ProcessorConfig(SessionConfig):
     remote: RemoteConfig | None = None
     budgets: Budgets | None = None
     policies: Mapping[str, ModelPolicy] = field(default_factory=dict)
+    strict: bool = True
 
 
 class Processor(Predictor, ModelHost):
@@ -84,10 +85,10 @@ class Processor(Predictor, ModelHost):
 
     @classmethod
     def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Self:
-        """A processor with the newest version of every model loaded; raises when a model that is there cannot be."""
+        """A processor with the newest version of every model loaded; see ProcessorConfig.strict."""
         processor = cls(config, clock)
         try:
-            processor.load_all()
+            processor.load_all(config.strict)
         except BaseException:
             processor.close()
             raise

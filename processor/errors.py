@@ -4,6 +4,7 @@ FreshetError                  500 INTERNAL
 ├── BadInput                  400 INVALID_ARGUMENT    the request, file or option is wrong
 │   └── Corrupt               400 INVALID_ARGUMENT    bytes that fail their checksum or their bounds
 ├── NotFound                  404 NOT_FOUND           no such model, version, label or file
+│   └── UnknownModel          404 NOT_FOUND           no such model; carries the names of those that there are
 ├── Conflict                  409 ABORTED             a delta that does not continue the chain
 │   ├── Diverged              409 ABORTED             what is on disk is not what is served under its name
 │   └── StandsOnUndone        409 ABORTED             what the publisher's trainer stands on is served no more
@@ -15,6 +16,8 @@ FreshetError                  500 INTERNAL
 Messages name the field, what was wanted and what came. They never carry a path, a stack or an internal name:
 they are sent to clients as they are.
 """
+
+from typing import Any
 
 
 class FreshetError(Exception):
@@ -36,6 +39,13 @@ class Corrupt(BadInput):
 class NotFound(FreshetError):
     http_status = 404
     grpc_code = "NOT_FOUND"
+
+
+class UnknownModel(NotFound):
+    def __init__(self, message: str, known: str = "") -> None:
+        """known: names of models, for another message about the same."""
+        super().__init__(message)
+        self.known = known
 
 
 class Conflict(FreshetError):
@@ -75,3 +85,11 @@ class NotReady(FreshetError):
 class Expired(FreshetError):
     http_status = 504
     grpc_code = "DEADLINE_EXCEEDED"
+
+
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+def json_kind(value: Any) -> str:
+    """A JSON value's kind, for messages."""
+    return _KINDS.get(type(value), "a number")

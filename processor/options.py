@@ -82,6 +82,8 @@ def default_of(field: dataclasses.Field[Any]) -> str:
     if default in ("", []):
         empty: str = field.metadata["option"].empty
         return empty
+    if isinstance(default, bool):
+        return str(default).lower()
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 

@@ -5,6 +5,9 @@ x-sticky-key    requests of one key are answered by one version of a split (proc
 x-model-digest  asks for the digest of the generation that answers, which comes back under the same name
 x-request-id    comes back with the reply, and stands in logs, traces and recordings
 traceparent     W3C trace context (serving.telemetry.tracing)
+
+And of replies: x-ignored-inputs names inputs that were sent and that the model does not have, where TensorFlow Serving
+passes over them.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from zlib import crc32
 from serving.codecs.wire import Headers
 
 CALLER_ID, STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-caller-id", b"x-sticky-key", b"x-request-id", b"traceparent"
-MODEL_DIGEST = b"x-model-digest"
+MODEL_DIGEST, IGNORED_INPUTS = b"x-model-digest", b"x-ignored-inputs"
 MAX_REQUEST_ID_NBYTES = 128
 TIMED_EVERY = 16
 """Of how many requests one has the time noted that it takes to read and to print."""

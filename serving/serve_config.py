@@ -41,9 +41,7 @@ PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
 class ServeConfig(FrontOptions, SessionOptions):
     """Checked options; units are in the names. groups, model: sections of the file."""
 
-    repository: str = field(
-        metadata=option("Where the models lie: <repository>/<model>/<version>/", FOLDER, heading=REPOSITORY)
-    )
+    repository: str = field(metadata=option("Where the models lie, in <model>/<version>/", FOLDER, heading=REPOSITORY))
     models: list[str] = field(
         default_factory=list,
         metadata=option("Serve only these, separated by commas", heading=REPOSITORY, empty="all"),
@@ -52,6 +50,12 @@ class ServeConfig(FrontOptions, SessionOptions):
         default=0.05,
         metadata=option(
             "Between two looks at the repository", between(0.001, 3600), unit="seconds", heading=REPOSITORY
+        ),
+    )
+    strict: bool = field(
+        default=False,
+        metadata=option(
+            "End the start for a model that cannot be served, rather than serve the others", heading=REPOSITORY
         ),
     )
     undo_depth: int = field(
@@ -213,6 +217,11 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def true_or_false(text: str) -> bool:
+    """Raises KeyError for anything else."""
+    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+
+
 def _read_toml(path: str) -> dict[str, Any]:
     try:
         data = Path(path).read_bytes()
@@ -252,7 +261,7 @@ def _typed(value: Any, kind: type, where: str) -> Any:
 def _parsed(parse: Callable[[str], Any], text: str, name: str) -> Any:
     try:
         return parse(text)
-    except ValueError:
+    except (ValueError, KeyError):
         raise BadInput(f"{name}: {parse.__name__} wanted, got {text[:64]!r}") from None
 
 
@@ -278,4 +287,5 @@ OPTIONS = sorted(
 )
 KINDS = {field.name: _kind(_HINTS[field.name]) for field, _ in OPTIONS}
 GROUP_KINDS = {name: _kind(hint) for name, hint in get_type_hints(GroupConfig).items()}
-PARSERS: dict[str, Callable[[str], Any]] = {key: split_names if kind is list else kind for key, kind in KINDS.items()}
+_PARSER_OF: dict[type, Callable[[str], Any]] = {list: split_names, bool: true_or_false}
+PARSERS: dict[str, Callable[[str], Any]] = {key: _PARSER_OF.get(kind, kind) for key, kind in KINDS.items()}

@@ -65,6 +65,7 @@ def open_processor(config: ServeConfig) -> Processor:
         "remote": config.remote(),
         "budgets": config.budgets(),
         "policies": config.policies(),
+        "strict": config.strict,
     }
     cores = len(available())
     return Processor.initialize(ProcessorConfig.of(config.session_options(workers=1, cores=cores) | others))
@@ -189,7 +190,7 @@ class Server:
 
         def open_host() -> FleetHost:
             acceptor.host = host = FleetHost(config, fleet, metrics.scrape, control)
-            host.load_all()
+            host.load_all(config.strict)
             return host
 
         self._open = lifecycle.loading(open_host)
@@ -254,6 +255,8 @@ class Server:
             self._failed = True
             self.stop()
             return
+        importer = AutoImporter(self._config.repository, self._config.models, processor)
+        processor.expect(importer.announce())
         # What was loaded stays: without it the collector has less to walk between two requests.
         gc.collect()
         gc.freeze()
@@ -263,7 +266,7 @@ class Server:
                 return
             opened()
             self._front.opened()
-            self._importer = importer = AutoImporter(self._config.repository, self._config.models, processor)
+            self._importer = importer
             self._watcher = Watcher(
                 lambda: importer.poll() + processor.poll(),
                 self._config.poll_interval_s,
@@ -273,7 +276,8 @@ class Server:
             self._watcher.start()
         self._announce(processor)
         if not self._announced:
-            log.warning("no model is ready yet; waiting for the repository")
+            awaited = processor.awaited
+            log.warning("not ready: %s", f"waiting for {', '.join(awaited)}" if awaited else "no model can be served")
 
     def _announce(self, processor: ModelHost) -> None:
         """Prints the ready line, the first time that every model is ready."""

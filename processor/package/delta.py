@@ -163,7 +163,8 @@ def parse_delta(data: bytes | bytearray | NDArray[np.uint8]) -> Delta:
     tensors = parse_tensors(buffer, "delta")
     meta = tensors.metadata
     if meta.get("format") != FORMAT:
-        raise Corrupt(f"delta: format {FORMAT!r} wanted, got {meta.get('format', '')[:40]!r}")
+        got = f"got {meta['format'][:40]!r}" if "format" in meta else "the file names none"
+        raise Corrupt(f"delta: format {FORMAT!r} wanted, {got}")
     if meta.get("checksum") != header_checksum(meta, tensors.arrays):
         raise Corrupt("delta: the header does not match its checksum")
     return _parse_verified(tensors)

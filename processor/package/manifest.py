@@ -15,7 +15,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any
 
-from processor.errors import BadInput
+from processor.errors import BadInput, json_kind
 from processor.package.rowtypes import ROW_TYPES
 
 FORMAT = "freshet/1"
@@ -216,6 +216,9 @@ class Manifest:
         return [*self.inputs, *(self.stage.outputs if self.stage else ())]
 
 
+WORDS: dict[type, str] = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
+
+
 def _build(kind: Any, raw: Any, where: str) -> Any:
     """Checks `raw` against the annotation `kind` and builds dataclasses from dicts on the way."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
@@ -225,7 +228,7 @@ def _build(kind: Any, raw: Any, where: str) -> Any:
         return None if raw is None else _build(args[0], raw, where)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(raw, dict):
-            raise BadInput(f"{where}: an object wanted, got {type(raw).__name__}")
+            raise BadInput(f"{where}: an object wanted, got {json_kind(raw)}")
         hints = typing.get_type_hints(kind)
         for key in raw:
             if key not in hints:
@@ -237,11 +240,11 @@ def _build(kind: Any, raw: Any, where: str) -> Any:
         return kind(**{k: _build(hints[k], v, f"{where}.{k}") for k, v in raw.items()})
     if origin is list:
         if not isinstance(raw, list):
-            raise BadInput(f"{where}: a list wanted, got {type(raw).__name__}")
+            raise BadInput(f"{where}: a list wanted, got {json_kind(raw)}")
         return [_build(args[0], v, f"{where}[{i}]") for i, v in enumerate(raw)]
     if origin is dict:
         if not isinstance(raw, dict):
-            raise BadInput(f"{where}: an object wanted, got {type(raw).__name__}")
+            raise BadInput(f"{where}: an object wanted, got {json_kind(raw)}")
         return {str(k): _build(args[1], v, f"{where}[{k!r}]") for k, v in raw.items()}
     if kind is float and type(raw) in (int, float):
         # JSON's numbers are unbounded, and Python's reader takes NaN and Infinity for numbers too.
@@ -249,7 +252,8 @@ def _build(kind: Any, raw: Any, where: str) -> Any:
             raise BadInput(f"{where}: a finite number wanted, got {str(raw)[:40]}")
         raw = float(raw)
     if isinstance(kind, types.GenericAlias) or type(raw) is not kind:
-        raise BadInput(f"{where}: {kind.__name__} wanted, got {type(raw).__name__}")
+        got = str(raw)[:40] if type(raw) is float else json_kind(raw)
+        raise BadInput(f"{where}: {WORDS[kind]} wanted, got {got}")
     return raw
 
 

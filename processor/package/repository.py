@@ -11,10 +11,11 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from processor.errors import BadInput, NotFound, NotReady
+from processor.errors import BadInput, NotFound, NotReady, UnknownModel
 from processor.package.atomic import atomic_file
 from processor.package.manifest import NAME
 from processor.package.version import MANIFEST, VersionReader, inside
@@ -23,6 +24,7 @@ LABELS = "labels.json"
 TRAFFIC = "traffic.json"
 SAVED_MODEL, FILE_SUFFIXES = "saved_model.pb", (".keras", ".onnx")
 VERSION = re.compile(r"[1-9][0-9]{0,17}")
+MAX_LISTED = 10
 RACY_NS = 2_000_000_000
 
 
@@ -59,15 +61,22 @@ class Repository:
         """Names of the folders that may be models."""
         return sorted(e.name for e in _entries(self.root) if NAME.fullmatch(e.name) and e.is_dir())
 
+    def check_models(self, wanted: Iterable[str]) -> None:
+        """Raises UnknownModel for a name that no folder has; an empty repository is one whose models are to come."""
+        there = self.models()
+        for name in wanted if there else ():
+            if name not in there:
+                raise unknown_model(name, there)
+
     def versions(self, model: str) -> list[int]:
         """Committed versions, ascending: folders with a number for a name and a manifest inside."""
         folders = [e for e in _entries(self.root / model) if VERSION.fullmatch(e.name)]
-        return sorted(int(e.name) for e in folders if os.path.exists(os.path.join(e.path, MANIFEST)))
+        return sorted(int(e.name) for e in folders if os.path.isfile(os.path.join(e.path, MANIFEST)))
 
     def uncommitted(self, model: str) -> dict[int, Path]:
         """Folders of versions that are no packages yet."""
         folders = [e for e in _entries(self.root / model) if VERSION.fullmatch(e.name)]
-        return {int(e.name): Path(e.path) for e in folders if not os.path.exists(os.path.join(e.path, MANIFEST))}
+        return {int(e.name): Path(e.path) for e in folders if not os.path.isfile(os.path.join(e.path, MANIFEST))}
 
     def sources(self, model: str) -> dict[int, Path]:
         """Versions that are no packages yet but hold what one is imported from: a SavedModel, or one Keras or ONNX
@@ -88,9 +97,11 @@ class Repository:
     def version(self, model: str, number: int | None = None) -> VersionReader:
         """Opens a version, or the newest; raises NotFound where there is none, Corrupt where it is not sound."""
         known = self.versions(model)
-        if not known or (number is not None and number not in known):
-            named = "" if number is None else f" version {number}"
-            raise NotFound(f"model {model[:64]!r}{named} is not in the repository")
+        if not known:
+            raise unknown_model(model, [name for name in self.models() if self.versions(name)])
+        if number is not None and number not in known:
+            there = listed(map(str, reversed(known)))
+            raise NotFound(f"model {model[:64]!r} version {number} is not in the repository, which holds {there}")
         return VersionReader(self.folder(model, known[-1] if number is None else number))
 
     def resolve(self, path: str) -> Path:
@@ -132,6 +143,19 @@ class Repository:
                 file.write(json.dumps(document, indent=1).encode())
         except OSError:
             raise NotReady(f"{name.partition('.')[0]}: the repository cannot be written") from None
+
+
+def listed(names: Iterable[str], between: str = ", ") -> str:
+    """Names for a message: at most MAX_LISTED of them, and how many more there are."""
+    found = list(names)
+    more = f"{between}and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
+    return between.join(found[:MAX_LISTED]) + more or "nothing"
+
+
+def unknown_model(name: str, known: Iterable[str]) -> UnknownModel:
+    """The error that says which models there are instead."""
+    there = listed(sorted(known))
+    return UnknownModel(f"model {name[:64]!r} is not in the repository, which holds {there}", there)
 
 
 def check_name(name: str, what: str) -> str:

@@ -45,6 +45,8 @@ ALIGNMENT = 64
 CHUNK_NBYTES = 16 << 20
 PARALLEL_NBYTES = 64 << 20
 MAX_WORKERS = 8
+# How files begin that people take for others.
+MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "a zip archive", b"PAR1": "Parquet", b"{": "JSON", b"\x80": "a pickle"}
 POLYNOMIAL = 0xEDB88320
 
 
@@ -142,25 +144,29 @@ def map_file(path: Path) -> NDArray[np.uint8]:
             if nbytes == 0:
                 raise Corrupt(f"{path.name}: the file is empty")
             mapped = SharedMap.of(file.fileno(), nbytes, writable=False)
-    except OSError:
-        raise Corrupt(f"{path.name}: cannot be read") from None
+    except OSError as error:
+        raise Corrupt(f"{path.name}: cannot be read: {error.strerror or 'it cannot be mapped'}") from None
     return np.frombuffer(mapped, np.uint8)
 
 
 def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
     """Views over a whole safetensors file in memory; raises Corrupt, naming `what`, for anything malformed."""
-    nbytes = data.nbytes
+    nbytes, begins = data.nbytes, data[:9].tobytes()
     if nbytes < 8:
-        raise Corrupt(f"{what}: at least 8 bytes wanted, got {nbytes}")
-    (length,) = struct.unpack("<Q", data[:8].tobytes())
+        raise Corrupt(f"{what}: not a safetensors file: at least 8 bytes wanted, got {nbytes}")
+    (length,) = struct.unpack("<Q", begins[:8])
     if length > min(MAX_HEADER_NBYTES, nbytes - 8):
-        raise Corrupt(f"{what}: a header of {length} bytes does not fit the file of {nbytes}")
+        # A header begins with a brace: what has one is a file of ours that was cut short.
+        fits = f"a header of {length} bytes does not fit the file of {nbytes}"
+        raise Corrupt(
+            f"{what}: {fits}" if begins[8:] == b"{" else f"{what}: not a safetensors file{_kind(begins)}: {fits}"
+        )
     try:
         header = json.loads(data[8 : 8 + length].tobytes())
     except (ValueError, RecursionError):
-        raise Corrupt(f"{what}: the header is not valid JSON") from None
+        raise Corrupt(f"{what}: not a safetensors file: the header is not valid JSON") from None
     if not isinstance(header, dict):
-        raise Corrupt(f"{what}: the header is not a JSON object")
+        raise Corrupt(f"{what}: not a safetensors file: the header is not a JSON object")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise Corrupt(f"{what}: the metadata is not an object of strings")
@@ -180,6 +186,12 @@ def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
     if end != body.nbytes:
         raise Corrupt(f"{what}: tensors fill {end} bytes, the file holds {body.nbytes}")
     return Tensors(metadata, arrays)
+
+
+def _kind(begins: bytes) -> str:
+    """What a file is instead, by how it begins; "" where that says nothing."""
+    named = next((name for magic, name in MAGIC.items() if begins.startswith(magic)), "")
+    return f", but {named}" if named else ""
 
 
 def _view(body: NDArray[np.uint8], address: int, entry: Any, where: str) -> tuple[int, int, NDArray[Any]]:

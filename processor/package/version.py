@@ -186,8 +186,10 @@ class VersionReader:
         self.folder, self.snapshot = folder, snapshot
         try:
             data = (folder / MANIFEST).read_bytes()
-        except OSError:
+        except FileNotFoundError:
             raise NotFound(f"version {folder.name}: no manifest") from None
+        except OSError as error:
+            raise Corrupt(f"manifest: {error.strerror}") from None
         self.manifest = Manifest.from_json(data)
         if str(self.manifest.version) != folder.name or self.manifest.model != folder.parent.name:
             raise Corrupt(f"manifest: names {self.manifest.model!r} version {self.manifest.version}, not its folder's")
@@ -205,9 +207,12 @@ class VersionReader:
 
     def _verify_file(self, name: str) -> None:
         entry, path = self.manifest.files[name], self._path(name)
-        nbytes = path.stat().st_size if path.is_file() else -1
+        try:
+            nbytes = path.stat().st_size
+        except OSError as error:
+            raise Corrupt(f"{name}: {error.strerror}") from None
         if nbytes != entry.nbytes:
-            raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {max(nbytes, 0)}")
+            raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {nbytes}")
         if _file_crc32(path) != entry.crc32:
             raise Corrupt(f"{name}: does not match its checksum")
 

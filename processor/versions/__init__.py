@@ -8,9 +8,10 @@ replica         a loaded version, the reader's side: what sessions pin and run
 control         the words that a flip changes, shared by all processes
 rehearsal       warm-up: recorded requests through every bucket before a version is offered
 once            the user's part of a dense graph, run once a request
+refusals        versions that could not be served, and when to try them again
 routes          which version answers a request
 traffic         splits over labels, and what was taken out of them
 policy          what an operator wants of a model
 """
 
-__all__ = ["control", "host", "model", "once", "policy", "replica", "routes", "served_version", "traffic"]
+__all__ = ["control", "host", "model", "once", "policy", "refusals", "replica", "routes", "served_version", "traffic"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from processor.clock import Clock
 from processor.errors import BadInput, FreshetError, NotReady
 from processor.generation import Generation
-from processor.package.repository import FolderWatch, Repository
+from processor.package.repository import FolderWatch, Repository, listed
 from processor.package.version import VersionReader
 from processor.tables.budgets import Budgets
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.versions.model import Applied, RolledBack, ServedModel
 from processor.versions.policy import ModelPolicy
+from processor.versions.refusals import Refusal, report
 from processor.versions.replica import Replicas
 from processor.versions.routes import VersionStatus, find
 from processor.versions.served_version import ServedVersion
@@ -36,6 +37,7 @@ from processor.watching.trend import Trend
 log = logging.getLogger("freshet.host")
 
 LOOK_INTERVAL_S = 1.0
+REST_S = 5.0
 
 
 class ModelHost(ABC):
@@ -65,11 +67,15 @@ class ModelHost(ABC):
         self._remote = remote
         self._budgets = budgets if budgets and budgets.nbytes else None
         self._policies = policies or {}
+        # When a model whose poll() went wrong is looked at again.
+        self._resting: dict[str, float] = {}
         # Written by look() only, replaced whole: by model and version.
         self._judges: dict[tuple[str, int], Judge] = {}
         self._trends: dict[tuple[str, int], Trend] = {}
         self._keepers: list[Keeper] = []
         self._expected = frozenset(models or ())
+        # Of those, models that were refused and have not answered since: they keep the others from nobody.
+        self._excused: frozenset[str] = frozenset()
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Replicas:
@@ -127,19 +133,36 @@ class ModelHost(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether every model that is expected answers: those that were named, or that were there at the start. One
-        that is added later and cannot be loaded does not change it."""
-        models = self._models
-        return not self._closed and all(name in models and models[name].ready for name in self._expected)
+        """Whether every model that is expected answers: those that were named, or that were there at the start. One of
+        which nothing can be read keeps nobody waiting; but where nothing answers at all, nothing is ready. One that is
+        added later does not change it."""
+        models, expected = self._models, self._expected
+        answered = not expected or any(name in models and models[name].ready for name in expected)
+        return not self._closed and answered and not self.awaited
 
-    def load_all(self) -> None:
-        """The first look at the repository; raises why a model that is there cannot be served."""
-        self.poll()
-        self._expected = frozenset(self._wanted or self._models)
-        for model in self._models.values():
-            broken = [s for s in model.status() if s.error]
-            if broken and not model.ready:
-                raise BadInput(f"model {model.name!r} version {broken[0].version}: {broken[0].error}")
+    @property
+    def awaited(self) -> list[str]:
+        """The models that readiness waits for: expected, not answering, and not refused either."""
+        models = self._models
+        return sorted(n for n in self._expected - self._excused if n not in models or not models[n].ready)
+
+    def load_all(self, strict: bool = False) -> None:
+        """The first look at the repository. strict: raises why models that are there cannot be served."""
+        events = self.poll()
+        self.expect(self._wanted or self._models)
+        refused = [f"model {name!r} {model.refused}" for name, model in self._models.items() if model.refused]
+        if refused and strict:
+            raise BadInput(listed(refused, "; "))
+        report(log, events)
+        for name in sorted(self._policies.keys() - set(self._repository.models())):
+            log.warning("model.%s: configured, but the repository has no such model yet", name)
+
+    def expect(self, models: Iterable[str]) -> None:
+        """Has readiness wait for these models too, until each of them answers or is refused."""
+        with self._changing:
+            more = frozenset(models)
+            self._expected, self._excused = self._expected | more, self._excused - more
+            self._excuse()
 
     def poll(self) -> list[str]:
         """Looks at the repository once: loads new versions, applies new deltas; cheap when nothing changed."""
@@ -150,18 +173,36 @@ class ModelHost(ABC):
             if not self._keepers:
                 self._start_keepers()
             if self._root.changed():
-                wanted = self._wanted
-                for name in self._repository.models():
+                wanted, there = self._wanted, self._repository.models()
+                self._drop((self._models.keys() | self._expected) - set(there))
+                for name in there:
                     if name not in self._models and (wanted is None or name in wanted):
                         self._empty.setdefault(name, FolderWatch(self._repository.root / name))
             for name, folder in list(self._empty.items()):
-                if folder.changed() and self._repository.versions(name):
+                if not folder.changed():
+                    continue
+                if self._repository.versions(name):
                     self._models = self._models | {name: self._new_model(name)}
                     self.rerouted()
                     del self._empty[name]
+                elif not self._repository.uncommitted(name):
+                    self._expected -= {name}.difference(self._wanted or ())
             for model in self._models.values():
-                events += model.poll()
+                events += self._poll_model(model)
+            self._excuse()
             return events
+
+    def _poll_model(self, model: ServedModel) -> list[str]:
+        """One model's poll(). What goes wrong there is that model's alone, which rests a while then."""
+        now_s = self._clock.now_s()
+        if now_s < self._resting.get(model.name, now_s):
+            return []
+        try:
+            return model.poll()
+        except Exception as error:
+            self._resting[model.name] = now_s + REST_S
+            why = " ".join(str(error).split()) or "no message"
+            return [Refusal(f"{model.name}: {type(error).__name__}: {why}; next look in {REST_S:g} s")]
 
     def tell(self, model: str, status: VersionStatus) -> None:
         """Makes the state of a version that is not served known: one that is being made here, or could not be."""
@@ -171,6 +212,7 @@ class ModelHost(ABC):
                 self._empty.pop(model, None)
             if model in self._models:
                 self._models[model].tell(status)
+                self._excuse()
 
     def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> Applied:
         """Serves a delta given as bytes, or as a path inside the repository; raises why it was refused."""
@@ -233,6 +275,24 @@ class ModelHost(ABC):
         if self._closed:
             raise NotReady("the processor is closed")
         return find(self._models, name)
+
+    def _excuse(self) -> None:
+        """Settles whom readiness does not wait for. Another try, and another refusal, do not make it wait again."""
+        there = [(name, self._models[name]) for name in self._expected if name in self._models]
+        answering = {name for name, model in there if model.ready}
+        # Without a state nothing of it is there any more.
+        excused = (self._excused - answering) | {name for name, model in there if model.refused or not model.status()}
+        if excused != self._excused:
+            self._excused = excused
+            self.rerouted()
+
+    def _drop(self, gone: Set[str]) -> None:
+        """Forgets models whose folders have gone, unless they are still served from memory."""
+        idle = {name for name in gone if name not in self._models or not self._models[name].ready}
+        if idle:
+            self._models = {name: model for name, model in self._models.items() if name not in idle}
+            self._expected -= idle.difference(self._wanted or ())
+            self.rerouted()
 
     def _new_model(self, name: str) -> ServedModel:
         policy = self._policies.get(name)

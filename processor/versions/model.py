@@ -3,9 +3,9 @@
 Invariants: every change runs under the model's lock; requests only ever read `routes`, which is replaced whole, never
 edited, and whoever else answers by it is told at once. A version is offered to requests only once it is loaded,
 verified, warm and caught up with its chain of deltas; the version it replaces goes only after that, and is closed only
-when nobody is sent to it any more. A file that was refused is not tried again until it changes; one that nobody was
-there to serve is. The policy says which versions are served; those that a label names, or that were loaded by hand,
-stay beside them.
+when nobody is sent to it any more. A version that was refused is not tried again until its files change; one that
+nobody was there to serve is. The policy says which versions are served; those that a label names, or that were loaded
+by hand, stay beside them.
 
 Traffic (the split, the shadow, what has been taken out) belongs to a lock of its own, which is held only while `routes`
 is replaced: a bad canary is taken out at once, though another version may be loading for minutes.
@@ -14,8 +14,9 @@ is replaced: a bad canary is taken out at once, though another version may be lo
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,16 +26,16 @@ import xxhash
 from processor.chain.chain_record import delta_digest, sha256
 from processor.chain.history import Link
 from processor.chain.ledger import KeptDelta, Ledger
-from processor.chain.patrol import Identity, identity_of
 from processor.chain.snapshots import open_snapshot
 from processor.clock import Clock
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.generation import Generation
 from processor.package.delta import Delta, parse_delta
-from processor.package.repository import FolderWatch, Repository, check_name
-from processor.package.version import MANIFEST, SNAPSHOTS, VersionReader
+from processor.package.repository import FolderWatch, Repository, check_name, listed
+from processor.package.version import SNAPSHOTS, VersionReader
 from processor.versions.follower import Follower, OutOfReach
 from processor.versions.policy import ModelPolicy
+from processor.versions.refusals import Refusal, Refusals
 from processor.versions.replica import Replicas
 from processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
 from processor.versions.served_version import ServedVersion
@@ -95,14 +96,19 @@ class ServedModel:
         )
         self._by_hand: set[int] = set()
         self._unloaded: set[int] = set()
-        # Manifests that were refused, as what the file was.
-        self._refused: dict[Path, Identity] = {}
+        self._refusals = Refusals(repository.root / name, clock)
         self._folder = FolderWatch(repository.root / name)
         self._followers: dict[int, Follower] = {}
 
     @property
     def ready(self) -> bool:
         return bool(self.routes.served)
+
+    @property
+    def refused(self) -> str:
+        """Why nothing of it is served, as far as anybody knows: its newest version that was refused, and the reason. ""
+        while one is served, or one is loaded that was never refused."""
+        return self.routes.refused
 
     @property
     def labels(self) -> Mapping[str, int]:
@@ -136,7 +142,7 @@ class ServedModel:
         """Looks at the model's folders once: loads a newer version, applies new deltas. Returns what happened."""
         with self._lock:
             events = []
-            if self._folder.changed():
+            if self._folder.changed() or self._refusals.changed():
                 events += self._poll_versions()
             for number, version in sorted(self.served.items()):
                 events += self._follow(number, version)
@@ -298,12 +304,33 @@ class ServedModel:
             for number in [v for v in self.served if v not in chosen and v not in wanted]:
                 self._drop(number)
                 events.append(f"{self.name} version {number} unloaded")
-        return events
+        named = set(policy.versions) | set(self.labels.values())
+        self._forget({v for v in known if v < newest} - first if newest in self.served else set(), named)
+        return events + self._miss(sorted(named - set(known) - self.served.keys()), known)
+
+    def _miss(self, numbers: Sequence[int], known: Sequence[int]) -> list[str]:
+        """Tells of versions that the policy or a label names and that are not there."""
+        why = f"it is asked for, but not in the repository, which holds {listed(map(str, reversed(known)))}"
+        states = {n: VersionStatus(n, END, why) for n in numbers}
+        if all(self.routes.states.get(n) == state for n, state in states.items()):
+            return []
+        self._publish(states={**self.routes.states, **states})
+        return [Refusal(f"{self.name} version {n} refused: {why}") for n in states]
+
+    def _forget(self, outdone: set[int], named: set[int]) -> None:
+        """Forgets what was refused, or told of as coming, once nobody asks for it: a newer version is served, or its
+        folder has gone."""
+        states, folder = self.routes.states, self._repository.root / self.name
+        unserved = {v for v, state in states.items() if state.error or state.state == LOADING}
+        gone = {v for v in unserved if v in outdone or (v not in named and not os.path.exists(folder / str(v)))}
+        if gone:
+            for number in gone:
+                self._refusals.forget(number)
+            self._publish(states={v: state for v, state in states.items() if v not in gone})
 
     def _try(self, number: int) -> list[str]:
         """Loads a version unless it is served or was refused as it is; returns what happened."""
-        manifest = self._repository.root / self.name / str(number) / MANIFEST
-        if number in self.served or (seen := self._fresh(manifest)) is None:
+        if number in self.served or (seen := self._refusals.worth_a_try(number)) is None:
             return []
         before = self.routes.states.get(number)
         try:
@@ -313,10 +340,10 @@ class ServedModel:
             # tried again at the next look, and told of once.
             self._folder = FolderWatch(self._repository.root / self.name)
             told = before is not None and before.error == str(error)
-            return [] if told else [f"{self.name} version {number} waits: {error}"]
+            return [] if told else [Refusal(f"{self.name} version {number} waits: {error}")]
         except FreshetError as error:
-            self._refused[manifest] = seen
-            return [f"{self.name} version {number} refused: {error}"]
+            self._refusals.note(number, seen)
+            return [Refusal(f"{self.name} version {number} refused: {error}")]
         return [f"{self.name} {self.served[number].generation} loaded"]
 
     def _admit(self, number: int) -> None:
@@ -326,11 +353,11 @@ class ServedModel:
             version, follower = self._rebuild(number)
         except Exception as error:
             if not isinstance(error, FreshetError):
-                log.exception("version %d of %s could not be loaded", number, self.name)
-                error = FreshetError("the version could not be loaded; the server's log says why")
+                error = self._why(number, error)
             self._publish(states=self._states(VersionStatus(number, END, str(error))))
             raise error from None
         self._followers[number] = follower
+        self._refusals.forget(number)
         states = self._states(VersionStatus(number, AVAILABLE))
         self._publish(served={**self.served, number: version}, states=states)
 
@@ -435,13 +462,14 @@ class ServedModel:
     def _states(self, state: VersionStatus) -> dict[int, VersionStatus]:
         return {**self.routes.states, state.version: state}
 
-    def _fresh(self, manifest: Path) -> Identity | None:
-        """What a manifest is now if that is worth a try: there, and not refused before.
-
-        A refusal is noted under what the file was before it was read: it may have been replaced since.
-        """
-        seen = identity_of(manifest)
-        return None if seen is None or self._refused.get(manifest) == seen else seen
+    def _why(self, number: int, error: Exception) -> FreshetError:
+        """What a version that cannot be loaded suffers from, in words that anybody may read."""
+        if isinstance(error, MemoryError):
+            return FreshetError("there is not enough memory for it")
+        if isinstance(error, OSError) and error.strerror:
+            return FreshetError(f"{Path(str(error.filename or 'the version')).name}: {error.strerror}")
+        log.error("version %d of %s could not be loaded", number, self.name, exc_info=error)
+        return FreshetError("the version could not be loaded; the server's log says why")
 
     def _target(self, delta: Delta) -> ServedVersion:
         if delta.version in self.served:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from processor.errors import BadInput
+from processor.errors import BadInput, json_kind
 from processor.package.manifest import NAME
 from processor.versions.traffic import Split
 from processor.watching.judge import Bounds
@@ -75,7 +75,7 @@ class ModelPolicy:
     def parse(cls, raw: Any, where: str) -> ModelPolicy:
         """A policy as JSON or TOML holds it; raises BadInput that names the key, the wanted and the got."""
         if not isinstance(raw, dict):
-            raise BadInput(f"{where}: a section wanted, got {type(raw).__name__}")
+            raise BadInput(f"{where}: a section wanted, got {json_kind(raw)}")
         for key in raw:
             if key not in KEYS:
                 raise BadInput(f"{where}: unknown key {str(key)[:64]!r}; known: {', '.join(KEYS)}")
@@ -96,7 +96,7 @@ class ModelPolicy:
     def changed(self, changes: Any, where: str) -> ModelPolicy:
         """This policy with other keys set, or given up where they are None; raises BadInput."""
         if not isinstance(changes, dict):
-            raise BadInput(f"{where}: an object wanted, got {type(changes).__name__}")
+            raise BadInput(f"{where}: an object wanted, got {json_kind(changes)}")
         kept = {key: value for key, value in {**self.to_json(), **changes}.items() if value is not None}
         return ModelPolicy.parse(kept, where)
 

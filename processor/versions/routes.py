@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from processor.errors import NotFound, NotReady
 from processor.package.manifest import Manifest
+from processor.package.repository import unknown_model
 from processor.versions.traffic import Router, Traffic, new_turns
 
 LOADING, AVAILABLE, END = "LOADING", "AVAILABLE", "END"
@@ -79,7 +80,8 @@ class Routes(Generic[S]):
         """The same where no traffic is split: without number and label, what stands for the model."""
         if version is None and label is None:
             if self.default is None:
-                raise NotReady(f"no version of model {self.model!r} is loaded")
+                why = self.refused
+                raise NotReady(f"no version of model {self.model!r} is loaded" + (f": {why}" if why else ""))
             return self.default
         if label is not None:
             if label not in self.labels:
@@ -88,6 +90,14 @@ class Routes(Generic[S]):
         if version is None or version not in self.served:
             raise NotFound(f"version {version} of model {self.model!r} is not loaded")
         return self.served[version]
+
+    @property
+    def refused(self) -> str:
+        """The newest version that was refused, and why, where nothing is served and nothing loads; else ""."""
+        states = [] if self.served else self.status()
+        if any(state.state == LOADING for state in states):
+            return ""
+        return next((f"version {state.version}: {state.error}" for state in states if state.error), "")
 
     def status(self) -> list[VersionStatus]:
         """Every version known, newest first."""
@@ -127,8 +137,8 @@ class Routes(Generic[S]):
 
 
 def find(models: Mapping[str, T], name: str) -> T:
-    """The model of that name; raises NotFound."""
+    """The model of that name; raises UnknownModel."""
     model = models.get(name)
     if model is None:
-        raise NotFound(f"model {name[:64]!r} is not in the repository")
+        raise unknown_model(name, models)
     return model

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from processor.errors import BadInput
+from processor.errors import BadInput, json_kind
 from processor.watching.sketch import Sketch
 
 
@@ -35,7 +35,7 @@ class Bounds:
     def parse(cls, raw: Any, where: str) -> Bounds:
         """The Bounds of JSON or TOML; raises BadInput."""
         if not isinstance(raw, dict):
-            raise BadInput(f"{where}: a section wanted, got {type(raw).__name__}")
+            raise BadInput(f"{where}: a section wanted, got {json_kind(raw)}")
         known = {f.name: int if f.type == "int" else float for f in fields(cls)}
         read: dict[str, Any] = {}
         for key, value in raw.items():

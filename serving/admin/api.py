@@ -26,6 +26,7 @@ from processor.generation import Generation
 from serving.admin.authorization import Authorization
 from serving.codecs.wire import dump_json, header_int, show
 from serving.http.asgi import MAX_LENGTH_HEADER, error_body, error_reply
+from serving.http.pages import PAGE_HEADERS, reference
 from serving.lifecycle import Availability
 from serving.loading.priority import BULK_NBYTES
 from serving.telemetry.metrics import Metrics
@@ -49,14 +50,6 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         413: "The body is too large.",
         503: "Loading or draining.",
     }.items()
-}
-PAGE_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
 }
 
 Name = Annotated[str, Path(max_length=128)]
@@ -110,13 +103,14 @@ def create_admin(
 ) -> Authorization:
     """The admin port's ASGI application. metrics: the data port's, for each model's count of requests. bulk: where
     large deltas are applied and versions loaded; where everything else is, if None."""
-    # The interactive documentation pages would load scripts from elsewhere; the schema itself is served.
+    # FastAPI's own documentation pages would load scripts from elsewhere.
     app = FastAPI(
         title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None, responses=REFUSALS
     )
     _handle_errors(app)
     admin, model = Admin(lifecycle, metrics, max_delta_nbytes, bulk), "/admin/models/{name}"
     app.get("/", include_in_schema=False)(admin.console)
+    app.get("/docs", include_in_schema=False)(admin.docs)
     app.get("/admin/health")(admin.health)
     app.get("/admin/models")(admin.models)
     app.post(f"{model}/deltas", openapi_extra=_documented(DeltaPath, **UPLOAD))(admin.apply_delta)
@@ -144,6 +138,9 @@ class Admin:
 
     async def console(self) -> HTMLResponse:
         return HTMLResponse(self._page, headers=PAGE_HEADERS)
+
+    async def docs(self) -> HTMLResponse:
+        return HTMLResponse(reference("/admin/openapi.json"), headers=PAGE_HEADERS)
 
     async def health(self) -> Response:
         """Whether the server is up, and whether it is ready for predictions."""

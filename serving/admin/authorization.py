@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from serving.http.asgi import JSON_TYPE, RawHeaders, Receive, Scope, Send, error_body, reply
 
 # The page carries no data of its own and asks for the token; health is for probes, which have none.
-OPEN_PATHS = ("/", "/admin/health")
+OPEN_PATHS = ("/", "/docs", "/admin/health")
 
 
 def is_loopback(host: str) -> bool:

@@ -27,6 +27,7 @@ class RpcTransport:
             self._channel = grpc.insecure_channel(target, OPTIONS)
         else:
             self._channel = grpc.secure_channel(target, credentials, OPTIONS)
+        self._target = target
         self._infer = self._channel.unary_unary(SERVICE + "ModelInfer")
         self._ready = self._channel.unary_unary(SERVICE + "ServerReady")
 
@@ -34,7 +35,7 @@ class RpcTransport:
         try:
             reply, told = self._infer.with_call(encode(call), timeout_s, call.headers)
         except grpc.RpcError as error:
-            raise _error(error.code(), error.details(), error.trailing_metadata()) from None
+            raise _error(self._target, error.code(), error.details(), error.trailing_metadata()) from None
         return decode(reply, told.trailing_metadata())
 
     def ready(self, timeout_s: float | None) -> bool:
@@ -55,6 +56,7 @@ class AsyncRpcTransport:
             self._channel = grpc.aio.insecure_channel(target, OPTIONS)
         else:
             self._channel = grpc.aio.secure_channel(target, credentials, OPTIONS)
+        self._target = target
         self._infer = self._channel.unary_unary(SERVICE + "ModelInfer")
         self._ready = self._channel.unary_unary(SERVICE + "ServerReady")
 
@@ -63,7 +65,7 @@ class AsyncRpcTransport:
         try:
             return decode(await running, await running.trailing_metadata())
         except grpc.aio.AioRpcError as error:
-            raise _error(error.code(), error.details(), error.trailing_metadata()) from None
+            raise _error(self._target, error.code(), error.details(), error.trailing_metadata()) from None
 
     async def ready(self, timeout_s: float | None) -> bool:
         try:
@@ -102,7 +104,7 @@ def decode(data: bytes, metadata: Any) -> Prediction:
     return Prediction(reply.model_name, version, _text(metadata, "x-model-generation"), outputs)
 
 
-def _error(code: grpc.StatusCode, details: str | None, metadata: Any) -> FreshetError:
+def _error(target: str, code: grpc.StatusCode, details: str | None, metadata: Any) -> FreshetError:
     text = details or ""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         pushback = _text(metadata, "grpc-retry-pushback-ms")
@@ -111,7 +113,7 @@ def _error(code: grpc.StatusCode, details: str | None, metadata: Any) -> Freshet
             return TooLarge(text)
         return error_of(Overloaded.http_status, text, int(pushback) / 1e3)
     if code is grpc.StatusCode.UNAVAILABLE and not any(True for _ in metadata or ()):
-        return Lost(f"connection: {text[:200]}")
+        return Lost(f"{target}: {text[:200]}; is freshet serve running there?")
     return error_of(STATUSES.get(code.name, 500), text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -28,7 +29,7 @@ class HttpTransport:
         try:
             reply = self._client.post(path, content=body, headers=headers, timeout=timeout_s)
         except httpx.HTTPError as error:
-            raise _error(error) from None
+            raise _error(error, self._client.base_url) from None
         return decode(reply.status_code, reply.headers, reply.content)
 
     def ready(self, timeout_s: float | None) -> bool:
@@ -52,7 +53,7 @@ class AsyncHttpTransport:
         try:
             reply = await self._client.post(path, content=body, headers=headers, timeout=timeout_s)
         except httpx.HTTPError as error:
-            raise _error(error) from None
+            raise _error(error, self._client.base_url) from None
         return decode(reply.status_code, reply.headers, reply.content)
 
     async def ready(self, timeout_s: float | None) -> bool:
@@ -113,10 +114,14 @@ def _limits(connections: int) -> httpx.Limits:
     return httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
 
 
-def _error(error: httpx.HTTPError) -> FreshetError:
+def _error(error: httpx.HTTPError, address: httpx.URL) -> FreshetError:
     if isinstance(error, httpx.TimeoutException):
         return Expired("deadline: passed before the reply came")
-    return Lost(f"connection: {type(error).__name__}")
+    where = str(address).rstrip("/")
+    if isinstance(error, httpx.ConnectError):
+        why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or "cannot connect"
+        return Lost(f"{where}: {why}; is freshet serve running there?")
+    return Lost(f"{where}: the connection was lost ({type(error).__name__})")
 
 
 def _message(body: bytes) -> str:

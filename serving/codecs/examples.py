@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
+from processor.errors import BadInput, json_kind
 from processor.package.manifest import Input, Manifest
 from serving.codecs.json_columns import DT_NAMES, is_base64, numbers, strings
-from serving.codecs.wire import kind, show
+from serving.codecs.wire import show
 
 Values = Sequence[Any]
 """int, float or bytes, all of one type."""
@@ -29,7 +29,7 @@ TYPES: dict[str, tuple[type, ...]] = {"int64": (int,), "float32": (float, int), 
 def of_json(examples: Any, context: Any) -> tuple[list[Example], Example]:
     """The `examples` and `context` of a JSON body; raises BadInput."""
     if type(examples) is not list:
-        raise BadInput(f"examples: a list wanted, got {kind(examples)}")
+        raise BadInput(f"examples: a list wanted, got {json_kind(examples)}")
     return [_example(e, f"examples[{at}]") for at, e in enumerate(examples)], _example(context, "context")
 
 
@@ -73,7 +73,7 @@ def _scores(outputs: Mapping[str, NDArray[np.float32]], name: str) -> NDArray[np
 
 def _example(value: Any, where: str) -> Example:
     if type(value) is not dict:
-        raise BadInput(f"{where}: an object of features wanted, got {kind(value)}")
+        raise BadInput(f"{where}: an object of features wanted, got {json_kind(value)}")
     return {name: _values(given, f"{where}.{name[:64]}") for name, given in value.items()}
 
 
@@ -85,7 +85,7 @@ def _values(given: Any, where: str) -> Values:
     spec = Input(where, "string")
     if types <= {str, dict} and all(type(v) is str or is_base64(v) for v in values):
         return strings(spec, values)
-    raise BadInput(f"{where}: numbers, or strings, wanted, got {kind(next(iter(values)))}")
+    raise BadInput(f"{where}: numbers, or strings, wanted, got {json_kind(next(iter(values)))}")
 
 
 def _features(example: Any) -> Example:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import struct
 from itertools import chain, starmap
 from typing import Any
@@ -18,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
+from processor.errors import BadInput, json_kind
 from processor.kernels.boolean_letters import has_boolean_letters
 from processor.package.manifest import Input
-from serving.codecs.wire import kind
 
 FORMATS = {"int64": "q", "float32": "f"}
 DT_NAMES = {"int64": "DT_INT64", "float32": "DT_FLOAT", "string": "DT_STRING"}
@@ -35,7 +35,7 @@ def column(spec: Input, values: Any, plain: bool = False) -> Column:
     list of n lists. Raises BadInput.
     """
     if type(values) is not list:
-        raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {kind(values)}")
+        raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {json_kind(values)}")
     if spec.ragged:
         return _ragged(spec, values, plain)
     if plain and spec.columns and spec.dtype != "string":
@@ -67,7 +67,7 @@ def _flatten(spec: Input, rows: list[Any]) -> list[Any]:
     width = spec.columns or 1
     if set(map(type, rows)) != {list}:
         at = next(i for i, row in enumerate(rows) if type(row) is not list)
-        raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {kind(rows[at])} at item {at}")
+        raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {json_kind(rows[at])} at item {at}")
     if set(map(len, rows)) != {width}:
         at = next(i for i, row in enumerate(rows) if len(row) != width)
         raise BadInput(
@@ -79,7 +79,7 @@ def _flatten(spec: Input, rows: list[Any]) -> list[Any]:
 def _ragged(spec: Input, rows: list[Any], plain: bool) -> Ragged:
     if rows and set(map(type, rows)) != {list}:
         at = next(i for i, row in enumerate(rows) if type(row) is not list)
-        raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {kind(rows[at])} at item {at}")
+        raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {json_kind(rows[at])} at item {at}")
     flat = list(chain.from_iterable(rows))
     splits = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=splits[1:])
@@ -155,7 +155,13 @@ def _digits(value: int) -> str:
 
 def _type_error(spec: Input, flat: list[Any], wanted: tuple[type, ...]) -> BadInput:
     at, value = next((i, v) for i, v in enumerate(flat) if type(v) not in wanted)
-    shown = "" if type(value) in (list, dict) else f" {_digits(value) if type(value) is int else repr(value)[:64]}"
-    return BadInput(
-        f"{spec.name}: JSON Value:{shown} ({kind(value)}, value {at}) is not of expected type: {DT_NAMES[spec.dtype]}"
-    )
+    shown = "" if type(value) in (list, dict) else f" {_shown(value)}"
+    what = f"JSON Value:{shown} ({json_kind(value)}, value {at})"
+    return BadInput(f"{spec.name}: {what} is not of expected type: {DT_NAMES[spec.dtype]}")
+
+
+def _shown(value: Any) -> str:
+    """A JSON value as JSON writes it, cut."""
+    if type(value) is int:
+        return _digits(value)
+    return json.dumps(value[:64] if type(value) is str else value)

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.columns import Column, Packed, Place, Places, Ragged, Strings
-from processor.errors import BadInput
+from processor.errors import BadInput, json_kind
 from processor.package.manifest import Input, Manifest
 from serving.codecs.bytes_tensor import decode_bytes
 from serving.codecs.json_columns import numbers, strings
-from serving.codecs.wire import MAX_TIMEOUT_S, kind, show
+from serving.codecs.wire import MAX_TIMEOUT_S, show
 
 DATATYPES = {"int64": "INT64", "float32": "FP32", "string": "BYTES"}
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -135,7 +135,7 @@ def columns(header: Header, body: bytes, at: int, memory: Memory | None) -> Mapp
 def _id(document: dict[str, Any]) -> str:
     value = document.get("id", "")
     if type(value) is not str or len(value) > MAX_ID_LENGTH:
-        raise BadInput(f"id: a string of at most {MAX_ID_LENGTH} characters wanted, got {kind(value)}")
+        raise BadInput(f"id: a string of at most {MAX_ID_LENGTH} characters wanted, got {json_kind(value)}")
     return value
 
 
@@ -144,14 +144,14 @@ def _parameters(holder: dict[str, Any], where: str) -> dict[str, Any]:
     if value is None:
         return {}
     if type(value) is not dict:
-        raise BadInput(f"{where}: an object wanted, got {kind(value)}")
+        raise BadInput(f"{where}: an object wanted, got {json_kind(value)}")
     return value
 
 
 def _check_priority(priority: Any) -> None:
     # Levels are a matter of a model's configuration, and ours has none: requests go by deadline.
     if type(priority) is not int or not 0 <= priority < 2**64:
-        raise BadInput(f"parameters.priority: a whole number from 0 to {2**64 - 1} wanted, got {kind(priority)}")
+        raise BadInput(f"parameters.priority: a whole number from 0 to {2**64 - 1} wanted, got {json_kind(priority)}")
 
 
 def _timeout_s(parameters: dict[str, Any]) -> float | None:
@@ -159,7 +159,7 @@ def _timeout_s(parameters: dict[str, Any]) -> float | None:
     if timeout_us is None or (type(timeout_us) is int and timeout_us == 0):
         return None
     if type(timeout_us) is not int or not 0 < timeout_us <= MAX_TIMEOUT_S * 1e6:
-        shown = timeout_us if type(timeout_us) in (int, float) else kind(timeout_us)
+        shown = timeout_us if type(timeout_us) in (int, float) else json_kind(timeout_us)
         raise BadInput(
             f"parameters.timeout: microseconds up to {MAX_TIMEOUT_S * 1e6:.0f} wanted, got {str(shown)[:64]}"
         )
@@ -169,7 +169,7 @@ def _timeout_s(parameters: dict[str, Any]) -> float | None:
 def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Manifest) -> tuple[WantedOutput, ...]:
     default = parameters.get("binary_data_output", False)
     if type(default) is not bool:
-        raise BadInput(f"parameters.binary_data_output: a boolean wanted, got {kind(default)}")
+        raise BadInput(f"parameters.binary_data_output: a boolean wanted, got {json_kind(default)}")
     names = [o.name for o in manifest.outputs]
     requested = document.get("outputs")
     if not requested and requested in (None, []):
@@ -189,7 +189,7 @@ def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Man
             raise BadInput(f"{where}.classification: not served")
         binary = settings.get("binary_data", default)
         if type(binary) is not bool:
-            raise BadInput(f"{where}.binary_data: a boolean wanted, got {kind(binary)}")
+            raise BadInput(f"{where}.binary_data: a boolean wanted, got {json_kind(binary)}")
         wanted[name] = WantedOutput(name, binary, _span(settings, where))
     return tuple(wanted.values())
 
@@ -199,12 +199,12 @@ def _span(parameters: dict[str, Any], where: str) -> RegionSpan | None:
     if region is None:
         return None
     if type(region) is not str:
-        raise BadInput(f"{where}.shared_memory_region: a string wanted, got {kind(region)}")
+        raise BadInput(f"{where}.shared_memory_region: a string wanted, got {json_kind(region)}")
     numbers = []
     for name, default in (("shared_memory_offset", 0), ("shared_memory_byte_size", None)):
         value = parameters.get(name, default)
         if type(value) is not int or not 0 <= value < 2**63:
-            raise BadInput(f"{where}.{name}: a whole number from 0 to {2**63 - 1} wanted, got {kind(value)}")
+            raise BadInput(f"{where}.{name}: a whole number from 0 to {2**63 - 1} wanted, got {json_kind(value)}")
         numbers.append(value)
     return RegionSpan(region, *numbers)
 
@@ -214,16 +214,19 @@ def _shapes(document: dict[str, Any], manifest: Manifest) -> tuple[Shape, ...]:
     specs = {i.name: i for i in manifest.inputs}
     splits = {i.name + ROW_SPLITS: Input(i.name + ROW_SPLITS, "int64") for i in manifest.inputs if i.ragged}
     tensors = document.get("inputs")
-    if type(tensors) is not list or len(tensors) > len(specs) + len(splits):
-        wanted = f"a list of at most {len(specs) + len(splits)} tensors"
-        raise BadInput(f"inputs: {wanted} wanted, got {len(tensors) if type(tensors) is list else kind(tensors)}")
+    if type(tensors) is not list:
+        raise BadInput(f"inputs: a list of at most {len(specs) + len(splits)} tensors wanted, got {json_kind(tensors)}")
     shapes: dict[str, Shape] = {}
     for index, tensor in enumerate(tensors):
         if type(tensor) is not dict or type(tensor.get("name")) is not str:
             raise BadInput(f"inputs[{index}]: an object with a name wanted")
         name = tensor["name"]
         spec = specs.get(name) or splits.get(name)
-        if spec is None or name in shapes:
+        if spec is None:
+            # Triton's words, which its clients know.
+            unexpected = f"unexpected inference input {show(name)} for model {manifest.model!r}"
+            raise BadInput(f"{unexpected}: inputs[{index}]: one of {', '.join(specs)}, each once, wanted")
+        if name in shapes:
             raise BadInput(f"inputs[{index}]: one of {', '.join(specs)}, each once, wanted, got {show(name)}")
         shapes[name] = _shape(tensor, spec)
     for name in (*specs, *splits):
@@ -264,7 +267,7 @@ def _shape(tensor: dict[str, Any], spec: Input) -> Shape:
         # Clients cannot tell of what type nothing is.
         datatype = wanted
     if datatype != wanted and not (wanted == "FP32" and datatype in HALVES):
-        shown = show(datatype) if type(datatype) is str else kind(datatype)
+        shown = show(datatype) if type(datatype) is str else json_kind(datatype)
         raise BadInput(f"{where}.datatype: {wanted} wanted, got {shown}")
     assert type(datatype) is str, "it is one of ours"
     parameters = _parameters(tensor, f"{where}.parameters")
@@ -280,7 +283,7 @@ def _shape(tensor: dict[str, Any], spec: Input) -> Shape:
         return Shape(spec, count, datatype, None, _values(tensor.get("data"), spec, count, datatype, where))
     if type(nbytes) is not int or nbytes < 0:
         most = "the length of the body" if exact is None else str(exact)
-        raise BadInput(f"{where}.parameters.binary_data_size: 0 to {most} wanted, got {kind(nbytes)}")
+        raise BadInput(f"{where}.parameters.binary_data_size: 0 to {most} wanted, got {json_kind(nbytes)}")
     if exact not in (None, nbytes):
         raise BadInput(f"{where}.parameters.binary_data_size: {exact} wanted, got {nbytes}")
     return Shape(spec, count, datatype, nbytes, None)
@@ -343,7 +346,7 @@ def _binary(shape: Shape, body: bytes, at: int, nbytes: int) -> Any:
 def _flat(data: Any, where: str) -> list[Any]:
     """Row-major values of a flat or nested list; two levels at most, as no input has more dimensions."""
     if type(data) is not list:
-        raise BadInput(f"{where}.data: a list wanted, got {kind(data)}")
+        raise BadInput(f"{where}.data: a list wanted, got {json_kind(data)}")
     if not data or type(data[0]) is not list:
         return data
     if set(map(type, data)) != {list} or len(set(map(len, data))) != 1:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from processor.columns import Column
-from processor.errors import BadInput
+from processor.errors import BadInput, json_kind
 from processor.package.manifest import Input, Manifest
 from serving.codecs import examples
 from serving.codecs.json_columns import column, has_booleans, is_base64
@@ -21,19 +22,21 @@ from serving.codecs.wire import (
     header_timeout_s,
     json_number,
     json_numbers,
-    kind,
     load_json,
     show,
 )
 
+MAX_IGNORED = 10
+
 
 class PredictOptions(NamedTuple):
     """The options of a predict request, how it wants its answer. row: `predictions` rather than `outputs`. method: or
-    `results`, of classify or regress."""
+    `results`, of classify or regress. ignored: inputs that were sent and that the model does not have, for a header."""
 
     row: bool
     timeout_s: float | None = None
     method: str = "predict"
+    ignored: bytes = b""
 
 
 def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str, Column], PredictOptions]:
@@ -48,7 +51,15 @@ def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str,
         return _rows(document["instances"], manifest.inputs, plain), PredictOptions(True, timeout_s)
     if "inputs" not in document:
         raise BadInput("Missing 'inputs' or 'instances' key")
-    return _columns(document["inputs"], manifest.inputs, plain), PredictOptions(False, timeout_s)
+    given = document["inputs"]
+    inputs = _columns(given, manifest.inputs, plain)
+    ignored = _ignored(given, inputs) if type(given) is dict and len(given) > len(inputs) else b""
+    return inputs, PredictOptions(False, timeout_s, ignored=ignored)
+
+
+def _ignored(given: dict[str, Any], inputs: Mapping[str, Column]) -> bytes:
+    """The names that TensorFlow Serving passes over in this form, as a header may hold them."""
+    return ", ".join([quote(name[:64]) for name in given if name not in inputs][:MAX_IGNORED]).encode()
 
 
 def _check_signature(document: dict[str, Any]) -> None:
@@ -66,7 +77,7 @@ def check_signature(name: str) -> None:
 
 def _rows(instances: Any, inputs: list[Input], plain: bool) -> dict[str, Column]:
     if type(instances) is not list:
-        raise BadInput(f"Expecting 'instances' to be a list/array, got {kind(instances)}")
+        raise BadInput(f"Expecting 'instances' to be a list/array, got {json_kind(instances)}")
     if not instances:
         raise BadInput("No values in 'instances' array")
     if type(instances[0]) is not dict or is_base64(instances[0]):

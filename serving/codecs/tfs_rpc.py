@@ -60,7 +60,8 @@ def asked_of(spec: Any, outputs: Sequence[str] = ()) -> PredictAsked:
         raise BadInput(f"model_spec.version: 0 or more wanted, got {version}")
     check_signature(spec.signature_name)
     label = spec.version_label if which == "version_label" else None
-    return PredictAsked(spec.name, version, label, spec.signature_name, tuple(outputs))
+    # As over HTTP, 0 is the newest.
+    return PredictAsked(spec.name, version or None, label, spec.signature_name, tuple(outputs))
 
 
 class Predict:

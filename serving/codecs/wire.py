@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from processor.errors import BadInput, FreshetError, TooLarge
+from processor.errors import BadInput, FreshetError, TooLarge, json_kind
 
 MAX_BODY_NBYTES = 64 << 20
 # NaN and Infinity make orjson refuse a body; the standard library's parser, an order slower, gets what is
@@ -96,7 +96,7 @@ def load_json(body: bytes | memoryview) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         document = _load_with_nan(body, error)
     if type(document) is not dict:
-        raise BadInput(f"JSON Value: an object wanted, got {kind(document)}")
+        raise BadInput(f"JSON Value: an object wanted, got {json_kind(document)}")
     return document
 
 
@@ -144,12 +144,6 @@ def _spell(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value)
     raise TypeError
-
-
-def kind(value: Any) -> str:
-    """A JSON value's kind, for messages."""
-    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
-    return kinds.get(type(value), "a number")
 
 
 def show(text: bytes | str) -> str:

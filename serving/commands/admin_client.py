@@ -55,8 +55,9 @@ class AdminClient:
             with error:
                 raise FreshetError(_message(error)) from None
         except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", None) or type(error).__name__
-            raise NotReady(f"admin: no answer from {self._base}: {reason}") from None
+            reason = getattr(error, "reason", error)
+            why = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+            raise NotReady(f"admin: no answer from {self._base}: {why}; is freshet serve running there?") from None
 
 
 def _message(error: urllib.error.HTTPError) -> str:

@@ -6,6 +6,7 @@ A command imports what it needs when it runs, models and compiler above all, so 
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -19,17 +20,34 @@ from serving.commands.inspection import inspect
 from serving.commands.recording_commands import recordings_app
 from serving.commands.repository_commands import repository_app
 from serving.commands.row_store import tables_app
-from serving.commands.serve_command import serve
+from serving.commands.serve_command import package_version, serve
 from serving.commands.train_command import bench_app, train
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print(f"freshet {package_version()}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="freshet",
-    help="Online inference serving for recommendation models whose embeddings change every minute.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def freshet(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Say the version and end.")
+    ] = False,
+) -> None:
+    """Online inference serving for recommendation models whose embeddings change every minute."""
+
+
 app.command()(serve)
 app.command()(inspect)
 app.command()(train)

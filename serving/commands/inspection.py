@@ -45,13 +45,21 @@ def inspect(
 
 
 def describe_repository(root: str, model: str | None, version: int | None, verify: bool) -> None:
-    """Prints one model, or all of them; raises NotFound, or Corrupt when a file fails its check."""
+    """Prints one model, or all of them that can be read; raises NotFound, or BadInput naming what cannot be."""
     repository = Repository(root)
     names = [model] if model is not None else [m for m in repository.models() if repository.versions(m)]
     if not names:
         raise NotFound("repository: no model with a complete version")
+    broken: list[str] = []
     for name in names:
-        _describe(repository, name, version, verify)
+        try:
+            _describe(repository, name, version, verify)
+        except FreshetError as error:
+            if model is not None:
+                raise
+            broken.append(f"{name}: {error}")
+    if broken:
+        raise BadInput("; ".join(broken))
 
 
 def describe_deltas(root: str, model: str, version: int | None) -> None:
@@ -66,25 +74,32 @@ def describe_deltas(root: str, model: str, version: int | None) -> None:
         trouble = str(error)
     history = ledger.history
     line = {link.digest for link in history.back(history.head)}
-    table = Table("record", "kind", "generation", "parent", "rows", "removed", "dense", "events", "at", "bytes", "")
+    # A narrow terminal folds numbers and words, but no date and no generation.
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for name in ("no.", "kind", "generation", "rows", "removed", "dense", "events", "at (UTC)", "bytes", ""):
+        table.add_column(name, no_wrap=name in ("generation", "at (UTC)"), overflow="fold")
     for record in itertools.islice(ledger.records(), history.number):
         mark = "undone" if record.kind == DELTA and record.digest not in line else ""
         if record.kind == DELTA and history.gate is not None and record.step > history.gate.step and not mark:
             mark = "waits: held"
-        mark = escape("; ".join(part for part in (mark, record.reason) if part))
+        # Nearly every record stands on the one before.
+        usual = record.parent_step in (record.step - 1, record.step)
+        apart = "" if usual else f"on {record.version}.{record.parent_step}"
         where = [str(record.number), record.kind, f"{record.version}.{record.step}"]
-        parent, nbytes = f"{record.version}.{record.parent_step}", f"{record.nbytes:,}" if record.nbytes else ""
+        nbytes = f"{record.nbytes:,}" if record.nbytes else ""
         if record.kind == DELTA:
-            counts = _counts(lambda: ledger.read_delta(history.links[record.digest]))  # noqa: B023
-            table.add_row(*where, parent, *counts, nbytes, mark)
+            counts, wrong = _counts(lambda: ledger.read_delta(history.links[record.digest]))  # noqa: B023
         else:
-            table.add_row(*where, parent, "", "", "", "", _when(record.at), nbytes, mark)
+            counts, wrong = ["", "", "", "", _date(record.at)], ""
+        notes = escape("; ".join(part for part in (wrong, apart, mark, record.reason) if part))
+        table.add_row(*where, *counts, nbytes, notes)
     for bare in bare_deltas(reader.folder):
         if f"{DELTAS}/{bare.path.name}" not in history.files:
             why = f"not served: step {bare.step} is used" if bare.step <= history.top else "no record yet"
-            counts = _counts(lambda: read_delta(bare.path))  # noqa: B023
-            where = ["", "file", f"{reader.manifest.version}.{bare.step}", ""]
-            table.add_row(*where, *counts, f"{bare.path.stat().st_size:,}", why)
+            counts, wrong = _counts(lambda: read_delta(bare.path))  # noqa: B023
+            where = ["", "file", f"{reader.manifest.version}.{bare.step}"]
+            notes = escape("; ".join(part for part in (wrong, why) if part))
+            table.add_row(*where, *counts, f"{bare.path.stat().st_size:,}", notes)
     console, at = Console(), history.target
     console.print(table)
     here = f"{reader.manifest.version}.{at.step}"
@@ -93,14 +108,14 @@ def describe_deltas(root: str, model: str, version: int | None) -> None:
         console.print(f"DIVERGED: {trouble}", markup=False, highlight=False)
 
 
-def _counts(read: Callable[[], Delta]) -> list[str]:
-    """A delta's counts and when it was published, or what is wrong with it and nothing more."""
+def _counts(read: Callable[[], Delta]) -> tuple[list[str], str]:
+    """A delta's counts and when it was published, or else what is wrong with it."""
     try:
         delta = read()
     except (FreshetError, OSError) as error:
-        return [escape(str(error)[:120]), "", "", "", ""]
+        return [""] * 5, str(error)[:120]
     counts = [f"{delta.rows:,}", f"{delta.removed:,}", str(len(delta.dense)), f"{delta.events:,}"]
-    return [*counts, _when(delta.published_at)]
+    return [*counts, _date(delta.published_at)], ""
 
 
 def _describe(repository: Repository, model: str, version: int | None, verify: bool) -> None:
@@ -146,4 +161,8 @@ def _shape(spec: Input) -> str:
 
 
 def _when(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"{_date(unix_s)} UTC"
+
+
+def _date(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")

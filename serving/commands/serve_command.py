@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from processor.extras import DISTRIBUTION
 from processor.options import default_of
+from processor.package.repository import Repository
 from serving.serve_config import KINDS, OPTIONS, load_config, split_names
 from serving.telemetry.logs import log_to_stderr
 
@@ -20,11 +21,12 @@ ConfigOption = Annotated[str | None, typer.Option(help="TOML file with any of th
 def serve(config: str | None, **options: Any) -> None:
     """Serves a model repository until SIGTERM.
 
-    Every option is also an environment variable (FRESHET_HTTP_PORT) and a key of the --config file
-    (http_port).
+    Every option is also an environment variable, FRESHET_HTTP_PORT, and a key of the --config file, http_port.
     """
     lists = {key: split_names(options[key]) for key, kind in KINDS.items() if kind is list and options[key] is not None}
     settings = load_config({**options, **lists}, os.environ, config)
+    # Before anything is opened: a server would wait for ever for a name that was mistyped.
+    Repository(settings.repository).check_models(settings.models)
     log_to_stderr(settings.log_level, settings.log_format)
     from serving.server import Server
 

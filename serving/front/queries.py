@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from processor.errors import BadInput, NotFound
+from processor.errors import BadInput, NotFound, UnknownModel
 from processor.generation import Generation
 from processor.package.manifest import Manifest
 from processor.sessions.group import Wake
@@ -67,20 +67,25 @@ def servable(who: Who, find: Callable[..., T], *more: Any) -> T:
     their words."""
     try:
         return find(who.model, who.version, who.label, *more)
-    except NotFound:
+    except NotFound as error:
         if who.label is None:
-            raise _no_servable(who.model, who.version) from None
-    if not (who.label.isascii() and who.label.isdigit() and len(who.label) <= 18):
-        raise BadInput(f"Unrecognized servable version label: {who.label[:64]}")
+            raise _no_servable(who.model, who.version, error) from None
+        if not (who.label.isascii() and who.label.isdigit() and len(who.label) <= 18):
+            raise BadInput(f"Unrecognized servable version label: {who.label[:64]}{_instead(error)}") from None
     try:
-        return find(who.model, int(who.label), None, *more)
-    except NotFound:
-        raise _no_servable(who.model, int(who.label)) from None
+        return find(who.model, int(who.label) or None, None, *more)
+    except NotFound as error:
+        raise _no_servable(who.model, int(who.label) or None, error) from None
 
 
-def _no_servable(model: str, version: int | None) -> NotFound:
+def _no_servable(model: str, version: int | None, error: NotFound) -> NotFound:
     which = f"Latest({model[:64]})" if version is None else f"Specific({model[:64]}, {version})"
-    return NotFound(f"Servable not found for request: {which}")
+    return NotFound(f"Servable not found for request: {which}{_instead(error)}")
+
+
+def _instead(error: NotFound) -> str:
+    """What there is instead of a model that there is not."""
+    return f"; the repository holds {error.known}" if isinstance(error, UnknownModel) else ""
 
 
 def admit_servable(processor: Answering, who: Who, timeout_s: float | None, key: bytes | None = None) -> Replica:
@@ -97,8 +102,8 @@ def servable_status(processor: Answering, who: Who) -> list[VersionStatus]:
     """The status of the versions asked for; raises NotFound, BadInput."""
     try:
         known = processor.status(who.model)
-    except NotFound:
-        raise NotFound(f"Could not find any versions of model {who.model[:64]}") from None
+    except NotFound as error:
+        raise NotFound(f"Could not find any versions of model {who.model[:64]}{_instead(error)}") from None
     wanted = who.version if who.label is None else servable_manifest(processor, who)[0].version
     versions = [s for s in known if wanted in (None, s.version)]
     if not versions:

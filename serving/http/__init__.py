@@ -8,7 +8,8 @@ paths       which path asks for what
 head_cache  heads of predict requests, known by their bytes
 asgi        reading and writing on the raw ASGI interface
 openapi     the routes for people and their tools
+pages       what a port says of itself to people
 schemas     what the routes take and give
 """
 
-__all__ = ["app", "asgi", "port", "protocol"]
+__all__ = ["app", "asgi", "pages", "port", "protocol"]

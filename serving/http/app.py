@@ -18,15 +18,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from processor.engine import PredictReply
-from processor.errors import BadInput, FreshetError, NotFound, NotReady
+from processor.errors import BadInput, FreshetError, NotFound, NotReady, json_kind
 from processor.generation import Generation
 from processor.package.manifest import Manifest
-from serving.codecs.wire import Headers, deflate, dump_json, header_timeout_s, inflate, kind, load_json
+from serving.codecs.wire import Headers, deflate, dump_json, header_timeout_s, inflate, load_json
 from serving.front import catalog, queries
 from serving.front.exchange import OK, Exchange, Exchanges, Read
 from serving.front.model_control import Act, Gate, nothing_to_control
 from serving.front.shared_memory import Regions
-from serving.http import openapi
+from serving.http import openapi, pages
 from serving.http.asgi import (
     JSON_TYPE,
     Disconnected,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("freshet.http")
 
 CLIENT_CLOSED = 499
+HTML_TYPE = (b"content-type", b"text/html; charset=utf-8")
 MAX_CONTROL_NBYTES = 64 << 10
 
 Answer = tuple[int, bytes, RawHeaders]
@@ -140,6 +141,8 @@ class DataApp:
             "server": self._server,
             "metrics": self._scrape,
             "openapi": self._openapi,
+            "root": self._root,
+            "docs": self._docs,
             "status": self._status,
             "metadata": self._metadata,
             "model": self._model,
@@ -249,6 +252,13 @@ class DataApp:
     async def _openapi(self, route: Route) -> Answer:
         return 200, openapi.document(self._version), (JSON_TYPE,)
 
+    async def _root(self, route: Route) -> Answer:
+        return _json(pages.root(self._version, self._lifecycle.ready))
+
+    async def _docs(self, route: Route) -> Answer:
+        headers = [(name.encode(), value.encode()) for name, value in pages.PAGE_HEADERS.items()]
+        return 200, pages.reference("/openapi.json").encode(), [HTML_TYPE, *headers]
+
     async def _status(self, route: Route) -> Answer:
         statuses = queries.servable_status(self._lifecycle.processor(), route)
         return _json(catalog.version_status(statuses))
@@ -279,7 +289,7 @@ class DataApp:
     async def _index(self, route: Route, body: dict[str, Any]) -> Answer:
         processor, ready = self._lifecycle.processor(), body.get("ready", False)
         if type(ready) is not bool:
-            raise BadInput(f"ready: a boolean wanted, got {kind(ready)}")
+            raise BadInput(f"ready: a boolean wanted, got {json_kind(ready)}")
         models = [(name, processor.status(name)) for name in processor.models()]
         return _json(catalog.repository_index(models, ready))
 

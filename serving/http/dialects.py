@@ -18,6 +18,7 @@ from serving.codecs.wire import Headers, header_timeout_s
 from serving.front.shared_memory import Regions
 from serving.http.asgi import JSON_TYPE, RawHeaders
 from serving.http.schemas import BINARY, Schema, json_of, named
+from serving.request_headers import IGNORED_INPUTS
 
 PROTOBUF_TYPE = (b"content-type", b"application/x-protobuf")
 
@@ -73,6 +74,13 @@ def _decode_processor(
     return inputs, ProcessorOptions(outputs, header_timeout_s(headers))
 
 
+def _encode_predict(
+    reply: PredictReply, options: tfs_rest.PredictOptions, regions: Regions | None
+) -> tuple[bytes, RawHeaders]:
+    kinds = ((IGNORED_INPUTS, options.ignored),) if options.ignored else ()
+    return tfs_rest.encode(reply.outputs, options), (JSON_TYPE, *kinds)
+
+
 def _encode_kserve(
     reply: PredictReply, options: kserve.InferOptions, regions: Regions | None
 ) -> tuple[bytes, RawHeaders]:
@@ -90,7 +98,7 @@ DIALECTS = {
             json_of(named("PredictRequest")),
             json_of(named("PredictReply")),
             lambda body, headers, manifest, regions: tfs_rest.decode(body, headers, manifest),
-            lambda reply, options, regions: (tfs_rest.encode(reply.outputs, options), (JSON_TYPE,)),
+            _encode_predict,
         ),
         _examples("classify"),
         _examples("regress"),

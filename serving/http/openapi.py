@@ -29,6 +29,7 @@ ANSWERING = {
     "x-model-generation": ("string", "Version and step that answered, such as 3.17."),
     "x-model-digest": ("string", "Digest of the rows and weights that answered, where the request asked for it."),
     "x-request-id": ("string", "The request's own."),
+    "x-ignored-inputs": ("string", "Inputs that were sent in columns and that the model does not have."),
 }
 CONTROL = {
     "401": "The admin token is missing or wrong.",
@@ -37,6 +38,7 @@ CONTROL = {
 REFUSALS = {
     "400": "The request is wrong; the message names the field, what was wanted and what came.",
     "404": "No such model, version or label.",
+    "405": "Another verb is wanted; Allow says which.",
     "413": "The body is too large.",
     "429": "Shed; Retry-After says when to come back.",
     "503": "Loading or draining.",
@@ -60,6 +62,8 @@ def _operations() -> dict[str, RouteOperation]:
     found = {
         "/healthz": RouteOperation("live", "Whether the server is up", health),
         "/metrics": RouteOperation("metrics", "Prometheus metrics", {"text/plain": TEXT}),
+        "/": RouteOperation("root", "What this port is, and where things are", json_of(named("Root"))),
+        "/docs": RouteOperation("docs", "The page that reads this document", {"text/html": TEXT}),
         "/openapi.json": RouteOperation("openapi", "This document", empty),
         "/v2": RouteOperation("server", "Server metadata", json_of(named("Server"))),
         "/v2/health/live": RouteOperation("live", "Whether the server is up", health),

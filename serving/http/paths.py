@@ -12,6 +12,8 @@ from serving.http.dialects import DIALECTS
 
 MAX_PATH_NBYTES = 2048
 PLAIN = {
+    b"/": "root",
+    b"/docs": "docs",
     b"/healthz": "live",
     b"/metrics": "metrics",
     b"/openapi.json": "openapi",
@@ -34,8 +36,8 @@ POSTED = DIALECTS.keys() | {"index", "load", "unload", "shm_register", "shm_unre
 @dataclass(frozen=True, slots=True)
 class Route:
     """The route that a path asks for. action: a dialect's name (serving.http.dialects); status | metadata (v1); model |
-    model_ready | config | stats | index | load | unload | shm_... (v2); live | ready | server | metrics | openapi.
-    region: of memory."""
+    model_ready | config | stats | index | load | unload | shm_... (v2); live | ready | server | metrics | openapi |
+    root | docs. region: of memory."""
 
     action: str
     model: str = ""
@@ -50,8 +52,8 @@ class Route:
 
 @lru_cache(maxsize=1024)
 def parse(path: bytes, method: str | None = None) -> Route:
-    """The route of a raw path, without its query; raises NotFound, or BadInput below /v1 as TensorFlow Serving does,
-    where another method than the route's own is malformed, too. method: None for the route's own."""
+    """The route of a raw path, without its query; raises NotFound, or BadInput below /v1 as TensorFlow Serving does.
+    method: for that message."""
     if len(path) > MAX_PATH_NBYTES:
         raise BadInput(f"path: at most {MAX_PATH_NBYTES} bytes wanted, got {len(path)}")
     if path in PLAIN:
@@ -60,7 +62,7 @@ def parse(path: bytes, method: str | None = None) -> Route:
     parts = rest.split(b"/")
     if parts[0].lower() == b"v1":
         route = _tensorflow(parts)
-        if route is None or (method is not None and route.method != ("GET" if method == "HEAD" else method)):
+        if route is None:
             raise BadInput(f"Malformed request: {(method or '')[:16]} {_text(path)}")
         return route
     if parts[:2] == [b"api", b"predict"] and len(parts) == 3 and parts[2]:
@@ -92,7 +94,8 @@ def _tensorflow(parts: list[bytes]) -> Route | None:
         version = _version(parts[4])
         if version is None:
             raise BadInput(f"Failed to convert version: {_text(parts[4])[:64]} to numeric.")
-        return Route(action, _text(parts[2]), version=version)
+        # Clients that always name a version say 0 for the newest; ours begin at 1.
+        return Route(action, _text(parts[2]), version=version or None)
     if len(parts) == 5 and parts[3].lower() == b"labels" and parts[4]:
         return Route(action, _text(parts[2]), label=_text(parts[4]))
     return None

@@ -40,6 +40,14 @@ TENSOR = object_of(
 SCHEMAS: dict[str, Schema] = {
     "Error": object_of("error", error=TEXT),
     "Ready": object_of("ready", ready={"type": "boolean"}),
+    "Root": object_of(
+        "name version what ready where",
+        name=TEXT,
+        version=TEXT,
+        what=TEXT,
+        ready={"type": "boolean"},
+        where={"type": "object", "additionalProperties": TEXT},
+    ),
     "Tensor": TENSOR,
     "InferRequest": object_of(
         "inputs", id=TEXT, parameters=ANY_OBJECT, inputs=list_of(named("Tensor")), outputs=list_of(ANY_OBJECT)

@@ -4,8 +4,12 @@ One at a time, beside the server and never in it: importing needs TensorFlow, ta
 else wrote. What it makes is an ordinary package in the same folder, its manifest last, which the next look at the
 repository finds; here is only said how far it is.
 
+A version's folder that holds neither a package nor a source is told of as one that cannot be served; but nothing is
+said of an empty one, for something is to come.
+
 Invariants: a source is left alone until nothing of it has changed for SETTLED_S, so that one that is still being copied
-is not taken for a broken one. One that failed is not tried again before it changes. poll() never waits.
+is not taken for a broken one. One that failed is not tried again before it changes; the next older one is tried then,
+where there is no package yet. poll() never waits.
 """
 
 from __future__ import annotations
@@ -21,16 +25,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from processor.package.repository import FolderWatch, Repository
+from processor.package.repository import FILE_SUFFIXES, SAVED_MODEL, FolderWatch, Repository
+from processor.package.version import MANIFEST
+from processor.versions.refusals import Refusal
 from processor.versions.routes import END, LOADING, VersionStatus
 
 log = logging.getLogger("freshet.importer")
 
 SETTLED_S = 2.0
 LOOK_EVERY_S = 0.5
+REST_S = 5.0
 MAX_FILES = 1000
 STOP_WAIT_S = 10.0
 PREFIX = "freshet: "
+MAX_SHOWN = 5
 UNKNOWN = "the import failed; the server's log says why"
 
 State = tuple[tuple[str, int, int], ...]
@@ -74,7 +82,7 @@ def start(arguments: Sequence[str], said: IO[bytes]) -> Process:
 
 
 class AutoImporter:
-    """Looks at the newest version of each model. Used by one thread, but for close()."""
+    """Looks at the newest versions of each model. Used by one thread at a time, but for close()."""
 
     def __init__(
         self,
@@ -91,22 +99,44 @@ class AutoImporter:
         self._root = FolderWatch(self._folder)
         self._folders: dict[str, FolderWatch] = {}
         self._waiting: dict[str, dict[Path, FolderWatch]] = {}
-        self._sources: dict[str, tuple[int, Path]] = {}
+        # What is not served yet of each model, newest first: its version's number, and the source or else the folder.
+        self._found: dict[str, list[tuple[int, Path]]] = {}
         self._seen: dict[Path, tuple[State, float]] = {}
         self._done: dict[Path, State] = {}
         self._running: RunningImport | None = None
 
+    def announce(self) -> list[str]:
+        """Tells what is there to be imported, before anything is done about it; returns the models that have it."""
+        self._look()
+        for model, found in self._found.items():
+            self._host.tell(model, VersionStatus(found[0][0], LOADING))
+        return sorted(self._found)
+
     def poll(self) -> list[str]:
-        """Looks once; returns what has begun or ended since the last look."""
+        """Looks once; returns what has begun or ended since the last look. What the system refuses is tried later."""
         now_s = self._now_s()
         if now_s < self._next_s:
             return []
         self._next_s = now_s + LOOK_EVERY_S
+        try:
+            return self._advance(now_s)
+        except OSError as error:
+            self._next_s = now_s + REST_S
+            return [Refusal(f"imports: {error.strerror or type(error).__name__}; next look in {REST_S:g} s")]
+
+    def _advance(self, now_s: float) -> list[str]:
         events = self._collect()
         self._look()
-        for model, (version, path) in sorted(self._sources.items()):
-            if self._running is None and (state := self._settled(path, now_s)) is not None:
-                events += self._begin(model, version, path, state)
+        for model in sorted(self._found):
+            for version, path in self._found[model]:
+                state = self._settled(path, now_s)
+                if state is not None and (foreign := _foreign(path)):
+                    self._done[path] = state
+                    events.append(self._refuse(model, version, foreign))
+                elif state is not None and self._running is None:
+                    events += self._begin(model, version, path, state)
+                if self._done.get(path) != self._seen[path][0]:
+                    break
         return events
 
     def close(self) -> None:
@@ -127,33 +157,38 @@ class AutoImporter:
         if self._root.changed():
             names = [n for n in repository.models() if not self._wanted or n in self._wanted]
             self._folders = {n: self._folders.get(n) or FolderWatch(self._folder / n) for n in names}
+            self._found = {n: found for n, found in self._found.items() if n in self._folders}
         for name, folder in self._folders.items():
             waiting = self._waiting.get(name, {})
             # What is put into a version's folder later does not change the model's.
             filled = [watch.changed() for watch in waiting.values()]
-            if folder.changed() or any(filled) or name in self._sources:
+            if folder.changed() or any(filled) or name in self._found:
                 committed = max(repository.versions(name), default=0)
-                empty = [path for version, path in repository.uncommitted(name).items() if version > committed]
-                self._waiting[name] = {path: waiting.get(path) or FolderWatch(path) for path in empty}
-                newer = {v: p for v, p in repository.sources(name).items() if v > committed}
-                self._sources.pop(name, None)
-                if newer:
-                    self._sources[name] = max(newer.items())
+                newer = {v: path for v, path in repository.uncommitted(name).items() if v > committed}
+                self._waiting[name] = {path: waiting.get(path) or FolderWatch(path) for path in newer.values()}
+                found = newer | repository.sources(name)
+                self._found[name] = [(v, found[v]) for v in sorted(newer, reverse=True) if not _empty(newer[v])]
+                if not self._found[name]:
+                    del self._found[name]
 
     def _settled(self, path: Path, now_s: float) -> State | None:
         """The state of a source that has been the same for a while and was not tried as it is."""
         state = _state(path)
-        seen, since_s = self._seen.get(path, ((), now_s))
+        seen, since_s = self._seen.get(path, (None, now_s))
         if seen != state:
             self._seen[path] = (state, now_s)
             return None
         return state if now_s - since_s >= SETTLED_S and self._done.get(path) != state else None
 
     def _begin(self, model: str, version: int, path: Path, state: State) -> list[str]:
-        self._done[path] = state
         said = tempfile.TemporaryFile()  # noqa: SIM115 - it outlives the call, with the process that writes to it
         arguments = ["import", str(path), "--repository", str(self._folder.absolute()), "--name", model]
-        process = self._start([*arguments, "--version", str(version)], said)
+        try:
+            process = self._start([*arguments, "--version", str(version)], said)
+        except OSError:
+            said.close()
+            raise
+        self._done[path] = state
         self._running = RunningImport(model, version, state, process, said)
         self._host.tell(model, VersionStatus(version, LOADING))
         return [f"{model} version {version} is being imported"]
@@ -172,19 +207,42 @@ class AutoImporter:
         told = next((line.removeprefix(PREFIX) for line in reversed(lines) if line.startswith(PREFIX)), "")
         if not told:
             log.error("importing %s version %d failed: %s", running.model, running.version, " | ".join(lines[-20:]))
-        error = told or UNKNOWN
-        self._host.tell(running.model, VersionStatus(running.version, END, error))
-        return [f"{running.model} version {running.version} refused: {error}"]
+        return [self._refuse(running.model, running.version, told or UNKNOWN)]
+
+    def _refuse(self, model: str, version: int, error: str) -> Refusal:
+        self._host.tell(model, VersionStatus(version, END, error))
+        return Refusal(f"{model} version {version} refused: {error}")
+
+
+def _empty(folder: Path) -> bool:
+    """Whether nothing lies in a folder yet; one that cannot be read is not empty."""
+    try:
+        return all(name.startswith(".") for name in os.listdir(folder))
+    except OSError:
+        return not os.path.exists(folder)
+
+
+def _foreign(path: Path) -> str:
+    """Why a version's folder holds nothing that could be imported; "" for a source."""
+    if path.suffix in FILE_SUFFIXES or os.path.exists(path / SAVED_MODEL):
+        return ""
+    try:
+        names = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    except OSError as error:
+        return f"its folder cannot be read: {error.strerror}"
+    shown = ", ".join(name[:64] for name in names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
+    wanted = f"{MANIFEST}, {SAVED_MODEL}, or one {' or '.join(FILE_SUFFIXES)} file"
+    return f"nothing that could be served: {wanted} wanted, got {shown}"
 
 
 def _state(path: Path) -> State:
     """What is looked at of a source; of an ONNX file what lies beside it too, which may be the weights."""
-    if path.suffix == ".onnx":
-        files = sorted(p for p in path.parent.glob("[!.]*") if p.is_file())
-    elif path.is_file():
+    alone = os.path.isfile(path)
+    if alone and path.suffix != ".onnx":
         files = [path]
     else:
-        files = [path / "saved_model.pb", *sorted((path / "variables").glob("*"))]
+        folder = path.parent if alone else path
+        files = sorted(p for p in [*folder.glob("[!.]*"), *(folder / "variables").glob("*")] if os.path.isfile(p))
     found = []
     for file in files[:MAX_FILES]:
         try:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from processor.versions.refusals import report
+
 log = logging.getLogger("freshet.watcher")
 
 MAX_BACKOFF_S = 5.0
@@ -63,8 +65,7 @@ class Watcher:
         """Looks at the repository once; returns how many seconds to wait before the next."""
         try:
             lines = self._poll()
-            for line in lines:
-                log.info("%s", line)
+            report(log, lines)
             if lines:
                 self._changed(lines)
         except Exception as error:

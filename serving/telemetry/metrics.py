@@ -25,6 +25,7 @@ from serving.telemetry.version_metrics import buckets, version_families
 
 if TYPE_CHECKING:
     from processor.versions.host import ModelHost
+    from processor.versions.model import ServedModel
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 # Seconds; two or three buckets an octave where a CTR request lives, wider above.
@@ -317,6 +318,7 @@ class Metrics(Collector):
             # Loading or closed: the server's own counts are still worth reading.
             return
         yield from _group_families(groups)
+        yield from _catalogue_families(processor.catalogue)
         for kind, table in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
             for name, text, value in table:
                 family = kind(name, text, labels=("model",))
@@ -328,6 +330,18 @@ class Metrics(Collector):
         yield from _delta_families(stats)
         yield from _tier_families(stats)
         yield from version_families(versions)
+
+
+def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
+    ready = GaugeMetricFamily("freshet_model_ready", "1 when a version of the model answers.", labels=("model",))
+    refused = GaugeMetricFamily(
+        "freshet_version_refused", "1 when the version cannot be served as it is.", labels=("model", "version")
+    )
+    for name, model in sorted(catalogue.items()):
+        ready.add_metric((name,), model.ready)
+        for status in model.status():
+            refused.add_metric((name, str(status.version)), bool(status.error))
+    yield from (ready, refused)
 
 
 def _request_families(counts: Counts) -> Iterator[Metric]:

@@ -157,9 +157,9 @@ class FleetHost(ModelHost):
         """See ModelHost.ready; and every seat has been up, and a worker is."""
         return super().ready and self._fleet.complete and bool(self._fleet.offered())
 
-    def load_all(self) -> None:
+    def load_all(self, strict: bool = False) -> None:
         """See ModelHost.load_all; every worker is up when it returns."""
-        super().load_all()
+        super().load_all(strict)
         self._fleet.wait_complete()
 
     def opened(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -65,6 +65,7 @@ class FakeProcessor:
     fail: FreshetError | None = None
     closed: bool = False
     polls: int = 0
+    expected: list[str] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
     requests: list[PredictRequest] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
@@ -133,7 +134,8 @@ class FakeProcessor:
     def status(self, model: str) -> list[VersionStatus]:
         if model not in self.manifests:
             raise NotFound(f"Could not find any versions of model {model}")
-        return [VersionStatus(4, "END", "a table does not fit"), VersionStatus(3, "AVAILABLE", "")]
+        states: list[VersionStatus] = self.catalogue[model].status()
+        return states
 
     def info(self) -> dict[str, Any]:
         return {
@@ -162,6 +164,16 @@ class FakeProcessor:
     def set_label(self, model: str, label: str, version: int) -> None:
         self.calls.append(("set_label", model, label, version))
 
+    def tell(self, model: str, status: VersionStatus) -> None:
+        pass
+
+    def expect(self, models: Iterable[str]) -> None:
+        self.expected += models
+
+    @property
+    def awaited(self) -> list[str]:
+        return [] if self.ready else self.models()
+
     def poll(self) -> list[str]:
         self.polls += 1
         changes, self.changes = self.changes, []
@@ -179,7 +191,10 @@ class FakeProcessor:
         )  # fmt: skip
         routes = SimpleNamespace(served={3: version}, shares=lambda: {3: 0.95}, traffic=Traffic(), labels={"stable": 3})
         chain = ChainStatus("HELD", "late labels", "ab" * 16, 17, 19, 2)
-        model = SimpleNamespace(ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain)
+        states = [VersionStatus(4, "END", "a table does not fit"), VersionStatus(3, "AVAILABLE")]
+        model = SimpleNamespace(
+            ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, status=lambda: states
+        )
         return dict.fromkeys(self.manifests, model)
 
     def lookups(self, version: Any) -> np.ndarray:

@@ -52,7 +52,8 @@ def until(condition):
 def running(open_processor, **options):
     """A server in a thread: (server, what it printed, exit codes). Stopped at the end."""
     out, codes = io.StringIO(), []
-    server = Server(ServeConfig("fake", **{**FREE, **options}), version="9", open_processor=open_processor, out=out)
+    config = ServeConfig(**{"repository": "fake", **FREE, **options})
+    server = Server(config, version="9", open_processor=open_processor, out=out)
     thread = threading.Thread(target=lambda: codes.append(server.run()))
     thread.start()
     try:
@@ -128,6 +129,15 @@ def test_a_first_delta_that_makes_the_model_ready_is_announced():
         assert out.getvalue() == ""
         processor.ready, processor.changes = True, ["ctr: version 3 serves"]
         until(lambda: "freshet: ready in" in out.getvalue())
+
+
+def test_readiness_waits_for_what_is_still_to_be_imported_when_the_server_starts(tmp_path):
+    (tmp_path / "keras" / "1").mkdir(parents=True)
+    (tmp_path / "keras" / "1" / "model.keras").write_text("zip")
+    processor = FakeProcessor()
+    with running(lambda config: processor, repository=str(tmp_path)) as (server, _, _):
+        until(lambda: fetch(server.http_address, "/v2/health/ready")[0] == 200)
+    assert processor.expected == ["keras"]
 
 
 def test_clients_that_break_off_do_not_break_the_server():

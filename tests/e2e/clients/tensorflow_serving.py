@@ -77,7 +77,7 @@ def refuse(stub, probe):
         return error.code().name, error.details()
 
     name, details = code(lambda r: setattr(r.model_spec, "name", "other"))
-    assert (name, details) == ("NOT_FOUND", "Servable not found for request: Latest(other)")
+    assert (name, details) == ("NOT_FOUND", "Servable not found for request: Latest(other); the repository holds small")
     name, details = code(lambda r: setattr(r.model_spec.version, "value", 9))
     assert (name, details) == ("NOT_FOUND", "Servable not found for request: Specific(small, 9)")
     name, details = code(lambda r: setattr(r.model_spec, "version_label", "canary"))

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gzip
 import io
 import json
 import os
@@ -405,3 +406,21 @@ def test_a_poisoned_value_is_found_in_every_block(monkeypatch):
         array.reshape(-1)[at] = np.nan
         assert not all_finite(array)
     assert all_finite(np.empty((0, 2), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"", ""),
+        (b"hello", ""),
+        (b"hello, this is a text", ""),
+        (gzip.compress(b"hello" * 100), ", but gzip"),
+        (b"PAR1" + b"\x15" * 40, ", but Parquet"),
+        (b'{"rows": [1, 2, 3]}', ", but JSON"),
+        (b"\x80\x04\x95" + bytes(30), ", but a pickle"),
+        (bytes(100), ""),
+    ],
+)
+def test_what_is_no_safetensors_file_is_called_that(data, kind):
+    with pytest.raises(Corrupt, match=f"^delta: not a safetensors file{kind}: "):
+        parse_delta(data)

@@ -293,3 +293,12 @@ def test_versions_that_are_no_packages_yet_are_found_by_what_they_can_be_importe
     found = {2: root / "small" / "2", 3: root / "small" / "3" / "a.keras", 7: root / "small" / "7" / "a.onnx"}
     assert Repository(root).sources("small") == found
     assert Repository(root).sources("nothing") == {}
+
+
+def test_names_that_no_folder_has_are_refused_beside_those_that_there_are_unless_all_are_to_come(tmp_path):
+    Repository(tmp_path).check_models(["ctr"])
+    for name in ("ctr", "ads"):
+        (tmp_path / name).mkdir()
+    Repository(tmp_path).check_models(["ads", "ctr"])
+    with pytest.raises(NotFound, match=r"^model 'nope' is not in the repository, which holds ads, ctr$"):
+        Repository(tmp_path).check_models(["ctr", "nope"])

@@ -294,7 +294,7 @@ def test_a_header_above_the_limit_is_refused_before_it_is_read():
         nbytes = MAX_HEADER_NBYTES * 2
 
         def __getitem__(self, span):
-            assert span == slice(None, 8)
+            assert span == slice(None, 9)
             return np.frombuffer(struct.pack("<Q", MAX_HEADER_NBYTES + 1), np.uint8)
 
     with pytest.raises(Corrupt, match="does not fit"):

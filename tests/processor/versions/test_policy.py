@@ -53,7 +53,7 @@ def test_what_was_told_counts_over_the_file_until_it_is_taken_back():
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        ([], "model.ctr: a section wanted, got list"),
+        ([], "model.ctr: a section wanted, got a list"),
         ({"version": 1}, "model.ctr: unknown key 'version'; known: versions, labels"),
         (
             {"versions": "latest:0"},

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from processor.errors import NotFound, NotReady
-from processor.versions.routes import END, Routes, VersionStatus, find
+from processor.versions.routes import END, LOADING, Routes, VersionStatus, find
 from processor.versions.traffic import Out, Split, Traffic
 
 ROUTES = Routes("ctr", {3: "three", 7: "seven"}, {"stable": 3, "lost": 5})
@@ -39,9 +39,21 @@ def test_versions_stand_newest_first():
     assert [s.version for s in Routes("ctr", states=states).status()] == [9, 4, 2]
 
 
-def test_an_unknown_model_is_named_and_cut():
-    with pytest.raises(NotFound, match=r"^model 'x{64}' is not in the repository$"):
+def test_an_unknown_model_is_named_and_cut_beside_those_that_there_are():
+    with pytest.raises(NotFound, match=r"^model 'x{64}' is not in the repository, which holds nothing$"):
         find({}, "x" * 100)
+    models = dict.fromkeys([f"m{n:02}" for n in range(13)], 1)
+    with pytest.raises(NotFound, match=r", which holds m00, m01, .*, m09, and 3 more$"):
+        find(models, "x")
+
+
+def test_what_nothing_is_served_for_says_why_unless_something_loads():
+    refused = {1: VersionStatus(1, END, "too old"), 2: VersionStatus(2, END, "no manifest")}
+    routes = Routes("ctr", states=refused)
+    with pytest.raises(NotReady, match=r"^no version of model 'ctr' is loaded: version 2: no manifest$"):
+        routes.pick()
+    assert Routes("ctr", states={**refused, 3: VersionStatus(3, LOADING)}).refused == ""
+    assert Routes("ctr", {1: Version(1)}, states=refused).refused == ""
 
 
 class Version:

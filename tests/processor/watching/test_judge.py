@@ -111,7 +111,7 @@ def test_counting_anew_is_no_reason_to_go(sides):
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        ([], "guard: a section wanted, got list"),
+        ([], "guard: a section wanted, got a list"),
         ({"max_errors": 1}, "guard: unknown key 'max_errors'; known: window_s"),
         ({"max_error_share": 1.5}, "guard.max_error_share: 0 to 1 wanted, got '1.5'"),
         ({"min_requests": 2.5}, "guard.min_requests: 1 to 1e"),

@@ -111,7 +111,7 @@ def test_an_upload_is_bounded_while_it_is_read():
         ("PUT", "/admin/models/ctr/labels/stable", {"json": {"version": "3"}}, 400, "body.version"),
         ("PUT", "/admin/models/ctr/labels/stable", {"json": {"version": True}}, 400, "body.version"),
         ("GET", "/admin/none", {}, 404, "Not Found"),
-        ("GET", "/docs", {}, 404, "Not Found"),
+        ("GET", "/redoc", {}, 404, "Not Found"),
         ("DELETE", "/admin/models", {}, 405, "Method Not Allowed"),
     ],
 )

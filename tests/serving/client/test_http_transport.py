@@ -1,3 +1,5 @@
+import socket
+
 import numpy as np
 import orjson
 import pytest
@@ -6,8 +8,9 @@ from hypothesis import strategies as st
 
 from processor.errors import FreshetError, NotFound, NotReady, Overloaded
 from serving.client.arrays import tensors
-from serving.client.http_transport import HEADER_LENGTH, decode, encode
+from serving.client.http_transport import HEADER_LENGTH, HttpTransport, decode, encode
 from serving.client.prediction import ClientCall
+from serving.client.retry import Lost
 
 
 def reply(outputs, data, **others):
@@ -80,3 +83,14 @@ def test_replies_whose_parts_do_not_fit_are_refused(outputs, data):
 def test_a_reply_of_any_bytes_is_refused_and_nothing_else(body, length):
     with pytest.raises(FreshetError):
         decode(200, {HEADER_LENGTH: length}, body)
+
+
+def test_a_server_that_cannot_be_reached_is_named_by_its_address():
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{reserved.getsockname()[1]}"
+        transport = HttpTransport(address, 1)
+        with pytest.raises(Lost) as caught:
+            transport.send(ClientCall("ctr", None, [], (), ()), 5.0)
+        transport.close()
+    assert str(caught.value) == f"{address}: Connection refused; is freshet serve running there?"

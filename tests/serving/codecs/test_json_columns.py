@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -49,3 +50,9 @@ def test_columns_are_whole():
     assert column(SPECS[1], [[1, 2], [3, 4]], True).tolist() == [[1, 2], [3, 4]]
     assert column(SPECS[3], [[0.1, 2]], True).tolist() == [[np.float32(0.1), 2]]
     assert column(SPECS[1], [], True).shape == (0, 2)
+
+
+@pytest.mark.parametrize(("value", "shown"), [(None, "null"), (True, "true"), ("a", '"a"'), (1.0, "1.0")])
+def test_a_value_of_another_type_is_shown_as_json_writes_it(value, shown):
+    with pytest.raises(BadInput, match=re.escape(f"ids: JSON Value: {shown} (")):
+        column(Input("ids", "int64"), [value])

@@ -108,10 +108,16 @@ def changed(**fields):
     ("inputs", "message"),
     [
         (None, "a list of at most 2 tensors wanted"),
-        ([1, 2, 3], "at most 2 tensors wanted, got 3"),
+        (
+            [*PACKED_JSON, {**PACKED_JSON[0], "name": "color"}],
+            "unexpected inference input 'color' for model 'ctr': inputs[2]: one",
+        ),
         ([1], "inputs[0]: an object with a name wanted"),
         (PACKED_JSON[:1], "floats is missing"),
-        (changed(name="other"), "one of ids, floats, each once, wanted, got 'other'"),
+        (
+            changed(name="other"),
+            "unexpected inference input 'other' for model 'ctr': inputs[0]: one of ids, floats, each once",
+        ),
         ([PACKED_JSON[0], PACKED_JSON[0]], "each once"),
         (changed(datatype="INT32"), "inputs[ids].datatype: INT64 wanted, got 'INT32'"),
         (changed(datatype=3), "INT64 wanted, got a number"),

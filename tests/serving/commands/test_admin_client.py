@@ -23,7 +23,7 @@ def test_the_servers_own_message_reaches_the_user(admin, tmp_path):
 
 
 def test_a_server_that_does_not_answer_is_one_line():
-    with pytest.raises(NotReady, match=r"no answer from http://127\.0\.0\.1:1"):
+    with pytest.raises(NotReady, match=r"^admin: no answer from http://127\.0\.0\.1:1: Connection refused; is freshet"):
         run("delta", "rollback", "ctr", "3.1", "--admin", "http://127.0.0.1:1")
     with pytest.raises(FreshetError, match="http:// or https://"):
         run("delta", "rollback", "ctr", "3.1", "--admin", "file:///etc")

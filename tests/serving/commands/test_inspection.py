@@ -3,10 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from processor.errors import NotFound
+from processor.errors import BadInput, NotFound
 from processor.package.delta import Delta, TableDelta, write_delta
 from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from processor.package.version import VersionWriter
+from serving.commands import inspection
+from tests.packages import write_package
 from tests.serving.commands.running import run
 
 
@@ -64,9 +66,23 @@ def test_an_empty_repository_is_not_found(tmp_path):
         run("inspect", "--repository", str(tmp_path))
 
 
+def test_a_model_that_cannot_be_read_is_named_after_the_others(tmp_path, capfd):
+    write_package(tmp_path, model="good")
+    (write_package(tmp_path, model="bad") / "model.json").write_text("[")
+    with pytest.raises(BadInput, match=r"^bad: manifest: not valid JSON$"):
+        inspection.describe_repository(str(tmp_path), None, None, False)
+    assert "good version 1" in capfd.readouterr().out
+
+
 def test_deltas_are_listed_and_a_broken_one_is_named(repository):
     text = run("delta", "list", "--repository", str(repository), "ctr")
     assert "2,000" in text
     assert "3.1" in text
     assert "3.2" in text
     assert "2023-11-14" in text
+
+
+def test_the_dates_of_deltas_are_whole_in_a_narrow_terminal(repository):
+    text = run("delta", "list", "--repository", str(repository), "ctr", columns=80)
+    assert "2023-11-14 22:13:20" in text
+    assert max(map(len, text.splitlines())) <= 80

@@ -1,12 +1,15 @@
 import inspect
 import re
 
+import pytest
 from typer.testing import CliRunner
 
+from processor.errors import NotFound
 from processor.options import options_of
 from serving.commands import serve_command as command
 from serving.commands.cli import app
 from serving.serve_config import ENV_PREFIX, HEADINGS, KINDS, OPTIONS, SECTIONS, ServeConfig
+from tests.serving.commands.running import run
 
 
 def test_every_field_of_the_configuration_is_an_option_but_for_what_no_line_can_hold():
@@ -44,8 +47,27 @@ def test_options_reach_the_server_from_the_line_and_from_the_environment(monkeyp
     monkeypatch.setattr(command, "log_to_stderr", lambda level, form: None)
     file = tmp_path / "serve.toml"
     file.write_text("undo_depth = 3\nhttp_port = 1\n")
-    line = ["serve", "--repository", "r", "--models", "a, b", "--batch-window-us", "20", "--config", str(file)]
+    line = [
+        "serve",
+        "--repository",
+        str(tmp_path),
+        "--strict",
+        "--models",
+        "a, b",
+        "--batch-window-us",
+        "20",
+        "--config",
+        str(file),
+    ]
     result = CliRunner().invoke(app, line, env={f"{ENV_PREFIX}HTTP_PORT": "2"})
     assert result.exit_code == 0, result.output
     (config,) = made
     assert (config.models, config.batch_window_us, config.http_port, config.undo_depth) == (["a", "b"], 20.0, 2, 3)
+    assert config.strict
+
+
+def test_a_name_that_the_repository_does_not_have_ends_the_command_with_one_line_that_names_what_there_is(tmp_path):
+    for name in ("ads", "ctr"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(NotFound, match=r"^model 'nope' is not in the repository, which holds ads, ctr$"):
+        run("serve", "--repository", str(tmp_path), "--models", "ctr,nope")

@@ -122,13 +122,18 @@ def test_ready_is_503_while_loading_and_while_draining_but_live_is_200():
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
+        ("GET", "/doc", 404),
+        ("POST", "/", 405),
         ("GET", "/v1/x", 400),
         ("POST", "/v1/models/other:predict", 404),
         ("POST", "/v1/models/ctr/versions/9:predict", 404),
         ("POST", "/v1/models/ctr/labels/none:predict", 400),
         ("GET", "/v2/models/other", 404),
-        ("GET", "/v1/models/ctr:predict", 400),
+        ("GET", "/v1/models/ctr:predict", 405),
+        ("GET", "/v1/models/ctr/labels/stable:regress", 405),
+        ("GET", "/v2/models/ctr/infer", 405),
+        ("GET", "/api/predict/ctr", 405),
+        ("POST", "/v1/models/ctr", 405),
         ("DELETE", "/v2/models/ctr", 405),
         ("POST", "/v2/health/live", 405),
     ],
@@ -139,6 +144,33 @@ def test_what_is_not_there_is_answered_with_an_error_in_json(method, path, statu
     assert reply.status == status
     assert list(reply.json()) == ["error"]
     assert ("allow" in reply.headers) == (status == 405)
+
+
+def test_a_predict_route_that_is_asked_with_another_verb_says_which_it_wants():
+    app, _, _, _ = serve()
+    assert send(app, "GET", "/v1/models/ctr:predict").headers["allow"] == "POST"
+    assert send(app, "POST", "/v1/models/ctr/metadata").headers["allow"] == "GET, HEAD"
+
+
+def test_version_0_asks_for_the_newest():
+    app, processor, _, _ = serve()
+    assert send(app, "POST", "/v1/models/ctr/versions/0:predict", BODY).headers["x-model-version"] == "3"
+    assert processor.requests[0].version is None
+    assert send(app, "GET", "/v1/models/ctr/versions/0/metadata").json()["model_spec"]["version"] == "3"
+    assert len(send(app, "GET", "/v1/models/ctr/versions/0").json()["model_version_status"]) == 2
+
+
+def test_inputs_that_the_model_does_not_have_are_named_in_a_header_where_they_are_passed_over():
+    app, _, _, _ = serve()
+    columns = {"ids": [[1, 2, 3]], "floats": [[0, 0]]}
+    body = json.dumps({"inputs": {**columns, "color": 1, "a\r\nb": 2}}).encode()
+    reply = send(app, "POST", "/v1/models/ctr:predict", body)
+    assert (reply.status, reply.headers["x-ignored-inputs"]) == (200, "color, a%0D%0Ab")
+    many = {f"i{n}" * 100: 1 for n in range(100)}
+    body = json.dumps({"inputs": {**columns, **many}}).encode()
+    assert len(send(app, "POST", "/v1/models/ctr:predict", body).headers["x-ignored-inputs"]) < 700
+    body = json.dumps({"inputs": columns}).encode()
+    assert "x-ignored-inputs" not in send(app, "POST", "/v1/models/ctr:predict", body).headers
 
 
 def test_an_unforeseen_error_shows_nothing_of_itself(caplog):

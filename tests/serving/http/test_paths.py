@@ -12,6 +12,8 @@ from serving.http.paths import Route, parse
     ("path", "route"),
     [
         ("/healthz", Route("live")),
+        ("/", Route("root")),
+        ("/docs", Route("docs")),
         ("/metrics", Route("metrics")),
         ("/v2", Route("server")),
         ("/v2/health/live", Route("live")),
@@ -28,7 +30,8 @@ from serving.http.paths import Route, parse
         ("/v1/models/CTR:predict", Route("predict", "CTR")),
         ("/V1/Models/ctr/Versions/3:predict", Route("predict", "ctr", 3)),
         ("/v1/models/ctr/LABELS/Stable:classify", Route("classify", "ctr", label="Stable")),
-        ("/v1/models/ctr/versions/0:regress", Route("regress", "ctr", 0)),
+        ("/v1/models/ctr/versions/0:regress", Route("regress", "ctr")),
+        ("/v1/models/ctr/versions/0", Route("status", "ctr")),
         ("/v1/models/ctr:processor", Route("processor", "ctr")),
         ("/api/predict/ctr", Route("processor", "ctr")),
         ("/v2/models/ctr/config", Route("config", "ctr")),
@@ -72,7 +75,7 @@ def test_another_path_below_v1_is_a_malformed_request(path):
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
+        "/doc",
         "",
         "/v3",
         "/v2/x",

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from processor.versions.routes import VersionStatus
-from serving.loading.auto_import import LOOK_EVERY_S, SETTLED_S, UNKNOWN, AutoImporter
+from serving.loading.auto_import import LOOK_EVERY_S, REST_S, SETTLED_S, UNKNOWN, AutoImporter
 
 
 class FakeProcess:
@@ -194,3 +194,66 @@ def test_closing_ends_an_import_at_work(root, start):
     bench.look(SETTLED_S)
     bench.importer.close()
     assert bench.processes[0].ended
+
+
+def test_an_older_source_is_imported_where_the_newest_cannot_be_and_there_is_no_package(root, start):
+    put(root, version=1)
+    put(root, version=2)
+    bench = start()
+    bench.look()
+    bench.look(SETTLED_S)
+    assert bench.processes[0].arguments[1] == str(root / "ctr" / "2")
+    bench.look(SETTLED_S)
+    assert len(bench.processes) == 1
+    bench.processes[0].end(2, "freshet: source: variables are missing\n")
+    bench.look()
+    bench.look(SETTLED_S)
+    assert [p.arguments[1] for p in bench.processes[1:]] == [str(root / "ctr" / "1")]
+
+
+def test_a_folder_that_holds_no_model_is_refused_in_words_that_say_what_is_wanted(root, start):
+    (root / "ctr" / "4").mkdir(parents=True)
+    bench = start()
+    assert bench.importer.announce() == []
+    (root / "ctr" / "4" / "readme.txt").write_text("soon")
+    assert bench.importer.announce() == ["ctr"]
+    assert bench.told.pop() == ("ctr", VersionStatus(4, "LOADING"))
+    bench.look()
+    wanted = "model.json, saved_model.pb, or one .keras or .onnx file wanted, got readme.txt"
+    assert bench.look(SETTLED_S) == [f"ctr version 4 refused: nothing that could be served: {wanted}"]
+    assert bench.told == [("ctr", VersionStatus(4, "END", f"nothing that could be served: {wanted}"))]
+    assert bench.look(SETTLED_S) == []
+    put(root, version=4)
+    bench.look()
+    assert bench.look(SETTLED_S) == ["ctr version 4 is being imported"]
+
+
+def test_a_folder_that_cannot_be_read_is_refused(root, start, monkeypatch):
+    folder, listdir = put(root).parent / "7", os.listdir
+    folder.mkdir()
+
+    def unreadable(path):
+        if os.fspath(path) == os.fspath(folder):
+            raise PermissionError(13, "Permission denied", path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", unreadable)
+    bench = start()
+    bench.look()
+    told = bench.look(SETTLED_S)
+    assert told[0] == "ctr version 7 refused: its folder cannot be read: Permission denied"
+
+
+def test_what_the_system_refuses_is_told_of_and_tried_again_later(root, start):
+    put(root)
+    bench = start()
+    bench.look()
+
+    def fail(arguments, said):
+        raise OSError(11, "Resource temporarily unavailable")
+
+    bench.importer._start, starts = fail, bench.importer._start
+    assert bench.look(SETTLED_S) == ["imports: Resource temporarily unavailable; next look in 5 s"]
+    assert bench.look() == []
+    bench.importer._start = starts
+    assert bench.look(REST_S) == ["ctr version 1 is being imported"]

@@ -226,7 +226,7 @@ def test_a_version_that_cannot_be_opened_is_closed_again_everywhere(hosts):
     host, workers = hosts()
     workers[1].refuse = BadInput("no such backend here")
     with pytest.raises(BadInput, match="no such backend here"):
-        host.load_all()
+        host.load_all(strict=True)
     assert workers[0].ops("close") == [("close", 1, None)]
     late = FakeWorker(0)
     host.introduce(late)

@@ -1,0 +1,45 @@
+"""Pages for people: what a data port says at its root, and the page that reads a port's OpenAPI document.
+
+The page is one file for both ports and needs nothing from elsewhere: no script, font or style of another host.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+OPENAPI_URL = "OPENAPI_URL"
+PAGE_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+WHAT = (
+    "Freshet's data port: predictions over TensorFlow Serving's REST and KServe v2. Changes are made on the admin port."
+)
+WHERE = {
+    "docs": "GET /docs",
+    "openapi": "GET /openapi.json",
+    "ready": "GET /v2/health/ready",
+    "metrics": "GET /metrics",
+    "models": "POST /v2/repository/index",
+    "inputs of a model": "GET /v2/models/{model}",
+    "predict": "POST /v1/models/{model}:predict",
+    "infer": "POST /v2/models/{model}/infer",
+}
+
+
+@lru_cache(maxsize=4)
+def reference(openapi_url: str) -> str:
+    """The page that reads the OpenAPI document at this path of its own port."""
+    page = resources.files("serving.http").joinpath("reference.html").read_text("utf-8")
+    return page.replace(OPENAPI_URL, openapi_url)
+
+
+def root(version: str, ready: bool) -> dict[str, Any]:
+    """What a data port is, and where things are on it."""
+    return {"name": "freshet", "version": version, "what": WHAT, "ready": ready, "where": WHERE}

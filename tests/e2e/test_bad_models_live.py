@@ -1,0 +1,53 @@
+"""One bad model keeps nobody down: a repository of good and bad ones, served by worker processes from the start on."""
+
+import json
+import shutil
+import time
+
+import pytest
+
+from tests.e2e.servers import LiveServer
+from tests.packages import write_package
+
+pytestmark = pytest.mark.e2e
+
+PATIENCE_S = 60
+
+
+def index(server):
+    """(model, version) -> (state, reason) of everything that the server knows."""
+    _, _, body = server.request("POST", "/v2/repository/index", b"{}")
+    return {(each["name"], each["version"]): (each["state"], each["reason"]) for each in json.loads(body)}
+
+
+def test_the_good_ones_are_served_the_bad_ones_told_of_and_one_that_is_mended_served_too(tmp_path):
+    repository = tmp_path / "repository"
+    for model in ("good", "torn", "two"):
+        write_package(repository, model=model)
+    write_package(repository, 2, model="two")
+    (repository / "two" / "2" / "model.json").write_text("[]")
+    (repository / "torn" / "1" / "tables" / "user.safetensors").unlink()
+    (repository / "junk" / "1").mkdir(parents=True)
+    (repository / "junk" / "1" / "notes.txt").write_text("not a model")
+    with LiveServer(repository, "--workers", "2", log=tmp_path / "log") as server:
+        known = index(server)
+        assert known["good", "1"] == known["two", "1"] == ("READY", "")
+        assert known["two", "2"] == ("UNAVAILABLE", "manifest: an object wanted, got a list")
+        assert known["torn", "1"] == ("UNAVAILABLE", "tables/user.safetensors: No such file or directory")
+        assert known["junk", "1"][1].endswith("wanted, got notes.txt")
+        assert server.get("/v2/models/good/ready")[0] == 200
+        status, _, body = server.get("/v2/models/torn/ready")
+        assert (status, json.loads(body)["error"].partition(": ")[0]) == (503, "no version of model 'torn' is loaded")
+        metrics = server.get("/metrics")[2].decode()
+        assert 'freshet_version_refused{model="torn",version="1"} 1.0' in metrics
+        assert 'freshet_model_ready{model="two"} 1.0' in metrics
+
+        whole = repository / "good" / "1" / "tables" / "user.safetensors"
+        shutil.copy(whole, repository / "torn" / "1" / "tables" / "user.safetensors")
+        give_up_s = time.monotonic() + PATIENCE_S
+        while server.get("/v2/models/torn/ready")[0] != 200:
+            assert time.monotonic() < give_up_s, index(server)
+            time.sleep(0.1)
+    log = (tmp_path / "log").read_text()
+    assert "torn version 1 refused: tables/user.safetensors: No such file or directory" in log
+    assert "Traceback" not in log
