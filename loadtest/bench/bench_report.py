@@ -58,12 +58,15 @@ def unmet(results: Iterable[Document]) -> list[str]:
 
 
 def _conditions(result: Document) -> str:
-    m, s = result["machine"], result["settings"]
+    m, s, made = result["machine"], result["settings"], result["origin"]
     quick = " Quick run: too short to rely on." if s["quick"] else ""
-    server = f" Server options: `{' '.join(s['serve'])}`." if s["serve"] else ""
+    servers = "; ".join(f"{name}: {layout}" for name, layout in result["layouts"].items())
+    turns = f", turns of {s['seconds']:g} s" if s["seconds"] else ""
     return (
-        f"{m['cores']} cores of {m['cpu']}, Python {m['python']}, load average before {m['load_average']}; "
-        f"{s['rounds']} rounds, turns of {s['seconds']:g} s, 26 tables of {s['table_rows']} rows.{server}{quick}"
+        f"`{made['command']}`, {made['date']}. {m['cores']} cores of {m['cpu']}, Python {m['python']}, load average "
+        f"before {m['load_average']}; {s['rounds']} rounds{turns}, 26 tables of {s['table_rows']} rows."
+        + (f" Servers: {servers}." if servers else "")
+        + quick
     )
 
 

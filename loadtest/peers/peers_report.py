@@ -19,7 +19,9 @@ def markdown(results: Iterable[Document], plot: str) -> str:
         "# Freshet and other servers",
         "The same network, and for all but `fastapi_tf` the very same kernels and ONNX Runtime executables, behind "
         "other servers. Each peer is up beside Freshet, and wrk asks them in turn: the median over rounds of the ratio "
-        "within a round. Above 1 Freshet is better: its throughput over the peer's, or the peer's latency over its.",
+        "within a round. Above 1 Freshet is better: its throughput over the peer's, or the peer's latency over its. "
+        "For each line all settings of a peer are tried, those without a wait for batches among them, and the best for "
+        "that line is taken.",
         f"{BEGIN}\n{summary(results)}\n{END}",
         f"![throughput]({plot})",
     ]
@@ -28,14 +30,15 @@ def markdown(results: Iterable[Document], plot: str) -> str:
         if result["refused"]:
             parts.append(f"Could not be run here: {' '.join(result['refused'].split())}")
             continue
-        m, s = result["machine"], result["settings"]
-        serve = f"; Freshet with `{' '.join(s['serve'])}`" if s["serve"] else ""
+        m, s, made = result["machine"], result["settings"], result["origin"]
         parts.append(
-            f"{m['cores']} cores of {m['cpu']}, load average before {m['load_average']}; turns of {s['seconds']:g} s, "
-            f"{s['connections']} connections{serve}." + (" Quick run: too short to rely on." if s["quick"] else "")
+            f"`{made['command']}`, {made['date']}. {m['cores']} cores of {m['cpu']}, load average before "
+            f"{m['load_average']}; {s['rounds']} rounds, turns of {s['seconds']:g} s, {s['connections']} connections. "
+            f"Freshet: `freshet serve{''.join(f' {option}' for option in s['serve'])}`, {result['layout']}."
+            + (" Quick run: too short to rely on." if s["quick"] else "")
         )
         for variant in result["variants"]:
-            parts += [f"{variant['name'].capitalize()}: {_options(variant['options'])}", _figures(variant["figures"])]
+            parts += [f"### {result['name']}, {variant['name']}", _figures(variant["figures"])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -44,7 +47,7 @@ def summary(results: Iterable[Document]) -> str:
     header = [
         "Freshet / peer, tuned (untuned)",
         *(f"throughput, {n} candidate{'s' if n > 1 else ''}" for n in CANDIDATES),
-        *(f"light load, {n}" for n in LIGHT),
+        *(f"median latency at light load, {n}" for n in LIGHT),
     ]
     rows = []
     for result in results:
@@ -69,18 +72,16 @@ def unmet(results: Iterable[Document]) -> list[str]:
     return found
 
 
-def _options(chosen: Mapping[str, str]) -> str:
-    if len(set(chosen.values())) == 1:
-        return f"`{next(iter(chosen.values()))}`"
-    return ", ".join(f"{n} candidates `{options}`" for n, options in chosen.items())
-
-
 def _by_what(figures: Iterable[Document]) -> dict[tuple[str, int], float]:
     return {(f["what"], f["candidates"]): f["ratio"]["median"] for f in figures}
 
 
 def _figures(figures: Iterable[Document]) -> str:
-    names = {"throughput": "requests/s", "p99": "p99 at saturation, ms", "light": "median with 1 connection, ms"}
+    names = {
+        "throughput": "throughput, requests/s",
+        "p99": "p99 at saturation, ms",
+        "light": "median latency at light load, ms",
+    }
     rows = [
         [
             f"{names[f['what']]}, {f['candidates']} candidate{'s' if f['candidates'] > 1 else ''}",
@@ -88,7 +89,8 @@ def _figures(figures: Iterable[Document]) -> str:
             f"{f['peer']:.5g}",
             f"{f['ratio']['median']:.2f}",
             f"{f['ratio']['low']:.2f} to {f['ratio']['high']:.2f}",
+            f"`{f['options']}`",
         ]
         for f in figures
     ]
-    return table(["", "Freshet", "peer", "ratio", "quartiles"], rows)
+    return table(["", "Freshet", "peer", "ratio", "quartiles", "the peer's settings"], rows)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,17 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
+
+
+def origin(target: str, variable: str, arguments: Sequence[str]) -> dict[str, str]:
+    """When figures are made and by which command, as someone else would give it: without the folder of the report."""
+    kept, drop = [], False
+    for argument in arguments:
+        if not drop and argument != "--out" and not argument.startswith("--out="):
+            kept.append(argument)
+        drop = argument == "--out"
+    command = f"make {target}" + (f' {variable}="{shlex.join(kept)}"' if kept else "")
+    return {"date": time.strftime("%Y-%m-%d", time.gmtime()), "command": command}
 
 
 def _cpu_name() -> str:
