@@ -83,7 +83,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     # Imported there; peers are installed by hand.
     "loadtest/peers/process.py": ("tests/loadtest/peers/test_peers_report.py",),
     "loadtest/peers/same_kernels.py": BY_HAND,
-    "loadtest/reports/plots.py": ("tests/loadtest/live/test_run.py",),
 }
 
 SEAMS: dict[str, str] = {
