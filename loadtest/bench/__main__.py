@@ -106,7 +106,7 @@ def write_page(out: Path) -> list[dict[str, Any]]:
     """bench.md and its pictures from bench.json; returns the results."""
     results = stored(out)
     rows = [
-        against_goal(r["what"], *(r["ratio"][key] for key in ("median", "low", "high")), r["goal"])
+        against_goal(r["what"], r["ratio"]["median"], r["ratio"]["low"], r["ratio"]["high"], r["goal"])
         for result in results
         for r in result["rows"]
         if r["goal"]

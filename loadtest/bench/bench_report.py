@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from loadtest.reports.report import table
+from loadtest.reports.report import table, told
 
 BEGIN, END = "<!-- summary -->", "<!-- end of summary -->"
 Document = Mapping[str, Any]
@@ -43,7 +43,7 @@ def summary(results: Iterable[Document]) -> str:
     """The ratios that have a goal, and the checks, as one table."""
     rows = []
     for result in results:
-        rows += [[_text(r["what"]), f"{r['ratio']['median']:.2f}", _goal(r)] for r in result["rows"] if r["goal"]]
+        rows += [[_text(r["what"]), told(r["ratio"]["median"]), _goal(r)] for r in result["rows"] if r["goal"]]
         rows += [[_text(what), _text(seen), "met" if held else "NOT met"] for what, held, seen in result["checks"]]
     return table(["what", "figure", "goal"], rows)
 
@@ -72,7 +72,7 @@ def _conditions(result: Document) -> str:
 
 def _ratio(row: Document) -> list[str]:
     r = row["ratio"]
-    return [f"{r['median']:.2f}", f"{r['low']:.2f} to {r['high']:.2f}", str(r["rounds"])]
+    return [told(r["median"]), f"{told(r['low'])} to {told(r['high'])}", str(r["rounds"])]
 
 
 def _goal(row: Document) -> str:

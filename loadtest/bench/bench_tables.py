@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 from pathlib import Path
 
 from loadtest.bench import dtypes, scale
 from loadtest.bench import memory_budget as tiers
+from loadtest.reports.report import machine, origin
 from models.data.formats import MOVIELENS_EVENTS
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +25,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="MovieLens-1M")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    page = ["# Tables", "", f"{os.cpu_count()} cores. Absolute figures are of a shared machine; ratios are the result."]
+    m, made = machine(), origin("bench-tables", "BENCH_ARGS", sys.argv[1:])
+    about = f"{m['cores']} cores of {m['cpu']}, load average before {m['load_average']}; {arguments.rounds} rounds"
+    page = ["# Tables", "", f"`{made['command']}`, {made['date']}. {about}; medians. Ratios are the result."]
     page += ["", f"## {arguments.rows:,} rows of dim 16", "", "| what | figure |", "|---|---|"]
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as folder:
         page += [f"| {name} | {value:.3f} |" for name, value in scale.measure(Path(folder), arguments.rows, 9).items()]

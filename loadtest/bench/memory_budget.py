@@ -116,12 +116,15 @@ def measure(rows: int, rounds: int) -> list[str]:
         before = tally(bounded)
         ratio = compare(Pair("", runs["a tenth"], runs["all in memory"], BATCH * BATCHES, "row"), rounds)
         lines.append(
-            f"throughput, a tenth / all: {1 / ratio.median:.2f} ({ratio.a_ns:.0f} / {ratio.b_ns:.0f} ns a row)"
+            f"throughput, a tenth / all: {1 / ratio.median:.2f}, quartiles {1 / ratio.high:.2f} to {1 / ratio.low:.2f} "
+            f"({ratio.a_ns:.0f} / {ratio.b_ns:.0f} ns a row)"
         )
         times: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(rounds):
             for name, run in runs.items():
                 times[name] += run()
+        tails = [float(np.percentile(times[name], 99)) for name in ("a tenth", "all in memory")]
+        lines.append(f"p99 of a batch, a tenth / all: {tails[0] / tails[1]:.2f}")
         for name, seconds in times.items():
             p50, p99, p999 = np.percentile(np.array(seconds) * 1e6, [50, 99, 99.9])
             lines.append(f"{name}: a batch of {BATCH} in {p50:.0f} us, p99 {p99:.0f}, p99.9 {p999:.0f}")

@@ -24,7 +24,7 @@ from loadtest.peers.measure import Arena, PeerSettings, document, write_model
 from loadtest.peers.peers_report import markdown, summary, unmet
 from loadtest.peers.roster import PEERS, chosen
 from loadtest.reports.charts import Bar, bars
-from loadtest.reports.report import machine, origin
+from loadtest.reports.report import machine, origin, told
 
 RESULTS = Path(__file__).parents[1] / "results"
 DRAWN = {"throughput": "throughput", "light": "light load"}
@@ -135,7 +135,7 @@ def write_page(out: Path) -> list[dict[str, Any]]:
 
 def _ratio(figure: dict[str, Any]) -> dict[str, Any]:
     r = figure["ratio"]
-    return {"median": r["median"], "low": r["low"], "high": r["high"], "text": f"{r['median']:.2f}"}
+    return {"median": r["median"], "low": r["low"], "high": r["high"], "text": told(r["median"])}
 
 
 if __name__ == "__main__":

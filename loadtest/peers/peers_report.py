@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT
-from loadtest.reports.report import table
+from loadtest.reports.report import table, told
 
 BEGIN, END = "<!-- summary -->", "<!-- end of summary -->"
 Document = Mapping[str, Any]
@@ -56,7 +56,7 @@ def summary(results: Iterable[Document]) -> str:
             continue
         tuned, untuned = (_by_what(v["figures"]) for v in result["variants"])
         keys = [*(("throughput", n) for n in CANDIDATES), *(("light", n) for n in LIGHT)]
-        rows.append([result["name"], *(f"{tuned[k]:.2f} ({untuned[k]:.2f})" for k in keys)])
+        rows.append([result["name"], *(f"{told(tuned[k])} ({told(untuned[k])})" for k in keys)])
     return table(header, rows)
 
 
@@ -68,7 +68,7 @@ def unmet(results: Iterable[Document]) -> list[str]:
             for (what, n), value in _by_what(variant["figures"]).items():
                 goal = GOALS[n] if what == "throughput" else 1.0
                 if value < goal:
-                    found.append(f"{result['name']}, {what}, {n} candidates: {value:.2f}, {goal:g} wanted")
+                    found.append(f"{result['name']}, {what}, {n} candidates: {told(value)}, {goal:g} wanted")
     return found
 
 
@@ -87,8 +87,8 @@ def _figures(figures: Iterable[Document]) -> str:
             f"{names[f['what']]}, {f['candidates']} candidate{'s' if f['candidates'] > 1 else ''}",
             f"{f['freshet']:.5g}",
             f"{f['peer']:.5g}",
-            f"{f['ratio']['median']:.2f}",
-            f"{f['ratio']['low']:.2f} to {f['ratio']['high']:.2f}",
+            told(f["ratio"]["median"]),
+            f"{told(f['ratio']['low'])} to {told(f['ratio']['high'])}",
             f"`{f['options']}`",
         ]
         for f in figures

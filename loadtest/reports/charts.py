@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from loadtest.load.outcome import merge
+from loadtest.reports.report import told
 
 DPI, WIDTH_IN = 120, 9.0
 BAR_IN, FRAME_IN, PANEL_IN = 0.3, 1.5, 3.4
@@ -45,10 +46,11 @@ def against_goal(label: str, median: float, low: float, high: float, goal: tuple
     """A ratio of either direction as a share of its goal: 1 just meets it, above 1 is better than it. goal: (">=" or
     "<=", bound)."""
     sign, bound = goal
-    text = f"{median:.2f}, aim {SIGNS[sign]} {bound:g}"
+    text = f"{told(median)}, aim {SIGNS[sign]} {bound:g}"
     if sign == ">=":
         return Bar(label, median / bound, low / bound, high / bound, text)
-    return Bar(label, *(bound / value if value > 0 else FURTHEST for value in (median, high, low)), text)
+    inverse = [bound / value if value > 0 else FURTHEST for value in (median, high, low)]
+    return Bar(label, inverse[0], inverse[1], inverse[2], text)
 
 
 def bars(rows: Sequence[Bar], title: str, axis: str, path: Path) -> None:

@@ -17,7 +17,8 @@ from hdrh.histogram import HdrHistogram
 from loadtest.load.measurements import freshness, histogram, until_served
 
 GOAL_MS = 250.0
-FOLDERS = ("--out", "--venvs")
+FINE = 0.05
+FOLDERS = ("--out", "--venvs", "--data")
 """Options of our commands that name folders of the machine they run on, and change no figure."""
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 PROTOCOLS = {"kserve": "KServe v2, binary", "tfs": "TensorFlow Serving, JSON"}
@@ -141,6 +142,11 @@ def freshness_lines(figures: dict[str, dict[str, float]], missing: Sequence[str]
         for way, f in figures.items()
     ]
     return lines + ([f"deltas never seen served: {', '.join(missing)}"] if missing else [])
+
+
+def told(ratio: float) -> str:
+    """A ratio in figures: two decimals, and a third where a percent counts."""
+    return f"{ratio:.3f}" if abs(ratio - 1) < FINE else f"{ratio:.2f}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
