@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from loadtest.reports.report import table, told
+from loadtest.reports.report import spread, table, told
 
 BEGIN, END = "<!-- summary -->", "<!-- end of summary -->"
 Document = Mapping[str, Any]
@@ -72,7 +72,7 @@ def _conditions(result: Document) -> str:
 
 def _ratio(row: Document) -> list[str]:
     r = row["ratio"]
-    return [told(r["median"]), f"{told(r['low'])} to {told(r['high'])}", str(r["rounds"])]
+    return [told(r["median"]), spread(r), str(r["rounds"])]
 
 
 def _goal(row: Document) -> str:

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed, serving
-from loadtest.peers.measure import Arena, PeerSettings, document, write_model
+from loadtest.peers.measure import GOALS, Arena, PeerSettings, document, write_model
 from loadtest.peers.peers_report import markdown, summary, unmet
 from loadtest.peers.roster import PEERS, chosen
 from loadtest.reports.charts import Bar, bars
@@ -91,6 +91,7 @@ def main() -> int:
                         "layout": layout,
                         "origin": origin("bench-peers", "PEERS_ARGS", sys.argv[1:]),
                         "settings": asdict(settings),
+                        "goals": {str(n): goal for n, goal in GOALS.items()},
                     },
                 )
     except (CommandFailed, ValueError) as error:

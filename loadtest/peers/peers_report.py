@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT
-from loadtest.reports.report import table, told
+from loadtest.peers.measure import CANDIDATES, LIGHT
+from loadtest.reports.report import spread, table, told
 
 BEGIN, END = "<!-- summary -->", "<!-- end of summary -->"
 Document = Mapping[str, Any]
@@ -66,7 +66,7 @@ def unmet(results: Iterable[Document]) -> list[str]:
     for result in results:
         for variant in result["variants"][:1]:
             for (what, n), value in _by_what(variant["figures"]).items():
-                goal = GOALS[n] if what == "throughput" else 1.0
+                goal = result["goals"][str(n)] if what == "throughput" else 1.0
                 if value < goal:
                     found.append(f"{result['name']}, {what}, {n} candidates: {told(value)}, {goal:g} wanted")
     return found
@@ -88,7 +88,7 @@ def _figures(figures: Iterable[Document]) -> str:
             f"{f['freshet']:.5g}",
             f"{f['peer']:.5g}",
             told(f["ratio"]["median"]),
-            f"{told(f['ratio']['low'])} to {told(f['ratio']['high'])}",
+            spread(f["ratio"]),
             f"`{f['options']}`",
         ]
         for f in figures

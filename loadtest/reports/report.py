@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +144,14 @@ def freshness_lines(figures: dict[str, dict[str, float]], missing: Sequence[str]
     return lines + ([f"deltas never seen served: {', '.join(missing)}"] if missing else [])
 
 
-def told(ratio: float) -> str:
-    """A ratio in figures: two decimals, and a third where a percent counts."""
-    return f"{ratio:.3f}" if abs(ratio - 1) < FINE else f"{ratio:.2f}"
+def told(ratio: float, beside: float | None = None) -> str:
+    """A ratio in figures: two decimals, and a third where a percent counts. beside: the one whose decimals it takes."""
+    return f"{ratio:.{3 if abs((ratio if beside is None else beside) - 1) < FINE else 2}f}"
+
+
+def spread(ratio: Mapping[str, Any]) -> str:
+    """The interval of a Ratio, as JSON holds it, in the decimals of its median."""
+    return f"{told(ratio['low'], ratio['median'])} to {told(ratio['high'], ratio['median'])}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

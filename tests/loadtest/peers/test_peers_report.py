@@ -30,6 +30,7 @@ def result(name, factor=2.0, refused=""):
         "layout": "workers=2 compute=inline",
         "origin": origin("bench-peers", "PEERS_ARGS", ["--only", "mosec", "--out", "elsewhere"]),
         "settings": asdict(PeerSettings()),
+        "goals": {str(n): goal for n, goal in GOALS.items()},
     }
 
 
