@@ -131,6 +131,7 @@ class Bench:
             options += ["--config", str(file)]
         log = self.work / f"{_slug(side.name)}.log"
         with serving(repository or self.repository(), log, options) as server:
+            self.laid_out[side.name] = ""
             yield server
             self.laid_out[side.name] = server.layout
 
