@@ -89,17 +89,18 @@ def run(settings: RunSettings, say: Callable[[str], object], arguments: Sequence
         plan.save(root / "plan.safetensors")
         signature = plans.signature_of(json.loads((version / "model.json").read_bytes()))
         watchers: tuple[Prober, Usage] | None = None
-        error = ""
+        error, began_s = "", time.monotonic()
         try:
             with serving(repository, root / "serve.log", list(settings.serve)) as server:
                 say(f"ready in {server.ready_s:.2f} s; {settings.users} users for {settings.seconds} s")
+                began_s = time.monotonic()
                 watchers = Prober(HOST, server.http_port, signature, plan), Usage(server.pid)
                 with contextlib.ExitStack() as stack:
                     for watcher in watchers:
                         watcher.start()
                         stack.callback(watcher.stop)
                     _locust(settings, server, root, version / "deltas")
-                    if published := _record(root)["deltas"]:
+                    if published := _record(root, began_s)["deltas"]:
                         watchers[0].wait_until_seen(published[-1]["generation"], SETTLE_S)
         except (CommandFailed, KeyboardInterrupt) as failure:
             if watchers is None:
@@ -122,7 +123,7 @@ def run(settings: RunSettings, say: Callable[[str], object], arguments: Sequence
             "ready_s": round(server.ready_s, 2),
             "error": error,
         }
-        return summarize(_record(root), prober_summary(prober), usage.document(), about)
+        return summarize(_record(root, began_s), prober_summary(prober), usage.document(), about)
 
 
 def _locust(settings: RunSettings, server: RunningServer, root: Path, publish_folder: Path) -> None:
@@ -172,12 +173,12 @@ def _locust(settings: RunSettings, server: RunningServer, root: Path, publish_fo
         raise CommandFailed(f"locust: exit code {process.returncode}, and no record")
 
 
-def _record(root: Path) -> dict[str, Any]:
-    """What the load generator recorded; nothing where it did not come to that."""
+def _record(root: Path, began_s: float) -> dict[str, Any]:
+    """What the load generator recorded; nothing, from an instant on, where it did not come to that."""
     try:
         document: dict[str, Any] = json.loads((root / RECORD).read_bytes())
     except (OSError, ValueError):
-        return Measurements(time.monotonic()).document()
+        return Measurements(began_s).document()
     return document
 
 
