@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from loadtest.live.run import PUBLISH, RunSettings, run, write_report
+from loadtest.live.run import PUBLISH, RunSettings, name_of, run, write_report
 from loadtest.load.launch import CommandFailed
 from loadtest.reports.report import freshness_lines, passed
 
@@ -31,22 +31,23 @@ def arguments() -> argparse.ArgumentParser:
     add("--rate", type=float, default=d.rate, help="requests/s of all users; 0: as fast as replies come [0]")
     add("--serve", default="", metavar="OPTIONS", help='more options for freshet serve, as "--sessions 4"')
     add("--out", type=Path, default=Path("loadtest/results"), help="folder of reports [loadtest/results]")
-    add("--name", default="", help="the report's name [the time, UTC]")
+    add("--name", default="", help="the report's name [loadtest, with the rate where there is one]")
     return parser
 
 
 def main() -> int:
-    """Returns 0; 1 when requests failed, replies were mixed or deltas were lost; 2 when the test could not
-    run."""
+    """Returns 0; 1 when requests failed, replies were mixed, deltas were lost or it ended before its time; 2 when the
+    test could not run."""
     options = vars(arguments().parse_args())
     out, name = options.pop("out"), options.pop("name")
     options["serve"] = tuple(shlex.split(options["serve"]))
     try:
-        summary = run(RunSettings(**options), lambda line: print(line, file=sys.stderr, flush=True))
+        settings = RunSettings(**options)
+        summary = run(settings, lambda line: print(line, file=sys.stderr, flush=True), sys.argv[1:])
     except (CommandFailed, ValueError) as error:
         print(f"loadtest: {error}", file=sys.stderr)
         return 2
-    page = write_report(summary, out, name)
+    page = write_report(summary, out, name or name_of(settings))
     latency = summary["latency_ms"]["all"]
     print(
         f"{summary['requests']} requests, {summary['requests_per_s']:g}/s, {summary['failed']} failed, "

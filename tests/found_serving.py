@@ -75,19 +75,12 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     # Imported there; it probes a live server, which a load test has.
     "loadtest/live/prober.py": ("tests/loadtest/live/test_run.py",),
     "loadtest/load/admin_calls.py": SCENARIOS,
-    # Its errors; servers are launched by the scenarios.
-    "loadtest/load/launch.py": ("tests/loadtest/load/test_wrk.py", "tests/loadtest/load/test_h2load.py", *SCENARIOS),
     "loadtest/load/replay.py": ("tests/serving/telemetry/test_recorder.py",),
     "loadtest/peers/measure.py": ("tests/loadtest/peers/test_peers_report.py",),
     "loadtest/peers/plain.py": ("tests/loadtest/peers/test_bodies.py",),
     # Imported there; peers are installed by hand.
     "loadtest/peers/process.py": ("tests/loadtest/peers/test_peers_report.py",),
     "loadtest/peers/same_kernels.py": BY_HAND,
-    "loadtest/reports/charts.py": (
-        "tests/loadtest/bench/test_bench_report.py",
-        "tests/loadtest/peers/test_peers_report.py",
-    ),
-    "loadtest/reports/plots.py": ("tests/loadtest/live/test_run.py",),
 }
 
 SEAMS: dict[str, str] = {

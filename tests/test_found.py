@@ -91,7 +91,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/compiler/passes/test_interactions.py",
         "tests/compiler/passes/test_linear.py",
     ),
-    "compiler/recompiling/compile_report.py": ("tests/serving/commands/test_compile_command.py",),
     "models/data/files.py": ("tests/models/data/test_tabular.py", "tests/models/data/test_criteo.py"),
     "models/publishing/difference.py": (
         "tests/models/publishing/test_publisher.py",

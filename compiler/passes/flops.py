@@ -1,15 +1,14 @@
 """FLOPs: what a graph costs for each row of a batch, and what a pass has changed of that.
 
-Counted, not measured: multiplications and additions of the nodes that depend on x. What depends on weights alone is
-computed once for new weights and counts nothing; nor does moving data.
+Counted, not measured: multiplications and additions of the nodes that depend on x, of one row more. What depends on
+weights alone is computed once for new weights and counts nothing; nor does moving data.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from compiler.passes.graph import Graph, Ref
+from compiler.passes.graph import Graph, Node, Ref
 
 PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "ArgMax", "ArgMin"})
@@ -48,15 +47,24 @@ MOVES = frozenset(
 @dataclass(frozen=True, slots=True)
 class Effect:
     """The effect of one pass. found: places changed. nodes: that are run for a batch no more; flops: that a row takes
-    no more. Either may be below 0: some forms have more of one and take less time all the same."""
+    no more. Nodes may be below 0: some forms have more of them and take less work. applied: whether the graph was left
+    so; a pass that would add to a row's work is not."""
 
     name: str
     found: int
     nodes: int
     flops: int
+    applied: bool = True
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.found} changes, {self.nodes} nodes and {self.flops} FLOPs a row saved"
+        if not self.applied:
+            return f"{self.name}: not applied, {_changed(self.flops, 'FLOPs a row')}"
+        changed = ", ".join(_changed(*each) for each in ((self.nodes, "nodes"), (self.flops, "FLOPs a row")) if each[0])
+        return f"{self.name}: {self.found} changes" + (f", {changed}" if changed else "")
+
+
+def _changed(saved: int, of_what: str) -> str:
+    return f"{saved:,} {of_what} fewer" if saved > 0 else f"{-saved:,} {of_what} more"
 
 
 def node_count(graph: Graph) -> int:
@@ -65,23 +73,28 @@ def node_count(graph: Graph) -> int:
 
 
 def flops(graph: Graph) -> int:
-    """Floating-point operations of one row."""
-    return sum(node_flops(graph, name) for name in graph.varying)
+    """Floating-point operations of one row; a node whose size is not known before the graph runs counts nothing."""
+    return sum(node_flops(graph, name) or 0 for name in graph.varying)
 
 
-def node_flops(graph: Graph, name: str) -> int:
-    """FLOPs of one node, for one row; a tensor whose size is not known counts nothing."""
+def counted(graph: Graph) -> bool:
+    """Whether all nodes could be counted, so that another form of the graph can be compared with it."""
+    return all(node_flops(graph, name) is not None for name in graph.varying)
+
+
+def node_flops(graph: Graph, name: str) -> int | None:
+    """FLOPs of one node, for one row; None where its size is not known before the graph runs."""
     node = graph.nodes[name]
     if node.op in MOVES:
         return 0
-    if node.op in PRODUCTS:
-        left = graph.shape(node.inputs[0])
-        flipped = node.attr("transpose_a") or node.attr("adj_x")
-        return 2 * _size(graph, (name, 0)) * (left[-2 if flipped else -1] or 1)
-    if node.op in REDUCTIONS:
-        return _size(graph, node.inputs[0])
-    return _size(graph, (name, 0))
+    size = graph.size(_measured(node, name))
+    if size is None or node.op not in PRODUCTS:
+        return size
+    left = graph.shape(node.inputs[0])
+    flipped = node.attr("transpose_a") or node.attr("adj_x")
+    return 2 * size * (left[-2 if flipped else -1] or 1)
 
 
-def _size(graph: Graph, ref: Ref) -> int:
-    return math.prod(n or 1 for n in graph.shape(ref)) if graph.ranked(ref) else 0
+def _measured(node: Node, name: str) -> Ref:
+    """The tensor whose numbers take an operation each: what a reduction reads, what any other node writes."""
+    return node.inputs[0] if node.op in REDUCTIONS else (name, 0)

@@ -26,6 +26,8 @@ Ref = tuple[str, int]
 """An output of a node: (node, number)."""
 Shape = tuple[int | None, ...]
 """A static shape; None: a dimension that is known when the graph runs."""
+Inferred = tuple[Shape | None, Any, tuple[int | None, int | None]]
+"""Of a tensor: its shape where the rank is known, its dtype, its size for either of PROBED_ROWS."""
 
 X = "x"
 MAX_NODES = 100_000
@@ -144,6 +146,12 @@ class Graph:
     def dtype(self, ref: Ref) -> Any:
         return self._inferred[ref][1]
 
+    def size(self, ref: Ref) -> int | None:
+        """How many numbers of a tensor one more row of x brings, whatever axis they lie along: 0 where it holds as many
+        for any x. None where that is not known before the graph runs."""
+        few, many = self._inferred[ref][2]
+        return None if few is None or many is None else (many - few) // (PROBED_ROWS[1] - PROBED_ROWS[0])
+
     def constant(self, ref: Ref) -> NDArray[Any] | None:
         """The value of a constant, else None."""
         return self.nodes[ref[0]].value
@@ -198,7 +206,7 @@ class Graph:
         return name in self._stateful
 
     @cached_property
-    def _inferred(self) -> dict[Ref, tuple[Shape | None, Any]]:
+    def _inferred(self) -> dict[Ref, Inferred]:
         return self._imported[0]
 
     @cached_property
@@ -210,13 +218,13 @@ class Graph:
         return self._imported[2]
 
     @cached_property
-    def _imported(self) -> tuple[dict[Ref, tuple[Shape | None, Any]], frozenset[str], dict[str, int]]:
-        """Shapes and dtypes by TensorFlow's own inference; nodes with state; numbers of outputs.
+    def _imported(self) -> tuple[dict[Ref, Inferred], frozenset[str], dict[str, int]]:
+        """Tensors by TensorFlow's own inference; nodes with state; numbers of outputs.
 
         Inferred for two numbers of rows: a dimension that is the same for both is static. With symbolic rows a
         dimension that is computed from the shape of another tensor would not be known.
         """
-        found: dict[Ref, tuple[Shape | None, Any]] = {}
+        found: dict[Ref, Inferred] = {}
         stateful, numbers = set(), {}
         for rows in PROBED_ROWS:
             with tf.Graph().as_default() as graph:
@@ -226,12 +234,13 @@ class Graph:
                         stateful.add(op.name)
                     numbers[op.name] = len(op.outputs)
                     for number, tensor in enumerate(op.outputs):
-                        ref, dims = (op.name, number), None
+                        ref, dims, size = (op.name, number), None, tensor.shape.num_elements()
                         if tensor.shape.rank is not None:
                             dims = tuple(tensor.shape.as_list())
                             if ref in found:
                                 dims = _common(found[ref][0], dims)
-                        found[ref] = (dims, tensor.dtype)
+                        few = found[ref][2][0] if ref in found else size
+                        found[ref] = (dims, tensor.dtype, (few, size))
         return found, frozenset(stateful), numbers
 
     def _message(self, names: Iterable[str], rows: int | None = None) -> Any:

@@ -1,13 +1,17 @@
-"""Every pass over a dense graph, in turn, until none of them finds anything more to do."""
+"""Every pass over a dense graph, in turn, until none of them finds anything more to do.
+
+No pass adds to a row's work: one whose form of the graph takes more FLOPs is not applied, and that is said. Whether
+more work takes less time depends on the backend, and the passes run before there is one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.dense.dense_graph import DenseGraph
 from compiler.passes import batchnorm, cleanup, constants, interactions, linear
-from compiler.passes.flops import Effect, flops, node_count
+from compiler.passes.flops import Effect, counted, flops, node_count
 from compiler.passes.graph import Graph
 
 Pass = Callable[[Graph], tuple[Graph, int]]
@@ -25,8 +29,8 @@ MAX_ROUNDS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Optimised:
-    """A dense graph after all passes, and what each of them did, summed over their rounds. layers: dense layers that
-    a backend can run as one kernel each."""
+    """A dense graph after all passes, and what each of them did, summed over their rounds, or would have done. layers:
+    dense layers that a backend can run as one kernel each."""
 
     graph: DenseGraph
     effects: list[Effect]
@@ -40,16 +44,21 @@ def optimise(dense: DenseGraph) -> Optimised:
 
 
 def improve(graph: Graph) -> tuple[Graph, list[Effect]]:
-    """A graph after all passes, and the effects of those that had any."""
+    """A graph after all passes, and the effects of those that had any, or would have had."""
     done = {name: Effect(name, 0, 0, 0) for name in PASSES}
+    refused: dict[str, Effect] = {}
     for _ in range(MAX_ROUNDS):
         before = graph
+        refused.clear()
         for name, run in PASSES.items():
-            graph, effect = apply(name, run, graph)
-            done[name] = _sum(done[name], effect)
+            after, effect = apply(name, run, graph)
+            if effect.flops < 0 and counted(graph):
+                refused[name] = replace(effect, applied=False)
+                continue
+            graph, done[name] = after, _sum(done[name], effect)
         if graph.to_bytes() == before.to_bytes():
             break
-    return graph, [effect for effect in done.values() if effect.found]
+    return graph, [*(effect for effect in done.values() if effect.found), *refused.values()]
 
 
 def apply(name: str, run: Pass, graph: Graph) -> tuple[Graph, Effect]:

@@ -1,6 +1,8 @@
-"""The report of `freshet compile --report`: costs and errors by backend and bucket, what was chosen, what was not."""
+"""The report of `freshet compile --report`: costs and errors by bucket and backend, what was chosen, what was not."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -9,36 +11,70 @@ from compiler.building.calibrate import Calibration, by_variant, variant_name
 from compiler.recompiling.recompile import Report
 from processor.package.manifest import ExecutableEntry
 
+LABELS = ("rows a run", "largest error", "new weights, ms")
+# The frame of a column, and the space on both sides of what stands in it.
+FRAME = 3
+
 
 def print_report(report: Report, console: Console) -> None:
-    """Prints a row a variant, a column a bucket: median us of one run on one thread; the chosen one is marked."""
-    chosen = {b: variant_name(e) for b, e in report.chosen.items()}
-    buckets = sorted(chosen)
-    table = Table(
-        title=f"{report.manifest.model} {report.manifest.version}: us a run, one thread", title_justify="left"
-    )
-    for heading in ("backend", *(f"{b} rows" for b in buckets), "largest error", "new weights, ms"):
-        table.add_column(heading, justify="left" if heading == "backend" else "right", no_wrap=True)
-    calibration = report.calibration
-    for name, entries in by_variant(calibration.measured).items():
-        cost = {e.bucket: e.cost_us for e in entries}
-        cells = [f"{cost[b]:.0f}{'*' if chosen[b] == name else ' '}" if b in cost else "- " for b in buckets]
-        error = max(e.error for e in entries)
-        table.add_row(name, *cells, f"{error:.1e}", f"{calibration.flip_ms.get(name, 0.0):.1f}")
-    console.print(table)
-    console.print("* serves this bucket")
-    for line in report.passes:
-        console.print(line, highlight=False, markup=False)
-    for name, change in calibration.auc.items():
-        console.print(f"AUC of {name}: {change:+.1e} against TensorFlow", highlight=False)
+    """Prints a row a bucket, a column a variant: median us of one run on one thread; the chosen one is marked. Variants
+    that are too many for the width stand in tables of their own."""
+    chosen = {bucket: variant_name(entry) for bucket, entry in report.chosen.items()}
+    columns = {
+        name: _column(name, entries, chosen, report.calibration.flip_ms.get(name, 0.0))
+        for name, entries in by_variant(report.calibration.measured).items()
+    }
+    title = f"{report.manifest.model} {report.manifest.version}: us a run, one thread; * serves these rows"
+    console.print(title, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    labels = [*map(str, sorted(chosen)), *LABELS[1:]]
+    for names in _fitting(columns, console.width):
+        table = Table()
+        table.add_column(LABELS[0], no_wrap=True)
+        for name in names:
+            table.add_column(name, justify="right")
+        for number, label in enumerate(labels):
+            table.add_row(label, *(columns[name][number] for name in names), end_section=number == len(chosen) - 1)
+        console.print(table)
+    for line in _lines(report):
+        console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def _column(name: str, entries: Sequence[ExecutableEntry], chosen: dict[int, str], flip_ms: float) -> list[str]:
+    """A variant's cells, from top to bottom: the cost in each bucket, its largest error, what new weights cost."""
+    cost_us = {e.bucket: e.cost_us for e in entries}
+    cells = [
+        f"{cost_us[bucket]:.0f}{'*' if chosen[bucket] == name else ' '}" if bucket in cost_us else "- "
+        for bucket in sorted(chosen)
+    ]
+    return [*cells, f"{max(e.error for e in entries):.0e} ", f"{flip_ms:.1f} "]
+
+
+def _fitting(columns: dict[str, list[str]], width: int) -> Iterator[list[str]]:
+    """The variants in groups whose tables fit, one at least; a name may stand on several lines."""
+    group: list[str] = []
+    used = first = max(map(len, LABELS)) + FRAME + 1
+    for name, cells in columns.items():
+        wanted = max(len(text) for text in (*name.split(), *cells)) + FRAME
+        if group and used + wanted > width:
+            yield group
+            group, used = [], first
+        group.append(name)
+        used += wanted
+    if group:
+        yield group
+
+
+def _lines(report: Report) -> Iterator[str]:
+    """What is said below the tables."""
+    yield from report.passes
+    for name, change in report.calibration.auc.items():
+        yield f"AUC of {name}: {change:+.1e} against TensorFlow"
     for role, other in report.others.items():
         served = ", ".join(f"{e.bucket}: {variant_name(e)} {e.cost_us:.0f} us" for e in _first(other))
-        console.print(f"the {role}'s part: {served}", highlight=False, markup=False)
-    for each in (calibration, *report.others.values()):
-        for line in each.refused:
-            console.print(f"refused: {line}", highlight=False, markup=False)
-    for line in report.skipped:
-        console.print(f"not compiled: {line}", highlight=False, markup=False)
+        yield f"the {role}'s part: {served}"
+    for each in (report.calibration, *report.others.values()):
+        yield from (f"refused: {line}" for line in each.refused)
+    yield from (f"not compiled: {line}" for line in report.skipped)
 
 
 def _first(calibration: Calibration) -> list[ExecutableEntry]:

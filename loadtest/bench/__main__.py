@@ -23,8 +23,8 @@ from loadtest.bench.bench_report import markdown, summary, unmet
 from loadtest.bench.harness import LAYOUTS, Bench
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed
-from loadtest.reports.charts import bars, percentiles
-from loadtest.reports.report import machine
+from loadtest.reports.charts import against_goal, bars, percentiles
+from loadtest.reports.report import machine, origin
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 SCENARIOS = (
@@ -63,13 +63,14 @@ def main() -> int:
     options["only_layouts"] = tuple(n.strip() for n in options.pop("layouts").split(";") if n.strip())
     given = {name: value for name, value in options.items() if value is not None}
     given = {**(QUICK if given["quick"] else {}), **given}
-    console = Console(stderr=True, highlight=False)
+    console, made = Console(stderr=True, highlight=False), origin("bench", "BENCH_ARGS", sys.argv[1:])
     failed, began_s = [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as folder:
         bench = Bench(Path(folder), lambda line: console.print(f"  {line}", markup=False), **given)
         for name in only or SCENARIOS:
             console.print(f"[bold]{name}[/bold] ({time.monotonic() - began_s:.0f} s)")
             facts = machine()
+            bench.laid_out = {}
             try:
                 wrk.available()
                 result = importlib.import_module(f"loadtest.bench.scenarios.{name}").run(bench)
@@ -77,7 +78,8 @@ def main() -> int:
                 failed.append(name)
                 console.print(f"{name}: {error}", style="red", markup=False)
                 continue
-            keep(out, {**result.document(), "machine": facts, "settings": _settings(bench)})
+            about = {"machine": facts, "settings": _settings(bench), "layouts": bench.laid_out, "origin": made}
+            keep(out, {**result.document(), **about})
     results = write_page(out)
     print(summary(results))
     if short := unmet(results):
@@ -104,18 +106,20 @@ def write_page(out: Path) -> list[dict[str, Any]]:
     """bench.md and its pictures from bench.json; returns the results."""
     results = stored(out)
     rows = [
-        (r["what"], r["ratio"]["median"], r["ratio"]["low"], r["ratio"]["high"], r["goal"][1])
+        against_goal(r["what"], r["ratio"]["median"], r["ratio"]["low"], r["ratio"]["high"], r["goal"])
         for result in results
         for r in result["rows"]
         if r["goal"]
     ]
-    latencies = {label: text for result in results for label, text in result["latencies"].items()}
+    latencies = {result["title"]: result["latencies"] for result in results if result["latencies"]}
     plots = {}
     if rows:
-        bars(rows, "Ratios and their goals (red)", "ratio", out / "bench-ratios.png")
-        plots["ratios and goals"] = "bench-ratios.png"
+        title = "Ratios and their aims: further right is better, right of 1 an aim is met"
+        bars(rows, title, "share of the aim", out / "bench-ratios.png")
+        plots["ratios and their aims"] = "bench-ratios.png"
     if latencies:
-        percentiles(latencies, "Latency by percentile, from when a request was due", out / "bench-latency.png")
+        title = "Latency by percentile, from when a request was due: lower is better"
+        percentiles(latencies, title, out / "bench-latency.png")
         plots["latency"] = "bench-latency.png"
     if results:
         (out / "bench.md").write_text(markdown(results, plots))

@@ -27,7 +27,7 @@ from loadtest.bench.harness import Bench, Result, Row
 from loadtest.load.launch import CommandFailed, run_freshet
 from loadtest.load.payload import bench_inputs
 from loadtest.load.sides import ratio
-from loadtest.reports.report import machine
+from loadtest.reports.report import machine, origin
 from processor.clock import SystemClock
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.machine import this_machine
@@ -69,7 +69,8 @@ def main() -> int:
         bench = Bench(Path(folder), say, rounds=rounds, table_rows=rows, quick=arguments.quick)
         result = run(bench)
     settings = {"rounds": rounds, "seconds": 0.0, "table_rows": rows, "quick": arguments.quick, "serve": ()}
-    document = {**result.document(), "machine": facts, "settings": settings}
+    made = origin("bench-backends", "BENCH_ARGS", sys.argv[1:])
+    document = {**result.document(), "machine": facts, "settings": settings, "layouts": {}, "origin": made}
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "backends.json").write_text(json.dumps(document, indent=1) + "\n")
     (arguments.out / "backends.md").write_text(markdown([document], {}).replace("# Benchmarks", "# Backends", 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from loadtest.reports.report import table
+from loadtest.reports.report import spread, table, told
 
 BEGIN, END = "<!-- summary -->", "<!-- end of summary -->"
 Document = Mapping[str, Any]
@@ -43,7 +43,7 @@ def summary(results: Iterable[Document]) -> str:
     """The ratios that have a goal, and the checks, as one table."""
     rows = []
     for result in results:
-        rows += [[_text(r["what"]), f"{r['ratio']['median']:.2f}", _goal(r)] for r in result["rows"] if r["goal"]]
+        rows += [[_text(r["what"]), told(r["ratio"]["median"]), _goal(r)] for r in result["rows"] if r["goal"]]
         rows += [[_text(what), _text(seen), "met" if held else "NOT met"] for what, held, seen in result["checks"]]
     return table(["what", "figure", "goal"], rows)
 
@@ -58,18 +58,21 @@ def unmet(results: Iterable[Document]) -> list[str]:
 
 
 def _conditions(result: Document) -> str:
-    m, s = result["machine"], result["settings"]
+    m, s, made = result["machine"], result["settings"], result["origin"]
     quick = " Quick run: too short to rely on." if s["quick"] else ""
-    server = f" Server options: `{' '.join(s['serve'])}`." if s["serve"] else ""
+    servers = "; ".join(f"{name}: {layout}" for name, layout in result["layouts"].items())
+    turns = f", turns of {s['seconds']:g} s" if s["seconds"] else ""
     return (
-        f"{m['cores']} cores of {m['cpu']}, Python {m['python']}, load average before {m['load_average']}; "
-        f"{s['rounds']} rounds, turns of {s['seconds']:g} s, 26 tables of {s['table_rows']} rows.{server}{quick}"
+        f"`{made['command']}`, {made['date']}. {m['cores']} cores of {m['cpu']}, Python {m['python']}, load average "
+        f"before {m['load_average']}; {s['rounds']} rounds{turns}, 26 tables of {s['table_rows']} rows."
+        + (f" Servers: {servers}." if servers else "")
+        + quick
     )
 
 
 def _ratio(row: Document) -> list[str]:
     r = row["ratio"]
-    return [f"{r['median']:.2f}", f"{r['low']:.2f} to {r['high']:.2f}", str(r["rounds"])]
+    return [told(r["median"]), spread(r), str(r["rounds"])]
 
 
 def _goal(row: Document) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from loadtest.bench import dtypes, scale
 from loadtest.bench import memory_budget as tiers
+from loadtest.reports.report import machine, origin, table
 from models.data.formats import MOVIELENS_EVENTS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"
+DTYPES = "Rows of other types, MovieLens-1M, the last 20 % scored"
 DATA = Path(os.environ.get("FRESHET_DATA", ROOT.parent / "shared" / "data")) / "ml-1m"
 
 
@@ -23,21 +28,37 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="MovieLens-1M")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    page = ["# Tables", "", f"{os.cpu_count()} cores. Absolute figures are of a shared machine; ratios are the result."]
-    page += ["", f"## {arguments.rows:,} rows of dim 16", "", "| what | figure |", "|---|---|"]
+    document = {"machine": machine(), "origin": origin("bench-tables", "BENCH_ARGS", sys.argv[1:])}
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as folder:
-        page += [f"| {name} | {value:.3f} |" for name, value in scale.measure(Path(folder), arguments.rows, 9).items()]
-    page += ["", f"## A tenth of the rows in memory, Zipf {tiers.EXPONENT}, page cache warm", ""]
-    page += [f"- {line}" for line in tiers.measure(tiers.ROWS, arguments.rounds)]
-    page += ["", "## Rows of other types, MovieLens-1M, the last 20 % scored", ""]
+        found = scale.measure(Path(folder), arguments.rows, 9)
+    sections = {
+        f"{arguments.rows:,} rows of dim {scale.DIM}": {what: f"{figure:.3g}" for what, figure in found.items()},
+        f"A tenth of the rows in memory, Zipf {tiers.EXPONENT}, page cache warm": tiers.measure(
+            tiers.ROWS, arguments.rounds
+        ),
+    }
     if any((arguments.data / name).is_file() for name in MOVIELENS_EVENTS):
-        page += dtypes.table(dtypes.measure(arguments.data))
+        sections[DTYPES] = dtypes.told_of(dtypes.measure(arguments.data))
     else:
-        page.append("Not measured: no MovieLens-1M at --data.")
+        print(f"not measured, no MovieLens-1M at --data: {DTYPES}", file=sys.stderr)
+    document["sections"] = sections
     arguments.out.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(page) + "\n"
-    (arguments.out / "tables.md").write_text(text)
-    print(text)
+    (arguments.out / "tables.json").write_text(json.dumps(document, indent=1) + "\n")
+    (arguments.out / "tables.md").write_text(page(document))
+    print(page(document))
+
+
+def page(document: dict[str, Any]) -> str:
+    """The report's page."""
+    m, made = document["machine"], document["origin"]
+    parts = [
+        "# Tables",
+        f"`{made['command']}`, {made['date']}. {m['cores']} cores of {m['cpu']}, load average before "
+        f"{m['load_average']}; medians over rounds. Ratios are the result.",
+    ]
+    for title, figures in document["sections"].items():
+        parts += [f"## {title}", table(["what", "figure"], figures.items())]
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

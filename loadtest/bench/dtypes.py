@@ -88,15 +88,15 @@ def _score(processor: Processor, run: TrainingRun, rows: int) -> tuple[np.ndarra
     return np.concatenate(scores), np.concatenate(labels)
 
 
-def table(measured: dict[str, dict[str, float]]) -> list[str]:
-    """measure()'s result as lines of Markdown."""
-    lines = ["| rows as | bytes | of float32 | largest score difference | AUC | change |", "|---|---|---|---|---|---|"]
+def told_of(measured: dict[str, dict[str, float]]) -> dict[str, str]:
+    """measure()'s result as figures by name."""
+    found = {"AUC, rows as float32": f"{measured['float32']['auc']:.5f}"}
     for dtype, r in measured.items():
-        lines.append(
-            f"| {dtype} | {r['nbytes']:,.0f} | {r['memory']:.3f} | {r['score_error']:.2e} | {r['auc']:.5f} |"
-            f" {r['auc_change']:+.6f} |"
-        )
-    return lines
+        if dtype != "float32":
+            found[f"rows as {dtype}: memory over float32's"] = f"{r['memory']:.2f}"
+            found[f"rows as {dtype}: largest score difference"] = f"{r['score_error']:.1e}"
+            found[f"rows as {dtype}: AUC change"] = f"{r['auc_change']:+.6f}"
+    return found
 
 
 def main() -> None:
@@ -104,7 +104,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=ROWS, help="events to use, in order of time")
     arguments = parser.parse_args()
-    print("\n".join(table(measure(arguments.folder, arguments.rows))))
+    for what, figure in told_of(measure(arguments.folder, arguments.rows)).items():
+        print(f"{what}: {figure}")
 
 
 if __name__ == "__main__":

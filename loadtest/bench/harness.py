@@ -83,7 +83,8 @@ class Result:
 @dataclass(slots=True)
 class Bench:
     """One run of `make bench`. seconds: of a turn. serve: options of the server in
-    scenarios that need one; without, its own defaults count. minutes: of the soak. before: another checkout."""
+    scenarios that need one; without, its own defaults count. minutes: of the soak. before: another checkout. laid_out:
+    side -> the layout in its server's ready line, of the servers that the scenario has had."""
 
     work: Path
     say: Callable[[str], Any]
@@ -96,6 +97,7 @@ class Bench:
     serve: tuple[str, ...] = ()
     only_layouts: tuple[str, ...] = ()
     before: Path | None = None
+    laid_out: dict[str, str] = field(default_factory=dict)
 
     def repository(self) -> Path:
         """A repository with version 1 of the benchmark's model; written once, never changed."""
@@ -129,12 +131,14 @@ class Bench:
             options += ["--config", str(file)]
         log = self.work / f"{_slug(side.name)}.log"
         with serving(repository or self.repository(), log, options) as server:
+            self.laid_out[side.name] = ""
             yield server
+            self.laid_out[side.name] = server.layout
 
     @property
     def main(self) -> ServerSide:
         """The server of scenarios that need one."""
-        return ServerSide("server", self.serve)
+        return ServerSide("freshet serve" + "".join(f" {option}" for option in self.serve), self.serve)
 
     @property
     def workers(self) -> int:

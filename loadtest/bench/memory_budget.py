@@ -104,33 +104,35 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=31)
     arguments = parser.parse_args()
-    print("\n".join(measure(arguments.rows, arguments.rounds)))
+    for what, figure in measure(arguments.rows, arguments.rounds).items():
+        print(f"{what}: {figure}")
 
 
-def measure(rows: int, rounds: int) -> list[str]:
-    """Measures tables with and without a memory budget; returns what was found, in lines for people."""
-    lines = []
+def measure(rows: int, rounds: int) -> dict[str, str]:
+    """Measures tables with and without a memory budget; returns figures by name."""
     with tempfile.TemporaryDirectory(prefix="freshet-tiers-") as folder:
         whole, bounded, traffic = open_tables(Path(folder), rows)
-        runs = {"all in memory": runner(whole, traffic), "a tenth": runner(bounded, traffic)}
+        runs = {"a tenth": runner(bounded, traffic), "all": runner(whole, traffic)}
         before = tally(bounded)
-        ratio = compare(Pair("", runs["a tenth"], runs["all in memory"], BATCH * BATCHES, "row"), rounds)
-        lines.append(
-            f"throughput, a tenth / all: {1 / ratio.median:.2f} ({ratio.a_ns:.0f} / {ratio.b_ns:.0f} ns a row)"
-        )
+        found = compare(Pair("", runs["a tenth"], runs["all"], BATCH * BATCHES, "row"), rounds)
+        quartiles = f"quartiles {1 / found.high:.2f} to {1 / found.low:.2f}"
+        throughput = f"{1 / found.median:.2f}, {quartiles} ({found.a_ns:.0f} / {found.b_ns:.0f} ns a row)"
         times: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(rounds):
             for name, run in runs.items():
                 times[name] += run()
-        for name, seconds in times.items():
-            p50, p99, p999 = np.percentile(np.array(seconds) * 1e6, [50, 99, 99.9])
-            lines.append(f"{name}: a batch of {BATCH} in {p50:.0f} us, p99 {p99:.0f}, p99.9 {p999:.0f}")
+        tails = {name: np.percentile(np.array(seconds) * 1e6, [50, 99, 99.9]) for name, seconds in times.items()}
         after = tally(bounded)
         cold, hot = after.cold_lookups - before.cold_lookups, after.hot_lookups - before.hot_lookups
-        lines.append(
-            f"found in memory: {hot / (hot + cold):.3f} of the lookups; {after.hot_rows} rows of {rows} are hot"
-        )
-    return lines
+    return {
+        "throughput, a tenth in memory / all": throughput,
+        "p99 of a batch, a tenth in memory / all": f"{tails['a tenth'][1] / tails['all'][1]:.2f}",
+        **{
+            f"a batch of {BATCH}, {name} in memory: p50, p99, p99.9": ", ".join(f"{us:.0f}" for us in tail) + " us"
+            for name, tail in tails.items()
+        },
+        "share of the lookups found in memory": f"{hot / (hot + cold):.3f}; {after.hot_rows} rows of {rows} are hot",
+    }
 
 
 if __name__ == "__main__":

@@ -1,7 +1,12 @@
-"""One checked run from nothing to a report: repository, server, load, prober, figures."""
+"""One checked run from nothing to a report: repository, server, load, prober, figures.
+
+Once load has begun there is a report, whatever ends the run: it shows what there was until then, and why there is no
+more.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -9,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +23,17 @@ from loadtest.live import score_plan as plans
 from loadtest.live.delta_files import pending
 from loadtest.live.prober import Prober
 from loadtest.live.prober import summary as prober_summary
+from loadtest.live.usage import Usage
 from loadtest.load.launch import HOST, CommandFailed, RunningServer, prepare, serving
-from loadtest.reports.report import machine, markdown, summarize
+from loadtest.load.measurements import Measurements
+from loadtest.reports.live_page import page
+from loadtest.reports.report import machine, origin, summarize
 
 ROOT = Path(__file__).parents[2]
 PUBLISH = ("admin", "folder", "both")
 REQUESTS = 32
 SETTLE_S = 10.0
+RECORD = "record.json"
 STOP_TIMEOUT_S = 15
 # Locust imports for seconds and its users wait for their last replies: past this something hangs.
 GRACE_S = 120.0
@@ -64,8 +73,9 @@ def _want(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def run(settings: RunSettings, say: Callable[[str], object]) -> dict[str, Any]:
-    """Runs the test in a temporary folder; returns the summary. Raises CommandFailed, ValueError."""
+def run(settings: RunSettings, say: Callable[[str], object], arguments: Sequence[str] = ()) -> dict[str, Any]:
+    """Runs the test in a temporary folder; returns the summary, of which `error` says why a run ended before its time.
+    arguments: of the command that asked for it. Raises CommandFailed, ValueError where no load has begun."""
     facts = machine()
     with tempfile.TemporaryDirectory(prefix="freshet-loadtest-") as folder:
         root = Path(folder)
@@ -77,29 +87,47 @@ def run(settings: RunSettings, say: Callable[[str], object]) -> dict[str, Any]:
         chain = [delta.path for delta in pending(deltas, 0)]
         plan = plans.build(version, chain, REQUESTS, settings.rows)
         plan.save(root / "plan.safetensors")
-        manifest = json.loads((version / "model.json").read_bytes())
-        with serving(repository, root / "serve.log", list(settings.serve)) as server:
-            say(f"ready in {server.ready_s:.2f} s; {settings.users} users for {settings.seconds} s")
-            prober = Prober(HOST, server.http_port, plans.signature_of(manifest), plan)
-            prober.start()
-            try:
-                record = _locust(settings, server, root, version / "deltas")
-                if record["deltas"]:
-                    prober.wait_until_seen(record["deltas"][-1]["generation"], SETTLE_S)
-            finally:
-                prober.stop()
-    about = {
-        **asdict(settings),
-        "requests": REQUESTS,
-        "tolerance": plans.TOLERANCE,
-        "clear": plans.CLEAR,
-        "moved_share": round(float(plans.moved(plan).mean()), 4),
-    }
-    return summarize(record, prober_summary(prober), server.ready_s, about, facts)
+        signature = plans.signature_of(json.loads((version / "model.json").read_bytes()))
+        watchers: tuple[Prober, Usage] | None = None
+        error, began_s = "", time.monotonic()
+        try:
+            with serving(repository, root / "serve.log", list(settings.serve)) as server:
+                say(f"ready in {server.ready_s:.2f} s; {settings.users} users for {settings.seconds} s")
+                began_s = time.monotonic()
+                watchers = Prober(HOST, server.http_port, signature, plan), Usage(server.pid)
+                with contextlib.ExitStack() as stack:
+                    for watcher in watchers:
+                        watcher.start()
+                        stack.callback(watcher.stop)
+                    _locust(settings, server, root, version / "deltas")
+                    if published := _record(root, began_s)["deltas"]:
+                        watchers[0].wait_until_seen(published[-1]["generation"], SETTLE_S)
+        except (CommandFailed, KeyboardInterrupt) as failure:
+            if watchers is None:
+                raise
+            say(str(failure))
+            # What follows the first line is a log, with the paths of this machine.
+            error = str(failure).partition("\n")[0] or "stopped by hand"
+        prober, usage = watchers
+        about = {
+            "machine": facts,
+            "settings": {
+                **asdict(settings),
+                "requests": REQUESTS,
+                "tolerance": plans.TOLERANCE,
+                "clear": plans.CLEAR,
+                "moved_share": round(float(plans.moved(plan).mean()), 4),
+            },
+            "origin": origin("loadtest", "LOADTEST_ARGS", arguments),
+            "layout": server.layout,
+            "ready_s": round(server.ready_s, 2),
+            "error": error,
+        }
+        return summarize(_record(root, began_s), prober_summary(prober), usage.document(), about)
 
 
-def _locust(settings: RunSettings, server: RunningServer, root: Path, publish_folder: Path) -> dict[str, Any]:
-    """Runs the load generator to its end in a process of its own; returns what it recorded."""
+def _locust(settings: RunSettings, server: RunningServer, root: Path, publish_folder: Path) -> None:
+    """Runs the load generator to its end in a process of its own; it leaves its record. Raises CommandFailed."""
     options = {
         "--host": server.host,
         "--admin": server.admin,
@@ -115,7 +143,7 @@ def _locust(settings: RunSettings, server: RunningServer, root: Path, publish_fo
         "--publish": settings.publish,
         "--publish-folder": publish_folder,
         "--plan": root / "plan.safetensors",
-        "--record": root / "record.json",
+        "--record": root / RECORD,
     }
     arguments = [text for name, value in options.items() for text in (name, str(value))]
     command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "live" / "locustfile.py")]
@@ -132,26 +160,37 @@ def _locust(settings: RunSettings, server: RunningServer, root: Path, publish_fo
         process.wait(settings.seconds + GRACE_S)
     except subprocess.TimeoutExpired:
         raise CommandFailed("locust: did not end in time") from None
+    except KeyboardInterrupt:
+        # A terminal interrupts it too: it ends in order, and leaves its record.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_TIMEOUT_S)
+        raise
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
+    if not (root / RECORD).exists():
+        raise CommandFailed(f"locust: exit code {process.returncode}, and no record")
+
+
+def _record(root: Path, began_s: float) -> dict[str, Any]:
+    """What the load generator recorded; nothing, from an instant on, where it did not come to that."""
     try:
-        document: dict[str, Any] = json.loads((root / "record.json").read_bytes())
+        document: dict[str, Any] = json.loads((root / RECORD).read_bytes())
     except (OSError, ValueError):
-        raise CommandFailed(f"locust: exit code {process.returncode}, and no record") from None
+        return Measurements(began_s).document()
     return document
 
 
-def write_report(summary: dict[str, Any], out: Path, name: str = "") -> Path:
-    """Writes <name>.md, <name>.json and two plots; returns the path of the page. name: default the time."""
-    from loadtest.reports.plots import plot_freshness, plot_latency
+def name_of(settings: RunSettings) -> str:
+    """The name of a report: another one where the load is not what the server can do, but a rate that was asked for."""
+    return f"loadtest-{settings.rate:g}-a-second" if settings.rate else "loadtest"
 
-    name = name or time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+
+def write_report(summary: dict[str, Any], out: Path, name: str) -> Path:
+    """Writes <name>.html and its figures as <name>.json; returns the path of the page."""
     out.mkdir(parents=True, exist_ok=True)
-    page = out / f"{name}.md"
-    page.write_text(markdown(summary, name))
     (out / f"{name}.json").write_text(json.dumps(summary, indent=1) + "\n")
-    plot_latency(summary, out / f"{name}-latency.png")
-    plot_freshness(summary, out / f"{name}-freshness.png")
-    return page
+    path = out / f"{name}.html"
+    path.write_text(page(summary, name))
+    return path

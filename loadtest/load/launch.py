@@ -19,6 +19,7 @@ READY_TIMEOUT_S = 300.0
 READY_POLL_S = 0.01
 STOP_TIMEOUT_S = 40.0
 TAIL_LINES = 20
+READY = "freshet: ready in "
 MODEL = "bench"
 
 
@@ -51,13 +52,15 @@ def prepare(repository: Path, deltas: Path, table_rows: int, delta_rows: int, co
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A running server. ready_s: from its start to the first 200 of /v2/health/ready. pid: of its first process."""
+    """A running server. ready_s: from its start to the first 200 of /v2/health/ready. pid: of its first process. log:
+    what it says."""
 
     http_port: int
     admin_port: int
     ready_s: float
-    pid: int = 0
-    grpc_port: int = 0
+    pid: int
+    grpc_port: int
+    log: Path
 
     @property
     def host(self) -> str:
@@ -66,6 +69,18 @@ class RunningServer:
     @property
     def admin(self) -> str:
         return f"http://{HOST}:{self.admin_port}"
+
+    @property
+    def layout(self) -> str:
+        """How its processes are laid out, in the words of its ready line; empty before that is printed."""
+        return layout_of(self.log.read_text(errors="replace"))
+
+
+def layout_of(said: str) -> str:
+    """The layout in a server's ready line: all that it says behind the ports, but for the models."""
+    line = next((line for line in said.splitlines() if line.startswith(READY)), "")
+    words = line[line.find("workers=") :].split() if "workers=" in line else []
+    return " ".join(word for word in words if not word.startswith("models="))
 
 
 @contextlib.contextmanager
@@ -86,7 +101,7 @@ def serving(repository: Path, log: Path, options: list[str], checkout: Path | No
             if process.poll() is not None or time.monotonic() - start_s > READY_TIMEOUT_S:
                 raise CommandFailed(_ended("freshet serve: not ready", process.returncode, _read(log)))
             time.sleep(READY_POLL_S)
-        yield RunningServer(http_port, admin_port, time.monotonic() - start_s, process.pid, grpc_port)
+        yield RunningServer(http_port, admin_port, time.monotonic() - start_s, process.pid, grpc_port, log)
         if process.poll() is not None:
             raise CommandFailed(_ended("freshet serve", process.returncode, _read(log)))
     finally:

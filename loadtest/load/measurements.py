@@ -151,10 +151,8 @@ class Measurements:
         self._window_failed = 0
 
 
-def freshness(
-    deltas: list[dict[str, Any]], first_seen: list[dict[str, float]]
-) -> tuple[dict[str, list[float]], list[str]]:
-    """(way -> seconds from publication to the first reply that carries the delta, generations never seen).
+def until_served(deltas: list[dict[str, Any]], first_seen: list[dict[str, float]]) -> list[float | None]:
+    """Of each delta, the seconds from publication to the first reply that carries it; None for one never seen.
 
     deltas: as in document(). first_seen: generation -> moment, from any number of observers. A reply of a
     later step of the same version carries the delta as well.
@@ -164,16 +162,26 @@ def freshness(
         for generation, at_s in observer.items():
             key = _parse(generation)
             seen[key] = min(at_s, seen.get(key, math.inf))
-    taken: dict[str, list[float]] = {}
-    missing = []
+    taken: list[float | None] = []
     for delta in deltas:
         version, step = _parse(delta["generation"])
         carried = [at for (v, s), at in seen.items() if v == version and s >= step]
-        if carried:
-            taken.setdefault(delta["way"], []).append(min(carried) - delta["published_s"])
-        else:
+        taken.append(min(carried) - delta["published_s"] if carried else None)
+    return taken
+
+
+def freshness(
+    deltas: list[dict[str, Any]], first_seen: list[dict[str, float]]
+) -> tuple[dict[str, list[float]], list[str]]:
+    """(way -> seconds as until_served() gives them, generations never seen)."""
+    by_way: dict[str, list[float]] = {}
+    missing = []
+    for delta, taken_s in zip(deltas, until_served(deltas, first_seen)):
+        if taken_s is None:
             missing.append(delta["generation"])
-    return taken, missing
+        else:
+            by_way.setdefault(delta["way"], []).append(taken_s)
+    return by_way, missing
 
 
 def _parse(generation: str) -> tuple[int, int]:

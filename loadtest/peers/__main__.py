@@ -20,13 +20,14 @@ from rich.console import Console
 
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed, serving
-from loadtest.peers.measure import Arena, PeerSettings, document, write_model
+from loadtest.peers.measure import GOALS, Arena, PeerSettings, document, write_model
 from loadtest.peers.peers_report import markdown, summary, unmet
 from loadtest.peers.roster import PEERS, chosen
-from loadtest.reports.charts import bars
-from loadtest.reports.report import machine
+from loadtest.reports.charts import Bar, bars
+from loadtest.reports.report import machine, origin, told
 
 RESULTS = Path(__file__).parents[1] / "results"
+DRAWN = {"throughput": "throughput", "light": "light load"}
 VENVS = Path(".peers")
 QUICK = {"rounds": 1, "seconds": 2.0, "table_rows": 20_000}
 
@@ -70,7 +71,7 @@ def main() -> int:
             write_model(work / "repository", settings.table_rows)
             for peer in peers:
                 console.print(f"[bold]{peer.name}[/bold]")
-                facts, refused, variants = machine(), "", []
+                facts, refused, variants, layout = machine(), "", [], ""
                 with serving(work / "repository", work / "serve.log", list(settings.serve)) as server:
                     try:
                         variants = Arena(work, work / "repository", server, settings, say).measure(
@@ -79,6 +80,7 @@ def main() -> int:
                     except (CommandFailed, subprocess.TimeoutExpired) as error:
                         refused = str(error)
                         say(f"could not be run: {refused}")
+                    layout = server.layout
                 keep(
                     out,
                     {
@@ -86,7 +88,10 @@ def main() -> int:
                         "refused": refused,
                         "variants": [document(v) for v in variants],
                         "machine": facts,
+                        "layout": layout,
+                        "origin": origin("bench-peers", "PEERS_ARGS", sys.argv[1:]),
                         "settings": asdict(settings),
+                        "goals": {str(n): goal for n, goal in GOALS.items()},
                     },
                 )
     except (CommandFailed, ValueError) as error:
@@ -116,21 +121,22 @@ def write_page(out: Path) -> list[dict[str, Any]]:
     """peers.md and its picture from peers.json; returns the results."""
     results = stored(out)
     rows = [
-        (f"{r['name']}, {f['candidates']}", *_bar(f), None)
+        Bar(f"{r['name']}, {DRAWN[f['what']]}, {f['candidates']}", **_ratio(f))
         for r in results
         for v in r["variants"][:1]
         for f in v["figures"]
-        if f["what"] == "throughput"
+        if f["what"] in DRAWN
     ]
     if rows:
-        bars(rows, "Freshet's throughput over each tuned peer's, by candidates a request", "ratio", out / "peers.png")
+        title = "Freshet / each tuned peer, by candidates a request: further right is better for Freshet"
+        bars(rows, title, "throughput over the peer's; the peer's median latency over ours", out / "peers.png")
     (out / "peers.md").write_text(markdown(results, "peers.png"))
     return results
 
 
-def _bar(figure: dict[str, Any]) -> tuple[float, float, float]:
+def _ratio(figure: dict[str, Any]) -> dict[str, Any]:
     r = figure["ratio"]
-    return r["median"], r["low"], r["high"]
+    return {"median": r["median"], "low": r["low"], "high": r["high"], "text": told(r["median"])}
 
 
 if __name__ == "__main__":

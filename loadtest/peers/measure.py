@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,14 @@ from loadtest.peers.roster import Peer
 
 CANDIDATES = (1, 64, 512)
 LIGHT = (1, 64)
+GIVES = {"throughput": ("throughput", "p99"), "light": ("light",)}
+"""The figures that each kind of line gives."""
+MEASURED = {"throughput": "requests/s", "p99": "p99 ms", "light": "p50 ms"}
 TOLERANCE = 1e-5
 CHECKED = 4
+Line = tuple[str, int]
+"""A line of the report that a peer's best settings are taken for: throughput | light, and the candidates."""
+LINES: tuple[Line, ...] = (*(("throughput", n) for n in CANDIDATES), *(("light", n) for n in LIGHT))
 GOALS = {1: 1.5, 64: 1.15, 512: 1.15}
 
 
@@ -41,21 +47,21 @@ class PeerSettings:
 @dataclass(frozen=True, slots=True)
 class Figure:
     """Freshet over the peer (throughput), or the peer over Freshet (latencies): above 1 Freshet is better. what:
-    throughput | p99 | light."""
+    throughput | p99 | light. options: the peer's."""
 
     what: str
     candidates: int
     ratio: Ratio
     freshet: float
     peer: float
+    options: str
 
 
 @dataclass(frozen=True, slots=True)
 class PeerVariant:
-    """A peer tuned, or untuned. options: by the number of candidates."""
+    """A peer tuned, or untuned."""
 
     name: str
-    options: dict[str, str]
     figures: list[Figure]
 
 
@@ -80,49 +86,40 @@ class Arena:
         rounds = self._settings.rounds
         return [
             self._variant(peer, python, "tuned", self._tune(peer, python), rounds),
-            self._variant(peer, python, "untuned", dict.fromkeys(CANDIDATES, peer.untuned), min(2, rounds)),
+            self._variant(peer, python, "untuned", dict.fromkeys(LINES, peer.untuned), min(2, rounds)),
         ]
 
-    def _tune(self, peer: Peer, python: Path) -> dict[int, tuple[str, ...]]:
-        """For each size of request the options of the most throughput: a peer is at its best in every comparison."""
-        if len(peer.tuned) == 1:
-            return dict.fromkeys(CANDIDATES, peer.tuned[0])
-        found = {(options, n): 0.0 for options in peer.tuned for n in CANDIDATES}
+    def _tune(self, peer: Peer, python: Path) -> dict[Line, tuple[str, ...]]:
+        """For each line the best options: of the most throughput, or of the lowest median with one connection."""
+        found = {(options, line): 0.0 for options in peer.tried for line in LINES}
         # Twice over on a machine that changes its speed, each setting with a server of its own.
-        for options in peer.tuned * min(2, self._settings.rounds):
+        for options in peer.tried * min(2, self._settings.rounds):
             with running(peer, python, options, self.version, self.payload(peer.body, peer.path, 1)[0]) as port:
-                for n in CANDIDATES:
-                    rate = self._rate(port, self.payload(peer.body, peer.path, n)[1]).per_s
-                    found[options, n] += rate
-                    self.say(f"{peer.name} {shlex.join(options)}: {n} candidates, {rate:.0f} requests/s")
-        return {n: max(peer.tuned, key=lambda options: found[options, n]) for n in CANDIDATES}
+                for line in LINES:
+                    what, n = line
+                    run = self._run(port, self.payload(peer.body, peer.path, n)[1], what)
+                    found[options, line] += run.per_s if what == "throughput" else -run.latency_ms["p50"]
+                    self.say(f"{peer.name} {shlex.join(options)}: {what}, {n} candidates: {run.per_s:.0f} requests/s")
+        return {line: max(peer.tried, key=lambda options: found[options, line]) for line in LINES}
 
     def _variant(
-        self, peer: Peer, python: Path, name: str, chosen: dict[int, tuple[str, ...]], rounds: int
+        self, peer: Peer, python: Path, name: str, chosen: dict[Line, tuple[str, ...]], rounds: int
     ) -> PeerVariant:
-        """chosen: options by candidates; one server for those that share them."""
+        """chosen: options by line; one server for those that share them."""
         figures: list[Figure] = []
         for options in dict.fromkeys(chosen.values()):
-            sizes = [n for n in CANDIDATES if chosen[n] == options]
             with running(peer, python, options, self.version, self.payload(peer.body, peer.path, 1)[0]) as port:
                 self._check(peer, port)
-                for candidates in sizes:
-                    turns = self._compare(peer, port, candidates, rounds, self._settings.connections)
-                    ours, theirs = (values(turns, side, "requests/s") for side in ("freshet", peer.name))
-                    figures.append(_figure("throughput", candidates, ours, theirs, ours, theirs))
-                    ours, theirs = (values(turns, side, "p99 ms") for side in ("freshet", peer.name))
-                    figures.append(_figure("p99", candidates, theirs, ours, ours, theirs))
-                for candidates in (n for n in sizes if n in LIGHT):
-                    turns = self._compare(peer, port, candidates, rounds, 1)
-                    ours, theirs = (values(turns, side, "p50 ms") for side in ("freshet", peer.name))
-                    figures.append(_figure("light", candidates, theirs, ours, ours, theirs))
+                for what, n in (line for line in LINES if chosen[line] == options):
+                    turns = self._compare(peer, port, n, rounds, what)
+                    figures += [_figure(each, n, turns, peer.name, shlex.join(options)) for each in GIVES[what]]
         figures.sort(key=lambda f: (f.what == "light", f.candidates))
-        return PeerVariant(name, {str(n): shlex.join(options) for n, options in chosen.items()}, figures)
+        return PeerVariant(name, figures)
 
-    def _compare(self, peer: Peer, port: int, candidates: int, rounds: int, connections: int) -> Turns:
+    def _compare(self, peer: Peer, port: int, candidates: int, rounds: int, what: str) -> Turns:
         def side(name: str, port: int, payload: Path) -> Side:
             def turn() -> dict[str, float]:
-                run = self._rate(port, payload, connections)
+                run = self._run(port, payload, what)
                 return {"requests/s": run.per_s, "p50 ms": run.latency_ms["p50"], "p99 ms": run.latency_ms["p99"]}
 
             return Side(name, turn)
@@ -130,11 +127,12 @@ class Arena:
         theirs = self.payload(peer.body, peer.path, candidates)[1]
         ours = self.payload("kserve", "", candidates)[1]
         sides = [side("freshet", self._server.http_port, ours), side(peer.name, port, theirs)]
-        self.say(f"{peer.name}: {candidates} candidates, {connections} connections")
+        self.say(f"{peer.name}: {what}, {candidates} candidates")
         return compare(sides, rounds, self.say)
 
-    def _rate(self, port: int, payload: Path, connections: int = 0) -> wrk.WrkRun:
-        return wrk.saturate(port, payload, self._settings.seconds, connections or self._settings.connections)
+    def _run(self, port: int, payload: Path, what: str) -> wrk.WrkRun:
+        connections = self._settings.connections if what == "throughput" else 1
+        return wrk.saturate(port, payload, self._settings.seconds, connections)
 
     def _check(self, peer: Peer, port: int) -> None:
         """Raises CommandFailed unless the peer's scores are ours."""
@@ -158,15 +156,10 @@ def write_model(repository: Path, table_rows: int) -> None:
     run_freshet("bench", "model", "--rows", str(table_rows), "--repository", str(repository))
 
 
-def _figure(
-    what: str,
-    candidates: int,
-    above: Sequence[float],
-    below: Sequence[float],
-    ours: Sequence[float],
-    theirs: Sequence[float],
-) -> Figure:
-    return Figure(what, candidates, ratio(above, below), float(np.median(ours)), float(np.median(theirs)))
+def _figure(what: str, candidates: int, turns: Turns, peer: str, options: str) -> Figure:
+    ours, theirs = (values(turns, side, MEASURED[what]) for side in ("freshet", peer))
+    found = ratio(ours, theirs) if what == "throughput" else ratio(theirs, ours)
+    return Figure(what, candidates, found, float(np.median(ours)), float(np.median(theirs)), options)
 
 
 def document(variant: PeerVariant) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT
-from loadtest.reports.report import table
+from loadtest.peers.measure import CANDIDATES, LIGHT
+from loadtest.reports.report import spread, table, told
 
 BEGIN, END = "<!-- summary -->", "<!-- end of summary -->"
 Document = Mapping[str, Any]
@@ -19,7 +19,9 @@ def markdown(results: Iterable[Document], plot: str) -> str:
         "# Freshet and other servers",
         "The same network, and for all but `fastapi_tf` the very same kernels and ONNX Runtime executables, behind "
         "other servers. Each peer is up beside Freshet, and wrk asks them in turn: the median over rounds of the ratio "
-        "within a round. Above 1 Freshet is better: its throughput over the peer's, or the peer's latency over its.",
+        "within a round. Above 1 Freshet is better: its throughput over the peer's, or the peer's latency over its. "
+        "For each line all settings of a peer are tried, those without a wait for batches among them, and the best for "
+        "that line is taken.",
         f"{BEGIN}\n{summary(results)}\n{END}",
         f"![throughput]({plot})",
     ]
@@ -28,14 +30,15 @@ def markdown(results: Iterable[Document], plot: str) -> str:
         if result["refused"]:
             parts.append(f"Could not be run here: {' '.join(result['refused'].split())}")
             continue
-        m, s = result["machine"], result["settings"]
-        serve = f"; Freshet with `{' '.join(s['serve'])}`" if s["serve"] else ""
+        m, s, made = result["machine"], result["settings"], result["origin"]
         parts.append(
-            f"{m['cores']} cores of {m['cpu']}, load average before {m['load_average']}; turns of {s['seconds']:g} s, "
-            f"{s['connections']} connections{serve}." + (" Quick run: too short to rely on." if s["quick"] else "")
+            f"`{made['command']}`, {made['date']}. {m['cores']} cores of {m['cpu']}, load average before "
+            f"{m['load_average']}; {s['rounds']} rounds, turns of {s['seconds']:g} s, {s['connections']} connections. "
+            f"Freshet: `freshet serve{''.join(f' {option}' for option in s['serve'])}`, {result['layout']}."
+            + (" Quick run: too short to rely on." if s["quick"] else "")
         )
         for variant in result["variants"]:
-            parts += [f"{variant['name'].capitalize()}: {_options(variant['options'])}", _figures(variant["figures"])]
+            parts += [f"### {result['name']}, {variant['name']}", _figures(variant["figures"])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -44,7 +47,7 @@ def summary(results: Iterable[Document]) -> str:
     header = [
         "Freshet / peer, tuned (untuned)",
         *(f"throughput, {n} candidate{'s' if n > 1 else ''}" for n in CANDIDATES),
-        *(f"light load, {n}" for n in LIGHT),
+        *(f"median latency at light load, {n}" for n in LIGHT),
     ]
     rows = []
     for result in results:
@@ -53,7 +56,7 @@ def summary(results: Iterable[Document]) -> str:
             continue
         tuned, untuned = (_by_what(v["figures"]) for v in result["variants"])
         keys = [*(("throughput", n) for n in CANDIDATES), *(("light", n) for n in LIGHT)]
-        rows.append([result["name"], *(f"{tuned[k]:.2f} ({untuned[k]:.2f})" for k in keys)])
+        rows.append([result["name"], *(f"{told(tuned[k])} ({told(untuned[k])})" for k in keys)])
     return table(header, rows)
 
 
@@ -63,16 +66,10 @@ def unmet(results: Iterable[Document]) -> list[str]:
     for result in results:
         for variant in result["variants"][:1]:
             for (what, n), value in _by_what(variant["figures"]).items():
-                goal = GOALS[n] if what == "throughput" else 1.0
+                goal = result["goals"][str(n)] if what == "throughput" else 1.0
                 if value < goal:
-                    found.append(f"{result['name']}, {what}, {n} candidates: {value:.2f}, {goal:g} wanted")
+                    found.append(f"{result['name']}, {what}, {n} candidates: {told(value)}, {goal:g} wanted")
     return found
-
-
-def _options(chosen: Mapping[str, str]) -> str:
-    if len(set(chosen.values())) == 1:
-        return f"`{next(iter(chosen.values()))}`"
-    return ", ".join(f"{n} candidates `{options}`" for n, options in chosen.items())
 
 
 def _by_what(figures: Iterable[Document]) -> dict[tuple[str, int], float]:
@@ -80,15 +77,20 @@ def _by_what(figures: Iterable[Document]) -> dict[tuple[str, int], float]:
 
 
 def _figures(figures: Iterable[Document]) -> str:
-    names = {"throughput": "requests/s", "p99": "p99 at saturation, ms", "light": "median with 1 connection, ms"}
+    names = {
+        "throughput": "throughput, requests/s",
+        "p99": "p99 at saturation, ms",
+        "light": "median latency at light load, ms",
+    }
     rows = [
         [
             f"{names[f['what']]}, {f['candidates']} candidate{'s' if f['candidates'] > 1 else ''}",
             f"{f['freshet']:.5g}",
             f"{f['peer']:.5g}",
-            f"{f['ratio']['median']:.2f}",
-            f"{f['ratio']['low']:.2f} to {f['ratio']['high']:.2f}",
+            told(f["ratio"]["median"]),
+            spread(f["ratio"]),
+            f"`{f['options']}`",
         ]
         for f in figures
     ]
-    return table(["", "Freshet", "peer", "ratio", "quartiles"], rows)
+    return table(["", "Freshet", "peer", "ratio", "quartiles", "the peer's settings"], rows)

@@ -1,8 +1,10 @@
 """Pages and pictures of figures; without hosts and paths, as reports are to be shared.
 
-report  the figures of a run, and the page that shows them
-plots   a load test's two pictures
-charts  pictures of comparisons
+report        the figures of a run
+live_page     the page of a load test, one HTML file
+svg_chart     its charts
+charts        pictures of comparisons
+figures_page  docs/figures.md, of all reports
 """
 
-__all__ = ["charts", "plots", "report"]
+__all__ = ["charts", "live_page", "report"]

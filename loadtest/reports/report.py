@@ -1,19 +1,25 @@
-"""The figures of a run, and the page that shows them; without hosts and paths, as reports are to be shared."""
+"""The figures of a run; without hosts and paths, as reports are to be shared."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
-from collections.abc import Iterable, Sequence
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from hdrh.histogram import HdrHistogram
 
-from loadtest.load.measurements import freshness, histogram
+from loadtest.load.measurements import freshness, histogram, until_served
 
 GOAL_MS = 250.0
+FINE = 0.05
+FOLDERS = ("--out", "--venvs", "--data")
+"""Options of our commands that name folders of the machine they run on, and change no figure."""
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 PROTOCOLS = {"kserve": "KServe v2, binary", "tfs": "TensorFlow Serving, JSON"}
 OTHERS = {"probe": "Prober, one row", "delta": "Delta by the admin API"}
@@ -35,6 +41,16 @@ def machine() -> dict[str, Any]:
     }
 
 
+def origin(target: str, variable: str, arguments: Sequence[str]) -> dict[str, str]:
+    """When figures are made and by which command, as someone else would give it: without this machine's folders."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in FOLDERS:
+        parser.add_argument(name)
+    _, kept = parser.parse_known_args(arguments)
+    command = f"make {target}" + (f' {variable}="{shlex.join(kept)}"' if kept else "")
+    return {"date": time.strftime("%Y-%m-%d", time.gmtime()), "command": command}
+
+
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -45,23 +61,23 @@ def _cpu_name() -> str:
 
 
 def summarize(
-    record: dict[str, Any], probes: dict[str, Any], ready_s: float, settings: dict[str, Any], facts: dict[str, Any]
+    record: dict[str, Any], probes: dict[str, Any], usage: list[dict[str, Any]], about: dict[str, Any]
 ) -> dict[str, Any]:
-    """All figures of a run. record: what the load generator wrote; probes: loadtest.live.prober.summary(); facts:
-    machine(), taken before the run."""
+    """All figures of a run. record: what the load generator wrote; probes: loadtest.live.prober.summary(); usage:
+    loadtest.live.usage.Usage.document(). about: machine(), taken before the run; settings; origin(); layout; ready_s;
+    error, why the run ended before its time, or empty."""
     kinds = record["kinds"] | probes["kinds"]
     predicts = {name: kinds[name] for name in PROTOCOLS if name in kinds}
     seconds = max(record["end_s"] - record["start_s"], 1e-9)
     count = sum(k["requests"] for k in predicts.values())
-    taken, missing = freshness(record["deltas"], [record["first_seen_s"], probes["first_seen_s"]])
+    seen = [record["first_seen_s"], probes["first_seen_s"]]
+    taken, missing = freshness(record["deltas"], seen)
     faults: dict[str, int] = dict(record["faults"])
     for text, times in probes["faults"].items():
         faults[text] = faults.get(text, 0) + times
     return {
-        "machine": facts,
-        "settings": settings,
+        **about,
         "seconds": round(seconds, 2),
-        "ready_s": round(ready_s, 2),
         "requests": count,
         "requests_per_s": round(count / seconds, 1),
         "failed": sum(k["failed"] - k["mixed"] for k in kinds.values()),
@@ -77,16 +93,28 @@ def summarize(
         "deltas_never_served": missing,
         "freshness_ms": {way: freshness_ms(values) for way, values in taken.items()},
         "probe_interval_ms": probes["interval_ms"],
-        "freshness_all_ms": {way: [round(v * 1e3, 3) for v in values] for way, values in taken.items()},
         "windows": record["windows"],
-        "delta_at_s": [round(d["published_s"] - record["start_s"], 3) for d in record["deltas"]],
+        "published": [
+            {
+                "at_s": round(delta["published_s"] - record["start_s"], 3),
+                "way": delta["way"],
+                "ms": None if taken_s is None else round(taken_s * 1e3, 3),
+            }
+            for delta, taken_s in zip(record["deltas"], until_served(record["deltas"], seen))
+        ],
+        "usage": [
+            {**sample, "at_s": round(sample["at_s"] - record["start_s"], 3)}
+            for sample in usage
+            if sample["at_s"] >= record["start_s"]
+        ],
     }
 
 
 def passed(summary: dict[str, Any]) -> bool:
-    """Whether there were requests and deltas, no request failed, none was mixed, and every delta was served."""
+    """Whether the run came to its end with requests and deltas, no request failed, none was mixed, and every delta was
+    served."""
     wrong = summary["failed"] + summary["mixed"] + len(summary["deltas_never_served"])
-    return summary["requests"] > 0 and summary["deltas"] > 0 and not wrong
+    return summary["requests"] > 0 and summary["deltas"] > 0 and not wrong and not summary["error"]
 
 
 def latency_ms(encoded: Iterable[str]) -> dict[str, float]:
@@ -116,59 +144,14 @@ def freshness_lines(figures: dict[str, dict[str, float]], missing: Sequence[str]
     return lines + ([f"deltas never seen served: {', '.join(missing)}"] if missing else [])
 
 
-def markdown(summary: dict[str, Any], name: str) -> str:
-    """The report's page; its plots lie beside it as <name>-latency.png and <name>-freshness.png."""
-    s, m, f = summary["settings"], summary["machine"], summary["freshness_ms"]
-    paced = f"{s['rate']:g} requests/s in all" if s["rate"] else "each sends its next request at once"
-    ways = [[WAYS[way], *_figures(v, ("deltas", "p50", "p99", "max"))] for way, v in f.items()]
-    goal = all(v["p99"] <= GOAL_MS for v in f.values()) if f else False
-    rows = [["All predict requests", summary["requests"], *_figures(summary["latency_ms"]["all"])]]
-    for kind, title in (PROTOCOLS | OTHERS).items():
-        if kind in summary["counts"]:
-            rows.append([title, summary["counts"][kind], *_figures(summary["latency_ms"][kind])])
-    parts = [
-        f"# Load test {name}",
-        f"{'Passed' if passed(summary) else 'FAILED'}: {summary['requests']} predict requests, "
-        f"{summary['failed']} failed, {summary['mixed']} mixed generations, {summary['deltas']} deltas, "
-        f"{len(summary['deltas_never_served'])} of them never served.",
-        table(
-            ["", ""],
-            [
-                ["machine", f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB, {m['system']}"],
-                ["", f"Python {m['python']}; load average before the run {m['load_average']}"],
-                ["", "server, load generator and prober share the cores"],
-                ["model", f"`bench`, DeepFM, 26 tables of {s['table_rows']} rows of 16 floats"],
-                ["users", f"{s['users']}, {paced}; {s['rows']} candidates a request"],
-                ["protocols", f"{1 - s['json_share']:.0%} KServe v2 binary, {s['json_share']:.0%} TFS JSON"],
-                ["deltas", f"{s['delta_rows']} rows, one every {s['delta_every_s']:g} s"],
-                ["time", f"{summary['seconds']:g} s; ready {summary['ready_s']:g} s after its start"],
-                ["throughput", f"{summary['requests_per_s']:g} requests/s"],
-            ],
-        ),
-        "## Latency, milliseconds",
-        table(["", "requests", "p50", "p90", "p99", "p99.9", "max"], rows),
-        f"![latency over time]({name}-latency.png)",
-        "## Freshness, milliseconds",
-        "From the moment before a delta is published to the first reply that carries it. "
-        f"The goal is a p99 under {GOAL_MS:g} ms: {'met' if goal else 'not met'}. "
-        f"Replies of the prober came {summary['probe_interval_ms']['p50']:g} ms apart "
-        f"(p99 {summary['probe_interval_ms']['p99']:g} ms).",
-        table(["published by", "deltas", "p50", "p99", "max"], ways),
-        f"![freshness]({name}-freshness.png)",
-        "## Correctness",
-        f"{summary['checked']} replies were checked, every score against what the generation named by the "
-        f"reply's header must give, within {s['tolerance']:g}; {summary['mixed']} did not match. "
-        f"A delta moves {s['moved_share']:.0%} of the requests by more than {s['clear']:g}, so a reply of the "
-        "wrong generation, or of two, shows.",
-    ]
-    if summary["faults"]:
-        faults = [[text.replace("|", "\\|"), count] for text, count in summary["faults"].items()]
-        parts += ["## Failures", table(["what", "times"], faults)]
-    return "\n\n".join(parts) + "\n"
+def told(ratio: float, beside: float | None = None) -> str:
+    """A ratio in figures: two decimals, and a third where a percent counts. beside: the one whose decimals it takes."""
+    return f"{ratio:.{3 if abs((ratio if beside is None else beside) - 1) < FINE else 2}f}"
 
 
-def _figures(values: dict[str, Any], names: Iterable[str] = ("p50", "p90", "p99", "p99.9", "max")) -> list[str]:
-    return [str(values[n]) if n == "deltas" else f"{values[n]:.2f}" for n in names]
+def spread(ratio: Mapping[str, Any]) -> str:
+    """The interval of a Ratio, as JSON holds it, in the decimals of its median."""
+    return f"{told(ratio['low'], ratio['median'])} to {told(ratio['high'], ratio['median'])}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -3,11 +3,13 @@ import pytest
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import keras
-from compiler.passes.graph import Graph
+from compiler.frameworks import keras, tf
+from compiler.passes import optimise as passes
+from compiler.passes.flops import Effect, counted, flops
+from compiler.passes.graph import Edit, Graph
 from compiler.passes.optimise import optimise
 from models.zoo import deepfm, dlrm
-from tests.compiler.passes.graphs import assert_same, ops
+from tests.compiler.passes.graphs import assert_same, dense, ops
 from tests.models.zoo.layouts import LAYOUTS
 
 pytestmark = pytest.mark.tensorflow
@@ -47,3 +49,35 @@ def test_effects_add_up_to_what_a_batch_is_spared_and_read_as_a_line_each():
     assert after == ["MatMul", "BiasAdd", "Relu", "MatMul", "BiasAdd"]
     assert done.layers == 2
     assert all(str(effect).startswith(f"{effect.name}: {effect.found} changes") for effect in done.effects)
+
+
+def _doubled(graph):
+    """A pass that computes relu(x) as relu(relu(x)), once."""
+    edit = Edit(graph)
+    relus = [(name, 0) for name, node in graph.nodes.items() if node.op == "Relu"]
+    if len(relus) == 1:
+        edit.replace(relus[0], edit.unary("Relu", edit.unary("Relu", graph.producer(relus[0]).inputs[0])))
+    return edit.done(), edit.changes
+
+
+def test_a_pass_that_adds_to_the_work_is_not_applied_and_that_is_said(monkeypatch):
+    monkeypatch.setattr(passes, "PASSES", {**passes.PASSES, "doubling": _doubled})
+    graph = dense(lambda x, w: tf.nn.relu(x @ w["m"]) @ w["n"], 6, m=(6, 4), n=(4, 2))
+
+    done = optimise(graph)
+
+    assert ops(Graph.of_dense(done.graph)).count("Relu") == 1
+    assert [str(e) for e in done.effects] == ["doubling: not applied, 4 FLOPs a row more"]
+
+
+def test_an_effect_says_more_of_what_grew_and_fewer_of_what_shrank():
+    assert str(Effect("p", 1, 0, 0)) == "p: 1 changes"
+    assert str(Effect("p", 2, 3, 1500)) == "p: 2 changes, 3 nodes fewer, 1,500 FLOPs a row fewer"
+    assert str(Effect("p", 2, -3, 10)) == "p: 2 changes, 3 nodes more, 10 FLOPs a row fewer"
+
+
+def test_work_on_rows_that_were_folded_together_counts_as_much_as_on_one_row():
+    whole = Graph.of_dense(dense(lambda x, w: tf.tensordot(tf.reshape(x, (-1, 3, 2)), w["m"], 1)[:, 0], 6, m=(2, 5)))
+
+    assert flops(whole) == 2 * 3 * 2 * 5
+    assert counted(whole)

@@ -8,6 +8,7 @@ from loadtest.bench.bench_report import BEGIN, END, markdown, summary, unmet
 from loadtest.bench.harness import Result, Row
 from loadtest.load.outcome import encode, of_microseconds
 from loadtest.load.sides import Ratio
+from loadtest.reports.report import origin
 
 
 def document(name="single", median=0.5, held=True):
@@ -22,7 +23,8 @@ def document(name="single", median=0.5, held=True):
     result.refused["2 workers"] = "workers: 1 wanted"
     machine = {"cores": 2, "cpu": "a CPU", "python": "3.11", "load_average": 0.1}
     settings = {"rounds": 3, "seconds": 4.0, "table_rows": 100, "quick": False, "serve": ("--sessions", "2")}
-    return {**result.document(), "machine": machine, "settings": settings}
+    about = {"layouts": {"default": "workers=2 compute=inline"}, "origin": origin("bench", "BENCH_ARGS", ["--quick"])}
+    return {**result.document(), "machine": machine, "settings": settings, **about}
 
 
 def test_the_summary_has_what_has_a_goal_and_stands_between_its_marks():
@@ -35,8 +37,14 @@ def test_the_summary_has_what_has_a_goal_and_stands_between_its_marks():
     assert unmet(documents) == ["group: server / echo", "no request | failed"]
     page = markdown(documents, {"ratios": "bench-ratios.png"})
     assert summary(documents) == page[page.index(BEGIN) + len(BEGIN) : page.index(END)].strip()
-    for text in ("Title of group", "Not run: 2 workers: workers: 1 wanted", "100 requests/s", "`--sessions 2`"):
+    for text in (
+        "Title of group",
+        "Not run: 2 workers: workers: 1 wanted",
+        "100 requests/s",
+        "default: workers=2 compute=inline.",
+    ):
         assert text in page
+    assert '`make bench BENCH_ARGS="--quick"`, 20' in page
 
 
 def test_a_result_replaces_the_last_of_its_scenario_and_no_other(tmp_path):

@@ -1,11 +1,25 @@
+import contextlib
 import json
+import os
 import re
 import socket
+import time
 
 import pytest
 
-from loadtest.live.run import RunSettings, write_report
+from loadtest.live import run as run_module
+from loadtest.live.run import RunSettings, name_of, run, write_report
+from loadtest.load.launch import CommandFailed, RunningServer
+from loadtest.load.measurements import Measurements
+from tests.loadtest.live.deltas import write_deltas
+from tests.loadtest.packages import write_package
 from tests.loadtest.reports.summaries import summary
+
+
+def small_version(repository, deltas, table_rows, delta_rows, count):
+    deltas.mkdir()
+    write_deltas(deltas)
+    return write_package(repository)
 
 
 def test_the_report_names_neither_host_nor_path(tmp_path):
@@ -15,13 +29,46 @@ def test_the_report_names_neither_host_nor_path(tmp_path):
     assert socket.gethostname() not in re.findall(r"[\w.-]+", text)
 
 
-def test_a_report_is_a_page_its_figures_and_two_pictures(tmp_path):
-    s = summary()
-    page = write_report(s, tmp_path / "results", "night")
-    assert page.name == "night.md"
+def test_a_report_is_one_page_and_its_figures(tmp_path):
+    page = write_report(summary(), tmp_path / "results", "night")
+    assert page.name == "night.html"
     assert json.loads((tmp_path / "results" / "night.json").read_text())["requests"] == 1000
-    for name in ("night-latency.png", "night-freshness.png"):
-        assert (tmp_path / "results" / name).read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in page.parent.iterdir()} == {"night.html", "night.json"}
+
+
+def test_a_report_is_named_by_the_rate_that_was_asked_for():
+    assert name_of(RunSettings()) == "loadtest"
+    assert name_of(RunSettings(rate=150.0)) == "loadtest-150-a-second"
+
+
+def test_a_server_that_dies_half_way_leaves_a_report_that_says_so(tmp_path, monkeypatch):
+    """Everything but the server and the load generator, which a stand-in kills with the load half done."""
+
+    @contextlib.contextmanager
+    def dying(repository, log, options):
+        log.write_text("freshet: ready in 0.10 s http=a admin=b workers=2 models=bench@1.0 compute=inline\n")
+        yield RunningServer(1, 2, 0.1, os.getpid(), 3, log)
+        raise CommandFailed(f"freshet serve: exit code -9\n{tmp_path}/models.py")
+
+    def half(settings, server, root, publish_folder):
+        load = Measurements(time.monotonic())
+        load.request("kserve", load.start_s + 0.5, 0.01)
+        load.request("kserve", load.start_s + 1.5, 0.01, "status none")
+        (root / run_module.RECORD).write_text(json.dumps(load.document()))
+
+    monkeypatch.setattr(run_module, "prepare", small_version)
+    monkeypatch.setattr(run_module, "serving", dying)
+    monkeypatch.setattr(run_module, "_locust", half)
+
+    found = run(RunSettings(seconds=2, rows=2), lambda line: None, ["--seconds", "2"])
+
+    assert (found["error"], found["requests"]) == ("freshet serve: exit code -9", 2)
+    assert found["faults"]["status none"] == 1
+    assert found["layout"] == "workers=2 compute=inline"
+    text = write_report(found, tmp_path / "results", "half").read_text()
+    assert "FAILED" in text
+    assert "It ended before its time: freshet serve: exit code -9" in text
+    assert str(tmp_path) not in text
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,36 @@
+from contextlib import contextmanager
 from dataclasses import asdict
 
+from loadtest.load.launch import RunningServer
 from loadtest.load.sides import Ratio
+from loadtest.load.wrk import WrkRun
 from loadtest.peers import __main__ as peers
+from loadtest.peers import measure
 from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT, Figure, PeerSettings, PeerVariant, document
 from loadtest.peers.peers_report import BEGIN, END, summary, unmet
+from loadtest.peers.roster import Peer
+from loadtest.reports.report import origin
 
 
 def result(name, factor=2.0, refused=""):
     def figures(f):
         ratio = Ratio(f, f, f, 3)
-        throughput = [Figure(what, n, ratio, 100 * f, 100) for n in CANDIDATES for what in ("throughput", "p99")]
-        return [*throughput, *(Figure("light", n, ratio, 1.0, f) for n in LIGHT)]
+        throughput = [
+            Figure(what, n, ratio, 100 * f, 100, "--workers 2") for n in CANDIDATES for what in ("throughput", "p99")
+        ]
+        return [*throughput, *(Figure("light", n, ratio, 1.0, f, "--workers 1 --batch 1") for n in LIGHT)]
 
-    variants = [
-        PeerVariant(v, {"1": "--workers 2", "64": "--workers 1"}, figures(factor)) for v in ("tuned", "untuned")
-    ]
+    variants = [PeerVariant(v, figures(factor)) for v in ("tuned", "untuned")]
     machine = {"cores": 2, "cpu": "a CPU", "load_average": 0.1}
     return {
         "name": name,
         "refused": refused,
         "variants": [] if refused else [document(v) for v in variants],
         "machine": machine,
+        "layout": "workers=2 compute=inline",
+        "origin": origin("bench-peers", "PEERS_ARGS", ["--only", "mosec", "--out", "elsewhere"]),
         "settings": asdict(PeerSettings()),
+        "goals": {str(n): goal for n, goal in GOALS.items()},
     }
 
 
@@ -35,7 +44,12 @@ def test_a_peer_that_could_not_be_run_stands_in_the_report_with_its_reason(tmp_p
     assert "Could not be run here: no route to it" in page
     assert summary(stored) == page[page.index(BEGIN) + len(BEGIN) : page.index(END)].strip()
     assert "1.20 (1.20)" in page
-    assert "Tuned: 1 candidates `--workers 2`, 64 candidates `--workers 1`" in page
+    assert (
+        "| median latency at light load, ms, 64 candidates | 1 | 1.2 | 1.20 | 1.20 to 1.20 | `--workers 1 --batch 1` |"
+        in page
+    )
+    assert '`make bench-peers PEERS_ARGS="--only mosec"`' in page
+    assert "Freshet: `freshet serve`, workers=2 compute=inline." in page
     assert "could not be run" in summary(stored)
     assert {p.name for p in tmp_path.iterdir()} == {"peers.json", "peers.md", "peers.png"}
 
@@ -45,3 +59,32 @@ def test_goals_hold_for_tuned_peers():
     short = unmet([result("mosec", 1.2)])
     assert short == [f"mosec, throughput, 1 candidates: 1.20, {GOALS[1]:g} wanted"]
     assert len(unmet([result("mosec", 0.5)])) == len(CANDIDATES) * 2 + len(LIGHT)
+
+
+class Turnable:
+    """An Arena's machine: figures by the options that serve, without a server."""
+
+    def __init__(self, per_s, p50_ms):
+        self.per_s, self.p50_ms, self.up = per_s, p50_ms, ()
+
+    @contextmanager
+    def running(self, peer, python, options, version, payload):
+        self.up = options
+        yield 0
+
+    def saturate(self, port, payload, seconds, connections):
+        return WrkRun(round(self.per_s[self.up]), 1.0, {"p50": self.p50_ms[self.up], "p99": 9.0}, {})
+
+
+def test_each_line_takes_the_settings_that_are_best_for_it(tmp_path, monkeypatch):
+    waiting, plain, single = ("--batch", "16"), ("--workers", "2"), ("--workers", "1")
+    peer = Peer("mosec", "/inference", "raw", untuned=single, tuned=(plain, waiting))
+    machine = Turnable({waiting: 900, plain: 800, single: 400}, {waiting: 3.0, plain: 0.6, single: 0.5})
+    monkeypatch.setattr(measure, "running", machine.running)
+    monkeypatch.setattr(measure.wrk, "saturate", machine.saturate)
+    settings = PeerSettings(rounds=2, table_rows=100)
+    arena = measure.Arena(tmp_path, tmp_path, RunningServer(1, 2, 0.1, 3, 4, tmp_path), settings, lambda line: None)
+
+    chosen = arena._tune(peer, tmp_path)
+
+    assert chosen == {(what, n): waiting if what == "throughput" else single for what, n in measure.LINES}

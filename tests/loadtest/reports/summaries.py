@@ -4,11 +4,12 @@ from dataclasses import asdict
 
 from loadtest.live.run import RunSettings
 from loadtest.live.score_plan import CLEAR, TOLERANCE
+from loadtest.live.usage import UsageSample
 from loadtest.load.measurements import Measurements
-from loadtest.reports.report import machine, summarize
+from loadtest.reports.report import machine, origin, summarize
 
 
-def summary(fault="", mixed=False, lost=False):
+def summary(fault="", mixed=False, lost=False, error=""):
     load, prober = Measurements(50.0), Measurements(50.0)
     for i in range(1000):
         load.request("kserve" if i % 4 else "tfs", 50.0 + i / 200, (i + 1) / 1e5)
@@ -23,4 +24,7 @@ def summary(fault="", mixed=False, lost=False):
     seen = prober.document()
     probes = {k: seen[k] for k in ("kinds", "faults", "first_seen_s")} | {"interval_ms": {"p50": 4.0, "p99": 9.0}}
     about = {**asdict(RunSettings()), "tolerance": TOLERANCE, "clear": CLEAR, "moved_share": 1.0}
-    return summarize(load.document(), probes, 1.5, about, machine())
+    usage = [asdict(UsageSample(50.0 + n, 1.5, 600 << 20, 3)) for n in range(1, 6)]
+    facts = {"machine": machine(), "settings": about, "ready_s": 1.5, "error": error}
+    facts |= {"origin": origin("loadtest", "LOADTEST_ARGS", []), "layout": "workers=2 compute=inline (2 cores)"}
+    return summarize(load.document(), probes, usage, facts)

@@ -134,6 +134,7 @@ def story(request, tmp_path_factory):
 
 def test_every_generation_is_served_as_it_was_trained(story, record_property):
     record_property("worst_score_difference", story.worst)
+    print(f"scores of training and serving, largest difference over {len(story.held)} generations: {story.worst:.1e}")
     assert [str(g) for g in story.held] == [f"1.{n}" for n in range(8)]
     removed = [sum(len(t.removed) for t in delta.tables.values()) for delta in deltas(story)]
     assert sum(n > 0 for n in removed) >= 3

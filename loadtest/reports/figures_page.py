@@ -1,0 +1,429 @@
+"""docs/figures.md, made of the reports in loadtest/results: `python -m loadtest.reports.figures_page`.
+
+A line of the page is a figure of a report under its name there, so that no line can say what no report does; a report
+that is not there yet is said to be missing. Only what tests and other programs print is written down here by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadtest.reports.report import WAYS, spread, table, told
+
+ROOT = Path(__file__).parents[2]
+RESULTS, PAGE = ROOT / "loadtest" / "results", ROOT / "docs" / "figures.md"
+INTRODUCTION = """\
+# Figures
+
+Every figure that is claimed of Freshet, aims that were missed included, and the command that makes it again. Ratios are
+medians over rounds, with their quartiles: both sides of a ratio were measured in turn, in one run, on one machine, the
+clients on the same cores. Absolute figures are those of that machine. How each is measured:
+[benchmarks.md](benchmarks.md), [loadtest.md](loadtest.md); the whole reports lie in
+[loadtest/results/](../loadtest/results).
+
+Made by `python -m loadtest.reports.figures_page` of those reports; a figure that a report does not have is not here.
+"""
+SIGNS = {">=": "at least", "<=": "at most"}
+CANDIDATES = {1: "1 candidate", 64: "64 candidates", 512: "512 candidates"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFigure:
+    """A figure of a report. interval: its quartiles, or another one. aim: with whether it is met."""
+
+    text: str
+    interval: str = ""
+    aim: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: the command that made its figures, when, of what; figures by their names in the report."""
+
+    made: str
+    figures: dict[str, ReportFigure]
+
+    def find(self, name: str) -> ReportFigure | None:
+        """The figure whose name is or begins with this one."""
+        return self.figures.get(name) or next((f for full, f in self.figures.items() if full.startswith(name)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section of the page. lines: what a line says -> the figure's name, or how it begins. source: the runs of the
+    report that has them. command: what makes it where there is none yet."""
+
+    title: str
+    source: Callable[[], Mapping[str, Run]]
+    key: str
+    command: str
+    lines: dict[str, str]
+
+
+def bench_runs() -> dict[str, Run]:
+    """bench.json and backends.json, by scenario."""
+    results = [*_read("bench.json", {"results": []})["results"], _read("backends.json", {})]
+    return {result["name"]: Run(_made(result), _bench_figures(result)) for result in results if result}
+
+
+def peer_runs() -> dict[str, Run]:
+    """peers.json, by peer; what could not be run has no figures."""
+    found = {}
+    for result in _read("peers.json", {"results": []})["results"]:
+        figures = {}
+        for figure in (result["variants"] or [{"figures": []}])[0]["figures"]:
+            goal = result["goals"].get(str(figure["candidates"])) if figure["what"] == "throughput" else None
+            name = f"{figure['what']}, {figure['candidates']}"
+            figures[name] = _ratio(figure["ratio"], (">=", goal) if goal else None)
+        found[result["name"]] = Run(_made(result), figures)
+    return found
+
+
+def load_runs() -> dict[str, Run]:
+    """The load tests, by name."""
+    found = {}
+    for path in sorted(RESULTS.glob("loadtest*.json")):
+        s = json.loads(path.read_bytes())
+        latency = s["latency_ms"]["all"]
+        figures = {
+            "requests": ReportFigure(
+                f"{s['requests']:,}; {s['failed']} failed, {s['mixed']} of another generation than they name"
+            ),
+            "latency": ReportFigure(f"{latency['p50']:.0f} / {latency['p99']:.0f} ms"),
+            "ready": ReportFigure(f"{s['ready_s']:.1f} s"),
+        }
+        for way, fresh in s["freshness_ms"].items():
+            figures[WAYS[way]] = ReportFigure(f"{fresh['p50']:.0f} / {fresh['p99']:.0f} ms", aim="p99 at most 250 ms")
+        found[path.stem] = Run(_made(s), figures)
+    return found
+
+
+def table_runs() -> dict[str, Run]:
+    """tables.json, as one run."""
+    document = _read("tables.json", {})
+    if not document:
+        return {}
+    figures = {what: ReportFigure(text) for part in document["sections"].values() for what, text in part.items()}
+    return {"tables": Run(_made(document), figures)}
+
+
+def _peer(title: str, name: str) -> Section:
+    lines = {f"throughput, {said}": f"throughput, {n}" for n, said in CANDIDATES.items()}
+    lines |= {f"its median latency at light load over Freshet's, {CANDIDATES[n]}": f"light, {n}" for n in (1, 64)}
+    return Section(title, peer_runs, name, f"make bench-peers PEERS={name}", lines)
+
+
+def _bench(title: str, name: str, lines: dict[str, str]) -> Section:
+    return Section(title, bench_runs, name, f'make bench BENCH_ARGS="--only {name}"', lines)
+
+
+SECTIONS: tuple[Section, ...] = (
+    _bench(
+        "64 candidates a request, saturated, over the bare loop: the same kernels and executables with no server",
+        "saturated",
+        {
+            "as it starts without options": "default / bare loop alone",
+            "the same, against the loop on the cores that the client left": "default / bare loop on the cores",
+            "one process with threads": "1 process, threads / bare loop alone",
+        },
+    ),
+    _bench(
+        "1 candidate a request, over a raw ASGI echo of the same bytes in as many processes; the tail at half load",
+        "single",
+        {
+            "as it starts without options: requests a second": "default / echo",
+            "one process, inline: requests a second": "1 process, inline / echo",
+            "one process with threads: requests a second": "1 process, threads / echo",
+            "as it starts without options: p99 / median": "default at half load: p99 / median",
+            "one process, inline: p99 / median": "1 process, inline at half load: p99 / median",
+            "one process with threads: p99 / median": "1 process, threads at half load: p99 / median",
+        },
+    ),
+    _bench(
+        "The layout without options, over the best of all layouts",
+        "layouts",
+        {
+            "1 candidate, saturated": "1 candidates, saturated: default",
+            "64 candidates, saturated": "64 candidates, saturated: default",
+            "512 candidates, saturated": "512 candidates, saturated: default",
+            "1 candidate, light load": "1 candidates, light load: default",
+            "64 candidates, light load": "64 candidates, light load: default",
+            "512 candidates, light load": "512 candidates, light load: default",
+            "start-up, over one process": "start-up: default",
+            "memory, over one process": "memory (proportional set size): default",
+            "p99 beside a saturated model, over one process": "p99 beside a saturated model: default",
+        },
+    ),
+    _bench(
+        "Three times the saturation load, deadlines of 100 ms",
+        "overload",
+        {"goodput over its peak": "goodput at 3x / peak goodput"},
+    ),
+    _bench(
+        "Two sessions over one",
+        "group",
+        {
+            "requests a second, in the engine": "engine: requests/s with 2 sessions",
+            "requests a second, in a server": "server: requests/s with 2 sessions",
+            "memory of a further session over the model's": "memory of a further session",
+        },
+    ),
+    _bench(
+        "Deltas at 70 % load, 64 candidates a request",
+        "deltas",
+        {
+            "p99 with a delta of 100,000 rows every second over without": "p99 with 100000 rows every second / without",
+            "failed requests": "no request failed",
+            "1,000 rows, from a POST's last byte until served": "1000 rows: last byte of the POST",
+            "the same, of 20 ms": "1000 rows served, of",
+            "1,000,000 rows, from a POST's last byte until served": "1000000 rows: last byte of the POST",
+            "the same, of 1 s": "1000000 rows served, of",
+        },
+    ),
+    _bench(
+        "The p99 of a model with a saturated neighbour over alone",
+        "neighbour",
+        {"sharing cores": "shared cores: p99", "with a core of its own": "core 0 is A's own: p99"},
+    ),
+    _bench(
+        "Dialects over binary KServe over HTTP, 64 candidates, requests a second",
+        "protocols",
+        {
+            "KServe, JSON": "KServe, JSON, HTTP /",
+            "TensorFlow Serving, JSON columns": "TensorFlow Serving, JSON columns",
+            "TensorFlow Serving, JSON rows": "TensorFlow Serving, JSON rows",
+            "DeepRec": "DeepRec, HTTP /",
+            "KServe over gRPC": "KServe, raw, gRPC /",
+            "TensorFlow Serving over gRPC": "TensorFlow Serving, tensor_content, gRPC /",
+            "JSON rows read and written, over orjson alone on the same bytes": "orjson parses and prints",
+        },
+    ),
+    _bench(
+        "What being observed costs: processor time a request, with over without",
+        "observe",
+        {
+            "metrics, 1 candidate, 32 at once": "metrics on / off, 1 candidate, 32",
+            "metrics, 1 candidate, 1 at once": "metrics on / off, 1 candidate, 1 ",
+            "metrics, 64 candidates, 32 at once": "metrics on / off, 64 candidates, 32",
+            "traces of 1 %, 1 candidate, 32 at once": "traces of 1 % / none, 1 candidate, 32",
+            "traces of 1 %, 1 candidate, 1 at once": "traces of 1 % / none, 1 candidate, 1 ",
+            "traces of 1 %, 64 candidates, 32 at once": "traces of 1 % / none, 64 candidates, 32",
+        },
+    ),
+    _bench(
+        "Half of the features the user's, 256 candidates: the user-once division over without",
+        "useronce",
+        {
+            "engine, rows of 32 floats": "engine, rows of 32, 256 candidates",
+            "engine, rows of 16 floats": "engine, rows of 16, 256 candidates",
+            "HTTP, rows of 32 floats": "HTTP, rows of 32, 256 candidates",
+            "HTTP, rows of 16 floats": "HTTP, rows of 16, 256 candidates",
+        },
+    ),
+    _bench(
+        "Kernels and engine, ratios of time",
+        "micro",
+        {
+            "row versions by stamped chains over an overlay index, known ids": "lookup: stamped chain / overlay",
+            "the same, unseen ids": "lookup of unseen ids: stamped chain / overlay",
+            "lookup after a delta over before": "lookup: after a delta / before",
+            "strings hashed by the kernel over the library": "hash a column of strings",
+        },
+    ),
+    _bench(
+        "A long chain over a short one",
+        "chain",
+        {
+            "start after 5,000 deltas that a snapshot holds, over a fresh version": "start after",
+            "processor time of watching 50,000 deltas over 5, one more each second": "watching 5",
+        },
+    ),
+    Section(
+        "Ten minutes of load with 600 deltas, loads, unloads and killed workers",
+        bench_runs,
+        "soak",
+        "make soak",
+        {
+            "memory at the end over once settled": "memory at the end / once settled",
+            "p99 of the last minute over the first": "p99 of the last tenth / of the first",
+            "failed requests other than those in flight on a killed worker": "every request answered 200",
+            "requests": "load",
+        },
+    ),
+    _peer("mosec, the same kernels and executables inside", "mosec"),
+    _peer("PyTriton, the same", "pytriton"),
+    _peer("LitServe, the same", "litserve"),
+    _peer("BentoML, the same", "bentoml"),
+    _peer("MLServer, the same", "mlserver"),
+    _peer("Ray Serve, the same", "ray"),
+    _peer("FastAPI and TensorFlow", "fastapi_tf"),
+    Section(
+        "Tables: 20 million rows of dim 16; a tenth of a Zipf-1.05 table in memory; smaller rows on MovieLens",
+        table_runs,
+        "tables",
+        "make bench-tables",
+        {
+            "20 million rows: resident memory over keys and rows": "resident memory over keys and rows",
+            "20 million rows: lookup over `numpy.take`": "lookup over numpy.take",
+            "20 million rows: ready from a warm page cache, s": "ready from a warm page cache, s",
+            "a tenth in memory over all: throughput": "throughput, a tenth in memory / all",
+            "a tenth in memory over all: p99 of a batch": "p99 of a batch, a tenth in memory / all",
+            **{
+                f"rows as {dtype}: {what}": f"rows as {dtype}: {what}"
+                for dtype in ("float16", "bfloat16", "int8")
+                for what in ("memory over float32's", "largest score difference", "AUC change")
+            },
+        },
+    ),
+    Section(
+        "Backends of the dense graph",
+        bench_runs,
+        "backends",
+        "make bench-backends",
+        {
+            **{
+                f"what `freshet compile` chose over the best single backend, {n} rows": (
+                    f"chosen / best single backend, {n} rows"
+                )
+                for n in (1, 4, 16, 64, 256)
+            },
+            **{
+                f"first request after {what} over the steady median, {n} rows": (
+                    f"first request after {what} / steady median, {n} rows"
+                )
+                for what in ("a load", "a flip of dense weights")
+                for n in (1, 7, 64, 300)
+            },
+            **{
+                f"all buckets from disk, no TensorFlow: {name}": f"all buckets load in 1 s without TensorFlow: {name}"
+                for name in ("onnxruntime", "xla", "openvino")
+            },
+        },
+    ),
+    Section(
+        "A minute of locust at saturation, 64 candidates a request, a delta of 10,000 rows a second",
+        load_runs,
+        "loadtest",
+        "make loadtest",
+        {
+            "requests": "requests",
+            "latency, p50 / p99": "latency",
+            "freshness, step finished to first reply that carries it, p50 / p99: upload": WAYS["admin"],
+            "the same: file in the folder": WAYS["folder"],
+            "start of `freshet serve` to ready, 26 tables of 100,000 rows": "ready",
+        },
+    ),
+    Section(
+        "The same at 150 requests a second",
+        load_runs,
+        "loadtest-150-a-second",
+        'make loadtest LOADTEST_ARGS="--rate 150"',
+        {
+            "requests": "requests",
+            "latency, p50 / p99": "latency",
+            "freshness, p50 / p99: upload": WAYS["admin"],
+            "the same: file in the folder": WAYS["folder"],
+        },
+    ),
+)
+# What is said, the figure, the command that prints it.
+PRINTED = (
+    (
+        "a canary at 5 %: its share of 100,000 requests without and with keys; keys of 24,000 requests that switched; "
+        "NaN, shifted and failing canaries taken out",
+        "4.999 %, 4.972 %; none; all, with the reason",
+        "make canary",
+    ),
+    (
+        "broken requests, files and messages through every parser, with seeds 1, 2 and 3",
+        "10,200,042, none crashed or hung",
+        'make fuzz FUZZ_ARGS="--cases 3400000 --seed 1"',
+    ),
+    (
+        "scores of training and serving, largest difference over 8 generations of each model; pooled embeddings",
+        "1.2e-7; equal to the bit",
+        'make test TEST_ARGS="-n 0 -s tests/models/training/test_parity.py"',
+    ),
+    (
+        "`kill -9` at random moments of a server, a publisher and its server, a trainer, with rollbacks",
+        "nothing committed was lost; served equals the trainer's weights to the bit",
+        "make kills",
+    ),
+    (
+        "a rollback asked of one of two servers: until both serve it; until both serve the delta after it",
+        "0.01 to 0.08 s; 0.10 s at most",
+        'make test TEST_ARGS="-n 0 -s tests/e2e/test_publishing_live.py"',
+    ),
+    (
+        "DLRM, DCN-v2, two-tower from PyTorch 1.13 and 2.14, both exporters, over HTTP at 1, 7, 64, 300 rows: largest "
+        "difference, absolute and relative",
+        "2.3e-7, 5.7e-7",
+        'make test TEST_ARGS="-n 0 -s tests/e2e/test_onnx_live.py"',
+    ),
+    (
+        "MovieLens-1M, AUC served / frozen, 200,019 events",
+        "0.7621 / 0.7462",
+        "make demo DATA=/path/to/ml-1m",
+    ),
+)
+
+
+def page() -> str:
+    """The page's text."""
+    return "\n\n".join([INTRODUCTION.rstrip(), *_sections(), "## Printed by tests and programs", _printed()]) + "\n"
+
+
+def _sections() -> Iterator[str]:
+    for section in SECTIONS:
+        run = section.source().get(section.key)
+        yield f"## {section.title}"
+        if run is None or not run.figures:
+            yield f"Not in the reports yet: `{section.command}`."
+            continue
+        yield run.made
+        rows = [(said, run.find(name)) for said, name in section.lines.items()]
+        yield table(["what", "figure", "from, to", "aim"], [[s, f.text, f.interval, f.aim] for s, f in rows if f])
+
+
+def _printed() -> str:
+    return table(["what", "figure"], [[f"{said}: `{command}`", figure] for said, figure, command in PRINTED])
+
+
+def _bench_figures(result: Mapping[str, Any]) -> dict[str, ReportFigure]:
+    """Ratios first: a name that begins alike means the ratio."""
+    figures = {row["what"]: _ratio(row["ratio"], row["goal"]) for row in result["rows"]}
+    figures |= {what: ReportFigure(seen, aim="held" if held else "NOT held") for what, held, seen in result["checks"]}
+    return figures | {what: ReportFigure(text) for what, text in result["facts"] if what not in figures}
+
+
+def _ratio(ratio: Mapping[str, Any], goal: Any) -> ReportFigure:
+    interval = spread(ratio) if ratio["rounds"] > 1 else ""
+    if goal is None:
+        return ReportFigure(told(ratio["median"]), interval)
+    sign, bound = goal
+    met = ratio["median"] >= bound if sign == ">=" else ratio["median"] <= bound
+    return ReportFigure(told(ratio["median"]), interval, f"{SIGNS[sign]} {bound:g}{'' if met else ': **missed**'}")
+
+
+def _made(result: Mapping[str, Any]) -> str:
+    """By which command, when, on what, and how the servers were laid out."""
+    m, origin = result["machine"], result["origin"]
+    layouts = result.get("layouts") or {"": result.get("layout", "")}
+    servers = "; ".join(f"{name}: {layout}" if name else layout for name, layout in layouts.items() if layout)
+    quick = " A quick run: too short to rely on." if result.get("settings", {}).get("quick") else ""
+    said = f"`{origin['command']}`, {origin['date']}, {m['cores']} cores of {m['cpu']}."
+    return f"{said}{f' Servers: {servers}.' if servers else ''}{quick}"
+
+
+def _read(name: str, missing: dict[str, Any]) -> dict[str, Any]:
+    path = RESULTS / name
+    document: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else missing
+    return document
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
