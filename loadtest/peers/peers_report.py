@@ -31,10 +31,11 @@ def markdown(results: Iterable[Document], plot: str) -> str:
             parts.append(f"Could not be run here: {' '.join(result['refused'].split())}")
             continue
         m, s, made = result["machine"], result["settings"], result["origin"]
+        started = " ".join(["freshet serve", *s["serve"]])
         parts.append(
             f"`{made['command']}`, {made['date']}. {m['cores']} cores of {m['cpu']}, load average before "
             f"{m['load_average']}; {s['rounds']} rounds, turns of {s['seconds']:g} s, {s['connections']} connections. "
-            f"Freshet: `freshet serve{''.join(f' {option}' for option in s['serve'])}`, {result['layout']}."
+            f"Freshet: {', '.join(filter(None, (f'`{started}`', result['layout'])))}."
             + (" Quick run: too short to rely on." if s["quick"] else "")
         )
         for variant in result["variants"]:

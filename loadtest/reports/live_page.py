@@ -66,12 +66,12 @@ def _outcome(summary: dict[str, Any]) -> list[str]:
         f"{summary['failed']} failed, {summary['mixed']} mixed generations; {summary['deltas']} deltas, "
         f"{len(summary['deltas_never_served'])} of them never served."
     )
-    made = summary["origin"]
+    made, started = summary["origin"], f"Server: {summary['layout']}." if summary["layout"] else ""
     ended = [f'<p class="failed">It ended before its time: {escape(summary["error"])}</p>'] if summary["error"] else []
     return [
         f"<p>{word}: {counts}</p>",
         *ended,
-        f"<p><code>{escape(made['command'])}</code>, {made['date']}. Server: {escape(summary['layout'])}</p>",
+        f"<p><code>{escape(made['command'])}</code>, {made['date']}. {escape(started)}</p>",
     ]
 
 

@@ -69,9 +69,10 @@ def compile_command(
         from compiler.building.calibrate import variant_name
 
         for line in (*done.skipped, *done.calibration.refused):
-            console.print(line, markup=False)
+            console.print(line, markup=False, soft_wrap=not console.is_terminal)
         served = ", ".join(f"{b}: {variant_name(e)} {e.cost_us:.0f} us" for b, e in sorted(done.chosen.items()))
-        console.print(f"{done.manifest.model} {done.manifest.version}: {served}", markup=False)
+        said = f"{done.manifest.model} {done.manifest.version}: {served}"
+        console.print(said, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
