@@ -49,7 +49,7 @@ def test_requests_are_answered_by_what_the_supervisor_names(predictor):
 @pytest.mark.parametrize(
     ("pick", "error", "words"),
     [
-        (("other",), NotFound, "model 'other' is not in the repository"),
+        (("other",), NotFound, "model 'other' is not in the repository, which holds ctr, new"),
         (("new",), NotReady, "no version of model 'new' is loaded"),
         (("ctr", 2), NotFound, "version 2 of model 'ctr' is not loaded"),
         (("ctr", None, "gold"), NotFound, "label 'gold' of model 'ctr' is not set"),
