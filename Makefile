@@ -11,10 +11,11 @@ SOAK_ARGS ?=
 FUZZ_ARGS ?=
 CANARY_ARGS ?=
 LOADTEST_ARGS ?=
+KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos docs-options format bench bench-tables bench-backends bench-peers canary fuzz soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test check protos docs-options docs-figures format bench bench-tables bench-backends bench-peers canary fuzz soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +56,9 @@ bench-backends: .venv/.dev .venv/.kernels ## what `freshet compile` chooses, aga
 bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
 	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)
 
+docs-figures: .venv/.dev ## docs/figures.md from the stored reports
+	$(BIN)/python -m loadtest.reports.figures_page
+
 canary: .venv/.dev .venv/.kernels ## a canary at 5 % on live servers: split, sticky keys, bad ones go; loadtest/results/canary.md
 	$(BIN)/python -m tests.canary $(CANARY_ARGS)
 
@@ -73,8 +77,8 @@ conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-se
 		$(BIN)/python -m pytest tests/e2e/test_conformance.py tests/e2e/test_protocol_cases.py tests/e2e/test_docs.py \
 		tests/e2e/test_schemas.py
 
-kills: .venv/.dev .venv/.kernels ## kill -9 of trainer and server at random moments, 200 rounds
-	FRESHET_KILL_ROUNDS=200 $(BIN)/python -m pytest -m kills -o faulthandler_timeout=7200 tests/e2e
+kills: .venv/.dev .venv/.kernels ## kill -9 of trainer, publisher and server at random moments; KILL_ROUNDS=200
+	FRESHET_KILL_ROUNDS=$(KILL_ROUNDS) $(BIN)/python -m pytest -m kills -o faulthandler_timeout=7200 tests/e2e
 
 wheels: .venv/bin/pip ## dist/: freshet-serving, and freshet-client without the server
 	$(BIN)/python -m tests.wheels --build-only dist
