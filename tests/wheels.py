@@ -126,13 +126,13 @@ def use(work: Path, serving: Environment, client: Environment) -> None:
     )
     try:
         assert server.stdout is not None
-        ports = ""
+        addresses = ""
         for line in server.stdout:
-            if found := re.search(r"ready: http=(\S+) grpc=(\S+)", line):
-                ports = f"http://127.0.0.1:{found[1]} grpc://127.0.0.1:{found[2]}"
+            if found := re.search(r"ready in .* http=(\S+) grpc=(\S+)", line):
+                addresses = f"http://{found[1]} grpc://{found[2]}"
                 break
-        assert ports, "the server ended before it was ready"
-        print(client.run(f"python ask.py {ports}", work), end="")
+        assert addresses, "the server ended before it was ready"
+        print(client.run(f"python ask.py {addresses}", work), end="")
     finally:
         server.terminate()
         server.wait(60)
