@@ -16,13 +16,14 @@ where there is no package yet. poll() never waits.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -257,18 +258,27 @@ def _foreign(path: Path) -> str:
 
 
 def _state(path: Path) -> State:
-    """What is looked at of a source; of an ONNX file what lies beside it too, which may be the weights."""
+    """What is looked at of a source: its file, or all that lies in its folder; of an ONNX file what lies beside it too,
+    which may be the weights."""
     alone = os.path.isfile(path)
     if alone and path.suffix != ".onnx":
-        files = [path]
+        files = [str(path)]
     else:
-        folder = path.parent if alone else path
-        files = sorted(p for p in [*folder.glob("[!.]*"), *(folder / "variables").glob("*")] if os.path.isfile(p))
+        files = sorted(itertools.islice(_files(path.parent if alone else path), MAX_FILES))
     found = []
-    for file in files[:MAX_FILES]:
+    for file in files:
         try:
             stat = os.stat(file)
         except OSError:
             continue
-        found.append((str(file), stat.st_mtime_ns, stat.st_size))
+        found.append((file, stat.st_mtime_ns, stat.st_size))
     return tuple(found)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """All files below a folder but for hidden ones of its own; deeper down those are what a copy is at work on."""
+    for root, folders, names in os.walk(folder):
+        if root == str(folder):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            names = [name for name in names if not name.startswith(".")]
+        yield from (os.path.join(root, name) for name in names)

@@ -273,3 +273,12 @@ def test_a_model_that_lies_in_no_versions_folder_is_told_of_once(root, start, ca
     else:
         assert bench.look() == [told]
     assert bench.look() == []
+
+
+def test_a_package_that_is_still_being_copied_is_not_called_foreign(root, start):
+    tables = root / "ctr" / "1" / "tables"
+    tables.mkdir(parents=True)
+    bench = start()
+    for size in range(1, 4):
+        (tables / ".user.safetensors.x1y2").write_text("x" * size)
+        assert bench.look(SETTLED_S) == []
