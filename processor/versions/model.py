@@ -306,7 +306,11 @@ class ServedModel:
                 events.append(f"{self.name} version {number} unloaded")
         named = set(policy.versions) | set(self.labels.values())
         self._forget({v for v in known if v < newest} - first if newest in self.served else set(), named)
-        return events + self._miss(sorted(named - set(known) - self.served.keys()), known)
+        missing = named - set(known) - self.served.keys()
+        if missing:
+            # What is being imported is there.
+            events += self._miss(sorted(missing - self._repository.uncommitted(self.name).keys()), known)
+        return events
 
     def _miss(self, numbers: Sequence[int], known: Sequence[int]) -> list[str]:
         """Tells of versions that the policy or a label names and that are not there."""

@@ -5,7 +5,8 @@ else wrote. What it makes is an ordinary package in the same folder, its manifes
 repository finds; here is only said how far it is.
 
 A version's folder that holds neither a package nor a source is told of as one that cannot be served; but nothing is
-said of an empty one, for something is to come.
+said of an empty one, for something is to come. A model that lies in its own folder, not in a version's, is told of in
+the log.
 
 Invariants: a source is left alone until nothing of it has changed for SETTLED_S, so that one that is still being copied
 is not taken for a broken one. One that failed is not tried again before it changes; the next older one is tried then,
@@ -14,20 +15,22 @@ where there is no package yet. poll() never waits.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
 from processor.package.repository import FILE_SUFFIXES, SAVED_MODEL, FolderWatch, Repository
 from processor.package.version import MANIFEST
-from processor.versions.refusals import Refusal
+from processor.versions.refusals import Refusal, report
 from processor.versions.routes import END, LOADING, VersionStatus
 
 log = logging.getLogger("freshet.importer")
@@ -101,13 +104,16 @@ class AutoImporter:
         self._waiting: dict[str, dict[Path, FolderWatch]] = {}
         # What is not served yet of each model, newest first: its version's number, and the source or else the folder.
         self._found: dict[str, list[tuple[int, Path]]] = {}
+        # What was said of each model that has no version.
+        self._misplaced: dict[str, str] = {}
         self._seen: dict[Path, tuple[State, float]] = {}
         self._done: dict[Path, State] = {}
         self._running: RunningImport | None = None
 
     def announce(self) -> list[str]:
         """Tells what is there to be imported, before anything is done about it; returns the models that have it."""
-        self._look()
+        with contextlib.suppress(OSError):
+            report(log, self._look())
         for model, found in self._found.items():
             self._host.tell(model, VersionStatus(found[0][0], LOADING))
         return sorted(self._found)
@@ -125,8 +131,7 @@ class AutoImporter:
             return [Refusal(f"imports: {error.strerror or type(error).__name__}; next look in {REST_S:g} s")]
 
     def _advance(self, now_s: float) -> list[str]:
-        events = self._collect()
-        self._look()
+        events = [*self._collect(), *self._look()]
         for model in sorted(self._found):
             for version, path in self._found[model]:
                 state = self._settled(path, now_s)
@@ -150,9 +155,11 @@ class AutoImporter:
             self._running.said.close()
             self._running = None
 
-    def _look(self) -> None:
+    def _look(self) -> list[Refusal]:
+        """Finds what there is to import; returns what is said of models that cannot even be looked into."""
+        events: list[Refusal] = []
         if not self._folder.is_dir():
-            return
+            return events
         repository = Repository(self._folder)
         if self._root.changed():
             names = [n for n in repository.models() if not self._wanted or n in self._wanted]
@@ -170,6 +177,11 @@ class AutoImporter:
                 self._found[name] = [(v, found[v]) for v in sorted(newer, reverse=True) if not _empty(newer[v])]
                 if not self._found[name]:
                     del self._found[name]
+                why = "" if committed or newer else _misplaced(self._folder / name)
+                if why and self._misplaced.get(name) != why:
+                    events.append(Refusal(f"{name} refused: {why}"))
+                self._misplaced[name] = why
+        return events
 
     def _settled(self, path: Path, now_s: float) -> State | None:
         """The state of a source that has been the same for a while and was not tried as it is."""
@@ -222,6 +234,16 @@ def _empty(folder: Path) -> bool:
         return not os.path.exists(folder)
 
 
+def _misplaced(folder: Path) -> str:
+    """Why nothing of a model without a version can be served; "" where it may be to come."""
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        return f"its folder cannot be read: {error.strerror}"
+    lies = sorted(n for n in names if n in (MANIFEST, SAVED_MODEL) or n.endswith(FILE_SUFFIXES))
+    return f"{lies[0]} belongs into a version's folder, {folder.name}/1" if lies else ""
+
+
 def _foreign(path: Path) -> str:
     """Why a version's folder holds nothing that could be imported; "" for a source."""
     if path.suffix in FILE_SUFFIXES or os.path.exists(path / SAVED_MODEL):
@@ -236,18 +258,27 @@ def _foreign(path: Path) -> str:
 
 
 def _state(path: Path) -> State:
-    """What is looked at of a source; of an ONNX file what lies beside it too, which may be the weights."""
+    """What is looked at of a source: its file, or all that lies in its folder; of an ONNX file what lies beside it too,
+    which may be the weights."""
     alone = os.path.isfile(path)
     if alone and path.suffix != ".onnx":
-        files = [path]
+        files = [str(path)]
     else:
-        folder = path.parent if alone else path
-        files = sorted(p for p in [*folder.glob("[!.]*"), *(folder / "variables").glob("*")] if os.path.isfile(p))
+        files = sorted(itertools.islice(_files(path.parent if alone else path), MAX_FILES))
     found = []
-    for file in files[:MAX_FILES]:
+    for file in files:
         try:
             stat = os.stat(file)
         except OSError:
             continue
-        found.append((str(file), stat.st_mtime_ns, stat.st_size))
+        found.append((file, stat.st_mtime_ns, stat.st_size))
     return tuple(found)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """All files below a folder but for hidden ones of its own; deeper down those are what a copy is at work on."""
+    for root, folders, names in os.walk(folder):
+        if root == str(folder):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            names = [name for name in names if not name.startswith(".")]
+        yield from (os.path.join(root, name) for name in names)

@@ -141,7 +141,8 @@ def describe(stub, models):
     assert (version.version, version.state, version.status.error_code) == (1, version.AVAILABLE, 0)
     status.model_spec.name = "other"
     error = refusal(grpc.RpcError, models.GetModelStatus, status)
-    assert (error.code().name, error.details()) == ("NOT_FOUND", "Could not find any versions of model other")
+    words = "Could not find any versions of model other; the repository holds small"
+    assert (error.code().name, error.details()) == ("NOT_FOUND", words)
 
 
 def reload(models, stub, probe):

@@ -15,6 +15,7 @@ from processor.errors import (
     Expired,
     NotFound,
     Overloaded,
+    UnknownModel,
 )
 from tests.packages import make_inputs, make_weights, reference, tag_id, write_package
 from tests.processor.engines import TIMEOUT_S, USERS, Replies, assert_reply, processors, request, scores
@@ -66,7 +67,7 @@ def test_a_batch_mixes_replies_and_errors_each_in_its_place(open_processor):
     assert_reply(replies[2], "1.0", scores([3], seed=5))
     assert_reply(replies[6], "1.0", scores(range(300)))
     kinds = [type(r) for r in replies]
-    assert kinds == [PredictReply, NotFound, PredictReply, BadInput, Expired, NotFound, PredictReply]
+    assert kinds == [PredictReply, UnknownModel, PredictReply, BadInput, Expired, NotFound, PredictReply]
     assert open_processor().batch_process([]) == []
 
 

@@ -178,6 +178,10 @@ def test_versions_that_are_asked_for_and_not_there_are_told_of(root, open_proces
     ]
     assert processor.poll() == []
     assert processor.ready
+    (root / "small" / "9").mkdir()
+    processor.tell("small", VersionStatus(9, "LOADING"))
+    assert processor.poll() == []
+    assert processor.status("small")[0] == VersionStatus(9, "LOADING")
     write_package(root, 7, users=USERS)
     assert "small 7.0 loaded" in processor.poll()
 

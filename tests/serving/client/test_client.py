@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import http.server
+import re
 import threading
 
 import numpy as np
@@ -104,7 +105,7 @@ def test_the_last_error_is_raised_when_nothing_helps(predict):
 def test_nobody_there_is_a_lost_connection(predict):
     with Script([]) as script:
         address = script.address
-    with pytest.raises(Lost):
+    with pytest.raises(Lost, match=f"^{re.escape(address)}: .*; is freshet serve running there"):
         predict(address, Retry(attempts=2, wait_s=0.001))
 
 

@@ -257,3 +257,28 @@ def test_what_the_system_refuses_is_told_of_and_tried_again_later(root, start):
     assert bench.look() == []
     bench.importer._start = starts
     assert bench.look(REST_S) == ["ctr version 1 is being imported"]
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_a_model_that_lies_in_no_versions_folder_is_told_of_once(root, start, caplog, announced):
+    (root / "ctr").mkdir()
+    (root / "ctr" / "saved_model.pb").write_text("graph")
+    (root / "notes").mkdir()
+    (root / "notes" / "readme.txt").write_text("text")
+    bench = start()
+    told = "ctr refused: saved_model.pb belongs into a version's folder, ctr/1"
+    if announced:
+        assert bench.importer.announce() == []
+        assert [r.getMessage() for r in caplog.records] == [told]
+    else:
+        assert bench.look() == [told]
+    assert bench.look() == []
+
+
+def test_a_package_that_is_still_being_copied_is_not_called_foreign(root, start):
+    tables = root / "ctr" / "1" / "tables"
+    tables.mkdir(parents=True)
+    bench = start()
+    for size in range(1, 4):
+        (tables / ".user.safetensors.x1y2").write_text("x" * size)
+        assert bench.look(SETTLED_S) == []
