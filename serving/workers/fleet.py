@@ -223,8 +223,9 @@ class Fleet:
     def __init__(self, count: int, settings: WorkerSettings) -> None:
         self.settings = settings
         self._seats = [Seat(n) for n in range(count)]
-        self._ended = reserve(count * 8, "ended-connections").view(np.int64)[:count]
-        (self._ended_handle,) = share([self._ended], "ended-connections")
+        self._board = reserve(2 * count * 8, "seats").view(np.int64)[: 2 * count].reshape(2, count)
+        self._ended, self._computing = self._board
+        (self._board_handle,) = share([self._board], "seats")
         self._owner: Owner | None = None
         self._ending = threading.Event()
         self._changed = threading.Condition()
@@ -358,10 +359,10 @@ class Fleet:
         """One process from its first breath to its grave."""
         assert self._owner is not None, "start() comes first"
         parcel = Parcel()
-        board = parcel.pack(self._ended_handle, writable=True)
-        message = {**self.settings.message(), "seat": seat.number, "ended_connections": board}
+        board = parcel.pack(self._board_handle, writable=True)
+        message = {**self.settings.message(), "seat": seat.number, "board": board}
         try:
-            self._ended[seat.number] = 0
+            self._board[:, seat.number] = 0
             worker = WorkerProcess(seat.number, message, parcel.fds, self._owner.heard)
         except (OSError, Gone) as error:
             log.error("worker %d could not be started: %s", seat.number, error)
@@ -394,6 +395,7 @@ class Fleet:
         seat = self._seats[worker.seat]
         with self._changed:
             seat.offered, seat.worker = False, None
+        self._computing[worker.seat] = 0
         self._owner.buried(worker)
         if not self._ending.is_set():
             log.error("worker %d, process %d, has died and is replaced", worker.seat, worker.pid)

@@ -25,7 +25,7 @@ from tests.serving.fakes import FakeProcessor
 pytestmark = pytest.mark.e2e
 
 BODY = json.dumps({"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}]}).encode()
-FREE = {"http_port": 0, "grpc_port": 0, "admin_port": 0, "shutdown_timeout_s": 10.0}
+FREE = {"http_port": 0, "grpc_port": 0, "admin_port": 0, "shutdown_timeout_s": 10.0, "workers": 1}
 WAIT_S = 30
 
 
@@ -67,7 +67,7 @@ def running(open_processor, **options):
 def test_the_ports_answer_503_while_models_load_and_then_predict():
     gate, processor = threading.Event(), FakeProcessor()
 
-    def load(config):
+    def load(config, layout):
         assert gate.wait(WAIT_S)
         return processor
 
@@ -83,7 +83,7 @@ def test_the_ports_answer_503_while_models_load_and_then_predict():
         http, admin = (f"127.0.0.1:{a[1]}" for a in (server.http_address, server.admin_address))
         assert re.fullmatch(
             rf"freshet: ready in \d+\.\d\d s http={http} grpc={server.grpc_address} admin={admin} workers=1 "
-            r"models=ctr@3\.17\n",
+            r"models=ctr@3\.17 compute=(inline|threads) \(as asked\)\n",
             out.getvalue(),
         )
         polls = processor.polls
@@ -93,7 +93,7 @@ def test_the_ports_answer_503_while_models_load_and_then_predict():
 
 
 def test_a_processor_that_cannot_be_opened_ends_the_server_with_code_1(caplog):
-    def fail(config):
+    def fail(config, layout):
         raise BadInput("repository: not a folder")
 
     with running(fail) as (_, out, codes):
@@ -105,7 +105,7 @@ def test_a_processor_that_cannot_be_opened_ends_the_server_with_code_1(caplog):
 
 def test_a_stop_while_models_load_still_closes_them():
     gate, processor = threading.Event(), FakeProcessor()
-    with running(lambda config: gate.wait(WAIT_S) and processor) as (server, _, codes):
+    with running(lambda config, layout: gate.wait(WAIT_S) and processor) as (server, _, codes):
         until(lambda: fetch(server.http_address, "/healthz")[0] == 200)
         server.stop()
         gate.set()
@@ -123,7 +123,7 @@ def test_a_port_that_is_taken_is_one_clear_line():
 
 def test_a_first_delta_that_makes_the_model_ready_is_announced():
     processor = FakeProcessor(ready=False)
-    with running(lambda config: processor) as (_, out, _):
+    with running(lambda config, layout: processor) as (_, out, _):
         until(lambda: processor.polls > 1)
         assert out.getvalue() == ""
         processor.ready, processor.changes = True, ["ctr: version 3 serves"]
@@ -132,7 +132,7 @@ def test_a_first_delta_that_makes_the_model_ready_is_announced():
 
 def test_clients_that_break_off_do_not_break_the_server():
     processor = FakeProcessor()
-    with running(lambda config: processor) as (server, _, _):
+    with running(lambda config, layout: processor) as (server, _, _):
         until(lambda: fetch(server.http_address, "/v2/health/ready")[0] == 200)
         head = b"POST /v1/models/ctr:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
         processor.hold = True
@@ -148,7 +148,7 @@ def test_clients_that_break_off_do_not_break_the_server():
 
 def test_tritonclient_predicts_with_binary_tensors():
     with (
-        running(lambda config: FakeProcessor()) as (server, _, _),
+        running(lambda config, layout: FakeProcessor()) as (server, _, _),
         triton.InferenceServerClient(f"127.0.0.1:{server.http_address[1]}") as client,
     ):
         until(client.is_server_ready)
