@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import ALONE, LiveServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
 
@@ -198,7 +198,7 @@ def test_a_users_own_table_is_trained_published_and_served(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "shop 1.4" in result.stdout
     assert "held out: AUC" in result.stdout
-    with LiveServer(tmp_path / "repository", log=tmp_path / "serve.log") as server:
+    with LiveServer(tmp_path / "repository", *ALONE, log=tmp_path / "serve.log") as server:
         candidates = {
             "user": [7],
             "city": ["Zürich"],

@@ -289,4 +289,4 @@ def test_sigterm_drains_all_workers_and_a_second_one_ends_the_wait(tmp_path):
         assert all(gone(pid) for pid in children)
     said = (tmp_path / "serve.log").read_text()
     assert said.count("freshet: ready in") == 1
-    assert " workers=2 models=small@1.0\n" in said
+    assert " workers=2 models=small@1.0 compute=inline (as asked)\n" in said
