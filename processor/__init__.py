@@ -17,6 +17,7 @@ generation  which state answers, and where a version in memory stands
 columns     the shapes in which feature values travel
 errors      every error a caller can meet
 memory      memory that other processes can map
+allowance   how many cores and how much memory this process may take
 cores       cpusets and memory nodes
 machine     what this machine's processor can do
 options     what a field of a dataclass of options says of itself
@@ -24,6 +25,7 @@ clock       time as a collaborator
 """
 
 __all__ = [
+    "allowance",
     "backends",
     "chain",
     "clock",

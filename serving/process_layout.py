@@ -12,15 +12,13 @@ import contextlib
 import math
 import sys
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import Any
 
 from processor.allowance import Allowance
 from processor.errors import FreshetError
 from processor.package.repository import Repository
 from processor.sessions.session_options import Compute, SessionOptions
-
-if TYPE_CHECKING:
-    from serving.serve_config import ServeConfig
+from serving.serve_config import ServeConfig
 
 # More have not been measured.
 MOST_WORKERS = 8
@@ -33,16 +31,16 @@ FLOAT_NBYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """The weight of the models that are there: what each process holds once more. dense_nbytes: of dense tensors.
+class Burden:
+    """The burden of the models that are there: what each process holds once more. dense_nbytes: of dense tensors.
     staged: a model with a stage that its own library runs, "" for none."""
 
     dense_nbytes: int = 0
     staged: str = ""
 
     @classmethod
-    def of(cls, repository: str, models: list[str]) -> Weights:
-        """Of the newest version of each model, or of those named; what cannot be read weighs nothing."""
+    def of(cls, repository: str, models: list[str]) -> Burden:
+        """Of the newest version of each model, or of those named; what cannot be read is none."""
         dense_nbytes, staged = 0, ""
         with contextlib.suppress(FreshetError, OSError):
             there = Repository(repository)
@@ -67,15 +65,15 @@ class Layout:
     @classmethod
     def here(cls, config: ServeConfig) -> Layout:
         """The layout of a server with these options, on this machine and with the models that are there now."""
-        weights = Weights() if config.workers else Weights.of(config.repository, config.models)
-        return cls.of(config, Allowance.here(), weights, linux=sys.platform == "linux")
+        burden = Burden() if config.workers else Burden.of(config.repository, config.models)
+        return cls.of(config, Allowance.here(), burden, linux=sys.platform == "linux")
 
     @classmethod
-    def of(cls, config: ServeConfig, allowed: Allowance, weights: Weights, linux: bool) -> Layout:
+    def of(cls, config: ServeConfig, allowed: Allowance, burden: Burden, linux: bool) -> Layout:
         """The layout that was asked for, and where nothing was, the one that measured best. Pure."""
         workers, why = config.workers, "as asked"
         if not workers:
-            workers, why = _count(config, allowed, weights, linux)
+            workers, why = _count(config, allowed, burden, linux)
         # A session's thread would only share a core with the event loop; but what waits must not stop the loop.
         alone = (workers > 1 or allowed.cores == 1) and config.sessions <= 1 and not (config.waiting or config.groups)
         if config.compute == "inline" or (config.compute == "auto" and alone):
@@ -83,30 +81,40 @@ class Layout:
             return cls(workers, "inline", config.sessions or (allowed.cores if workers > 1 else 1), why)
         return cls(workers, "threads", config.sessions or (1 if workers > 1 and not config.groups else 0), why)
 
+    def session_options(self, config: ServeConfig) -> dict[str, Any]:
+        """processor.sessions.session_options.SessionConfig's fields, JSON-able, of each process."""
+        return {
+            **{f.name: getattr(config, f.name) for f in fields(SessionOptions)},
+            "sessions": self.sessions,
+            "cpus": config.session_cpus,
+            "compute": self.compute,
+            "groups": config.groups,
+        }
+
     @property
     def text(self) -> str:
         """The layout in words of the ready line."""
         return f"compute={self.compute} ({self.why})"
 
 
-def _count(config: ServeConfig, allowed: Allowance, weights: Weights, linux: bool) -> tuple[int, str]:
+def _count(config: ServeConfig, allowed: Allowance, burden: Burden, linux: bool) -> tuple[int, str]:
     """The number of workers, and why."""
     if allowed.cores == 1:
         return 1, allowed.why
-    if reason := _alone(config, weights, linux):
+    if reason := _alone(config, burden, linux):
         return 1, f"one process: {reason}"
     workers, why = min(allowed.cores, MOST_WORKERS), allowed.why
     if workers < allowed.cores:
         why += f", at most {MOST_WORKERS} workers"
     if allowed.memory_nbytes is not None:
-        each = WORKER_NBYTES + weights.dense_nbytes
+        each = WORKER_NBYTES + burden.dense_nbytes
         room = max(1, int(MEMORY_SHARE * allowed.memory_nbytes) // each)
         if room < workers:
             workers, why = room, f"{allowed.memory_nbytes >> 20} MiB of memory, {each >> 20} for each worker"
     return workers, why
 
 
-def _alone(config: ServeConfig, weights: Weights, linux: bool) -> str:
+def _alone(config: ServeConfig, burden: Burden, linux: bool) -> str:
     """Why one process is to answer, "" for no reason."""
     given = [f.name for f in fields(SessionOptions) if getattr(config, f.name) != f.default]
     reasons = {
@@ -115,7 +123,7 @@ def _alone(config: ServeConfig, weights: Weights, linux: bool) -> str:
         "session_cpus are those of one": bool(config.session_cpus),
         "shared_memory is registered with one": config.shared_memory == "on",
         "the row store is cached in each": config.remote() is not None,
-        f"{weights.staged} has a stage that each would load a library for": bool(weights.staged),
+        f"{burden.staged} has a stage that each would load a library for": bool(burden.staged),
         **{f"{name} is said of its sessions": True for name in given if name not in PER_WORKER},
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

@@ -27,7 +27,6 @@ from serving.front_options import LIFE, PORTS, REQUESTS, WATCHING, FrontOptions
 
 if TYPE_CHECKING:
     from processor.versions.policy import ModelPolicy
-    from serving.process_layout import Layout
 
 ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
@@ -169,16 +168,6 @@ class ServeConfig(FrontOptions, SessionOptions):
     def waiting(self) -> bool:
         """Whether sessions wait for something else than the queue."""
         return self.remote() is not None or self.device_stages > 0
-
-    def session_options(self, layout: Layout) -> dict[str, Any]:
-        """processor.sessions.session_options.SessionConfig's fields, JSON-able, of each process."""
-        return {
-            **{f.name: getattr(self, f.name) for f in fields(SessionOptions)},
-            "sessions": layout.sessions,
-            "cpus": self.session_cpus,
-            "compute": layout.compute,
-            "groups": self.groups,
-        }
 
 
 def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: str | None = None) -> ServeConfig:

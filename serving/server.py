@@ -66,7 +66,7 @@ def open_processor(config: ServeConfig, layout: Layout) -> Processor:
         "budgets": config.budgets(),
         "policies": config.policies(),
     }
-    return Processor.initialize(ProcessorConfig.of(config.session_options(layout) | others))
+    return Processor.initialize(ProcessorConfig.of(layout.session_options(config) | others))
 
 
 class Front(Protocol):
@@ -172,7 +172,7 @@ class Server:
         config = self._config
         settings = WorkerSettings(
             front=config.front_options(version, self._layout.workers),
-            session_options=config.session_options(self._layout),
+            session_options=self._layout.session_options(config),
             remote=config.remote(),
             grpc_address=self.grpc_address,
         )

@@ -4,17 +4,17 @@ import pytest
 
 from processor.allowance import Allowance
 from processor.package.repository import Repository
-from serving.process_layout import Layout, Weights
+from serving.process_layout import Burden, Layout
 from serving.serve_config import ServeConfig
 from tests.packages import write_package
 
-GIB, NONE = 1 << 30, Weights()
+GIB, NONE = 1 << 30, Burden()
 REMOTE = {"remote_url": "redis://host", "remote_tables": ["ctr/user"]}
 GROUPS = {"groups": {"baseline": {"models": ["ctr"], "cpus": "0"}}}
 
 
-def layout(options, cores=4, quota=None, memory_nbytes=64 * GIB, weights=NONE, linux=True):
-    return Layout.of(ServeConfig("r", **options), Allowance(cores, quota, memory_nbytes), weights, linux)
+def layout(options, cores=4, quota=None, memory_nbytes=64 * GIB, burden=NONE, linux=True):
+    return Layout.of(ServeConfig("r", **options), Allowance(cores, quota, memory_nbytes), burden, linux)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_one_process_is_needed_for_is_served_by_one(options, why):
 
 
 def test_what_counts_for_each_worker_alone_changes_nothing():
-    assert layout({"max_queue_rows": 100, "table_memory": ["*/*=1GiB"]}).workers == 4
+    assert layout({"max_queue_rows": 100, "table_memory": ["ctr/*=1G"]}).workers == 4
 
 
 def test_other_systems_have_one_process():
@@ -65,7 +65,7 @@ def test_other_systems_have_one_process():
 
 
 def test_a_model_whose_stage_needs_a_library_is_served_by_one_process():
-    found = layout({}, weights=Weights(staged="ctr"))
+    found = layout({}, burden=Burden(staged="ctr"))
     assert (found.workers, found.why) == (1, "one process: ctr has a stage that each would load a library for")
 
 
@@ -80,7 +80,7 @@ def test_a_model_whose_stage_needs_a_library_is_served_by_one_process():
     ],
 )
 def test_workers_take_at_most_half_of_the_memory(memory_nbytes, dense_nbytes, workers, why):
-    found = layout({}, memory_nbytes=memory_nbytes, weights=Weights(dense_nbytes))
+    found = layout({}, memory_nbytes=memory_nbytes, burden=Burden(dense_nbytes))
     assert (found.workers, found.why) == (workers, why)
 
 
@@ -88,16 +88,17 @@ def test_workers_take_at_most_half_of_the_memory(memory_nbytes, dense_nbytes, wo
     ("options", "cores", "workers", "compute", "sessions"),
     [
         ({"workers": 1}, 4, 1, "threads", 0),
-        ({"workers": 1}, 1, 1, "inline", 0),
+        ({"workers": 1}, 1, 1, "inline", 1),
         ({"workers": 4}, 1, 4, "inline", 1),
         ({"workers": 4, "sessions": 2}, 4, 4, "threads", 2),
         ({"workers": 4, "compute": "threads"}, 4, 4, "threads", 1),
-        ({"workers": 1, "compute": "inline"}, 4, 1, "inline", 0),
+        ({"workers": 1, "compute": "inline"}, 4, 1, "inline", 1),
+        ({"workers": 1, "compute": "inline", "sessions": 3}, 4, 1, "inline", 3),
         ({"workers": 1, "device_stages": 1}, 1, 1, "threads", 0),
         ({"workers": 2, **REMOTE}, 4, 2, "threads", 1),
         ({"workers": 2, **GROUPS}, 4, 2, "threads", 0),
         ({"compute": "threads"}, 4, 4, "threads", 1),
-        ({"compute": "inline"}, 4, 4, "inline", 1),
+        ({"compute": "inline"}, 4, 4, "inline", 4),
     ],
 )
 def test_what_is_asked_for_is_taken(options, cores, workers, compute, sessions):
@@ -106,12 +107,23 @@ def test_what_is_asked_for_is_taken(options, cores, workers, compute, sessions):
     assert ("workers" in options) == (found.why == "as asked")
 
 
+def test_sessions_of_a_process_are_those_of_its_layout():
+    config = ServeConfig("r", max_queue_rows=7, session_cpus="0")
+    options = Layout(4, "inline", 2, "").session_options(config)
+    assert (options["compute"], options["sessions"], options["max_queue_rows"], options["cpus"]) == (
+        "inline",
+        2,
+        7,
+        "0",
+    )
+
+
 def test_models_are_weighed_by_their_newest_version(tmp_path):
     write_package(tmp_path)
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "model.json").write_text("{")
     dense = Repository(tmp_path).version("small").manifest.dense
-    weights = Weights.of(str(tmp_path), [])
-    assert weights.dense_nbytes == 4 * sum(math.prod(shape) for shape in dense.values()) > 0
-    assert weights.staged == ""
-    assert Weights.of(str(tmp_path), ["nope"]) == Weights.of(str(tmp_path / "nope"), []) == Weights()
+    burden = Burden.of(str(tmp_path), [])
+    assert burden.dense_nbytes == 4 * sum(math.prod(shape) for shape in dense.values()) > 0
+    assert burden.staged == ""
+    assert Burden.of(str(tmp_path), ["nope"]) == Burden.of(str(tmp_path / "nope"), []) == Burden()

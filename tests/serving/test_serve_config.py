@@ -103,7 +103,7 @@ def test_groups_of_sessions_are_sections_of_the_file(tmp_path):
         '[groups.rest]\nmodels = ["*"]\nbatch_window_us = 200\n'
     )
     config = load_config({}, {}, str(file))
-    options = config.session_options(Layout(1, "threads", 0, ""))
+    options = Layout(1, "threads", 0, "").session_options(config)
     assert options["groups"] == {
         "baseline": {"models": ["ctr"], "sessions": 1, "cpus": "0"},
         "rest": {"models": ["*"], "batch_window_us": 200},
@@ -111,11 +111,6 @@ def test_groups_of_sessions_are_sections_of_the_file(tmp_path):
     assert options["cpus"] == "0-1;2-3"
     assert SessionConfig.of(options).groups["baseline"] == GroupConfig(["ctr"], sessions=1, cpus="0")
     assert options["compute"] == "threads"
-
-
-def test_sessions_are_those_of_the_layout():
-    options = ServeConfig("r", max_queue_rows=7).session_options(Layout(4, "inline", 1, ""))
-    assert (options["compute"], options["sessions"], options["max_queue_rows"]) == ("inline", 1, 7)
 
 
 @pytest.mark.parametrize(
