@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from processor.engine import Processor
     from processor.versions.host import ModelHost
     from serving.workers.fleet_host import FleetHost
+    from serving.workers.nursery import Nursery
 
 log = logging.getLogger("freshet.server")
 
@@ -96,12 +97,15 @@ class Server:
         config: ServeConfig,
         *,
         version: str = "",
+        layout: Layout | None = None,
+        nursery: Nursery | None = None,
         open_processor: Callable[[ServeConfig, Layout], Processor] = open_processor,
         out: TextIO | None = None,
     ) -> None:
-        """open_processor: what one process serves with."""
+        """layout, nursery: as they were found, and started, before this module was imported. open_processor: what one
+        process serves with."""
         self._config = config
-        self._layout = Layout.here(config)
+        self._layout = layout or Layout.here(config)
         self._bulk = bulk_threads() if self._layout.workers > 1 else None
         self._out = out or sys.stdout
         self._start_s = time.monotonic()
@@ -125,7 +129,7 @@ class Server:
         if self._layout.workers == 1:
             self._serve_alone(data, open_processor, version)
         else:
-            self._supervise(data, version)
+            self._supervise(data, version, nursery)
         guarded = create_admin(
             self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host, bulk=self._bulk
         )
@@ -162,7 +166,7 @@ class Server:
 
         self._open = lifecycle.loading(open_watched)
 
-    def _supervise(self, data: socket.socket, version: str) -> None:
+    def _supervise(self, data: socket.socket, version: str, nursery: Nursery | None) -> None:
         """Worker processes answer."""
         from serving.workers.acceptor import Acceptor
         from serving.workers.fleet import Fleet, WorkerSettings
@@ -176,7 +180,7 @@ class Server:
             remote=config.remote(),
             grpc_address=self.grpc_address,
         )
-        fleet = Fleet(self._layout.workers, settings)
+        fleet = Fleet(self._layout.workers, settings, nursery)
         self._front = acceptor = Acceptor(data, fleet)
         lifecycle: Lifecycle[FleetHost] = Lifecycle()
         self._lifecycle = lifecycle
