@@ -78,7 +78,7 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
-            mounts = UNIFIED
+            mounts: tuple[str, ...] = UNIFIED
         elif controller in controllers.split(","):
             mounts = CONTROLLERS[controller]
         else:

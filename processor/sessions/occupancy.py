@@ -17,7 +17,7 @@ class Occupancy:
         """words: int64 [processes], shared by all; None for a process alone. seat: this process's word."""
         own = np.zeros(1, np.int64) if words is None else words
         # Items of a memoryview come at a fraction of what those of an array take.
-        self._words, self._cores, self._seat, self._own = memoryview(own), cores, seat, 0
+        self._words, self._cores, self._seat, self._own = memoryview(own.data), cores, seat, 0
 
     def change(self, threads: int) -> None:
         """So many threads more compute in this process; fewer, when negative."""

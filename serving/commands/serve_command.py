@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from inspect import Parameter, Signature
 from typing import Annotated, Any
@@ -10,10 +11,8 @@ import typer
 from rich.markup import escape
 
 from processor.options import default_of
-from serving.process_layout import Layout
 from serving.serve_config import KINDS, OPTIONS, load_config, split_names
 from serving.telemetry.logs import log_to_stderr
-from serving.workers.nursery import Nursery
 
 ConfigOption = Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")]
 
@@ -27,13 +26,18 @@ def serve(config: str | None, **options: Any) -> None:
     lists = {key: split_names(options[key]) for key, kind in KINDS.items() if kind is list and options[key] is not None}
     settings = load_config({**options, **lists}, os.environ, config)
     log_to_stderr(settings.log_level, settings.log_format)
-    layout, nursery = Layout.here(settings), Nursery()
-    if layout.workers > 1:
-        # It imports what workers need while this process imports what the server needs.
-        nursery.start()
-    from serving.server import Server
+    from serving.process_layout import Layout
+    from serving.workers.nursery import Nursery
 
-    raise typer.Exit(Server(settings, version=package_version(), layout=layout, nursery=nursery).run())
+    layout = Layout.here(settings)
+    with contextlib.closing(Nursery()) as nursery:
+        if layout.workers > 1:
+            # It imports what workers need while this process imports what the server needs.
+            nursery.start()
+        from serving.server import Server
+
+        code = Server(settings, version=package_version(), layout=layout, nursery=nursery).run()
+    raise typer.Exit(code)
 
 
 def package_version() -> str:

@@ -81,7 +81,6 @@ class Nursery:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._closed = False
-        _take_orphans_in()
 
     def start(self) -> None:
         """Starts the process, so that it is ready when the first worker is wanted."""
@@ -114,6 +113,7 @@ class Nursery:
         if self._closed:
             raise Gone("the nursery is closed")
         if self._channel is None:
+            _take_orphans_in()
             self._channel, there = Channel.pair()
             command = [sys.executable, "-P", "-m", "serving.workers", str(there.fileno())]
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
