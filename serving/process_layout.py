@@ -20,8 +20,8 @@ from processor.package.repository import Repository
 from processor.sessions.session_options import Compute, SessionOptions
 from serving.serve_config import ServeConfig
 
-# More have not been measured.
-MOST_WORKERS = 8
+# More have not been measured: workers, and sessions of one. On larger machines the helpers of all make use of the rest.
+MOST_WORKERS, MOST_SESSIONS = 8, 8
 # What a worker has of its own: Python, libraries, compiled kernels; and a queue for each, so its length does not tell.
 WORKER_NBYTES = 128 << 20
 PER_WORKER = {"max_queue_rows"}
@@ -78,7 +78,8 @@ class Layout:
         alone = (workers > 1 or allowed.cores == 1) and config.sessions <= 1 and not (config.waiting or config.groups)
         if config.compute == "inline" or (config.compute == "auto" and alone):
             # One is the loop's, the others help where cores are spare.
-            return cls(workers, "inline", config.sessions or (allowed.cores if workers > 1 else 1), why)
+            sessions = config.sessions or (min(allowed.cores, MOST_SESSIONS) if workers > 1 else 1)
+            return cls(workers, "inline", sessions, why)
         return cls(workers, "threads", config.sessions or (1 if workers > 1 and not config.groups else 0), why)
 
     def session_options(self, config: ServeConfig) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes` prepares
 frames: maps buffers and packs dense weights, one frame after the other, so that neither ever stands between two
-requests. What a flip changes beyond that, sessions read from the control words; no thread is told of it.
+requests; `freshet-session-n` are helpers (processor.sessions.group), or the sessions where they have threads. What a
+flip changes beyond a frame, sessions read from the control words; no thread is told of it.
 
 Invariants
 - A message is acted on in the order in which it was sent: routes and connections on the loop, changes on their thread.

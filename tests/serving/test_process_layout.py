@@ -94,6 +94,7 @@ def test_workers_take_at_most_half_of_the_memory(memory_nbytes, dense_nbytes, wo
         ({"workers": 4, "compute": "threads"}, 4, 4, "threads", 1),
         ({"workers": 1, "compute": "inline"}, 4, 1, "inline", 1),
         ({"workers": 1, "compute": "inline", "sessions": 3}, 4, 1, "inline", 3),
+        ({"compute": "inline"}, 64, 8, "inline", 8),
         ({"workers": 1, "device_stages": 1}, 1, 1, "threads", 0),
         ({"workers": 2, **REMOTE}, 4, 2, "threads", 1),
         ({"workers": 2, **GROUPS}, 4, 2, "threads", 0),

@@ -52,7 +52,8 @@ def until(condition):
 def running(open_processor, **options):
     """A server in a thread: (server, what it printed, exit codes). Stopped at the end."""
     out, codes = io.StringIO(), []
-    server = Server(ServeConfig("fake", **{**FREE, **options}), version="9", open_processor=open_processor, out=out)
+    config = ServeConfig("fake", **{**FREE, **options})
+    server = Server(config, version="9", open_processor=lambda config, layout: open_processor(config), out=out)
     thread = threading.Thread(target=lambda: codes.append(server.run()))
     thread.start()
     try:
@@ -67,7 +68,7 @@ def running(open_processor, **options):
 def test_the_ports_answer_503_while_models_load_and_then_predict():
     gate, processor = threading.Event(), FakeProcessor()
 
-    def load(config, layout):
+    def load(config):
         assert gate.wait(WAIT_S)
         return processor
 
@@ -93,7 +94,7 @@ def test_the_ports_answer_503_while_models_load_and_then_predict():
 
 
 def test_a_processor_that_cannot_be_opened_ends_the_server_with_code_1(caplog):
-    def fail(config, layout):
+    def fail(config):
         raise BadInput("repository: not a folder")
 
     with running(fail) as (_, out, codes):
@@ -105,7 +106,7 @@ def test_a_processor_that_cannot_be_opened_ends_the_server_with_code_1(caplog):
 
 def test_a_stop_while_models_load_still_closes_them():
     gate, processor = threading.Event(), FakeProcessor()
-    with running(lambda config, layout: gate.wait(WAIT_S) and processor) as (server, _, codes):
+    with running(lambda config: gate.wait(WAIT_S) and processor) as (server, _, codes):
         until(lambda: fetch(server.http_address, "/healthz")[0] == 200)
         server.stop()
         gate.set()
@@ -123,7 +124,7 @@ def test_a_port_that_is_taken_is_one_clear_line():
 
 def test_a_first_delta_that_makes_the_model_ready_is_announced():
     processor = FakeProcessor(ready=False)
-    with running(lambda config, layout: processor) as (_, out, _):
+    with running(lambda config: processor) as (_, out, _):
         until(lambda: processor.polls > 1)
         assert out.getvalue() == ""
         processor.ready, processor.changes = True, ["ctr: version 3 serves"]
@@ -132,7 +133,7 @@ def test_a_first_delta_that_makes_the_model_ready_is_announced():
 
 def test_clients_that_break_off_do_not_break_the_server():
     processor = FakeProcessor()
-    with running(lambda config, layout: processor) as (server, _, _):
+    with running(lambda config: processor) as (server, _, _):
         until(lambda: fetch(server.http_address, "/v2/health/ready")[0] == 200)
         head = b"POST /v1/models/ctr:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
         processor.hold = True
@@ -148,7 +149,7 @@ def test_clients_that_break_off_do_not_break_the_server():
 
 def test_tritonclient_predicts_with_binary_tensors():
     with (
-        running(lambda config, layout: FakeProcessor()) as (server, _, _),
+        running(lambda config: FakeProcessor()) as (server, _, _),
         triton.InferenceServerClient(f"127.0.0.1:{server.http_address[1]}") as client,
     ):
         until(client.is_server_ready)
