@@ -18,6 +18,7 @@ columns     the shapes in which feature values travel
 errors      every error a caller can meet
 extras      libraries that may be missing, and what brings them
 memory      memory that other processes can map
+allowance   how many cores and how much memory this process may take
 cores       cpusets and memory nodes
 machine     what this machine's processor can do
 options     what a field of a dataclass of options says of itself
@@ -25,6 +26,7 @@ clock       time as a collaborator
 """
 
 __all__ = [
+    "allowance",
     "backends",
     "chain",
     "clock",

@@ -2,7 +2,8 @@
 
 commands         the `freshet` command
 server           the server process: its ports, the watcher, readiness, an orderly end
-workers          `--workers N`: one supervisor, N processes that answer
+workers          one supervisor, N processes that answer
+process_layout   how many processes answer, and where they compute
 serve_config     the options of `freshet serve`
 front_options    the options of the data ports
 data_ports       HTTP and gRPC of one process, begun and ended together

@@ -71,7 +71,8 @@ class ServeConfig(FrontOptions, SessionOptions):
     )
     admin_port: int = field(default=8502, metadata=option("For changes; 0 takes a free one", PORT, heading=PORTS))
     workers: int = field(
-        default=1, metadata=option("Processes that answer", between(0, 256, "one per core"), heading=COMPUTING)
+        default=0,
+        metadata=option("Processes that answer", between(0, 256, "what is best here"), heading=COMPUTING),
     )
     compute: str = field(
         default="auto",
@@ -125,9 +126,9 @@ class ServeConfig(FrontOptions, SessionOptions):
 
     def __post_init__(self) -> None:
         check(self)
-        _want(self.workers == 1 or sys.platform == "linux", f"workers: 1 wanted on this system, got {self.workers}")
+        _want(self.workers <= 1 or sys.platform == "linux", f"workers: 1 wanted on this system, got {self.workers}")
         _want(
-            self.shared_memory == "off" or self.workers == 1,
+            self.shared_memory == "off" or self.workers <= 1,
             f"shared_memory: off, or with one worker on, wanted, got {self.shared_memory!r}",
         )
         _want(
@@ -168,27 +169,9 @@ class ServeConfig(FrontOptions, SessionOptions):
         )
 
     @property
-    def _waits(self) -> bool:
+    def waiting(self) -> bool:
         """Whether sessions wait for something else than the queue."""
         return self.remote() is not None or self.device_stages > 0
-
-    def session_options(self, workers: int, cores: int) -> dict[str, Any]:
-        """processor.sessions.session_options.SessionConfig's fields, JSON-able. workers: processes that answer; cores:
-        of the machine.
-
-        compute = "auto" is inline where a session's thread would only share a core with the event loop, unless several
-        sessions a process or device stages were asked for, or a session waits for a row store: that must not stop the
-        loop.
-        """
-        alone = (workers > 1 or cores == 1) and self.sessions <= 1
-        inline = self.compute == "inline" or (self.compute == "auto" and alone and not self._waits)
-        return {
-            **{f.name: getattr(self, f.name) for f in fields(SessionOptions)},
-            "sessions": self.sessions or (1 if workers > 1 and not self.groups else 0),
-            "cpus": self.session_cpus,
-            "compute": "inline" if inline and not self.groups else "threads",
-            "groups": self.groups,
-        }
 
 
 def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: str | None = None) -> ServeConfig:

@@ -1,8 +1,8 @@
 """The server process: its ports, the watcher, readiness, and an orderly end.
 
-With one worker, this process answers the data ports, HTTP and gRPC, itself. With several it is their supervisor
-(serving.workers): it owns the repository, the admin port and the one writer, hands out connections, and answers no
-prediction.
+How many processes answer is the layout's to say (serving.process_layout). With one, this process answers the data
+ports, HTTP and gRPC, itself. With several it is their supervisor (serving.workers): it owns the repository, the admin
+port and the one writer, hands out connections, and answers no prediction.
 
 Threads: the main thread runs the data ports' event loop; `freshet-admin` runs the admin port's;
 `freshet-loader` opens the processor and ends; `freshet-watcher` polls the repository. Session threads belong
@@ -28,7 +28,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from processor.cores import available
 from processor.errors import BadInput, FreshetError
 from processor.overview import model_stats
 from serving.admin.api import create_admin
@@ -39,6 +38,7 @@ from serving.lifecycle import Lifecycle
 from serving.loading.auto_import import AutoImporter
 from serving.loading.priority import bulk_threads, give_way
 from serving.loading.watcher import Watcher
+from serving.process_layout import Layout
 from serving.serve_config import ServeConfig
 from serving.telemetry.metrics import Metrics
 from serving.telemetry.observers import Observers
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from processor.engine import Processor
     from processor.versions.host import ModelHost
     from serving.workers.fleet_host import FleetHost
+    from serving.workers.nursery import Nursery
 
 log = logging.getLogger("freshet.server")
 
@@ -54,7 +55,7 @@ ADMIN_STOP_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def open_processor(config: ServeConfig) -> Processor:
+def open_processor(config: ServeConfig, layout: Layout) -> Processor:
     """The processor that the options describe, its models loaded."""
     from processor.engine import Processor, ProcessorConfig
 
@@ -67,8 +68,7 @@ def open_processor(config: ServeConfig) -> Processor:
         "policies": config.policies(),
         "strict": config.strict,
     }
-    cores = len(available())
-    return Processor.initialize(ProcessorConfig.of(config.session_options(workers=1, cores=cores) | others))
+    return Processor.initialize(ProcessorConfig.of(layout.session_options(config) | others))
 
 
 class Front(Protocol):
@@ -98,13 +98,16 @@ class Server:
         config: ServeConfig,
         *,
         version: str = "",
-        open_processor: Callable[[ServeConfig], Processor] = open_processor,
+        layout: Layout | None = None,
+        nursery: Nursery | None = None,
+        open_processor: Callable[[ServeConfig, Layout], Processor] = open_processor,
         out: TextIO | None = None,
     ) -> None:
-        """open_processor: what one process serves with."""
+        """layout, nursery: as they were found, and started, before this module was imported. open_processor: what one
+        process serves with."""
         self._config = config
-        self._workers = config.workers or len(available())
-        self._bulk = bulk_threads() if self._workers > 1 else None
+        self._layout = layout or Layout.here(config)
+        self._bulk = bulk_threads() if self._layout.workers > 1 else None
         self._out = out or sys.stdout
         self._start_s = time.monotonic()
         self._lifecycle: Lifecycle[Processor] | Lifecycle[FleetHost]
@@ -124,10 +127,10 @@ class Server:
         self._metrics: Metrics
         self._front: Front
         self._open: Callable[[], tuple[ModelHost, Callable[[], None]]]
-        if self._workers == 1:
+        if self._layout.workers == 1:
             self._serve_alone(data, open_processor, version)
         else:
-            self._supervise(data, version)
+            self._supervise(data, version, nursery)
         guarded = create_admin(
             self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host, bulk=self._bulk
         )
@@ -136,7 +139,7 @@ class Server:
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
 
     def _serve_alone(
-        self, data: socket.socket, open_processor: Callable[[ServeConfig], Processor], version: str
+        self, data: socket.socket, open_processor: Callable[[ServeConfig, Layout], Processor], version: str
     ) -> None:
         """This process answers."""
         config, options = self._config, self._config.front_options(version, processes=1)
@@ -158,13 +161,13 @@ class Server:
         )
 
         def open_watched() -> Processor:
-            processor = open_processor(config)
+            processor = open_processor(config, self._layout)
             watching.record(processor, metrics.own)
             return processor
 
         self._open = lifecycle.loading(open_watched)
 
-    def _supervise(self, data: socket.socket, version: str) -> None:
+    def _supervise(self, data: socket.socket, version: str, nursery: Nursery | None) -> None:
         """Worker processes answer."""
         from serving.workers.acceptor import Acceptor
         from serving.workers.fleet import Fleet, WorkerSettings
@@ -173,12 +176,12 @@ class Server:
 
         config = self._config
         settings = WorkerSettings(
-            front=config.front_options(version, self._workers),
-            session_options=config.session_options(self._workers, len(available())),
+            front=config.front_options(version, self._layout.workers),
+            session_options=self._layout.session_options(config),
             remote=config.remote(),
             grpc_address=self.grpc_address,
         )
-        fleet = Fleet(self._workers, settings)
+        fleet = Fleet(self._layout.workers, settings, nursery)
         self._front = acceptor = Acceptor(data, fleet)
         lifecycle: Lifecycle[FleetHost] = Lifecycle()
         self._lifecycle = lifecycle
@@ -287,11 +290,8 @@ class Server:
         models = ",".join(f"{s.model}@{s.generation}" for s in model_stats(processor))
         took_s = time.monotonic() - self._start_s
         ports = f"http={_text(self.http_address)} grpc={self.grpc_address} admin={_text(self.admin_address)}"
-        print(
-            f"freshet: ready in {took_s:.2f} s {ports} workers={self._workers} models={models}",
-            file=self._out,
-            flush=True,
-        )
+        served = f"workers={self._layout.workers} models={models} {self._layout.text}"
+        print(f"freshet: ready in {took_s:.2f} s {ports} {served}", file=self._out, flush=True)
 
     def _run_admin(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -60,6 +60,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "loadtest/bench/scenarios/before.py": SCENARIOS,
     "loadtest/bench/scenarios/deltas.py": SCENARIOS,
     "loadtest/bench/scenarios/group.py": SCENARIOS,
+    "loadtest/bench/scenarios/layouts.py": BY_HAND,
     "loadtest/bench/scenarios/micro.py": SCENARIOS,
     "loadtest/bench/scenarios/neighbour.py": SCENARIOS,
     "loadtest/bench/scenarios/observe.py": SCENARIOS,

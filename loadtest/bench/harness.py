@@ -16,6 +16,7 @@ from loadtest.load.openloop import Job, drive
 from loadtest.load.outcome import Figures
 from loadtest.load.payload import Payload, bench_count, bench_payload
 from loadtest.load.sides import Ratio
+from serving.process_layout import MOST_WORKERS
 
 CONNECTIONS = 32
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -34,7 +35,7 @@ class ServerSide:
 
 # How the front end and the computing are laid out. A side that the server refuses is reported with its reason.
 LAYOUTS = (
-    ServerSide("default"),
+    ServerSide("default", workers=min(CORES, MOST_WORKERS)),
     ServerSide("1 process, threads", ("--workers", "1", "--compute", "threads")),
     ServerSide("1 process, inline", ("--workers", "1", "--compute", "inline")),
     ServerSide(
@@ -140,11 +141,6 @@ class Bench:
         """The server of scenarios that need one."""
         return ServerSide("freshet serve" + "".join(f" {option}" for option in self.serve), self.serve)
 
-    @property
-    def workers(self) -> int:
-        """Worker processes that the options of the server ask for."""
-        return int(self.serve[self.serve.index("--workers") + 1]) if "--workers" in self.serve else 1
-
     def layouts(self) -> list[ServerSide]:
         """The layouts that are wanted."""
         chosen = [side for side in LAYOUTS if not self.only_layouts or side.name in self.only_layouts]
@@ -178,6 +174,13 @@ class Bench:
     def job(self, server: RunningServer, candidates: int, rate: float, model: str = "bench", **options: Any) -> Job:
         options = {"seconds": self.seconds, **options}
         return Job(HOST, server.http_port, str(self.payload(candidates, model)), rate, **options)
+
+
+def workers_of(server: RunningServer) -> list[int]:
+    """The processes that answer, where others do than the one that was started; none where that one does."""
+    import httpx
+
+    return [worker["pid"] for worker in httpx.get(f"{server.admin}/admin/models").json().get("workers", [])]
 
 
 def reply_nbytes(server: RunningServer, payload: Path) -> int:

@@ -2,6 +2,7 @@
 
 predictor        requests in, replies out: what every process that answers has
 placement        the groups of a process: which models, how many sessions, which cores
+occupancy        who computes now on the cores that several processes share
 session_options  the options of sessions, as users write them
 group            a SessionGroup: N sessions and the queues in front of them
 session          one executor with its own buffers
@@ -13,4 +14,4 @@ shadow           scores of a further version, after the reply
 request          what travels through a group
 """
 
-__all__ = ["group", "placement", "predictor", "request", "session", "session_options", "shadow"]
+__all__ = ["group", "occupancy", "placement", "predictor", "request", "session", "session_options", "shadow"]

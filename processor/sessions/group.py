@@ -5,13 +5,17 @@ caller) and `least-loaded` (by predicted work) are one queue a session.
 
 Computing happens on the sessions' own threads, or `inline`: one session without a thread, driven through run_once() by
 an owner (an event loop that attach() has named) or, without one, by whoever waits for a reply. Inline there is no
-hand-over between threads at all: what arrived in one turn of the owner's loop is the next batch.
+hand-over between threads at all: what arrived in one turn of the owner's loop is the next batch. Further sessions of an
+inline group are helpers, with threads: they take what is worth a hand-over, and only while a core is spare that no
+process of the server computes on (processor.sessions.occupancy). So a large request, or a queue that only this process
+has, is computed on all cores; and where all processes are busy, nobody is in anybody's way.
 
 Who owns what
 - The group's lock guards queues, idle sessions and counts; nothing is computed and no done() is called under it.
 - A thread's session is its own. The inline session belongs to the holder of the `_turn` lock.
 - A session sleeps on its gate, a lock that it has taken once and that whoever wakes it releases. It stands in its
   queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
+- Inline, done() is called on the owner's thread: a helper hands its replies home.
 - Numbers are reader's words of processor.versions.control: sessions use those below HOLDS, scattered requests those
   from there on, trays of device stages the last of these, processor.sessions.shadow the very last. A number is used
   again only after its session has ended. One group at most serves a version.
@@ -28,6 +32,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -36,10 +41,11 @@ from numpy.typing import NDArray
 from processor.backends.cost import FREE, WORTH
 from processor.clock import Clock
 from processor.cores import run_on
-from processor.errors import BadInput, Expired, NotReady, Overloaded
+from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
 from processor.sessions.batcher import Batcher, Taken
 from processor.sessions.device import DeviceStages, StagedSession, trays_of
-from processor.sessions.request import Work, answer
+from processor.sessions.occupancy import Occupancy
+from processor.sessions.request import Done, PredictReply, Work, answer
 from processor.sessions.scatter import Scatter, Share
 from processor.sessions.session import Session
 from processor.sessions.session_options import MAX_SESSIONS, Compute, SessionOptions
@@ -51,13 +57,16 @@ from processor.watching.stats import SessionStats, total
 log = logging.getLogger("freshet.sessions")
 
 Wake = Callable[[float], None]
+Post = Callable[[Done, PredictReply | FreshetError], None]
 HOLDS = MAX_SESSIONS
+# What it takes to give a helper work and to have its reply back; half of a request has to take longer.
+HANDOVER_S = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions(SessionOptions):
-    """The options that a session group is made with. sessions: with compute "inline" there is one. cpus: cores for each
-    session in turn; empty for any."""
+    """The options that a session group is made with. sessions: with compute "inline" all but one are helpers. cpus:
+    cores for each session in turn; empty for any."""
 
     sessions: int = 1
     max_batch_rows: int = 256
@@ -97,9 +106,9 @@ class Queue:
             self.waking += 1
             self.idle.pop().gate.release()
 
-    def take(self, session: Session, now_s: float, hurry: bool) -> Taken[Work]:
-        """The next batch, as the session's own from now on."""
-        taken = self.batcher.take(now_s, 1 + self.waking + len(self.idle), hurry)
+    def take(self, session: Session, now_s: float, hurry: bool, free: int) -> Taken[Work]:
+        """The next batch, as the session's own from now on. free: see Batcher.take."""
+        taken = self.batcher.take(now_s, free, hurry)
         if taken.batch:
             rows, ids, arrived_s = 0, 0, 0.0
             for work in taken.batch:
@@ -133,7 +142,7 @@ class SessionThread(threading.Thread):
         super().__init__(name=f"freshet-session-{session.number}", daemon=True)
         self.session = session
         self.queue = queue
-        self.retired = False
+        self.retired = self.computing = False
         self.gate = threading.Lock()
         self.gate.acquire()
         self._group, self._cpus = group, cpus
@@ -146,9 +155,10 @@ class SessionThread(threading.Thread):
 class SessionGroup:
     """Runs bound requests on its sessions; close() answers what is queued and ends them."""
 
-    def __init__(self, options: GroupOptions, clock: Clock) -> None:
+    def __init__(self, options: GroupOptions, clock: Clock, occupancy: Occupancy | None = None) -> None:
+        """occupancy: of the cores that inline sessions share with those of other processes, if there are others."""
         self.options = options
-        self._clock = clock
+        self._clock, self._occupancy = clock, occupancy or Occupancy(options.sessions)
         self._lock = threading.Lock()
         self._closing = False
         self._queues: list[Queue] = []
@@ -167,14 +177,14 @@ class SessionGroup:
         self._inline: Session | None = None
         self._turn = threading.RLock()
         self._wake: Wake | None = None
+        self._post: Post | None = None
         self._owner = 0
         self._asked = False
         if options.compute == "inline":
             self._inline = Session(0, clock)
             self._queues.append(Queue(options))
             self._queues[0].sessions = self._count = 1
-        else:
-            self.resize(options.sessions)
+        self.resize(options.sessions)
 
     def __len__(self) -> int:
         return self._count
@@ -218,23 +228,28 @@ class SessionGroup:
             self._past.predicted_wait_s += queue.load_s / queue.sessions
             if shares == 1:
                 queue.batcher.put(work, work.replica, now_s)
-                if queue.idle:
+                if queue.idle and self._inline is None:
                     queue.wake()
             else:
+                if self._inline is not None:
+                    work.done = partial(self._home, work.done)
                 for share in Scatter(work, shares, self._holds).shares():
                     queue = self._route(share)
                     queue.batcher.put(share, share, now_s)
-                    queue.wake()
+                    # Inline, one of them is the owner's.
+                    if self._inline is None or len(queue.batcher) > 1:
+                        self._wake_one(queue)
             if self._wake is not None and not self._asked:
                 self._ask(0.0)
 
-    def attach(self, wake: Wake) -> bool:
+    def attach(self, wake: Wake, post: Post) -> bool:
         """Makes the calling thread the owner: done() is called on it, within run_once(), which it calls soon after
-        wake(delay_s) was called, from any thread. False with compute "threads": nothing changes."""
+        wake(delay_s) was called, from any thread, or soon after post(done, reply) was. False with compute "threads":
+        nothing changes."""
         with self._lock:
             if self._inline is None:
                 return False
-            self._wake, self._owner, self._asked = wake, threading.get_ident(), False
+            self._wake, self._post, self._owner, self._asked = wake, post, threading.get_ident(), False
             if self._queues[0].batcher:
                 self._ask(0.0)
             return True
@@ -248,23 +263,31 @@ class SessionGroup:
         """Whether a thread that waits for a reply has to call run_once() for it."""
         return self._inline is not None and (self._wake is None or self._owner == threading.get_ident())
 
-    def run_once(self, hurry: bool = False) -> None:
-        """Inline: computes the next batch in this thread and answers it. hurry: without waiting for the window."""
+    def run_once(self, hurry: bool = False) -> bool:
+        """Inline: computes the next batch in this thread and answers it; whether there was one. hurry: without waiting
+        for the window."""
         session, queue = self._inline, self._queues[0]
         if session is None:
             raise RuntimeError("the sessions of this group have threads of their own")
         with self._turn:
             with self._lock:
                 self._asked = False
-                taken = queue.take(session, self._clock.now_s(), hurry)
+                taken = queue.take(session, self._clock.now_s(), hurry, 1 + self._helpers(queue))
+                if taken.batch:
+                    self._occupancy.change(1)
+                    if queue.batcher:
+                        self._wake_one(queue)
             self._expire(taken.expired)
             if taken.batch:
                 session.run(taken.batch)
             with self._lock:
                 now_s = self._clock.now_s()
                 queue.finish(session, now_s)
+                if taken.batch:
+                    self._occupancy.change(-1)
                 if queue.batcher:
                     self._ask(0.0 if taken.until_s is None else max(0.0, taken.until_s - now_s))
+            return bool(taken.batch)
 
     def serve(self, thread: SessionThread) -> None:
         """The life of a session's thread."""
@@ -274,21 +297,35 @@ class SessionGroup:
             with self._lock:
                 now_s = self._clock.now_s()
                 queue.finish(session, now_s)
+                if thread.computing:
+                    thread.computing = False
+                    self._occupancy.change(-1)
                 if thread.retired:
                     # It may have been woken for work that another one has to do now.
-                    queue.wake()
+                    self._wake_one(queue)
                     break
-                taken = queue.take(session, now_s, self._closing)
+                if self._inline is None:
+                    taken = queue.take(session, now_s, self._closing, 1 + queue.waking + len(queue.idle))
+                elif self._occupancy.spare > 0:
+                    taken = queue.take(session, now_s, self._closing, 1 + self._helpers(queue))
+                else:
+                    taken = Taken([], [])
                 if taken.batch:
-                    queue.wake()
+                    if self._inline is not None:
+                        thread.computing = True
+                        self._occupancy.change(1)
+                    self._wake_one(queue)
                 elif not taken.expired:
-                    if self._closing and not queue.batcher:
+                    if self._closing and (self._inline is not None or not queue.batcher):
                         break
                     queue.idle.append(thread)
                     session.started_s = 0.0
             if taken.batch or taken.expired:
                 self._expire(taken.expired)
                 if taken.batch:
+                    if self._inline is not None:
+                        for work in taken.batch:
+                            work.done = partial(self._home, work.done)
                     session.run(taken.batch)
                 # A session that waits must not hold the replica of its last batch: its version may be served no more.
                 taken = Taken([], [])
@@ -308,13 +345,11 @@ class SessionGroup:
         others. Raises BadInput."""
         if not 1 <= sessions <= HOLDS:
             raise BadInput(f"sessions: 1 to {HOLDS} wanted, got {sessions}")
-        if self._inline is not None:
-            raise BadInput("sessions: with inline compute there is one a process")
         with self._lock:
             if self._closing:
                 raise NotReady("the processor is closed")
             self.options = replace(self.options, sessions=sessions)
-            shared = self.options.policy == "shared"
+            shared = self.options.policy == "shared" or self._inline is not None
             while len(self) < sessions:
                 if not shared or not self._queues:
                     self._queues.append(Queue(self.options))
@@ -368,16 +403,17 @@ class SessionGroup:
             self._device.close()
 
     def _sessions(self) -> list[Session]:
-        return [self._inline] if self._inline else [thread.session for thread in self._threads]
+        return [*([self._inline] if self._inline else []), *(thread.session for thread in self._threads)]
 
     def _start(self, queue: Queue) -> None:
-        taken = {thread.session.number for thread in self._threads}
+        taken = {session.number for session in self._sessions()}
         number = next(n for n in count() if n not in taken)
         cpus = self.options.cpus
         staged, clock = self._device, self._clock
         session = Session(number, clock) if staged is None else StagedSession(number, clock, staged)
         thread = SessionThread(session, self, queue, cpus[number % len(cpus)] if cpus else frozenset())
-        queue.sessions += 1
+        # Helpers are not counted on: a queue is promised to be answered in time without them.
+        queue.sessions += self._inline is None
         self._count += 1
         self._threads.append(thread)
         thread.start()
@@ -385,7 +421,7 @@ class SessionGroup:
     def _retire(self, queue: Queue) -> None:
         thread = next(t for t in reversed(self._threads) if t.queue is queue and not t.retired)
         thread.retired = True
-        queue.sessions -= 1
+        queue.sessions -= self._inline is None
         self._count -= 1
         if thread in queue.idle:
             queue.idle.remove(thread)
@@ -432,6 +468,11 @@ class SessionGroup:
             return shares
         if sessions == 1 or work.rows == 1 or not self._holds:
             return 1
+        if self._inline is not None:
+            queue = self._queues[0]
+            if queue.batcher or work.replica.costs.predict(work.rows, work.ids) < 2 * HANDOVER_S:
+                return 1
+            return work.replica.costs.shares(work.rows, max(1, min(len(queue.idle) + 1, self._occupancy.spare)))
         idle = sum([len(queue.idle) for queue in self._queues])
         return work.replica.costs.shares(work.rows, sessions, WORTH if idle > 1 else FREE)
 
@@ -446,6 +487,25 @@ class SessionGroup:
             return queues[work.caller % len(queues)]
         return queues[next(self._turns) % len(queues)]
 
+    def _helpers(self, queue: Queue) -> int:
+        """Helpers that could take a batch now, beside the session that asks: idle, each with a core to itself and work
+        for more than the hand-over. None where sessions have threads of their own."""
+        if not queue.idle or queue.batcher.work_s < 2 * HANDOVER_S:
+            return 0
+        return max(0, min(len(queue.idle), self._occupancy.spare - 1))
+
+    def _wake_one(self, queue: Queue) -> None:
+        """Wakes a session for what is queued; inline a helper, where a core is spare for it."""
+        if self._inline is None or (queue.batcher.work_s >= HANDOVER_S and self._occupancy.spare > queue.waking):
+            queue.wake()
+
+    def _home(self, done: Done, reply: PredictReply | FreshetError) -> None:
+        """Calls done() on the owner's thread, where there is one."""
+        if self._post is None or threading.get_ident() == self._owner:
+            done(reply)
+        else:
+            self._post(done, reply)
+
     def _ask(self, delay_s: float) -> None:
         """Has the owner call run_once(), once for as many requests as come before it does."""
         if self._wake is not None and not self._asked:
@@ -454,7 +514,7 @@ class SessionGroup:
                 self._wake(delay_s)
             except RuntimeError:
                 # The owner's loop has closed: whoever waits for a reply drives from now on.
-                self._wake = None
+                self._wake = self._post = None
 
     def _expire(self, expired: Sequence[Work]) -> None:
         if not expired:
@@ -467,7 +527,7 @@ class SessionGroup:
                 work.scatter.fail(error)
                 work.scatter.leave()
             else:
-                answer(work.done, error)
+                answer(partial(self._home, work.done) if self._inline is not None else work.done, error)
 
 
 def _load_s(queue: Queue) -> float:

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from processor.allowance import Allowance
 from processor.clock import Clock
 from processor.cores import available, numa_nodes, parse_cpusets, spread
 from processor.errors import BadInput, NotFound
 from processor.options import check
 from processor.sessions.group import GroupOptions, SessionGroup
+from processor.sessions.occupancy import Occupancy
 from processor.sessions.session_options import MAX_SESSIONS, GroupConfig, SessionConfig, SessionOptions
 from processor.versions.replica import Replica
 from processor.watching.sketch import Sketch
@@ -28,11 +30,12 @@ DEFAULT, ANY = "default", "*"
 
 
 def plan(
-    config: SessionConfig, allowed: frozenset[int], nodes: Sequence[frozenset[int]]
+    config: SessionConfig, allowed: frozenset[int], nodes: Sequence[frozenset[int]], busy: int | None = None
 ) -> dict[str, tuple[tuple[str, ...], GroupOptions]]:
     """Models and options of every group; raises BadInput where they contradict each other. Pure.
 
-    allowed: the process's cores. nodes: memory nodes, as cores.numa_nodes() gives them.
+    allowed: the process's cores. nodes: memory nodes, as cores.numa_nodes() gives them. busy: of its cores, how many it
+    can keep busy all the time; None for all.
     """
     check(config)
     groups = dict(config.groups)
@@ -69,17 +72,14 @@ def plan(
             cpus = spread(rest, nodes) or ((rest,) if dedicated else ())
         if dedicated and not frozenset().union(*cpus):
             raise BadInput(f"groups.{name[:64]}: no core is left for it")
-        cores = len(frozenset().union(*cpus)) if cpus else len(allowed)
+        cores = min(len(frozenset().union(*cpus)) if cpus else len(allowed), busy or len(allowed))
         own_options = _own_options(config, group)
         check(own_options, "" if name == DEFAULT else f"groups.{name[:64]}.")
         if own_options.device_stages and config.compute == "inline":
             raise BadInput("compute: threads wanted with device_stages, got inline")
-        sessions = own_options.sessions or min(cores, MAX_SESSIONS)
-        options = GroupOptions(
-            **{**asdict(own_options), "sessions": 1 if config.compute == "inline" else sessions},
-            compute=config.compute,
-            cpus=cpus,
-        )
+        # Inline the loop's thread is a session, and others help it only where that was asked for.
+        sessions = own_options.sessions or (1 if config.compute == "inline" else min(cores, MAX_SESSIONS))
+        options = GroupOptions(**{**asdict(own_options), "sessions": sessions}, compute=config.compute, cpus=cpus)
         models = [ANY] if name == DEFAULT else group.models or [name]
         plans[name] = (tuple(models), options)
     return plans
@@ -97,11 +97,12 @@ def _own_options(config: SessionConfig, group: GroupConfig) -> SessionOptions:
 class Groups:
     """The groups of this process, running."""
 
-    def __init__(self, config: SessionConfig, clock: Clock) -> None:
+    def __init__(self, config: SessionConfig, clock: Clock, occupancy: Occupancy | None = None) -> None:
+        """occupancy: see SessionGroup."""
         self._groups: dict[str, SessionGroup] = {}
         self._by_model: dict[str, SessionGroup] = {}
-        for name, (models, options) in plan(config, available(), numa_nodes()).items():
-            group = self._groups[name] = SessionGroup(options, clock)
+        for name, (models, options) in plan(config, available(), numa_nodes(), Allowance.here().cores).items():
+            group = self._groups[name] = SessionGroup(options, clock, occupancy)
             self._by_model.update(dict.fromkeys(models, group))
         self._any = self._by_model.pop(ANY)
 

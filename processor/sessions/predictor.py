@@ -16,7 +16,7 @@ from processor.errors import FreshetError
 from processor.features.plan import BoundRequest
 from processor.generation import Generation
 from processor.package.manifest import Manifest
-from processor.sessions.group import Wake
+from processor.sessions.group import Post, Wake
 from processor.sessions.placement import Groups
 from processor.sessions.request import Done, PredictReply, PredictRequest, Work
 from processor.sessions.shadow import Shadow
@@ -120,11 +120,11 @@ class Predictor(ABC):
         key = first_value(request.inputs.get(name))
         return None if key is None else self.route(request.model, key=key)
 
-    def attach(self, wake: Wake) -> bool:
+    def attach(self, wake: Wake, post: Post) -> bool:
         """Inline compute: makes the calling thread, an event loop's, the one that computes; see SessionGroup.attach.
         False where sessions have threads: done() is called on those."""
         inline = self._groups.inline
-        return inline is not None and inline.attach(wake)
+        return inline is not None and inline.attach(wake, post)
 
     def run_once(self) -> None:
         """Inline compute: the next batch, in this thread."""
@@ -168,7 +168,9 @@ class Predictor(ABC):
                 done(i, error)
         while requests and not finished.is_set():
             if inline is not None and inline.driven:
-                inline.run_once(hurry=True)
+                if not inline.run_once(hurry=True):
+                    # What is left is computed by others, who answer it.
+                    finished.wait(OWNER_GONE_S)
             else:
                 finished.wait(OWNER_GONE_S if inline is not None else None)
         return [r for r in replies if r is not None]

@@ -23,7 +23,7 @@ class SessionOptions:
     sessions: int = field(
         default=0,
         metadata=option(
-            "Sessions of a process; 0 with several workers is one each",
+            "Sessions of each process that answers; where they are given and workers are not, one does",
             between(0, MAX_SESSIONS, "one per core"),
             heading=COMPUTING,
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from inspect import Parameter, Signature
 from typing import Annotated, Any
@@ -28,9 +29,18 @@ def serve(config: str | None, **options: Any) -> None:
     # Before anything is opened: a server would wait for ever for a name that was mistyped.
     Repository(settings.repository).check_models(settings.models)
     log_to_stderr(settings.log_level, settings.log_format)
-    from serving.server import Server
+    from serving.process_layout import Layout
+    from serving.workers.nursery import Nursery
 
-    raise typer.Exit(Server(settings, version=package_version()).run())
+    layout = Layout.here(settings)
+    with contextlib.closing(Nursery()) as nursery:
+        if layout.workers > 1:
+            # It imports what workers need while this process imports what the server needs.
+            nursery.start()
+        from serving.server import Server
+
+        code = Server(settings, version=package_version(), layout=layout, nursery=nursery).run()
+    raise typer.Exit(code)
 
 
 def package_version() -> str:

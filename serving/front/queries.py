@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from processor.errors import BadInput, NotFound, UnknownModel
 from processor.generation import Generation
 from processor.package.manifest import Manifest
-from processor.sessions.group import Wake
+from processor.sessions.group import Post, Wake
 from processor.sessions.request import Done, PredictRequest
 from processor.versions.replica import Replica
 from processor.versions.routes import AVAILABLE, VersionStatus
@@ -44,7 +44,7 @@ class Answering(Protocol):
 
     def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None: ...
 
-    def attach(self, wake: Wake) -> bool: ...
+    def attach(self, wake: Wake, post: Post) -> bool: ...
 
     def run_once(self) -> None: ...
 

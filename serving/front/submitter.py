@@ -61,6 +61,6 @@ class Submitter:
                 loop.call_soon(processor.run_once)
 
         post = Wakeups(loop).post
-        self._post = None if processor.attach(wake) else post
+        self._post = None if processor.attach(wake, post) else post
         self._offloading = Offloading(post)
         self._loop = loop

@@ -1,5 +1,6 @@
 """`freshet serve --workers N`: one supervisor, N processes that answer.
 
+nursery        the process that workers are forked from
 fleet          the supervisor's side of the processes: spawn, speak, bury, replace
 fleet_host     the supervisor's side of the models: who reads a version, and what every worker is told
 fleet_metrics  /metrics of all workers
@@ -11,4 +12,4 @@ channel        what the two sides speak through
 parcel         arrays on that channel
 """
 
-__all__ = ["acceptor", "fleet", "fleet_host", "fleet_metrics"]
+__all__ = ["acceptor", "fleet", "fleet_host", "fleet_metrics", "nursery"]

@@ -1,4 +1,4 @@
-"""`python -m serving.workers FD`: one worker process; FD is its end of the channel. Started by the supervisor only."""
+"""`python -m serving.workers FD`: the nursery of workers, FD its end of the channel. Only supervisors start it."""
 
 import signal
 import sys
@@ -7,6 +7,6 @@ if __name__ == "__main__":
     # The supervisor decides when a worker ends; a signal to the whole group or the whole service reaches it too.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    from serving.workers.worker import main
+    from serving.workers.nursery import main
 
     sys.exit(main(int(sys.argv[1])))

@@ -112,6 +112,10 @@ class Channel:
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
+    def disown(self) -> None:
+        """Lets go of an end that another process holds as well, and goes on using."""
+        self._sock.close()
+
     def _send(self, data: bytes, fds: Sequence[int]) -> None:
         with self._sending:
             try:

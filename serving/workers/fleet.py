@@ -17,8 +17,8 @@ Invariants
 Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
 workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/workers.md.
 
-Refused: fork (the supervisor has threads), multiprocessing (pickle, and a resource tracker process), a worker's own
-accept queue (what waits in it dies with it).
+Refused: fork (the supervisor has threads; see nursery), multiprocessing (pickle, and a resource tracker process), a
+worker's own accept queue (what waits in it dies with it).
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ import itertools
 import logging
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -44,6 +42,7 @@ from processor.memory import reserve, share
 from processor.tables.remote.settings import RemoteConfig
 from serving.front_options import FrontOptions
 from serving.workers.channel import Channel, Gone, Message, refusal
+from serving.workers.nursery import Nursery
 from serving.workers.parcel import Parcel
 
 log = logging.getLogger("freshet.fleet")
@@ -89,8 +88,8 @@ Heard = Callable[["WorkerProcess", Message], None]
 class WorkerProcess:
     """One worker's process and the talk with it. Thread-safe."""
 
-    def __init__(self, seat: int, message: Message, fds: Sequence[int], heard: Heard) -> None:
-        """Spawns it. message, fds: its settings. heard: called with what it says unasked."""
+    def __init__(self, nursery: Nursery, seat: int, message: Message, fds: Sequence[int], heard: Heard) -> None:
+        """Spawns it; raises Gone. message, fds: its settings. heard: called with what it says unasked."""
         self.seat = seat
         self.handed = 0
         self.hello: Future[None] = Future()
@@ -103,17 +102,12 @@ class WorkerProcess:
         self._burying = threading.Lock()
         self._buried = False
         self._channel, there = Channel.pair()
-        command = [sys.executable, "-P", "-m", "serving.workers", str(there.fileno())]
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        with there:
-            # Standard output is the supervisor's: whoever started it reads the ready line there.
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=2,
-                pass_fds=(there.fileno(),),
-                env={**os.environ, "PYTHONPATH": path},
-            )
+        try:
+            with there:
+                self._process = nursery.fork(there)
+        except Gone:
+            self._channel.close()
+            raise
         self._ear = threading.Thread(target=self._listen, name=f"freshet-ear-{seat}", daemon=True)
         self._ear.start()
         self.tell("settings", message, fds)
@@ -121,6 +115,11 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def up(self) -> bool:
+        """Whether it has got so far that it hears what it is told."""
+        return self.hello.done() and self.hello.exception() is None
 
     def tell(self, op: str, message: Message | None = None, fds: Sequence[int] = ()) -> None:
         """Says something that needs no answer; raises Gone."""
@@ -161,11 +160,7 @@ class WorkerProcess:
 
     def wait(self, timeout_s: float) -> bool:
         """Whether the process has ended by itself within that time."""
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self._process.wait(timeout_s)
 
     def _listen(self) -> None:
         try:
@@ -220,12 +215,15 @@ class Seat:
 class Fleet:
     """The fleet: as many workers as there are seats."""
 
-    def __init__(self, count: int, settings: WorkerSettings) -> None:
+    def __init__(self, count: int, settings: WorkerSettings, nursery: Nursery | None = None) -> None:
+        """nursery: one that has been started already."""
         self.settings = settings
         self._seats = [Seat(n) for n in range(count)]
-        self._ended = reserve(count * 8, "ended-connections").view(np.int64)[:count]
-        (self._ended_handle,) = share([self._ended], "ended-connections")
+        self._board = reserve(2 * count * 8, "seats").view(np.int64)[: 2 * count].reshape(2, count)
+        self._ended, self._computing = self._board
+        (self._board_handle,) = share([self._board], "seats")
         self._owner: Owner | None = None
+        self._nursery = nursery or Nursery()
         self._ending = threading.Event()
         self._changed = threading.Condition()
         self._turn = 0
@@ -321,10 +319,13 @@ class Fleet:
     def join(self) -> None:
         """Returns once every process has ended, by itself or, when it takes too long, killed."""
         give_up_s = time.monotonic() + self.settings.front.shutdown_timeout_s + END_MARGIN_S
+        self._nursery.close()
         for seat in self._seats:
             worker = seat.worker
             if worker is not None:
-                worker.wait(max(0.0, give_up_s - time.monotonic()))
+                # One that is not up yet answers nothing, and would hear of the end late.
+                if worker.up:
+                    worker.wait(max(0.0, give_up_s - time.monotonic()))
                 self.bury(worker)
         for thread in self._threads:
             if thread.ident is not None:
@@ -358,11 +359,11 @@ class Fleet:
         """One process from its first breath to its grave."""
         assert self._owner is not None, "start() comes first"
         parcel = Parcel()
-        board = parcel.pack(self._ended_handle, writable=True)
-        message = {**self.settings.message(), "seat": seat.number, "ended_connections": board}
+        board = parcel.pack(self._board_handle, writable=True)
+        message = {**self.settings.message(), "seat": seat.number, "board": board}
         try:
-            self._ended[seat.number] = 0
-            worker = WorkerProcess(seat.number, message, parcel.fds, self._owner.heard)
+            self._board[:, seat.number] = 0
+            worker = WorkerProcess(self._nursery, seat.number, message, parcel.fds, self._owner.heard)
         except (OSError, Gone) as error:
             log.error("worker %d could not be started: %s", seat.number, error)
             return
@@ -385,7 +386,7 @@ class Fleet:
         except Exception:
             log.exception("worker %d cannot serve", seat.number)
         finally:
-            if self._ending.is_set() and not late:
+            if self._ending.is_set() and worker.up:
                 worker.wait(self.settings.front.shutdown_timeout_s + END_MARGIN_S)
             self.bury(worker)
 
@@ -394,6 +395,7 @@ class Fleet:
         seat = self._seats[worker.seat]
         with self._changed:
             seat.offered, seat.worker = False, None
+        self._computing[worker.seat] = 0
         self._owner.buried(worker)
         if not self._ending.is_set():
             log.error("worker %d, process %d, has died and is replaced", worker.seat, worker.pid)

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.clock import Clock, SystemClock
-from processor.errors import BadInput, FreshetError, NotReady
+from processor.errors import FreshetError, NotReady
 from processor.overview import describe
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.versions.host import ModelHost
@@ -85,6 +85,8 @@ class FleetHost(ModelHost):
         self._keys = itertools.count(1)
         self._publishing = threading.RLock()
         self._loaded = self._draining = False
+        # Sessions of each worker, where they are not as at the start: by group, None for all.
+        self._resized: dict[str | None, int] = {}
         self.totals = Totals()
         self._scrapes = ThreadPoolExecutor(1, "freshet-scrapes")
         self._controls = ThreadPoolExecutor(CONTROLS, "freshet-controls")
@@ -112,8 +114,20 @@ class FleetHost(ModelHost):
         return found
 
     def resize(self, sessions: int, group: str | None = None) -> None:
-        """See ModelHost.resize: not at run time; a fleet's unit is the worker."""
-        raise BadInput("sessions: fixed while several worker processes answer; set sessions and workers at the start")
+        """See ModelHost.resize: of each worker, those to come as well."""
+        with self._publishing:
+            asked = self._ask_all("resize", {"sessions": sessions, "group": group})
+            answered = 0
+            for worker, answer in asked:
+                try:
+                    answer.result(ANSWER_TIMEOUT_S)
+                    answered += 1
+                except (Gone, TimeoutError):
+                    self._fleet.bury(worker)
+            if not answered:
+                raise NotReady("workers: no process is up; try again")
+            # The size of all groups takes back what was said of one.
+            self._resized = {group: sessions} if group is None else {**self._resized, group: sessions}
 
     def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
         """See ModelHost.lookups: as last reported."""
@@ -207,6 +221,8 @@ class FleetHost(ModelHost):
         for replicas in there:
             replicas.bring(worker)
         with self._publishing:
+            for group, sessions in self._resized.items():
+                worker.ask("resize", {"sessions": sessions, "group": group}).result(ANSWER_TIMEOUT_S)
             worker.ask("routes", self._routes()).result(ANSWER_TIMEOUT_S)
             self._fleet.offer(worker)
             # The others may have become ready by this one.

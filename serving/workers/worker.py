@@ -2,12 +2,13 @@
 
 Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes` prepares
 frames: maps buffers and packs dense weights, one frame after the other, so that neither ever stands between two
-requests. What a flip changes beyond that, sessions read from the control words; no thread is told of it.
+requests; `freshet-session-n` are helpers (processor.sessions.group), or the sessions where they have threads. What a
+flip changes beyond a frame, sessions read from the control words; no thread is told of it.
 
 Invariants
 - A message is acted on in the order in which it was sent: routes and connections on the loop, changes on their thread.
-- Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, and how many of its
-  connections have ended.
+- Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, how many of its
+  connections have ended, and how many of its threads compute.
 - A worker without a supervisor ends at once: nobody would flip, replace or drain it.
 
 Refused: PR_SET_PDEATHSIG (it fires when the thread that spawned the worker ends, not the process).
@@ -28,9 +29,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
+from processor.allowance import Allowance
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
 from processor.sessions.group import GroupOptions
+from processor.sessions.occupancy import Occupancy
 from processor.sessions.placement import Groups
 from processor.sessions.predictor import Predictor
 from processor.sessions.session_options import SessionConfig
@@ -132,11 +135,11 @@ class Worker:
     def __init__(self, channel: Channel, settings: Message, unpacker: Unpacker) -> None:
         self._channel, self._seat = channel, int(settings["seat"])
         options = FrontOptions(**settings["front"])
-        self._ended_connections = unpacker.unpack(settings["ended_connections"])
+        self._ended_connections, computing = unpacker.unpack(settings["board"])
         self._clock = SystemClock()
-        self._predictor = WorkerPredictor(
-            Groups(SessionConfig.of(settings["session_options"]), self._clock), self._clock
-        )
+        occupancy = Occupancy(Allowance.here().cores, computing, self._seat)
+        groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, occupancy)
+        self._predictor = WorkerPredictor(groups, self._clock)
         self._lifecycle: Lifecycle[WorkerPredictor] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
         self._watching = Observers(options, self._seat)
@@ -197,8 +200,10 @@ class Worker:
         elif op == "routes":
             self._reroute(message)
             self._reply(message)
+        elif op == "resize":
+            self._resize(message)
         elif op == "report":
-            self._channel.send({"op": "report", "report": self._report()})
+            self._tell_report()
             self._reply(message)
         elif op == "reply":
             asked = self._asked.get(message["id"])
@@ -233,6 +238,19 @@ class Worker:
             # What was loaded stays: without it the collector has less to walk between two requests.
             gc.collect()
             gc.freeze()
+
+    def _resize(self, message: Message) -> None:
+        try:
+            self._predictor.resize(message["sessions"], message["group"])
+        except FreshetError as error:
+            self._reply(message, error=[type(error).__name__, str(error)])
+        else:
+            # Whoever asked for it reads the reports next.
+            self._tell_report()
+            self._reply(message)
+
+    def _tell_report(self) -> None:
+        self._channel.send({"op": "report", "report": self._report()})
 
     def _change(self, message: Message, fds: list[int]) -> None:
         """One step in the life of a version; on the thread of changes."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from processor.package.delta import write_delta
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 
 pytestmark = pytest.mark.e2e
@@ -65,7 +65,7 @@ def test_rolled_back_by_the_admin_port_the_trainer_makes_the_server_fresh_again(
         assert answered == generation
         np.testing.assert_allclose(np.ravel(scores), run.trainer.score(probe.columns), atol=1e-5)
 
-    with LiveServer(run.repository, log=tmp_path / "serve.log") as server:
+    with LiveServer(run.repository, *ALONE, log=tmp_path / "serve.log") as server:
         stream = run.stream()
         for step in (1, 2, 3, 4):
             next(stream)
@@ -84,7 +84,7 @@ def test_rolled_back_by_the_admin_port_the_trainer_makes_the_server_fresh_again(
         next(stream)
         assert_fresh(server, "1.6")
     # A start reads the same line, without what was undone.
-    with LiveServer(run.repository, log=tmp_path / "serve.log") as server:
+    with LiveServer(run.repository, *ALONE, log=tmp_path / "serve.log") as server:
         assert_fresh(server, "1.6")
 
 
@@ -119,7 +119,7 @@ def test_a_snapshot_under_load_fails_no_request_and_changes_no_score(tmp_path):
         dense = step if step % 5 == 0 else None
         write_delta(folder / "deltas" / f"{step}.safetensors", make_delta(step, USERS, dense_seed=dense))
 
-    with LiveServer(repository, log=tmp_path / "serve.log") as server:
+    with LiveServer(repository, *ALONE, log=tmp_path / "serve.log") as server:
         clients = [threading.Thread(target=client, args=(server,)) for _ in range(2)]
         for thread in clients:
             thread.start()
@@ -148,7 +148,7 @@ def test_a_snapshot_under_load_fails_no_request_and_changes_no_score(tmp_path):
         assert status == 404
         assert reply["error"] == "rollback: 1.25 cannot be gone back to: files that it is built from were pruned"
         assert server.generation("small") == "1.50"
-    with LiveServer(repository, log=tmp_path / "serve.log") as server:
+    with LiveServer(repository, *ALONE, log=tmp_path / "serve.log") as server:
         after, generation = server.predict("small", INPUTS)
         assert generation == "1.50"
         np.testing.assert_array_equal(after, before)

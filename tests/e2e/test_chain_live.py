@@ -11,7 +11,7 @@ from processor.chain.ledger import Ledger
 from processor.package.delta import write_delta
 from processor.package.repository import Repository
 from serving.codecs.messages import message
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_weights, reference, tag_id, write_package
 
 pytestmark = pytest.mark.e2e
@@ -33,7 +33,7 @@ def pair(tmp_path):
     repository = tmp_path / "repository"
     write_package(repository, users=USERS)
     servers = (
-        LiveServer(repository, log=tmp_path / "one.log"),
+        LiveServer(repository, *ALONE, log=tmp_path / "one.log"),
         LiveServer(repository, "--workers", "2", log=tmp_path / "other.log"),
     )
     with servers[0] as one, servers[1] as other:
@@ -139,7 +139,7 @@ def test_a_served_delta_that_is_replaced_leaves_both_where_they_are_and_says_so(
             b'freshet_version_chain_state{model="small",state="DIVERGED",version="1"} 1.0' in server.get("/metrics")[2]
         )
     # Who starts now does not serve another content under that name.
-    with LiveServer(one.repository, log=tmp_path / "third.log") as third:
+    with LiveServer(one.repository, *ALONE, log=tmp_path / "third.log") as third:
         assert asked(third)[0] == "1.1"
         assert chain(third)["state"] == "DIVERGED"
 

@@ -11,7 +11,7 @@ import pytest
 
 from processor.package.delta import write_delta
 from processor.package.tensors import parse_tensors
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 
 pytestmark = pytest.mark.e2e
@@ -39,7 +39,7 @@ def delta_bytes(tmp_path, step, users=USERS, dense_seed=True, **changes):
 def live(tmp_path):
     repository = tmp_path / "repository"
     write_package(repository, users=USERS)
-    with LiveServer(repository, log=tmp_path / "serve.log") as server:
+    with LiveServer(repository, *ALONE, log=tmp_path / "serve.log") as server:
         server.repository = repository
         yield server
 
@@ -160,7 +160,7 @@ def test_rollback_is_served_at_once_and_survives_a_restart(live, tmp_path):
     scores, generation = live.predict("small", INPUTS)
     assert generation == "1.1"
     np.testing.assert_allclose(np.ravel(scores), expected(1), atol=1e-5)
-    with LiveServer(live.repository, log=tmp_path / "second.log") as second:
+    with LiveServer(live.repository, *ALONE, log=tmp_path / "second.log") as second:
         scores, generation = second.predict("small", INPUTS)
         assert generation == "1.1"
         np.testing.assert_allclose(np.ravel(scores), expected(1), atol=1e-5)
@@ -171,7 +171,7 @@ def test_a_killed_server_restarts_at_the_last_acknowledged_generation(live, tmp_
         assert live.upload("small", delta_bytes(tmp_path, step))[0] == 200
     os.kill(live.process.pid, signal.SIGKILL)
     live.process.wait()
-    with LiveServer(live.repository, log=tmp_path / "second.log") as second:
+    with LiveServer(live.repository, *ALONE, log=tmp_path / "second.log") as second:
         scores, generation = second.predict("small", INPUTS)
         assert generation == "1.2"
         np.testing.assert_allclose(np.ravel(scores), expected(2), atol=1e-5)

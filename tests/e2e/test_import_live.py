@@ -14,7 +14,7 @@ from compiler.frameworks import tf
 from compiler.imports.importer import import_model
 from serving.commands.cli import app
 from tests.compiler.imports.foreign import saved, variable
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import ALONE, LiveServer
 from tests.plugins import environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
@@ -135,7 +135,7 @@ def test_an_onnx_file_in_a_served_repository_is_imported_with_the_data_beside_it
     proto.graph.initializer.append(onnx.numpy_helper.from_array(rows, "emb.weight"))
     folder = tmp_path / "repository" / "torch" / "1"
     folder.mkdir(parents=True)
-    with LiveServer(tmp_path / "repository", log=tmp_path / "log", env=env) as server:
+    with LiveServer(tmp_path / "repository", *ALONE, log=tmp_path / "log", env=env) as server:
         onnx.save(
             proto, folder / "model.onnx", save_as_external_data=True, size_threshold=0, location="model.onnx.data"
         )

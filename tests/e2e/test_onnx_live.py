@@ -21,7 +21,7 @@ pytest.importorskip("onnx", reason="importing needs the train extra")
 from compiler.imports.importer import import_model
 from processor.package.delta import Delta, TableDelta, write_delta
 from processor.package.version import VersionReader
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import ALONE, LiveServer
 from tests.plugins import environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
@@ -66,7 +66,7 @@ def imported(exported, tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(imported, tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
-    with LiveServer(imported[0], log=folder / "log", env=environment(folder / "plugins")) as running:
+    with LiveServer(imported[0], *ALONE, log=folder / "log", env=environment(folder / "plugins")) as running:
         yield running
 
 
@@ -138,7 +138,9 @@ def test_the_tutorials_code_exports_what_it_says(exported, tmp_path):
         # The older exporter writes equal tensors once, and the tutorial's model was never trained.
         assert "deep.1.running_var" in reader.dense() or name != "ctr"
         assert reader.manifest.stage is None
-    with LiveServer(tmp_path / "repository", log=tmp_path / "log", env=environment(tmp_path / "plugins")) as server:
+    with LiveServer(
+        tmp_path / "repository", *ALONE, log=tmp_path / "log", env=environment(tmp_path / "plugins")
+    ) as server:
         inputs = json.loads(re.findall(r"-d '(.*?)'", TUTORIAL.read_text(), re.S)[0])["inputs"]
         for name in ("ctr", "ctr-torchscript"):
             np.testing.assert_allclose(

@@ -8,7 +8,7 @@ import pytest
 
 from freshet_serving import Publisher
 from processor.engine import Processor, ProcessorConfig
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import ALONE, LiveServer
 from tests.models.publishing.torches import run_torch
 from tests.packages import make_weights, row_of, write_package
 
@@ -49,7 +49,7 @@ def pair(tmp_path):
 
     def start(repository):
         for name in ("a", "b"):
-            servers.append(LiveServer(repository, log=tmp_path / f"{name}.log"))
+            servers.append(LiveServer(repository, *ALONE, log=tmp_path / f"{name}.log"))
         for server in servers:
             server.wait_ready()
         return servers

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import write_package
 
 pytestmark = pytest.mark.e2e
@@ -34,7 +34,7 @@ PROGRAM = os.environ.get("FRESHET_SCHEMATHESIS") or shutil.which("schemathesis")
 )
 def test_what_the_documents_say_is_what_the_server_does(port, options, tmp_path):
     write_package(tmp_path / "repository")
-    with LiveServer(tmp_path / "repository", log=tmp_path / "serve.log") as server:
+    with LiveServer(tmp_path / "repository", *ALONE, log=tmp_path / "serve.log") as server:
         if port == "admin":
             document = f"http://127.0.0.1:{server.admin_port}/admin/openapi.json"
         else:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import ALONE, LiveServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
 
@@ -207,7 +207,7 @@ def test_a_users_own_table_is_trained_published_and_served(trained, tmp_path):
     assert "held out: AUC" in printed
     assert "streamed, scored before learned: AUC" in printed
     assert "; version 1 as published: AUC" in printed.replace("\n", " ")
-    with LiveServer(folder / "repository", log=tmp_path / "serve.log") as server:
+    with LiveServer(folder / "repository", *ALONE, log=tmp_path / "serve.log") as server:
         candidates = {
             "user": [7],
             "city": ["Zürich"],

@@ -239,6 +239,21 @@ def pss_of(pids, name):
     return pss_kb << 10, rss_kb << 10
 
 
+def test_sessions_are_resized_in_all_workers_and_in_the_successor_of_one(live):
+    put = lambda path, sessions: live.post_json(path, {"sessions": sessions}, "PUT")  # noqa: E731
+    assert put("/admin/sessions", 3) == (200, {"groups": {"default": 6}})
+    assert whole(live.predict("small", INPUTS))
+    victim = workers(live)[0]
+    os.kill(victim["pid"], signal.SIGKILL)
+    wait_for(lambda: all(w["up"] and w["pid"] != victim["pid"] for w in workers(live)))
+    assert json.loads(live.get("/admin/models", admin=True)[2])["sessions"] == 6
+    assert put("/admin/groups/default", 1) == (200, {"groups": {"default": 2}})
+    status, reply = put("/admin/groups/nope", 1)
+    assert (status, reply) == (404, {"error": "group 'nope' is not one of default"})
+    assert put("/admin/sessions", 0)[0] == 400
+    assert whole(live.predict("small", INPUTS))
+
+
 def test_two_workers_and_the_supervisor_hold_one_copy_and_end_when_the_supervisor_is_killed(tmp_path):
     write_package(tmp_path / "repository", users=MANY)
     with LiveServer(tmp_path / "repository", "--workers", "2", log=tmp_path / "serve.log") as server:
@@ -289,4 +304,4 @@ def test_sigterm_drains_all_workers_and_a_second_one_ends_the_wait(tmp_path):
         assert all(gone(pid) for pid in children)
     said = (tmp_path / "serve.log").read_text()
     assert said.count("freshet: ready in") == 1
-    assert " workers=2 models=small@1.0\n" in said
+    assert " workers=2 models=small@1.0 compute=inline (as asked)\n" in said

@@ -130,4 +130,4 @@ def test_the_command_says_in_one_line_who_has_the_name(theirs, tmp_path, name, w
 def test_the_command_runs_beside_names_that_it_does_not_need(theirs):
     folder = theirs("models/__init__.py").parents[1]
     result = run("-m", "freshet_serving", "serve", "--repository", "r", "--workers", "-1", cwd=folder)
-    assert result.stderr == "freshet: workers: 0 (one per core) to 256 wanted, got -1\n"
+    assert result.stderr == "freshet: workers: 0 (what is best here) to 256 wanted, got -1\n"

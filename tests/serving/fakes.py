@@ -102,7 +102,7 @@ class FakeProcessor:
         else:
             threading.Thread(target=answer).start()
 
-    def attach(self, wake: Callable[[float], None]) -> bool:
+    def attach(self, wake: Callable[[float], None], post: Any) -> bool:
         return False
 
     def admit(

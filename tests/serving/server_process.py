@@ -23,7 +23,7 @@ class Announcing(FakeProcessor):
 
 def main() -> int:
     options = dict(option.split("=", 1) for option in sys.argv[1:])
-    environ = {f"FRESHET_{key.upper()}": value for key, value in options.items()}
+    environ = {f"FRESHET_{key.upper()}": value for key, value in ({"workers": "1"} | options).items()}
     processor = Announcing({"ctr": PACKED}, hold=True)
 
     def release() -> None:
@@ -31,7 +31,7 @@ def main() -> int:
             processor.release()
 
     threading.Thread(target=release, daemon=True).start()
-    code = Server(load_config({"repository": "fake"}, environ), open_processor=lambda config: processor).run()
+    code = Server(load_config({"repository": "fake"}, environ), open_processor=lambda config, layout: processor).run()
     left = [t.name for t in threading.enumerate() if t.name.startswith("freshet")]
     print(f"closed={processor.closed} left={left}", flush=True)
     return code

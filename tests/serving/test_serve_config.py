@@ -6,6 +6,7 @@ import pytest
 from processor.errors import BadInput
 from processor.sessions.placement import GroupConfig, SessionConfig
 from processor.watching.judge import Bounds
+from serving.process_layout import Layout
 from serving.serve_config import ServeConfig, load_config
 
 
@@ -70,7 +71,7 @@ def test_a_repository_is_wanted():
     ("options", "message"),
     [
         ({"http_port": 70000}, "http_port: a port"),
-        ({"workers": 257}, "workers: 0 .one per core. to 256 wanted, got 257"),
+        ({"workers": 257}, "workers: 0 .what is best here. to 256 wanted, got 257"),
         ({"sessions": -1}, "sessions: 0"),
         ({"drain_s": float("nan")}, "drain_s: 0 to 3600"),
         ({"log_level": "loud"}, "log_level: one of debug"),
@@ -102,7 +103,7 @@ def test_groups_of_sessions_are_sections_of_the_file(tmp_path):
         '[groups.rest]\nmodels = ["*"]\nbatch_window_us = 200\n'
     )
     config = load_config({}, {}, str(file))
-    options = config.session_options(workers=1, cores=4)
+    options = Layout(1, "threads", 0, "").session_options(config)
     assert options["groups"] == {
         "baseline": {"models": ["ctr"], "sessions": 1, "cpus": "0"},
         "rest": {"models": ["*"], "batch_window_us": 200},
@@ -110,24 +111,6 @@ def test_groups_of_sessions_are_sections_of_the_file(tmp_path):
     assert options["cpus"] == "0-1;2-3"
     assert SessionConfig.of(options).groups["baseline"] == GroupConfig(["ctr"], sessions=1, cpus="0")
     assert options["compute"] == "threads"
-    assert config.session_options(workers=4, cores=4)["compute"] == "threads"
-
-
-@pytest.mark.parametrize(
-    ("options", "workers", "cores", "compute", "sessions"),
-    [
-        ({}, 1, 4, "threads", 0),
-        ({}, 1, 1, "inline", 0),
-        ({}, 4, 4, "inline", 1),
-        ({"sessions": 2}, 4, 4, "threads", 2),
-        ({"compute": "threads"}, 4, 4, "threads", 1),
-        ({"compute": "inline"}, 1, 4, "inline", 0),
-        ({"device_stages": 1}, 1, 1, "threads", 0),
-    ],
-)
-def test_compute_is_inline_where_a_thread_would_only_share_the_core(options, workers, cores, compute, sessions):
-    options = ServeConfig("r", **options).session_options(workers, cores)
-    assert (options["compute"], options["sessions"]) == (compute, sessions)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tests.serving.fakes import FakeProcessor
 pytestmark = pytest.mark.e2e
 
 BODY = json.dumps({"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}]}).encode()
-FREE = {"http_port": 0, "grpc_port": 0, "admin_port": 0, "shutdown_timeout_s": 10.0}
+FREE = {"http_port": 0, "grpc_port": 0, "admin_port": 0, "shutdown_timeout_s": 10.0, "workers": 1}
 WAIT_S = 30
 
 
@@ -53,7 +53,7 @@ def running(open_processor, **options):
     """A server in a thread: (server, what it printed, exit codes). Stopped at the end."""
     out, codes = io.StringIO(), []
     config = ServeConfig(**{"repository": "fake", **FREE, **options})
-    server = Server(config, version="9", open_processor=open_processor, out=out)
+    server = Server(config, version="9", open_processor=lambda config, layout: open_processor(config), out=out)
     thread = threading.Thread(target=lambda: codes.append(server.run()))
     thread.start()
     try:
@@ -84,7 +84,7 @@ def test_the_ports_answer_503_while_models_load_and_then_predict():
         http, admin = (f"127.0.0.1:{a[1]}" for a in (server.http_address, server.admin_address))
         assert re.fullmatch(
             rf"freshet: ready in \d+\.\d\d s http={http} grpc={server.grpc_address} admin={admin} workers=1 "
-            r"models=ctr@3\.17\n",
+            r"models=ctr@3\.17 compute=(inline|threads) \(as asked\)\n",
             out.getvalue(),
         )
         polls = processor.polls

@@ -7,6 +7,7 @@ group      a SessionGroup of 2 against one session
 protocols  every dialect against binary KServe over HTTP
 overload   three times what the server can do, with deadlines
 neighbour  a saturated model beside another
+layouts    the default layout against the best of all, and its costs
 deltas     deltas while requests come
 observe    what metrics and traces cost
 useronce   the user-once division against the same model without it

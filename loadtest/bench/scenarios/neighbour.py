@@ -12,7 +12,7 @@ from loadtest.bench.harness import Bench, Result, Row, ServerSide, reason
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed, RunningServer
 from loadtest.load.openloop import Openloop
-from loadtest.load.outcome import encode, merge
+from loadtest.load.outcome import Figures, encode, merge
 from loadtest.load.sides import Side, compare, ratio, values
 
 A, B = "bench", "bench-b"
@@ -28,37 +28,32 @@ cpus = "0"
 [groups.rest]
 models = ["*"]
 """
-SIDES = (ServerSide("shared cores"), ServerSide("core 0 is A's own", config=DEDICATED))
+SIDES = (
+    ServerSide("default"),
+    ServerSide("shared cores", ("--workers", "1")),
+    ServerSide("core 0 is A's own", config=DEDICATED),
+)
 
 
 def run(bench: Bench) -> Result:
     """p99 of A at a fixed rate, alone and with B saturated, for every way of giving out the cores."""
     result = Result("neighbour", "p99 of model A with model B saturated / alone")
     repository = two_models(bench)
-    seconds = bench.seconds
     for side in SIDES:
         try:
             with bench.server(side, repository) as server:
-                _measure(bench, side, server, seconds, result)
+                _measure(bench, side, server, result)
         except CommandFailed as error:
             result.refused[side.name] = reason(error)
     return result
 
 
-def _measure(bench: Bench, side: ServerSide, server: RunningServer, seconds: float, result: Result) -> None:
+def _measure(bench: Bench, side: ServerSide, server: RunningServer, result: Result) -> None:
     rate = A_LOAD * bench.saturate(server, A_CANDIDATES, A).per_s
-    payload = bench.payload(B_CANDIDATES, B)
     histograms: dict[str, list[str]] = {"alone": [], "with B": []}
 
     def turn(label: str) -> dict[str, float]:
-        job = bench.job(server, A_CANDIDATES, rate, A, seconds=seconds)
-        with Openloop(job) as generator:
-            generator.started()
-            if label == "with B":
-                wrk.saturate(server.http_port, payload, job.warm_s + seconds, B_CONNECTIONS)
-            found = generator.result()
-        if found.failed:
-            raise CommandFailed(f"{found.failed} requests to A failed: {found.statuses}")
+        found = beside(bench, server, rate, saturated=label == "with B")
         histograms[label].append(found.hdr)
         return {"p99 ms": found.latency_ms["p99"], "p50 ms": found.latency_ms["p50"]}
 
@@ -69,6 +64,20 @@ def _measure(bench: Bench, side: ServerSide, server: RunningServer, seconds: flo
         p50, p99 = (statistics.median(values(turns, label, f"{q} ms")) for q in ("p50", "p99"))
         result.facts.append((f"{side.name}, A {label}, {rate:.0f} requests/s", f"p50 {p50:.2f} ms, p99 {p99:.2f} ms"))
         result.latencies[f"{side.name}, A {label}"] = encode(merge(histograms[label]))
+
+
+def beside(bench: Bench, server: RunningServer, rate: float, saturated: bool) -> Figures:
+    """One turn of A at a fixed rate, with B saturated or alone; raises CommandFailed when a request to A fails."""
+    job = bench.job(server, A_CANDIDATES, rate, A)
+    payload = bench.payload(B_CANDIDATES, B)
+    with Openloop(job) as generator:
+        generator.started()
+        if saturated:
+            wrk.saturate(server.http_port, payload, job.warm_s + job.seconds, B_CONNECTIONS)
+        found = generator.result()
+    if found.failed:
+        raise CommandFailed(f"{found.failed} requests to A failed: {found.statuses}")
+    return found
 
 
 def two_models(bench: Bench) -> Path:

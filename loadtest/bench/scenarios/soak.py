@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench.harness import Bench, Result, Row
+from loadtest.bench.harness import Bench, Result, Row, workers_of
 from loadtest.bench.scenarios.deltas import chain
 from loadtest.load.admin_calls import change_version, post_delta
 from loadtest.load.launch import RunningServer
@@ -46,7 +46,6 @@ class Chores:
     """The chores of a soak, done to the server each at its moment; what went wrong is kept as text."""
 
     server: RunningServer
-    workers: int
     pss: list[int] = field(default_factory=list)
     kills_s: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -63,7 +62,7 @@ class Chores:
             plan.append((n * cycle_s + 0.1, lambda: change_version(self.server.admin_port, "bench", OLD, "load")))
             unload_s = (n + LOADED_SHARE) * cycle_s
             plan.append((unload_s, lambda: change_version(self.server.admin_port, "bench", OLD, "unload")))
-            if self.workers > 1 and n % KILL_EVERY == 1:
+            if n % KILL_EVERY == 1 and workers_of(self.server):
                 plan.append(((n + KILL_SHARE) * cycle_s, lambda: self._kill(start_s)))
         for at_s, chore in sorted(plan, key=lambda entry: entry[0]):
             threading.Event().wait(max(0.0, start_s + at_s - time.monotonic()))
@@ -80,7 +79,7 @@ class Chores:
         self.pss.append(pss_nbytes(tree(self.server.pid)))
 
     def _kill(self, start_s: float) -> None:
-        workers = tree(self.server.pid)[1:]
+        workers = workers_of(self.server)
         os.kill(workers[len(self.kills_s) % len(workers)], signal.SIGKILL)
         self.kills_s.append(time.monotonic() - start_s)
 
@@ -96,7 +95,7 @@ def run(bench: Bench) -> Result:
     with bench.server(bench.main, repository) as server, chain(bench, repository, NEW) as write:
         rate = LOAD * statistics.median(bench.saturate(server, CANDIDATES).per_s for _ in range(3))
         window_s = seconds / 10
-        chores = Chores(server, bench.workers)
+        chores, workers = Chores(server), len(workers_of(server))
         job = bench.job(server, CANDIDATES, rate, seconds=seconds, window_s=window_s, connections=CONNECTIONS)
         with Openloop(job) as load:
             chores.run(load.started() + job.warm_s, seconds, write)
@@ -107,7 +106,7 @@ def run(bench: Bench) -> Result:
     p99 = [quantiles_ms(merge([w["hdr"]]))["p99"] for w in found.windows]
     result.rows.append(Row("p99 of the last tenth / of the first", ratio([p99[-1]], [p99[0]]), ("<=", TAIL_GOAL)))
     lost = sum(found.faults.values())
-    in_flight = len(chores.kills_s) * -(-CONNECTIONS // max(1, bench.workers))
+    in_flight = len(chores.kills_s) * -(-CONNECTIONS // max(1, workers))
     result.checks += [
         (
             "every request answered 200, but for those in flight on a killed worker",

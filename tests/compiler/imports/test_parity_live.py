@@ -8,7 +8,7 @@ import pytest
 from processor.package.delta import Delta, TableDelta, write_delta
 from processor.package.version import VersionReader
 from tests.compiler.imports.foreign import MODELS, variable
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import ALONE, LiveServer
 from tests.plugins import environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
@@ -19,7 +19,7 @@ SIZES = (1, 7, 64, 300)
 @pytest.fixture(scope="module")
 def server(imported, tmp_path_factory):
     folder = tmp_path_factory.mktemp("live")
-    with LiveServer(imported[0], log=folder / "log", env=environment(folder / "plugins")) as running:
+    with LiveServer(imported[0], *ALONE, log=folder / "log", env=environment(folder / "plugins")) as running:
         yield running
 
 

@@ -99,6 +99,11 @@ class FakeReplica:
         return bind
 
 
+def call(done, reply):
+    """What an owner does with a reply that was posted to it, done at once."""
+    done(reply)
+
+
 class Answers:
     """Collects what done() is called with, in order of the requests."""
 
@@ -115,9 +120,9 @@ class Answers:
 
 
 @contextmanager
-def group(sessions=1, max_batch_rows=8, max_queue_rows=100, clock=None, **options):
+def group(sessions=1, max_batch_rows=8, max_queue_rows=100, clock=None, occupancy=None, **options):
     options = GroupOptions(sessions=sessions, max_batch_rows=max_batch_rows, max_queue_rows=max_queue_rows, **options)
-    made = SessionGroup(options, clock or SystemClock())
+    made = SessionGroup(options, clock or SystemClock(), occupancy)
     try:
         yield made
     finally:

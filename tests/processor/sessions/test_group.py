@@ -1,5 +1,6 @@
 """Groups of sessions: queues and their policies, deadlines and overload, inline compute, resizing and closing."""
 
+import queue
 import threading
 
 import numpy as np
@@ -8,8 +9,18 @@ import pytest
 from processor.clock import FakeClock
 from processor.errors import BadInput, Expired, NotReady, Overloaded
 from processor.sessions.group import HOLDS
+from processor.sessions.occupancy import Occupancy
 from processor.watching.stats import total
-from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, group, held, wait_until
+from tests.processor.sessions.fakes import (
+    TIMEOUT_S,
+    Answers,
+    FakeReplica,
+    assert_answers,
+    call,
+    group,
+    held,
+    wait_until,
+)
 
 
 def test_an_expired_request_is_answered_and_never_computed():
@@ -110,7 +121,7 @@ def test_inline_a_batch_is_what_has_arrived_and_is_answered_in_the_thread_that_r
 def test_inline_the_owner_is_asked_once_a_turn_and_again_while_something_waits():
     replica, answers, asked = FakeReplica(), Answers(), []
     with group(compute="inline", max_batch_rows=2) as sessions:
-        assert sessions.attach(asked.append)
+        assert sessions.attach(asked.append, call)
         for number in range(4):
             sessions.enqueue(answers.work(replica, number, [number]))
         assert asked == [0.0]
@@ -128,7 +139,7 @@ def test_inline_what_was_queued_before_there_was_an_owner_is_asked_for():
     replica, answers, asked = FakeReplica(), Answers(), []
     with group(compute="inline") as sessions:
         sessions.enqueue(answers.work(replica, 0, [1]))
-        sessions.attach(asked.append)
+        sessions.attach(asked.append, call)
         assert asked == [0.0]
     assert_answers(answers.wait(1)[0], [1])
 
@@ -136,7 +147,7 @@ def test_inline_what_was_queued_before_there_was_an_owner_is_asked_for():
 def test_inline_a_window_has_the_owner_come_back_when_it_ends():
     clock, replica, answers, asked = FakeClock(), FakeReplica({1: 1e-6, 4: 2e-6}), Answers(), []
     with group(compute="inline", batch_window_us=5e5, clock=clock) as sessions:
-        sessions.attach(asked.append)
+        sessions.attach(asked.append, call)
         sessions.enqueue(answers.work(replica, 0, [1]))
         sessions.run_once()
         assert asked == [0.0, pytest.approx(0.5)]
@@ -151,7 +162,7 @@ def test_inline_an_owner_whose_loop_has_closed_leaves_the_work_to_whoever_waits(
 
     replica, answers = FakeReplica(), Answers()
     with group(compute="inline") as sessions:
-        sessions.attach(closed)
+        sessions.attach(closed, call)
         sessions.enqueue(answers.work(replica, 0, [1]))
         assert sessions.driven
         sessions.run_once()
@@ -171,10 +182,137 @@ def test_inline_closing_answers_what_is_queued():
 
 def test_sessions_with_threads_have_no_owner_and_are_not_driven():
     with group() as sessions:
-        assert not sessions.attach(print)
+        assert not sessions.attach(print, call)
         assert not sessions.driven
         with pytest.raises(RuntimeError):
             sessions.run_once()
+
+
+class Home:
+    """An owner of inline sessions: keeps what helpers hand home until it is asked for."""
+
+    def __init__(self):
+        self.posted = queue.Queue()
+        self.threads = []
+
+    def post(self, done, reply):
+        self.posted.put((done, reply))
+
+    def deliver(self):
+        done, reply = self.posted.get(timeout=TIMEOUT_S)
+        done(reply)
+
+    def work(self, answers, *arguments):
+        """Work that notes which thread its done() is called on."""
+        work = answers.work(*arguments)
+        keep = work.done
+        work.done = lambda reply: (self.threads.append(threading.get_ident()), keep(reply))
+        return work
+
+
+def test_inline_a_large_request_is_shared_with_a_helper_and_answered_on_the_owners_thread():
+    replica, answers, home = FakeReplica(), Answers(), Home()
+    barrier = threading.Barrier(2)
+
+    def fill(*arguments, fill=replica.plan.fill):
+        barrier.wait(TIMEOUT_S)
+        fill(*arguments)
+
+    replica.plan.fill = fill
+    with group(compute="inline", sessions=2) as sessions:
+        wait_until(lambda: sessions._queues[0].idle)
+        sessions.attach(lambda delay_s: None, home.post)
+        sessions.enqueue(home.work(answers, replica, 0, [1, 2, 3, 4, 5, 6, 7, 8]))
+        assert sessions.run_once()
+        if not home.threads:
+            home.deliver()
+        assert_answers(answers.wait(1)[0], [1, 2, 3, 4, 5, 6, 7, 8])
+    assert replica.runs == [(4, 4), (4, 4)]
+    assert home.threads == [threading.get_ident()]
+
+
+def test_inline_what_waits_is_taken_by_a_helper_and_its_replies_come_home():
+    replica, answers, home = FakeReplica(hold=threading.Event()), Answers(), Home()
+    with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
+        wait_until(lambda: sessions._queues[0].idle)
+        sessions.attach(lambda delay_s: None, home.post)
+        for number in range(8):
+            sessions.enqueue(home.work(answers, replica, number, [number]))
+        owner = threading.Thread(target=sessions.run_once)
+        owner.start()
+        for _ in range(2):
+            assert replica.entered.acquire(timeout=TIMEOUT_S)
+        assert sessions.queue_rows == 0
+        replica.hold.set()
+        owner.join(TIMEOUT_S)
+        while len(home.threads) < 8:
+            home.deliver()
+        got = answers.wait(8)
+    for number in range(8):
+        assert_answers(got[number], [number])
+    assert replica.runs == [(4, 4), (4, 4)]
+
+
+@pytest.mark.parametrize("values", [[[1, 2, 3, 4, 5, 6, 7, 8]], [[1, 2, 3, 4], [5, 6, 7, 8]]])
+def test_inline_nobody_helps_while_another_process_computes_on_the_core(values):
+    replica, answers, words = FakeReplica(), Answers(), np.array([0, 1], np.int64)
+    with group(compute="inline", sessions=2, max_batch_rows=4, occupancy=Occupancy(2, words, 0)) as sessions:
+        wait_until(lambda: sessions._queues[0].idle)
+        for number, rows in enumerate(values):
+            sessions.enqueue(answers.work(replica, number, rows))
+        while sessions.run_once():
+            assert sessions._queues[0].idle, "the helper has not been woken"
+        got = answers.wait(len(values))
+        for number, rows in enumerate(values):
+            assert_answers(got[number], rows)
+    assert replica.runs == [(4, 4), (4, 4)]
+    assert words.tolist() == [0, 1]
+
+
+def test_inline_what_is_less_than_a_hand_over_is_computed_by_the_owner_alone():
+    replica, answers = FakeReplica({1: 1e-5, 4: 2e-5}), Answers()
+    with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
+        wait_until(lambda: sessions._queues[0].idle)
+        sessions.enqueue(answers.work(replica, 0, range(8)))
+        assert sessions.run_once()
+        assert sessions._queues[0].idle
+        assert_answers(answers.wait(1)[0], range(8))
+
+
+def test_inline_what_expires_with_a_helper_is_told_at_home():
+    clock, replica, answers, home = FakeClock(), FakeReplica(hold=threading.Event()), Answers(), Home()
+    with group(compute="inline", sessions=2, max_batch_rows=4, clock=clock) as sessions:
+        wait_until(lambda: sessions._queues[0].idle)
+        sessions.attach(lambda delay_s: None, home.post)
+        sessions.enqueue(home.work(answers, replica, 0, [0] * 4))
+        sessions.enqueue(home.work(answers, replica, 1, [1] * 4))
+        sessions.enqueue(home.work(answers, replica, 2, [2] * 4, clock.now_s() + 20))
+        owner = threading.Thread(target=sessions.run_once)
+        owner.start()
+        for _ in range(2):
+            assert replica.entered.acquire(timeout=TIMEOUT_S)
+        clock.advance(60)
+        replica.hold.set()
+        owner.join(TIMEOUT_S)
+        sessions.run_once()
+        while len(home.threads) < 3:
+            home.deliver()
+        assert isinstance(answers.wait(3)[2], Expired)
+
+
+def test_inline_helpers_come_and_go_and_the_owner_stays():
+    replica, answers = FakeReplica(), Answers()
+    with group(compute="inline") as sessions:
+        for count in (3, 1, 2):
+            sessions.resize(count)
+            assert len(sessions) == count
+            sessions.enqueue(answers.work(replica, count, [count]))
+            sessions.run_once()
+            assert_answers(answers.wait(1)[count], [count])
+        with pytest.raises(BadInput, match="sessions: 1 to"):
+            sessions.resize(0)
+        # A queue is promised to be answered in time without helpers.
+        assert sessions._queues[0].sessions == 1
 
 
 def many(answers, replica, count, **options):
@@ -258,13 +396,11 @@ def test_a_number_of_sessions_that_cannot_be_is_refused(wrong):
         assert len(sessions) == 1
 
 
-def test_a_group_that_has_closed_or_computes_inline_is_not_resized():
+def test_a_group_that_has_closed_is_not_resized():
     with group() as sessions:
         sessions.close()
         with pytest.raises(NotReady):
             sessions.resize(2)
-    with group(compute="inline") as sessions, pytest.raises(BadInput, match="inline"):
-        sessions.resize(2)
 
 
 def test_a_request_that_cannot_be_answered_in_time_is_refused_before_and_after_it_is_read():

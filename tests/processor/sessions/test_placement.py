@@ -73,8 +73,15 @@ def test_sessions_are_spread_over_memory_nodes():
     assert plans["default"][1].cpus == (frozenset({0, 1}),)
 
 
-def test_inline_there_is_one_session():
-    assert planned(compute="inline", sessions=8)["default"][1].sessions == 1
+def test_inline_there_is_one_session_and_as_many_helpers_as_were_asked_for():
+    assert planned(compute="inline")["default"][1].sessions == 1
+    assert planned(compute="inline", sessions=8)["default"][1].sessions == 8
+
+
+def test_there_are_no_more_sessions_than_cores_that_can_be_kept_busy():
+    config = SessionConfig()
+    assert plan(config, frozenset(range(8)), (), 3)["default"][1].sessions == 3
+    assert plan(config, frozenset(range(2)), (), 3)["default"][1].sessions == 2
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def admin_port():
     """The address of a running server's admin port, and its fake processor."""
     processor = FakeProcessor()
     server = Server(
-        ServeConfig("fake", http_port=0, admin_port=0, admin_token="t"),
-        open_processor=lambda config: processor,
+        ServeConfig("fake", http_port=0, admin_port=0, admin_token="t", workers=1),
+        open_processor=lambda config, layout: processor,
     )
     thread = threading.Thread(target=server.run)
     thread.start()

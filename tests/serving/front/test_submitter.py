@@ -30,7 +30,7 @@ def test_replies_that_finish_together_wake_the_loop_once():
 class Inline(FakeProcessor):
     """Answers on the loop that has attached itself, when that says so."""
 
-    def attach(self, wake):
+    def attach(self, wake, post):
         self.wake, self.owner, self.woken = wake, threading.get_ident(), 0
         self.hold = True
         return True

@@ -12,13 +12,14 @@ from serving.workers.channel import Gone
 
 
 class FakeWorker:
-    """fleet.WorkerProcess. refuse: an error for every frame. dies_at: the op at which it dies. control: by version."""
+    """fleet.WorkerProcess. refuse: an error for every frame, refuse_size: for every resize. dies_at: the op at which it
+    dies. control: by version."""
 
     def __init__(self, seat=0):
         self.seat, self.pid, self.handed = seat, 1000 + seat, 0
         self.gone, self.killed = threading.Event(), False
         self.said, self.control = [], {}
-        self.refuse, self.dies_at, self.full = None, None, False
+        self.refuse, self.refuse_size, self.dies_at, self.full = None, None, None, False
 
     def tell(self, op, message=None, fds=()):
         if self.gone.is_set():
@@ -33,6 +34,8 @@ class FakeWorker:
             answer.set_exception(Gone("gone"))
         elif op == "frame" and self.refuse is not None:
             answer.set_exception(self.refuse)
+        elif op == "resize" and self.refuse_size is not None:
+            answer.set_exception(self.refuse_size)
         else:
             if op == "open":
                 self.control[message["version"]] = self._map(message["control"], fds)

@@ -144,3 +144,11 @@ def test_an_error_of_a_worker_is_raised_as_what_it_was_there(name, kind):
     error = refusal(name, "why")
     assert type(error) is kind
     assert str(error) == "why"
+
+
+def test_an_end_that_another_process_has_as_well_can_be_let_go_of():
+    with channel_ends.ends() as (here, other):
+        copy = Channel(other._sock.dup())
+        copy.disown()
+        here.send({"op": "x"})
+        assert other.receive() == ({"op": "x"}, [])

@@ -41,11 +41,11 @@ class Mortal(FakeWorker):
     spawned = threading.Semaphore(0)
     stillborn = False
 
-    def __init__(self, seat, message, fds, heard):
+    def __init__(self, nursery, seat, message, fds, heard):
         super().__init__(seat)
         self.settings, self.heard_s, self.waited = message, fleet_module.time.monotonic(), 0
         self._burying, self._buried = threading.Lock(), False
-        self.hello = self
+        self.hello, self.up = self, True
         Mortal.spawned.release()
 
     def result(self, timeout_s):

@@ -3,7 +3,7 @@
 import pytest
 
 from processor.chain.ledger import Ledger
-from processor.errors import BadInput, NotReady
+from processor.errors import BadInput, NotFound, NotReady
 from processor.generation import Generation
 from processor.overview import model_stats
 from processor.package.delta import write_delta
@@ -274,3 +274,34 @@ def test_a_scrape_is_answered_to_the_worker_that_asked_even_when_it_fails(hosts,
     assert workers[1].said[-1] == ("reply", {"id": 9, "text": "metrics"})
     assert workers[0].said[-2:] == [("reply", {"id": 3, "text": "metrics"}), ("reply", {"id": 4, "text": None})]
     assert "could not be rendered" in caplog.text
+
+
+def test_sessions_are_resized_in_every_worker_and_in_those_to_come(hosts):
+    host, workers = hosts()
+    host.load_all()
+    host.resize(2, "default")
+    host.resize(3)
+    host.resize(4, "default")
+    said = [(None, 3), ("default", 4)]
+    assert all([(m["group"], m["sessions"]) for op, m in w.said if op == "resize"][1:] == said for w in workers)
+    late = FakeWorker(2)
+    host.introduce(late)
+    assert [(m["group"], m["sessions"]) for op, m in late.said if op == "resize"] == said
+    ops = [op for op, _ in late.said]
+    assert ops.index("resize") < ops.index("routes"), "before it is offered"
+
+
+def test_a_size_that_is_refused_is_not_kept_and_without_a_worker_there_is_nobody_to_ask(hosts, monkeypatch):
+    host, workers = hosts()
+    host.load_all()
+    for worker in workers:
+        worker.refuse_size = NotFound("group 'x' is not one of default")
+    with pytest.raises(NotFound, match="group 'x'"):
+        host.resize(2, "x")
+    for worker in workers:
+        host.bury(worker)
+    with pytest.raises(NotReady, match="no process is up"):
+        host.resize(2)
+    late = FakeWorker(0)
+    host.introduce(late)
+    assert late.ops("resize") == []

@@ -1,0 +1,20 @@
+import numpy as np
+
+from processor.sessions.occupancy import Occupancy
+
+
+def test_each_process_tells_of_itself_and_sees_all():
+    words = np.zeros(3, np.int64)
+    ours, theirs = Occupancy(4, words, 0), Occupancy(4, words, 2)
+    ours.change(2)
+    theirs.change(1)
+    assert words.tolist() == [2, 0, 1]
+    assert ours.spare == theirs.spare == 1
+    ours.change(-1)
+    assert theirs.spare == 2
+
+
+def test_a_process_alone_has_all_cores():
+    occupancy = Occupancy(2)
+    occupancy.change(1)
+    assert occupancy.spare == 1

@@ -1,0 +1,130 @@
+import math
+
+import pytest
+
+from processor.allowance import Allowance
+from processor.package.repository import Repository
+from serving.process_layout import Burden, Layout
+from serving.serve_config import ServeConfig
+from tests.packages import write_package
+
+GIB, NONE = 1 << 30, Burden()
+REMOTE = {"remote_url": "redis://host", "remote_tables": ["ctr/user"]}
+GROUPS = {"groups": {"baseline": {"models": ["ctr"], "cpus": "0"}}}
+
+
+def layout(options, cores=4, quota=None, memory_nbytes=64 * GIB, burden=NONE, linux=True):
+    return Layout.of(ServeConfig("r", **options), Allowance(cores, quota, memory_nbytes), burden, linux)
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota", "workers", "compute", "why"),
+    [
+        (1, None, 1, "inline", "1 core: affinity 1, no quota"),
+        (2, None, 2, "inline", "2 cores: affinity 2, no quota"),
+        (8, None, 8, "inline", "8 cores: affinity 8, no quota"),
+        (64, None, 8, "inline", "64 cores: affinity 64, no quota, at most 8 workers"),
+        (64, 4.0, 4, "inline", "4 cores: affinity 64, quota 4"),
+        (4, 2.9, 2, "inline", "2 cores: affinity 4, quota 2.9"),
+        (4, 1.5, 1, "inline", "1 core: affinity 4, quota 1.5"),
+        (4, 0.5, 1, "inline", "1 core: affinity 4, quota 0.5"),
+    ],
+)
+def test_without_options_a_worker_a_core_computes_inline(cores, quota, workers, compute, why):
+    found = layout({}, cores, quota)
+    assert (found.workers, found.compute, found.why) == (workers, compute, why)
+    assert found.text == f"compute={compute} ({why})"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (GROUPS, "groups divide the cores of one"),
+        (REMOTE, "the row store is cached in each"),
+        ({"shared_memory": "on"}, "shared_memory is registered with one"),
+        ({"session_cpus": "0;1"}, "session_cpus are those of one"),
+        ({"sessions": 2}, "sessions is said of its sessions"),
+        ({"device_stages": 1}, "device_stages is said of its sessions"),
+        ({"threads_per_session": 2}, "threads_per_session is said of its sessions"),
+        ({"policy": "mod"}, "policy is said of its sessions"),
+        ({"batch_window_us": 100.0}, "batch_window_us is said of its sessions"),
+    ],
+)
+def test_what_one_process_is_needed_for_is_served_by_one(options, why):
+    found = layout(options)
+    assert (found.workers, found.compute) == (1, "threads")
+    assert found.why == f"one process: {why}"
+
+
+def test_what_counts_for_each_worker_alone_changes_nothing():
+    assert layout({"max_queue_rows": 100, "table_memory": ["ctr/*=1G"]}).workers == 4
+
+
+def test_other_systems_have_one_process():
+    assert layout({}, linux=False).why == "one process: workers need Linux"
+
+
+def test_a_model_whose_stage_needs_a_library_is_served_by_one_process():
+    found = layout({}, burden=Burden(staged="ctr"))
+    assert (found.workers, found.why) == (1, "one process: ctr has a stage that each would load a library for")
+
+
+@pytest.mark.parametrize(
+    ("memory_nbytes", "dense_nbytes", "workers", "why"),
+    [
+        (None, 0, 4, "4 cores: affinity 4, no quota"),
+        (GIB, 0, 4, "4 cores: affinity 4, no quota"),
+        (GIB // 2, 0, 2, "512 MiB of memory, 128 for each worker"),
+        (GIB // 8, 0, 1, "128 MiB of memory, 128 for each worker"),
+        (4 * GIB, GIB, 1, "4096 MiB of memory, 1152 for each worker"),
+    ],
+)
+def test_workers_take_at_most_half_of_the_memory(memory_nbytes, dense_nbytes, workers, why):
+    found = layout({}, memory_nbytes=memory_nbytes, burden=Burden(dense_nbytes))
+    assert (found.workers, found.why) == (workers, why)
+
+
+@pytest.mark.parametrize(
+    ("options", "cores", "workers", "compute", "sessions"),
+    [
+        ({"workers": 1}, 4, 1, "threads", 0),
+        ({"workers": 1}, 1, 1, "inline", 1),
+        ({"workers": 4}, 1, 4, "inline", 1),
+        ({"workers": 4, "sessions": 2}, 4, 4, "threads", 2),
+        ({"workers": 4, "compute": "threads"}, 4, 4, "threads", 1),
+        ({"workers": 1, "compute": "inline"}, 4, 1, "inline", 1),
+        ({"workers": 1, "compute": "inline", "sessions": 3}, 4, 1, "inline", 3),
+        ({"compute": "inline"}, 64, 8, "inline", 8),
+        ({"workers": 1, "device_stages": 1}, 1, 1, "threads", 0),
+        ({"workers": 2, **REMOTE}, 4, 2, "threads", 1),
+        ({"workers": 2, **GROUPS}, 4, 2, "threads", 0),
+        ({"compute": "threads"}, 4, 4, "threads", 1),
+        ({"compute": "inline"}, 4, 4, "inline", 4),
+    ],
+)
+def test_what_is_asked_for_is_taken(options, cores, workers, compute, sessions):
+    found = layout(options, cores)
+    assert (found.workers, found.compute, found.sessions) == (workers, compute, sessions)
+    assert ("workers" in options) == (found.why == "as asked")
+
+
+def test_sessions_of_a_process_are_those_of_its_layout():
+    config = ServeConfig("r", max_queue_rows=7, session_cpus="0")
+    options = Layout(4, "inline", 2, "").session_options(config)
+    assert (options["compute"], options["sessions"], options["max_queue_rows"], options["cpus"]) == (
+        "inline",
+        2,
+        7,
+        "0",
+    )
+
+
+def test_models_are_weighed_by_their_newest_version(tmp_path):
+    write_package(tmp_path)
+    (tmp_path / "broken" / "1").mkdir(parents=True)
+    (tmp_path / "broken" / "1" / "model.json").write_text("{")
+    dense = Repository(tmp_path).version("small").manifest.dense
+    burden = Burden.of(str(tmp_path), [])
+    assert burden.dense_nbytes == 4 * sum(math.prod(shape) for shape in dense.values()) > 0
+    assert burden.staged == ""
+    assert Burden.of(str(tmp_path), ["nope"]) == Burden.of(str(tmp_path / "nope"), []) == Burden()
