@@ -65,7 +65,7 @@ def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes) -> dict[str,
     sent = features[0]
     pair = HandedOver(
         tensor=port.ref[0].rsplit("/", 2)[-1] if "/" in port.ref[0] else port.ref[0],
-        dtype="bool" if port.truth else "float32",
+        dtype=port.dtype.name,
         shape=port.dims,
         columns=(port.offset, port.offset + port.size),
         sender=sender(sent, requested=port.how is not None),

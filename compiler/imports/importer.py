@@ -2,8 +2,8 @@
 
 What is proven: the package's tables, stage and dense graph, run by the very code that serves them, give what TensorFlow
 gives on samples, and a row's outputs do not depend on the rows beside it, without which requests could not be batched.
-A cut that fails, or a dense graph that the backend has no words for, falls back to the whole model in TensorFlow,
-which is proven the same way and said so; what fails even then is refused.
+What the backend has no words for is left to the stage, and nothing around it; a cut that fails for any other reason
+falls back to the whole model in TensorFlow, which is proven the same way and said so; what fails even then is refused.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from compiler.imports.runner import Runner
 from compiler.imports.samples import make_samples
 from compiler.imports.shapes import SIZES, Shapes
 from compiler.imports.tensorflow_stage import TensorFlowStage
+from compiler.imports.wordless import wordless
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 from processor.features.plan import SparsePlan
@@ -124,12 +125,20 @@ class Importer:
         self.cutter = Cutter(self.shapes, source.inputs, self.outputs, self.samples)
 
     def publish(self, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
-        """Cuts, proves and commits the model: whole, in TensorFlow, where that fails."""
-        try:
-            return self._publish(self.cutter.cut(), writer, buckets, self._notes)
-        except BadInput as error:
-            note = f"the whole model runs in TensorFlow: {error}"
-            return self._publish(self.cutter.cut(whole=True), writer, buckets, [*self._notes, note])
+        """Cuts, proves and commits the model: without what the backend has no words for, where that fails; whole, in
+        TensorFlow, where that fails too."""
+        refused: dict[str, str] = {}
+        while True:
+            cut = self.cutter.cut(refused)
+            try:
+                return self._publish(cut, writer, buckets, self._notes)
+            except BadInput as error:
+                found = wordless(cut, self.shapes)
+                refused |= found
+                if not found:
+                    note = f"the whole model runs in TensorFlow: {error}"
+                    break
+        return self._publish(self.cutter.cut(whole=True), writer, buckets, [*self._notes, note])
 
     def draft(self, cut: Cut) -> Draft:
         draft = Drafter(cut, self.shapes, self.runner, self.source.inputs).draft
