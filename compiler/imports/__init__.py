@@ -16,6 +16,7 @@ wordless          nodes that the backend has no words for
 keys              embeddings: tensors that can be rows of a table
 combining         sums and means over the ids of a row
 draft             the parts of a package: inputs, features, tables
+deriving          columns that the engine's own transforms compute
 dense_side        the dense side as a DenseGraph
 stage_graph       what tables do not take the place of, written as one frozen graph
 tensorflow_stage  runs such a graph; the entry point freshet.stages

@@ -11,10 +11,12 @@ import numpy as np
 
 from compiler.dense.dense_graph import DenseGraph
 from compiler.imports.boundary import HandedOver, sender
+from compiler.imports.combining import Pool
 from compiler.imports.cut import Cut, CutTensor
 from compiler.imports.draft import Draft
 from compiler.imports.foreign import ForeignModel
-from compiler.imports.foreign_graph import SOURCES, ForeignNode, Ref
+from compiler.imports.foreign_graph import INPUT, SOURCES, ForeignNode, Ref
+from compiler.imports.keys import Lookup
 from compiler.imports.shapes import Shapes
 
 MAX_REASONS = 64
@@ -27,7 +29,8 @@ def describe(
 
     sides: operation -> how often, of "dense" (in executables), "stage" (run by TensorFlow on the CPU) and "tables"
     (replaced by lookups). boundary: every tensor that is handed over, as a pair of sender and receiver. reasons:
-    operation -> why it is not dense. flops: of the dense graph, a row. nbytes: of weights and tables.
+    operation -> why it is not dense. staged: of every tensor that the stage hands over, why the engine does not
+    compute it itself. flops: of the dense graph, a row. nbytes: of weights and tables.
     """
     staged = {node.name for node in draft.stage.nodes} if draft.stage else set()
     sparse = [shapes.graph.nodes[name] for name in cut.reasons]
@@ -46,7 +49,8 @@ def describe(
             "tables": _count(node for node in sparse if node.name not in staged),
         },
         "reasons": dict(list(reasons.items())[:MAX_REASONS]),
-        "boundary": [_pair(port, features, shapes) for port, features in zip(cut.ports, draft.ports)],
+        "staged": [_staged(port, shapes, draft, cut) for port in cut.ports if port.ref in draft.staged],
+        "boundary": [_pair(port, features, shapes, draft) for port, features in zip(cut.ports, draft.ports)],
         "flops": sum(_flops(node, shapes) for node in cut.dense),
         "nbytes": {
             "weights": sum(int(w.nbytes) for w in graph.weights.values()),
@@ -55,12 +59,22 @@ def describe(
     }
 
 
+def _staged(port: CutTensor, shapes: Shapes, draft: Draft, cut: Cut) -> dict[str, str]:
+    """One tensor that the stage hands over: what it is to the model, made of which inputs, and why by the stage."""
+    what = "columns"
+    if isinstance(port.how, Lookup | Pool):
+        lookup = port.how if isinstance(port.how, Lookup) else port.how.lookup
+        what = f"keys of {lookup.variable or 'a table'}"
+    inputs = {n.name.split("/")[1] for n in shapes.graph.ancestors([port.ref]) if n.op == INPUT}
+    return {"what": what, "inputs": ", ".join(sorted(inputs)), "why": draft.staged[port.ref]}
+
+
 def _count(nodes: Any) -> dict[str, int]:
     counts = Counter(node.op for node in nodes if node.op not in SOURCES)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes) -> dict[str, Any]:
+def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes, draft: Draft) -> dict[str, Any]:
     """One tensor at the cut: who sends it, which columns of the dense input receive it."""
     sent = features[0]
     pair = HandedOver(
@@ -68,7 +82,7 @@ def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes) -> dict[str,
         dtype=port.dtype.name,
         shape=port.dims,
         columns=(port.offset, port.offset + port.size),
-        sender=sender(sent, requested=port.how is not None),
+        sender=sender(sent, staged=port.ref in draft.staged),
     )
     op = shapes.graph.nodes[port.ref[0]].op.lstrip("@")
     return {**pair.to_json(), "op": op, "input": sent.input, "features": len(features)}

@@ -141,8 +141,11 @@ class Importer:
         return self._publish(self.cutter.cut(whole=True), writer, buckets, [*self._notes, note])
 
     def draft(self, cut: Cut) -> Draft:
-        draft = Drafter(cut, self.shapes, self.runner, self.source.inputs).draft
-        draft.features[:] = [replace(f, side="user") if f.input in self._user else f for f in draft.features]
+        draft = Drafter(cut, self.shapes, self.runner, self.source.inputs, self.samples).draft
+        user = set(self._user)
+        for transform in draft.transforms:
+            user |= {transform.name} if user.issuperset(transform.inputs) else set()
+        draft.features[:] = [replace(f, side="user") if f.input in user else f for f in draft.features]
         return draft
 
     def report(self, cut: Cut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
@@ -164,6 +167,7 @@ class Importer:
             width=cut.width,
             dense={name: list(array.shape) for name, array in graph.weights.items()},
             files={},
+            transforms=draft.transforms,
             stage=StageEntry("tensorflow", STAGE_FILE, [o.spec for o in draft.stage.outputs]) if draft.stage else None,
             notes={"import": self.report(cut, draft, graph, notes)},
         )

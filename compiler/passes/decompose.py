@@ -25,17 +25,31 @@ from compiler.passes.graph import Edit, Graph, Node, Ref
 SMALL_LOG1P, SMALL_EXPM1 = 0.4, 0.5
 LOG1P_TERMS, EXPM1_TERMS = 7, 9
 # Giles' polynomials, of w - 2.5 below 5 and of sqrt(w) - 3 above; highest power first.
-ERFINV_CENTRE = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 2.1858087e-04, -1.25372503e-03)
+ERFINV_CENTRE: tuple[float, ...] = (
+    2.81022636e-08,
+    3.43273939e-07,
+    -3.5233877e-06,
+    -4.39150654e-06,
+    2.1858087e-04,
+    -1.25372503e-03,
+)
 ERFINV_CENTRE += (-4.17768164e-03, 2.46640727e-01, 1.50140941)
-ERFINV_TAIL = (-2.00214257e-04, 1.00950558e-04, 1.34934322e-03, -3.67342844e-03, 5.73950773e-03, -7.6224613e-03)
+ERFINV_TAIL: tuple[float, ...] = (
+    -2.00214257e-04,
+    1.00950558e-04,
+    1.34934322e-03,
+    -3.67342844e-03,
+    5.73950773e-03,
+    -7.6224613e-03,
+)
 ERFINV_TAIL += (9.43887047e-03, 1.00167406, 2.83297682)
 # Of 1 / sqrt(-2 log p), for p below DEEP; fitted to 1e-7.
 DEEP, SMALLEST = 1e-3, 1e-38
-NDTRI_DEEP = (-367.226135, 595.632263, -430.738556, 185.430405, -54.6301842, 12.9638643, -3.76605678)
+NDTRI_DEEP: tuple[float, ...] = (-367.226135, 595.632263, -430.738556, 185.430405, -54.6301842, 12.9638643, -3.76605678)
 NDTRI_DEEP += (-0.0421465971, 1.00037742)
 LANCZOS_G = 7.0
 LANCZOS_BASE = 0.99999999999980993
-LANCZOS = (676.520368121885098567, -1259.139216722402870, 771.32342877765308, -176.615029162140590)
+LANCZOS: tuple[float, ...] = (676.520368121885098567, -1259.139216722402870, 771.32342877765308, -176.615029162140590)
 LANCZOS += (12.507343278686904814, -0.13857109526572011, 9.984369578019570e-6, 1.50563273514931e-7)
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -280,7 +294,7 @@ def _dense_bincount(f: Formula) -> Ref | None:
     known = limit is not None and shape is not None and given is not None
     if not known or not f.floats or len(shape or ()) != 2 or f.graph.dtype(x) != tf.int32:
         return None
-    depth = f.edit.constant(int(np.reshape(limit, ())), np.int32)
+    depth = f.edit.constant(int(np.max(limit if limit is not None else 0)), np.int32)
     hot = f.edit.add("OneHot", x, depth, f.number(1.0), f.number(0.0), T=tf.float32, TI=tf.int32, axis=-1)
     if 0 not in (given or ()):
         hot = f.mul(hot, f.expand(weights, -1))
