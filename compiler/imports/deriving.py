@@ -406,8 +406,10 @@ class Deriver:
         raise NotDerived(f"Cast of {source.name} to {target.name}")
 
     def computed(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """Arithmetic of whole numbers: with constants, or of two columns."""
+        """Arithmetic of whole numbers: with constants, or of two columns. Strings are added to each other."""
         op, sign = ARITHMETIC[node.op]
+        if self._runner.tensor((node.name, 0)).dtype == tf.string:
+            return self.joined(node, operand)
         if self._runner.tensor((node.name, 0)).dtype not in WHOLE:
             raise NotDerived(f"{node.op} of numbers that are not whole")
         a, b = node.inputs

@@ -101,8 +101,11 @@ def _text(t: Transform, given: Sequence[Flat]) -> Flat:
         data, offsets = np.empty(texts.DIGITS * len(values), np.uint8), np.empty(len(values) + 1, np.int64)
         nbytes = texts.write_numbers(values, data, offsets)
         return given[0].like(Strings(data[:nbytes], offsets))
-    # The sign of a NaN is C's to print and not Python's.
-    signs = np.isnan(values) & np.signbit(values) if values.dtype.kind == "f" else np.zeros(len(values), np.bool_)
+    signs = np.zeros(len(values), np.bool_)
+    if values.dtype.kind == "f":
+        values = _normal(values)
+        # The sign of a NaN is C's to print and not Python's.
+        signs = np.isnan(values) & np.signbit(values)
     written = [form % value for value in values.tolist()]
     return given[0].like(Strings.of([s.replace("nan", "-nan") if sign else s for s, sign in zip(written, signs)]))
 
@@ -168,8 +171,13 @@ def _strip(t: Transform, given: Sequence[Flat]) -> Flat:
     return given[0].like(Strings(data[:nbytes], offsets))
 
 
+def _normal(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """TensorFlow computes with numbers too small for their full digits as with 0, which keeps its sign."""
+    return np.where(np.abs(values) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), values), values)
+
+
 def _bucketize(t: Transform, given: Sequence[Flat]) -> Flat:
-    found = np.searchsorted(np.array(t.floats, np.float32), given[0].values, side="right")
+    found = np.searchsorted(np.array(t.floats, np.float32), _normal(given[0].values), side="right")
     return given[0].like(found.astype(np.int64))
 
 
