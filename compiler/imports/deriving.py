@@ -255,18 +255,15 @@ class Deriver:
         tested, limit = condition.inputs
         derive = self._dense if node.op == "GatherNd" else self._flat
         name = derive(node.inputs[0])
-        if derive(tested) != name or limit[0] not in self._shapes.constant:
+        if derive(tested) != name or not self._known(limit):
             raise NotDerived(f"{_op(condition)} chooses values by others")
-        value = self._runner.constant(limit).reshape(-1)
-        if len(value) != 1:
-            raise NotDerived(f"{_op(condition)} compares with several values")
+        word = self._same_value(condition, limit)
         if condition.op == "NotEqual":
-            word = value[0]
             if isinstance(word, bytes):
                 return self._add("drop", [name], texts=[_text(word)])
             return self._add("drop", [name], integers=[int(word)])
         name = name if self._draft().shapes[name].ragged else self._add("rows", [name])
-        return self._add("drop_below", [name], integers=[int(value[0]) + (condition.op == "Greater")])
+        return self._add("drop_below", [name], integers=[int(word) + (condition.op == "Greater")])
 
     def _hot(self, node: ForeignNode) -> str:
         ends = [float(np.max(self._runner.constant(ref))) for ref in node.inputs[2:] if ref[0] in self._shapes.constant]
@@ -317,7 +314,7 @@ class Deriver:
             first, second = second, first
         if condition.op not in ("Equal", "NotEqual") or condition.inputs[1][0] not in self._shapes.constant:
             raise NotDerived(f"{_op(condition)} chooses among values")
-        number = self._same_number(node, first)
+        number = int(self._same_value(node, first))
         word = self._runner.constant(condition.inputs[1]).reshape(-1)[0]
         names = [operand(condition.inputs[0]), operand(second)]
         if isinstance(word, bytes):
@@ -330,16 +327,16 @@ class Deriver:
         if parts.keys() != {"Less", "GreaterEqual"}:
             raise NotDerived("LogicalOr chooses among values")
         low, high = (self._number(parts[op].inputs[1]) for op in ("Less", "GreaterEqual"))
-        number = self._same_number(node, node.inputs[1])
+        number = int(self._same_value(node, node.inputs[1]))
         return self._add("within", [operand(node.inputs[2])], integers=[low, high, number])
 
-    def _same_number(self, node: ForeignNode, ref: Ref) -> int:
-        """The number that a tensor holds everywhere."""
+    def _same_value(self, node: ForeignNode, ref: Ref) -> Any:
+        """The string or number that a tensor holds everywhere."""
         found = [values[ref] for values in self._shapes.values if ref in values] or [self._runner.constant(ref)]
-        numbers = {int(n) for values in found for n in np.unique(values)}
-        if len(numbers) != 1:
-            raise NotDerived(f"{_op(node)} chooses between two columns")
-        return numbers.pop()
+        distinct = {value for values in found for value in _listed(np.asarray(values))}
+        if len(distinct) != 1:
+            raise NotDerived(f"{_op(node)} compares with or chooses among several values")
+        return distinct.pop()
 
     def hashed(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
         op = {"StringToHashBucketFast": "farm", "StringToHashBucket": "murmur"}.get(node.op, "sip")
@@ -417,7 +414,7 @@ class Deriver:
             a, b = b, a
         if self._known(b):
             constant = b[0] in self._shapes.constant
-            numbers = self._runner.constant(b) if constant else np.array(self._same_number(node, b))
+            numbers = self._runner.constant(b) if constant else np.array(self._same_value(node, b))
             numbers = (sign * numbers.astype(np.int64)).reshape(-1)
             size = self._shapes.size(a) if self._shapes.rows(a) is not None and operand == self._dense else 1
             numbers = numbers if len(numbers) in (1, size) else np.resize(numbers, size)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,16 @@ import numpy as np
 from compiler.dense.dense_graph import DenseGraph
 from compiler.imports.boundary import HandedOver, sender
 from compiler.imports.combining import Pool
-from compiler.imports.cut import Cut, CutTensor
+from compiler.imports.cut import GATHERS, Cut, CutTensor
+from compiler.imports.dense_side import weight_names
 from compiler.imports.draft import Draft
 from compiler.imports.foreign import ForeignModel
-from compiler.imports.foreign_graph import INPUT, SOURCES, ForeignNode, Ref
-from compiler.imports.keys import Lookup
+from compiler.imports.foreign_graph import INPUT, SOURCES, VARIABLE, ForeignNode, Ref
+from compiler.imports.keys import PASSING, SHAPING, Lookup
 from compiler.imports.shapes import Shapes
 
 MAX_REASONS = 64
+MAX_THROUGH = 4
 
 
 def describe(
@@ -49,7 +51,7 @@ def describe(
             "tables": _count(node for node in sparse if node.name not in staged),
         },
         "reasons": dict(list(reasons.items())[:MAX_REASONS]),
-        "staged": [_staged(port, shapes, draft, cut) for port in cut.ports if port.ref in draft.staged],
+        "staged": [one for port in cut.ports if port.ref in draft.staged for one in _staged(port, shapes, draft)],
         "boundary": [_pair(port, features, shapes, draft) for port, features in zip(cut.ports, draft.ports)],
         "flops": sum(_flops(node, shapes) for node in cut.dense),
         "nbytes": {
@@ -59,14 +61,38 @@ def describe(
     }
 
 
-def _staged(port: CutTensor, shapes: Shapes, draft: Draft, cut: Cut) -> dict[str, str]:
-    """One tensor that the stage hands over: what it is to the model, made of which inputs, and why by the stage."""
-    what = "columns"
+def _staged(port: CutTensor, shapes: Shapes, draft: Draft) -> Iterator[dict[str, str]]:
+    """What the stage hands over as one tensor: keys of a table, rows of embeddings that are none, or other columns;
+    made of which inputs, and why by the stage."""
+    above, names = shapes.graph.ancestors([port.ref]), weight_names(shapes.graph)
+    inputs = ", ".join(sorted({n.name.split("/")[1] for n in above if n.op == INPUT}))
+    why = draft.staged[port.ref]
     if isinstance(port.how, Lookup | Pool):
         lookup = port.how if isinstance(port.how, Lookup) else port.how.lookup
-        what = f"keys of {lookup.variable or 'a table'}"
-    inputs = {n.name.split("/")[1] for n in shapes.graph.ancestors([port.ref]) if n.op == INPUT}
-    return {"what": what, "inputs": ", ".join(sorted(inputs)), "why": draft.staged[port.ref]}
+        name = names.get(lookup.variable, "without a name").replace("/", ".")
+        yield {"what": f"keys of table {name}", "inputs": inputs, "why": why}
+        return
+    rows = [n for n in above if n.op in GATHERS and n.name not in shapes.constant]
+    embeddings = {v.name: n for n in rows for v in shapes.graph.ancestors(n.inputs[:1]) if v.op == VARIABLE}
+    for name, gather in embeddings.items():
+        through = _through(above, gather)
+        passed = f"its rows go through {', '.join(through)}" if through else why
+        what = f"embedding {names[name].replace('/', '.')}, which is no table"
+        yield {"what": what, "inputs": inputs, "why": passed}
+    if not embeddings:
+        yield {"what": "columns", "inputs": inputs, "why": why}
+
+
+def _through(above: Sequence[ForeignNode], gather: ForeignNode) -> list[str]:
+    """What the rows of a lookup go through before they are handed over."""
+    reached = {gather.name}
+    ops: dict[str, None] = {}
+    for node in above:
+        if any(ref[0] in reached for ref in node.inputs):
+            reached.add(node.name)
+            if node.op not in PASSING | SHAPING:
+                ops[node.op] = None
+    return list(ops)[:MAX_THROUGH]
 
 
 def _count(nodes: Any) -> dict[str, int]:
