@@ -25,7 +25,7 @@ from compiler.imports.samples import probes
 from compiler.imports.shapes import SIZES, Shapes
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
-from processor.features.transforming import Transforms
+from processor.features.evaluation import Transforms
 from processor.package.manifest import Manifest
 from processor.package.transforms import FORMAT, Transform, shape_of
 

@@ -4,7 +4,7 @@ A SparsePlan is made once from the manifest. bind() checks a request against it 
 runs the fused kernel over the bound requests of a batch. Bounds are checked in bind() and only there: the kernel
 trusts what bind() returns.
 
-What a version computes of a request's inputs by itself, such as hash buckets (processor.features.transforming), is
+What a version computes of a request's inputs by itself, such as hash buckets (processor.features.evaluation), is
 computed in bind() too, once they are checked. A version with a stage (processor.features.stage) has part of its inputs
 computed elsewhere: bind() checks the request, runs the stage on it once, and checks what the stage puts out as it
 checks what clients send. That takes as long as the stage does, so callers on an event loop bind such versions
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from processor.columns import Column, Packed, Places, Ragged, Strings
 from processor.errors import BadInput
+from processor.features.evaluation import Transforms
 from processor.features.stage import Stage
-from processor.features.transforming import Transforms
 from processor.kernels import pool
 from processor.kernels.hashing import hash_strings
 from processor.package.manifest import COMBINERS, Feature, Input, Manifest

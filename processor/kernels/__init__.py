@@ -9,7 +9,7 @@ row_cache        rows that a row store was asked for
 bucket_bytes     the buckets of a row store, as bytes
 hashing          strings to ids, ids to their first rows
 xxh3             XXH3 over a column of strings
-fingerprints     the hashes of strings that TensorFlow's features are made with
+string_hashes    the hashes of strings that TensorFlow's features are made with
 texts            strings made of numbers and of other strings
 crosses          combinations of a row's values, hashed
 boolean_letters  whether JSON may hold true or false
@@ -29,7 +29,6 @@ __all__ = [
     "covers",
     "crosses",
     "fences",
-    "fingerprints",
     "hashing",
     "index",
     "length_prefixed",
@@ -38,5 +37,6 @@ __all__ = [
     "remote",
     "row_cache",
     "rows",
+    "string_hashes",
     "texts",
 ]

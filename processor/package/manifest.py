@@ -17,7 +17,7 @@ from typing import Any
 
 from processor.errors import BadInput
 from processor.package.rowtypes import ROW_TYPES
-from processor.package.transforms import MAX_TRANSFORMS, Shape, Transform, shape_of
+from processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
 
 FORMAT = "freshet/1"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -220,10 +220,10 @@ class Manifest:
         return [*self.inputs, *(self.stage.outputs if self.stage else ()), *computed]
 
     @property
-    def shapes(self) -> dict[str, Shape]:
+    def shapes(self) -> dict[str, ColumnShape]:
         """What the request's inputs and the transforms are like, by name; raises BadInput for a transform that cannot
         be."""
-        found = {i.name: Shape(i.dtype, i.columns, i.ragged) for i in self.inputs}
+        found = {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in self.inputs}
         for t in self.transforms:
             for name in t.inputs:
                 _want(name in found, f"manifest.transforms[{t.name}].inputs: {name[:64]!r} is not before it")

@@ -1,5 +1,5 @@
 """Transforms: columns that the sparse graph computes from a request's inputs before it looks anything up, such as hash
-buckets and crosses. A table of what there is, with what each takes and gives; processor.features.transforming computes.
+buckets and crosses. A table of what there is, with what each takes and gives; processor.features.evaluation computes.
 
 A transform works on each value of a column (or of ragged rows) by itself, or row by row on several columns; those of
 one row are broadcast. Its numbers are bounded here, because a manifest may come from anybody.
@@ -26,7 +26,7 @@ CASES = ("lower", "upper", "strip")
 ARITHMETIC = ("add", "multiply", "floor_divide", "floor_modulo")
 
 
-class Shape(NamedTuple):
+class ColumnShape(NamedTuple):
     """What a column is like: as processor.package.manifest.Input says it."""
 
     dtype: str
@@ -37,8 +37,8 @@ class Shape(NamedTuple):
     def width(self) -> int:
         return self.columns or 1
 
-    def of(self, dtype: str) -> Shape:
-        return Shape(dtype, self.columns, self.ragged)
+    def of(self, dtype: str) -> ColumnShape:
+        return ColumnShape(dtype, self.columns, self.ragged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Transform:
     texts: list[str] = field(default_factory=list)
 
 
-def shape_of(transform: Transform, shapes: Sequence[Shape]) -> Shape:
+def shape_of(transform: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape:
     """The shape of a transform's column, for those of its inputs; raises BadInput for what it cannot take."""
     where = f"manifest.transforms[{transform.name}]"
     if transform.op not in OPS:
@@ -97,12 +97,12 @@ def shape_of(transform: Transform, shapes: Sequence[Shape]) -> Shape:
     return found
 
 
-Rule = Callable[[Transform, Sequence[Shape]], Shape | None]
+Rule = Callable[[Transform, Sequence[ColumnShape]], ColumnShape | None]
 """What an op makes of these shapes; None where it cannot take them, or its own numbers are wrong."""
 
 
 def _hash(keys: int) -> Rule:
-    def rule(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+    def rule(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
         fits = len(shapes) == 1 and shapes[0].dtype == "string" and len(t.integers) == 1 + keys
         fits = fits and 0 < t.integers[0] < 2**63 and all(n >= 0 for n in t.integers)
         return shapes[0].of("int64") if fits else None
@@ -110,27 +110,27 @@ def _hash(keys: int) -> Rule:
     return rule
 
 
-def _text(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _text(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     kinds = {"int64": "d", "float32": "feg"}.get(shapes[0].dtype, "")
     fits = len(shapes) == 1 and len(t.texts) == 1 and FORMAT.fullmatch(t.texts[0]) and t.texts[0][-1] in kinds
     return shapes[0].of("string") if fits else None
 
 
-def _join(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _join(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     fits = len(t.texts) == len(shapes) + 1 and all(s.dtype == "string" for s in shapes)
     return _alike(shapes) if fits else None
 
 
-def _case(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _case(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     return shapes[0] if len(shapes) == 1 and shapes[0].dtype == "string" else None
 
 
-def _bucketize(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _bucketize(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     ascending = all(a <= b for a, b in zip(t.floats, t.floats[1:])) and all(map(math.isfinite, t.floats))
     return shapes[0].of("int64") if len(shapes) == 1 and shapes[0].dtype == "float32" and ascending else None
 
 
-def _arithmetic(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _arithmetic(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     if any(s.dtype != "int64" for s in shapes) or any(not -(2**63) <= n < 2**63 for n in t.integers):
         return None
     if t.op.startswith("floor_") and (len(shapes) != 1 or 0 in t.integers or -1 in t.integers):
@@ -141,89 +141,89 @@ def _arithmetic(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
     return shapes[0] if len(shapes) == 1 and len(t.integers) in (1, wide) else None
 
 
-def _whole(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _whole(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     return shapes[0] if len(shapes) == 1 and shapes[0].dtype == "int64" else None
 
 
-def _pick(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _pick(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     fits = len(shapes) == 1 and not shapes[0].ragged and bool(t.integers)
     fits = fits and all(0 <= i < shapes[0].width for i in t.integers)
-    return Shape(shapes[0].dtype, 0 if len(t.integers) == 1 else len(t.integers)) if fits else None
+    return ColumnShape(shapes[0].dtype, 0 if len(t.integers) == 1 else len(t.integers)) if fits else None
 
 
-def _side_by_side(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _side_by_side(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     if any(s.ragged for s in shapes) or len({s.dtype for s in shapes}) > 1:
         return None
-    return Shape(shapes[0].dtype, sum(s.width for s in shapes))
+    return ColumnShape(shapes[0].dtype, sum(s.width for s in shapes))
 
 
-def _drop(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _drop(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     given = {"int64": len(t.integers), "string": len(t.texts)}.get(shapes[0].dtype, 0)
-    return Shape(shapes[0].dtype, 0, True) if len(shapes) == 1 and given == 1 else None
+    return ColumnShape(shapes[0].dtype, 0, True) if len(shapes) == 1 and given == 1 else None
 
 
-def _to_rows(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _to_rows(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     fits = len(shapes) == 1 and not shapes[0].ragged and shapes[0].dtype != "float32"
-    return Shape(shapes[0].dtype, 0, True) if fits else None
+    return ColumnShape(shapes[0].dtype, 0, True) if fits else None
 
 
-def _within(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _within(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     return _whole(t, shapes) if len(t.integers) == 3 and all(-(2**63) <= n < 2**63 for n in t.integers) else None
 
 
-def _rows(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _rows(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     fits = len(shapes) == 1 and shapes[0].ragged and shapes[0].dtype == "int64"
     return shapes[0] if fits and len(t.integers) == 1 and -(2**63) <= t.integers[0] < 2**63 else None
 
 
-def _empty(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
-    return Shape("float32") if len(shapes) == 1 and shapes[0].ragged else None
+def _empty(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    return ColumnShape("float32") if len(shapes) == 1 and shapes[0].ragged else None
 
 
-def _float32(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _float32(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     return shapes[0].of("float32") if _whole(t, shapes) and not shapes[0].ragged else None
 
 
-def _to_whole(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _to_whole(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     fits = len(shapes) == 1 and shapes[0].dtype == "float32" and t.integers in ([32], [64])
     return shapes[0].of("int64") if fits else None
 
 
-def _one_hot(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _one_hot(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     fits = _float32(t, shapes) and len(t.integers) == 1 and 0 < t.integers[0] * shapes[0].width <= MAX_COLUMNS
-    return Shape("float32", t.integers[0] * shapes[0].width) if fits else None
+    return ColumnShape("float32", t.integers[0] * shapes[0].width) if fits else None
 
 
-def _tally(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _tally(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     fits = _float32(t, shapes) and len(t.integers) == 2 and 0 < t.integers[0] <= MAX_COLUMNS and t.integers[1] in (0, 1)
-    return Shape("float32", t.integers[0]) if fits else None
+    return ColumnShape("float32", t.integers[0]) if fits else None
 
 
-def _mask(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _mask(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     fits = len(shapes) == 2 and shapes[1].dtype == "int64" and shapes[0] == shapes[1].of(shapes[0].dtype)
     texts, integers = {"int64": (0, 2), "string": (1, 1)}.get(shapes[0].dtype, (-1, -1))
     fits = fits and (len(t.texts), len(t.integers)) == (texts, integers)
     return shapes[1] if fits and all(-(2**63) <= n < 2**63 for n in t.integers) and not shapes[1].ragged else None
 
 
-def _cross(t: Transform, shapes: Sequence[Shape]) -> Shape | None:
+def _cross(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     if any(s.dtype == "float32" for s in shapes) or len(t.integers) != 2:
         return None
     if not 0 < t.integers[0] < 2**63 or t.integers[1] < 0:
         return None
     if any(s.ragged for s in shapes):
-        return Shape("int64", 0, True)
+        return ColumnShape("int64", 0, True)
     combinations = math.prod(s.width for s in shapes)
-    return Shape("int64", 0 if combinations == 1 else combinations) if combinations <= MAX_CROSSED else None
+    return ColumnShape("int64", 0 if combinations == 1 else combinations) if combinations <= MAX_CROSSED else None
 
 
-def _alike(shapes: Sequence[Shape]) -> Shape | None:
+def _alike(shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     """Columns that are joined value by value: plain ones of one width, or of one column beside it; or one of ragged
     rows alone."""
     if any(s.ragged for s in shapes):
         return shapes[0] if len(shapes) == 1 else None
     widths = {s.width for s in shapes} - {1}
-    return Shape(shapes[0].dtype, max(s.columns for s in shapes)) if len(widths) <= 1 else None
+    return ColumnShape(shapes[0].dtype, max(s.columns for s in shapes)) if len(widths) <= 1 else None
 
 
 OPS: dict[str, Rule] = {

@@ -7,11 +7,11 @@ import pytest
 
 from processor.errors import BadInput
 from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from processor.package.transforms import MAX_CROSSED, OPS, Shape, Transform, shape_of
+from processor.package.transforms import MAX_CROSSED, OPS, ColumnShape, Transform, shape_of
 
-WORD, ID, FLOAT = Shape("string"), Shape("int64"), Shape("float32")
-WORDS, IDS = Shape("string", 0, True), Shape("int64", 0, True)
-PAIR = Shape("int64", 2)
+WORD, ID, FLOAT = ColumnShape("string"), ColumnShape("int64"), ColumnShape("float32")
+WORDS, IDS = ColumnShape("string", 0, True), ColumnShape("int64", 0, True)
+PAIR = ColumnShape("int64", 2)
 
 
 def manifest(*transforms, source="t"):
@@ -72,7 +72,7 @@ REFUSED = [
     ("join", [WORD, ID], [], [], ["", "", ""]),
     ("join", [WORD], [], [], [""]),
     ("join", [WORDS, WORD], [], [], ["", "", ""]),
-    ("join", [Shape("string", 2), Shape("string", 3)], [], [], ["", "", ""]),
+    ("join", [ColumnShape("string", 2), ColumnShape("string", 3)], [], [], ["", "", ""]),
     ("bucketize", [ID], [], [1.0], []),
     ("bucketize", [FLOAT], [], [2.0, 1.0], []),
     ("floor_modulo", [ID], [0], [], []),
@@ -101,7 +101,7 @@ REFUSED = [
     ("cross", [FLOAT, ID], [10, 1], [], []),
     ("cross", [ID, ID], [0, 1], [], []),
     ("cross", [ID, ID], [10], [], []),
-    ("cross", [Shape("int64", 300), Shape("int64", 300)], [10, 1], [], []),
+    ("cross", [ColumnShape("int64", 300), ColumnShape("int64", 300)], [10, 1], [], []),
 ]
 
 
@@ -118,18 +118,18 @@ def test_shapes_follow_from_those_of_the_inputs():
 
     assert shape("farm", WORDS, integers=[5]) == IDS
     assert shape("cross", WORD, ID, integers=[5, 0]) == ID
-    assert shape("cross", PAIR, PAIR, integers=[5, 0]) == Shape("int64", 4)
+    assert shape("cross", PAIR, PAIR, integers=[5, 0]) == ColumnShape("int64", 4)
     assert shape("cross", PAIR, IDS, integers=[5, 0]) == IDS
-    assert shape("side_by_side", ID, PAIR) == Shape("int64", 3)
+    assert shape("side_by_side", ID, PAIR) == ColumnShape("int64", 3)
     assert shape("pick", PAIR, integers=[1]) == ID
-    assert shape("join", WORD, Shape("string", 2), texts=["", "", ""]) == Shape("string", 2)
-    assert shape("tally", PAIR, integers=[9, 1]) == Shape("float32", 9)
+    assert shape("join", WORD, ColumnShape("string", 2), texts=["", "", ""]) == ColumnShape("string", 2)
+    assert shape("tally", PAIR, integers=[9, 1]) == ColumnShape("float32", 9)
 
 
 def test_every_op_is_computed_and_described():
-    from processor.features import transforming
+    from processor.features import evaluation
 
-    assert transforming.OPS.keys() == OPS.keys()
+    assert evaluation.OPS.keys() == OPS.keys()
     described = Transform.__doc__.replace(",", " ").split()
     assert [op for op in OPS if op not in described] == []
     assert {f.name for f in dataclasses.fields(Transform)} == {"name", "op", "inputs", "integers", "floats", "texts"}

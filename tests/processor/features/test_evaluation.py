@@ -10,8 +10,8 @@ pytest.importorskip("tensorflow", reason="TensorFlow is what is compared with")
 from compiler.frameworks import tf
 from processor.columns import Ragged, Strings
 from processor.errors import BadInput
-from processor.features import transforming
-from processor.features.transforming import Transforms
+from processor.features import evaluation
+from processor.features.evaluation import Transforms
 from processor.package.manifest import Input, Manifest
 from processor.package.transforms import MAX_CROSSED, Transform
 
@@ -215,12 +215,12 @@ def test_what_would_grow_beyond_bounds_is_refused_in_one_line(monkeypatch):
         made({"a": many, "b": many}, cross)
     none = Ragged(np.empty(0, np.int64), np.zeros(2, np.int64))
     assert len(made({"a": many, "b": many, "c": none}, Transform("t", "cross", ["a", "b", "c"], [10, 1])).values) == 0
-    monkeypatch.setattr(transforming, "MAX_VALUES", 1000)
+    monkeypatch.setattr(evaluation, "MAX_VALUES", 1000)
     with pytest.raises(BadInput, match="inputs a, b: at most 1000 numbers"):
         made({"a": many, "b": np.arange(5, dtype=np.int64)}, cross)
     with pytest.raises(BadInput, match="inputs m: whole numbers of 0 or more wanted, got -1"):
         made({"m": np.array([[-1, 0]], np.int64)}, Transform("t", "tally", ["m"], [5, 1]))
-    monkeypatch.setattr(transforming, "MAX_NBYTES", 100)
+    monkeypatch.setattr(evaluation, "MAX_NBYTES", 100)
     join = Transform("t", "join", ["a", "b"], texts=["", "", ""])
     with pytest.raises(BadInput, match="inputs a, b: at most 100 bytes of joined strings wanted, got 108"):
         made({"a": Strings.of(["x" * 50]), "b": Strings.of(["yyyy"] * 2)}, join)

@@ -1,4 +1,4 @@
-"""Computes a version's transforms (processor.package.transforms): hash buckets, joins, crosses of a request's inputs.
+"""Evaluation of a version's transforms (processor.package.transforms): hash buckets, joins, crosses of inputs.
 
 Every op is a kernel or a few calls of numpy on whole columns. A column of one row stays one row: what is joined or
 crossed with longer ones is broadcast there. What a request can make of itself is bounded before it is made: texts by
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 from processor.kernels import crosses, texts
-from processor.kernels.fingerprints import FARM, MURMUR, SIP, fingerprints
+from processor.kernels.string_hashes import FARM, MURMUR, SIP, fingerprints
 from processor.package.manifest import Manifest
-from processor.package.transforms import MAX_CROSSED, Shape, Transform
+from processor.package.transforms import MAX_CROSSED, ColumnShape, Transform
 
 MAX_NBYTES = 256 << 20
 MAX_VALUES = 1 << 24
@@ -73,7 +73,7 @@ def _flat(column: Column, width: int) -> Flat:
     return Flat(np.ascontiguousarray(column).reshape(-1), len(column), width)
 
 
-def _column(made: Flat, shape: Shape) -> Column:
+def _column(made: Flat, shape: ColumnShape) -> Column:
     if made.splits is not None:
         return Ragged(made.values, made.splits)
     if isinstance(made.values, Strings) or not shape.columns:
