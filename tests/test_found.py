@@ -29,12 +29,15 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     ),
     "processor/kernels/counting.py": ("tests/processor/watching/test_sketch.py",),
     "processor/kernels/covers.py": ("tests/processor/backends/test_cost.py",),
+    "processor/kernels/crosses.py": ("tests/processor/features/test_evaluation.py",),
     "processor/kernels/fences.py": ("tests/processor/versions/test_control.py",),
     "processor/kernels/length_prefixed.py": ("tests/serving/codecs/test_bytes_tensor.py",),
     "processor/kernels/pointers.py": ("tests/processor/kernels/test_pool.py", "tests/processor/tables/test_table.py"),
     "processor/kernels/remote.py": ("tests/processor/tables/remote/test_reader.py",),
     "processor/kernels/row_cache.py": ("tests/processor/tables/remote/test_cache.py",),
     "processor/kernels/rows.py": ("tests/processor/tables/test_table.py",),
+    "processor/kernels/string_hashes.py": ("tests/processor/features/test_evaluation.py",),
+    "processor/kernels/texts.py": ("tests/processor/features/test_evaluation.py",),
     "processor/package/atomic.py": (
         "tests/processor/package/test_delta.py",
         "tests/processor/package/test_repository.py",
@@ -71,10 +74,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "compiler/imports/onnx_graph/calls.py": (
         "tests/compiler/imports/onnx_graph/test_arithmetic.py",
         "tests/compiler/imports/onnx_graph/test_rearranging.py",
-    ),
-    "compiler/imports/ops.py": (
-        "tests/compiler/imports/test_foreign.py",
-        "tests/compiler/imports/test_tensorflow_stage.py",
     ),
     "compiler/imports/printing.py": ("tests/e2e/test_import_live.py",),
     "compiler/imports/runner.py": ("tests/compiler/imports/test_cut.py",),

@@ -109,7 +109,9 @@ def _convert(graph: DenseGraph) -> Any:
     """The graph as the converter writes it: inputs "x" and "weight_<i>", outputs by name."""
     try:
         with _quietly():
-            model, _ = tf2onnx.convert.from_function(graph.function, graph.signature, OPSET)
+            model, _ = tf2onnx.convert.from_function(
+                graph.function, graph.signature, OPSET, custom_rewriter=[_choosing]
+            )
     except Exception as error:
         raise BadInput("dense graph: cannot be converted for backend onnxruntime") from error
     for node in model.graph.node:
@@ -118,6 +120,15 @@ def _convert(graph: DenseGraph) -> Any:
         if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
             raise BadInput(f"dense graph: control flow ({node.op_type}) is not for backend onnxruntime")
     return model
+
+
+def _choosing(_: Any, nodes: Any) -> Any:
+    """Has tf.where converted to a choice: by itself the converter multiplies by 0 what is not chosen, and an infinity
+    or NaN there becomes NaN."""
+    for node in nodes:
+        if node.type in ("Select", "SelectV2"):
+            node.set_attr("handles_nan", True)
+    return nodes
 
 
 def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:

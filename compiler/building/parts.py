@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from compiler.dense.dense_graph import DenseGraph
+from compiler.passes.decompose import decompose
 from compiler.passes.flops import Effect
 from compiler.passes.optimise import optimise
 from compiler.passes.useronce import DividedGraph, divide_user
@@ -60,6 +61,7 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
     came is used.
     """
     notes: list[str] = []
+    dense = decompose(dense)
     found = optimise(dense)
     graph, effects = replace(found.graph, examples=dense.examples), found.effects
     if not _same(dense, graph):

@@ -12,9 +12,11 @@ samples           inputs that a model can be tried on
 runner            any tensor of the flat graph, fed at any tensor
 shapes            what every tensor is shaped like, seen by running it
 cut               what the CPU computes and what is dense
+wordless          nodes that the backend has no words for
 keys              embeddings: tensors that can be rows of a table
 combining         sums and means over the ids of a row
 draft             the parts of a package: inputs, features, tables
+deriving          columns that the engine's own transforms compute
 dense_side        the dense side as a DenseGraph
 stage_graph       what tables do not take the place of, written as one frozen graph
 tensorflow_stage  runs such a graph; the entry point freshet.stages

@@ -51,17 +51,17 @@ class Boundary:
     @classmethod
     def of(cls, manifest: Manifest) -> Boundary:
         """The boundary of a version's whole dense graph."""
-        requested = {i.name for i in manifest.inputs}
+        staged = {o.name for o in manifest.stage.outputs} if manifest.stage else set()
         pairs = tuple(
-            HandedOver(f.name, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, f.input in requested))
+            HandedOver(f.name, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, f.input in staged))
             for f in sorted(manifest.features, key=lambda f: f.offset)
         )
         return cls(pairs, manifest.width, {o.name: o.columns for o in manifest.outputs})
 
 
-def sender(feature: Feature, requested: bool) -> str:
-    """The sender of a feature's columns. requested: whether its input is the request's, not the stage's."""
+def sender(feature: Feature, staged: bool) -> str:
+    """The sender of a feature's columns. staged: whether its input is the stage's, not the request's or made of it."""
     if feature.table:
         pooled = f", {feature.combiner} of the row's {feature.kind}" if feature.kind in ("ids", "strings") else ""
         return f"table {feature.table}{pooled}"
-    return "the request" if requested else "the stage"
+    return "the stage" if staged else "the request"

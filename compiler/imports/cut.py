@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from compiler.frameworks import tf
 from compiler.imports.combining import SEGMENTS, Pool, PoolFinder
@@ -35,7 +36,7 @@ class CutTensor:
     offset: int
     size: int
     dims: tuple[int, ...]
-    truth: bool
+    dtype: Any
     how: str | Lookup | Pool | None
 
 
@@ -64,12 +65,12 @@ class Cutter:
             if shapes.rows(ref) is None:
                 raise BadInput(f"output {name[:64]!r}: numbers for every row wanted")
 
-    def cut(self, whole: bool = False) -> Cut:
-        """The cut; whole: with everything on the sparse side."""
+    def cut(self, refused: Mapping[str, str] | None = None, whole: bool = False) -> Cut:
+        """The cut. refused: nodes that are not to be dense, each with why; whole: everything on the sparse side."""
         reasons: dict[str, str] = {}
         while True:
             before = len(reasons)
-            dense, cut = self._walk(reasons, whole)
+            dense, cut = self._walk(reasons, refused or {}, whole)
             if len(reasons) == before:
                 break
         position = {node.name: i for i, node in enumerate(self._shapes.order)}
@@ -80,7 +81,9 @@ class Cutter:
             offset += ports[-1].size
         return Cut(ports, offset, sorted(dense, key=lambda n: position[n.name]), reasons)
 
-    def _walk(self, reasons: dict[str, str], whole: bool) -> tuple[list[ForeignNode], list[Ref]]:
+    def _walk(
+        self, reasons: dict[str, str], refused: Mapping[str, str], whole: bool
+    ) -> tuple[list[ForeignNode], list[Ref]]:
         """From the outputs up to the sparse side: nodes passed and tensors met; what has to be sparse is added."""
         shapes = self._shapes
         dense: dict[str, ForeignNode] = {}
@@ -93,7 +96,7 @@ class Cutter:
                 cut[ref] = None
             elif node.name not in shapes.free and node.name not in dense:
                 why = "the whole model runs in TensorFlow" if whole else self._why_sparse(node)
-                why = why or self._why_not_after(node, reasons)
+                why = why or refused.get(node.name, "") or self._why_not_after(node, reasons)
                 if why:
                     self._add(reasons, node, why)
                 else:
@@ -127,12 +130,13 @@ class Cutter:
         shapes = self._shapes
         if node.op not in DENSE:
             return f"{node.op} is not for a dense graph"
-        if node.op in GATHERS and node.inputs[1][0] not in shapes.free:
+        rows, indices = (node.inputs[0][0], node.inputs[1][0]) if node.op in GATHERS else ("", "")
+        if rows in shapes.constant and indices not in shapes.free:
             return "looks rows up"
         for ref in shapes.runner.outputs(node.name):
             if shapes.dtype(ref) not in DTYPES:
                 return f"puts out {shapes.dtype(ref).name}"
-            if shapes.rows(ref) is None:
+            if not shapes.steady(ref):
                 return "its shape is not fixed, or it mixes rows"
         return ""
 
@@ -147,4 +151,4 @@ class Cutter:
             how = self._floats[ref[0]]
         elif not whole and shapes.dtype(ref) in CUT_DTYPES:
             how = self._pools.find(ref) if node.op in SEGMENTS else self._finder.find(ref)
-        return CutTensor(ref, offset, shapes.size(ref), dims, shapes.dtype(ref) == tf.bool, how)
+        return CutTensor(ref, offset, shapes.size(ref), dims, shapes.dtype(ref), how)

@@ -34,7 +34,7 @@ def build_dense(cut: Cut, shapes: Shapes, outputs: Mapping[str, Ref]) -> DenseGr
         tensors: dict[Ref, Any] = {}
         for port in cut.ports:
             part = tf.reshape(x[:, port.offset : port.offset + port.size], (-1, *port.dims))
-            tensors[port.ref] = part > 0.5 if port.truth else part
+            tensors[port.ref] = part > 0.5 if port.dtype == tf.bool else tf.cast(part, port.dtype)
         for name, weight in side.weights.items():
             tensors[name, 0] = values[weight]
         for ref, (each, dims, dtype) in side.shapes.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,41 +14,51 @@ from compiler.frameworks import tf
 from compiler.imports.combining import Pool
 from compiler.imports.cut import Cut, CutTensor
 from compiler.imports.dense_side import weight_names
-from compiler.imports.feeds import DENSE, Fed
-from compiler.imports.foreign_graph import INPUT, Ref
+from compiler.imports.deriving import Deriver
+from compiler.imports.feeds import Fed
+from compiler.imports.foreign_graph import Ref
 from compiler.imports.inputs import plain
 from compiler.imports.keys import Lookup
-from compiler.imports.ops import words
 from compiler.imports.runner import Runner
 from compiler.imports.shapes import Shapes
 from compiler.imports.stage_graph import StageWriter
-from processor.columns import Strings
+from processor.columns import Column, Strings
 from processor.errors import BadInput
 from processor.kernels.hashing import hash_strings
 from processor.package.manifest import FLOATS, Feature, Input, TableEntry
+from processor.package.transforms import Transform
 
 MAX_SEEDS = 16
-# These put numbers elsewhere and leave them as they are.
-MOVES = words("StridedSlice Slice Split SplitV Unpack GatherV2 Reshape Squeeze ExpandDims Transpose")
 
 Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 @dataclass(slots=True)
 class Draft:
-    """tables: specification, keys and rows by name. ports: of each port of the cut, the features that it became."""
+    """tables: specification, keys and rows by name. ports: of each port of the cut, the features that it became.
+    staged: of each port whose columns or keys the stage computes, why."""
 
     inputs: list[Input]
     features: list[Feature] = field(default_factory=list)
     tables: dict[str, tuple[TableEntry, Rows]] = field(default_factory=dict)
     ports: list[list[Feature]] = field(default_factory=list)
+    transforms: list[Transform] = field(default_factory=list)
+    staged: dict[Ref, str] = field(default_factory=dict)
     stage: StageWriter | None = None
 
 
 class Drafter:
     """Turns ports into features, one after the other."""
 
-    def __init__(self, cut: Cut, shapes: Shapes, runner: Runner, inputs: Sequence[Fed]) -> None:
+    def __init__(
+        self,
+        cut: Cut,
+        shapes: Shapes,
+        runner: Runner,
+        inputs: Sequence[Fed],
+        samples: Sequence[Mapping[str, Column]],
+    ) -> None:
+        self._deriver = Deriver(shapes, runner, inputs, samples)
         self._shapes, self._runner = shapes, runner
         self._inputs = {node: fed for fed in inputs for node in fed.nodes}
         self._variables = weight_names(runner.graph)
@@ -59,6 +69,7 @@ class Drafter:
             before = len(self._draft.features)
             self._add(port)
             self._draft.ports.append(self._draft.features[before:])
+        self._draft.transforms = self._deriver.needed(f.input for f in self._draft.features)
         if self._stage.outputs:
             self._draft.stage = self._stage
 
@@ -75,7 +86,9 @@ class Drafter:
         else:
             columns = 0 if port.size == 1 else port.size
             if how is None:
-                name = self._stage.add(Input(self._new(port.ref), "float32", columns), port.ref)
+                name = self._deriver.floats(port.ref) or self._staged(
+                    port, Input(self._new(port.ref), "float32", columns), port.ref
+                )
             else:
                 name, columns = how, self._inputs[f"input/{how}"].input.columns
             self._feature(name, FLOATS, name, port.offset, port.size, column=0 if columns else -1)
@@ -83,56 +96,31 @@ class Drafter:
     def _add_lookup(self, port: CutTensor, lookup: Lookup) -> None:
         source, keys = lookup.source, self._shapes.size(lookup.source)
         kind = "string" if isinstance(lookup.keys, list) else "id"
-        picked = self._picked(source)
-        if picked is not None:
-            name, first = picked
-            table = self._table(lookup, name)
-            label = name if first < 0 else f"{name}.{first}"
-            self._feature(label, kind, name, port.offset, lookup.dim, column=first, table=table)
-            return
-        if self._runner.graph.nodes[source[0]].op == INPUT:
-            fed = self._inputs[source[0]]
-            name, columns = fed.name, fed.input.columns
-        else:
+        name, places = self._deriver.places(source)
+        if not name:
             columns = 0 if keys == 1 else keys
             dtype = "string" if kind == "string" else "int64"
-            name = self._stage.add(Input(self._new(source), dtype, columns), source)
+            name = self._staged(port, Input(self._new(source), dtype, columns), source)
+            places = list(range(columns))
         table = self._table(lookup, name)
-        for i in range(keys):
-            label = f"{name}.{i}" if keys > 1 else name
-            offset = port.offset + i * lookup.dim
-            self._feature(label, kind, name, offset, lookup.dim, column=i if columns else -1, table=table)
-
-    def _picked(self, source: Ref) -> tuple[str, int] | None:
-        """The input and the column of it that a key is, where the model takes one column out of a matrix of ids; column
-        -1 of the only one."""
-        above = self._runner.graph.ancestors([source])
-        moved = [node for node in above if node.name not in self._shapes.constant and node.op != INPUT]
-        given = [self._inputs[node.name] for node in above if node.op == INPUT]
-        if not moved or len(given) != 1 or any(node.op not in MOVES for node in moved):
-            return None
-        (fed,) = given
-        columns = fed.input.columns or 1
-        if fed.kind != DENSE or fed.dtype.kind not in "iu" or 2 * columns > np.iinfo(fed.dtype).max:
-            return None
-        # Which column it is shows when every entry is a number of its own.
-        (found,) = self._runner.run(
-            [source], {fed.nodes[0]: np.arange(2 * columns, dtype=fed.dtype).reshape(2, *fed.dims)}
-        )
-        first, *rest = np.ravel(found).tolist()
-        if first >= columns or rest != [first + columns]:
-            return None
-        return fed.name, int(first) if fed.input.columns else -1
+        for i, column in enumerate(places or [-1]):
+            label = name if column < 0 else f"{name}.{column}"
+            self._feature(label, kind, name, port.offset + i * lookup.dim, lookup.dim, column=column, table=table)
 
     def _add_pool(self, port: CutTensor, pool: Pool) -> None:
         strings = self._shapes.dtype(pool.entries) == tf.string
-        name = pool.input
+        name = pool.input or self._deriver.rows(pool.entries, pool.segments)
         if not name:
             spec = Input(self._new(pool.entries), "string" if strings else "int64", ragged=True)
-            name = self._stage.add(spec, pool.entries, pool.segments)
+            name = self._staged(port, spec, pool.entries, pool.segments)
         table = self._table(pool.lookup, name)
         kind = "strings" if strings else "ids"
         self._feature(name, kind, name, port.offset, port.size, table=table, combiner=pool.combiner)
+
+    def _staged(self, port: CutTensor, spec: Input, *refs: Ref) -> str:
+        """A tensor that the stage computes, and why."""
+        self._draft.staged[port.ref] = self._deriver.reasons.get(refs[0], "")
+        return self._stage.add(spec, *refs)
 
     def _feature(
         self, label: str, kind: str, source: str, offset: int, width: int, column: int = -1, **more: Any
@@ -144,7 +132,11 @@ class Drafter:
 
     def _new(self, ref: Ref) -> str:
         """A name for an output of the stage: of the operation, and unlike any other input's."""
-        taken = {i.name for i in self._draft.inputs} | {o.spec.name for o in self._stage.outputs}
+        taken = (
+            {i.name for i in self._draft.inputs}
+            | {t.name for t in self._deriver.transforms}
+            | {o.spec.name for o in self._stage.outputs}
+        )
         parts = [p for p in ref[0].split("/") if p and not p.startswith("StatefulPartitionedCall")]
         return _unused(plain(".".join(["stage", *parts[-2:]])), taken)
 

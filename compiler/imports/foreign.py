@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compiler.frameworks import keras, meta_graph_pb2, quiet, rewriter_config_pb2, saved_model_pb2, tf
+from compiler.frameworks import keras, meta_graph_pb2, quiet, saved_model_pb2, tf
 from compiler.imports.feeds import Fed, Feeds
 from compiler.imports.foreign_graph import ForeignGraph, Inliner, Ref, functions_of, inline, parse
 from compiler.imports.inputs import arrange
@@ -165,8 +165,9 @@ def _restore(folder: Path, meta: Any, graph: ForeignGraph) -> Any:
     _check_text_files(definition, assets)
     holder = tf.Graph()
     options = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=2)
-    # Every tensor is looked at, and fused ones (x * sigmoid(x)) would not be there, whatever is fetched.
-    options.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
+    # Every tensor is looked at, and what an optimiser fuses (x * sigmoid(x), Mish) would not be there, whatever is
+    # fetched.
+    options.graph_options.rewrite_options.disable_meta_optimizer = True
     session = tf.compat.v1.Session(graph=holder, config=options)
     reason = "it is not one of this TensorFlow"
     try:

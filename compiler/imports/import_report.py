@@ -4,20 +4,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from compiler.dense.dense_graph import DenseGraph
 from compiler.imports.boundary import HandedOver, sender
-from compiler.imports.cut import Cut, CutTensor
+from compiler.imports.combining import Pool
+from compiler.imports.cut import GATHERS, Cut, CutTensor
+from compiler.imports.dense_side import weight_names
 from compiler.imports.draft import Draft
 from compiler.imports.foreign import ForeignModel
-from compiler.imports.foreign_graph import SOURCES, ForeignNode, Ref
+from compiler.imports.foreign_graph import INPUT, SOURCES, VARIABLE, ForeignNode, Ref
+from compiler.imports.keys import PASSING, SHAPING, Lookup
 from compiler.imports.shapes import Shapes
 
 MAX_REASONS = 64
+MAX_THROUGH = 4
 
 
 def describe(
@@ -27,7 +31,8 @@ def describe(
 
     sides: operation -> how often, of "dense" (in executables), "stage" (run by TensorFlow on the CPU) and "tables"
     (replaced by lookups). boundary: every tensor that is handed over, as a pair of sender and receiver. reasons:
-    operation -> why it is not dense. flops: of the dense graph, a row. nbytes: of weights and tables.
+    operation -> why it is not dense. staged: of every tensor that the stage hands over, why the engine does not
+    compute it itself. flops: of the dense graph, a row. nbytes: of weights and tables.
     """
     staged = {node.name for node in draft.stage.nodes} if draft.stage else set()
     sparse = [shapes.graph.nodes[name] for name in cut.reasons]
@@ -46,7 +51,8 @@ def describe(
             "tables": _count(node for node in sparse if node.name not in staged),
         },
         "reasons": dict(list(reasons.items())[:MAX_REASONS]),
-        "boundary": [_pair(port, features, shapes) for port, features in zip(cut.ports, draft.ports)],
+        "staged": [one for port in cut.ports if port.ref in draft.staged for one in _staged(port, shapes, draft)],
+        "boundary": [_pair(port, features, shapes, draft) for port, features in zip(cut.ports, draft.ports)],
         "flops": sum(_flops(node, shapes) for node in cut.dense),
         "nbytes": {
             "weights": sum(int(w.nbytes) for w in graph.weights.values()),
@@ -55,20 +61,54 @@ def describe(
     }
 
 
+def _staged(port: CutTensor, shapes: Shapes, draft: Draft) -> Iterator[dict[str, str]]:
+    """What the stage hands over as one tensor: keys of a table, rows of embeddings that are none, or other columns;
+    made of which inputs, and why by the stage."""
+    above, names = shapes.graph.ancestors([port.ref]), weight_names(shapes.graph)
+    inputs = ", ".join(sorted({n.name.split("/")[1] for n in above if n.op == INPUT}))
+    why = draft.staged[port.ref]
+    if isinstance(port.how, Lookup | Pool):
+        lookup = port.how if isinstance(port.how, Lookup) else port.how.lookup
+        name = names.get(lookup.variable, "without a name").replace("/", ".")
+        yield {"what": f"keys of table {name}", "inputs": inputs, "why": why}
+        return
+    rows = [n for n in above if n.op in GATHERS and n.name not in shapes.constant]
+    embeddings = {v.name: n for n in rows for v in shapes.graph.ancestors(n.inputs[:1]) if v.op == VARIABLE}
+    for name, gather in embeddings.items():
+        through = _through(above, gather)
+        passed = f"its rows go through {', '.join(through)}" if through else why
+        what = f"embedding {names[name].replace('/', '.')}, which is no table"
+        yield {"what": what, "inputs": inputs, "why": passed}
+    if not embeddings:
+        yield {"what": "columns", "inputs": inputs, "why": why}
+
+
+def _through(above: Sequence[ForeignNode], gather: ForeignNode) -> list[str]:
+    """What the rows of a lookup go through before they are handed over."""
+    reached = {gather.name}
+    ops: dict[str, None] = {}
+    for node in above:
+        if any(ref[0] in reached for ref in node.inputs):
+            reached.add(node.name)
+            if node.op not in PASSING | SHAPING:
+                ops[node.op] = None
+    return list(ops)[:MAX_THROUGH]
+
+
 def _count(nodes: Any) -> dict[str, int]:
     counts = Counter(node.op for node in nodes if node.op not in SOURCES)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes) -> dict[str, Any]:
+def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes, draft: Draft) -> dict[str, Any]:
     """One tensor at the cut: who sends it, which columns of the dense input receive it."""
     sent = features[0]
     pair = HandedOver(
         tensor=port.ref[0].rsplit("/", 2)[-1] if "/" in port.ref[0] else port.ref[0],
-        dtype="bool" if port.truth else "float32",
+        dtype=port.dtype.name,
         shape=port.dims,
         columns=(port.offset, port.offset + port.size),
-        sender=sender(sent, requested=port.how is not None),
+        sender=sender(sent, staged=port.ref in draft.staged),
     )
     op = shapes.graph.nodes[port.ref[0]].op.lstrip("@")
     return {**pair.to_json(), "op": op, "input": sent.input, "features": len(features)}

@@ -2,8 +2,8 @@
 
 What is proven: the package's tables, stage and dense graph, run by the very code that serves them, give what TensorFlow
 gives on samples, and a row's outputs do not depend on the rows beside it, without which requests could not be batched.
-A cut that fails, or a dense graph that the backend has no words for, falls back to the whole model in TensorFlow,
-which is proven the same way and said so; what fails even then is refused.
+What the backend has no words for is left to the stage, and nothing around it; a cut that fails for any other reason
+falls back to the whole model in TensorFlow, which is proven the same way and said so; what fails even then is refused.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from compiler.imports.runner import Runner
 from compiler.imports.samples import make_samples
 from compiler.imports.shapes import SIZES, Shapes
 from compiler.imports.tensorflow_stage import TensorFlowStage
+from compiler.imports.wordless import wordless
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 from processor.features.plan import SparsePlan
@@ -124,16 +125,27 @@ class Importer:
         self.cutter = Cutter(self.shapes, source.inputs, self.outputs, self.samples)
 
     def publish(self, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
-        """Cuts, proves and commits the model: whole, in TensorFlow, where that fails."""
-        try:
-            return self._publish(self.cutter.cut(), writer, buckets, self._notes)
-        except BadInput as error:
-            note = f"the whole model runs in TensorFlow: {error}"
-            return self._publish(self.cutter.cut(whole=True), writer, buckets, [*self._notes, note])
+        """Cuts, proves and commits the model: without what the backend has no words for, where that fails; whole, in
+        TensorFlow, where that fails too."""
+        refused: dict[str, str] = {}
+        while True:
+            cut = self.cutter.cut(refused)
+            try:
+                return self._publish(cut, writer, buckets, self._notes)
+            except BadInput as error:
+                found = wordless(cut, self.shapes)
+                refused |= found
+                if not found:
+                    note = f"the whole model runs in TensorFlow: {error}"
+                    break
+        return self._publish(self.cutter.cut(whole=True), writer, buckets, [*self._notes, note])
 
     def draft(self, cut: Cut) -> Draft:
-        draft = Drafter(cut, self.shapes, self.runner, self.source.inputs).draft
-        draft.features[:] = [replace(f, side="user") if f.input in self._user else f for f in draft.features]
+        draft = Drafter(cut, self.shapes, self.runner, self.source.inputs, self.samples).draft
+        user = set(self._user)
+        for transform in draft.transforms:
+            user |= {transform.name} if user.issuperset(transform.inputs) else set()
+        draft.features[:] = [replace(f, side="user") if f.input in user else f for f in draft.features]
         return draft
 
     def report(self, cut: Cut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
@@ -155,6 +167,7 @@ class Importer:
             width=cut.width,
             dense={name: list(array.shape) for name, array in graph.weights.items()},
             files={},
+            transforms=draft.transforms,
             stage=StageEntry("tensorflow", STAGE_FILE, [o.spec for o in draft.stage.outputs]) if draft.stage else None,
             notes={"import": self.report(cut, draft, graph, notes)},
         )

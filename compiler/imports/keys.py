@@ -26,9 +26,10 @@ Keys = NDArray[np.int64] | list[bytes]
 
 ELEMENTWISE = words(
     """
-    Abs Add AddV2 BroadcastTo Cast Equal ExpandDims Fill FloorDiv FloorMod GatherV2 Greater GreaterEqual Less LessEqual
-    LogicalAnd LogicalNot LogicalOr LookupTableFindV2 Max Maximum Mean Min Minimum Mul Neg NotEqual OneHot OnesLike Pack
-    RealDiv Reshape Rsqrt Select SelectV2 Shape Sqrt Square Squeeze StridedSlice Sub Sum ZerosLike
+    Abs Add AddV2 BroadcastTo Cast DenseBincount Equal ExpandDims Fill FloorDiv FloorMod GatherV2 Greater GreaterEqual
+    Less LessEqual LogicalAnd LogicalNot LogicalOr LookupTableFindV2 Max Maximum Mean Min Minimum Mul Neg NotEqual
+    OneHot OnesLike Pack RealDiv Reshape Rsqrt Select SelectV2 Shape Size Sqrt Square Squeeze StridedSlice Sub Sum
+    ZerosLike
     """
 )
 PARTITIONED = words("ConcatV2 DynamicPartition DynamicStitch ParallelDynamicStitch Range Size")

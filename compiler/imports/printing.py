@@ -12,7 +12,7 @@ from processor.package.manifest import Manifest
 from processor.package.version import GRAPH, MANIFEST, VersionReader
 
 SIDES = {
-    "tables": "replaced by lookups in tables",
+    "tables": "replaced by lookups in tables, and by the engine's own transforms",
     "stage": "run by TensorFlow on the CPU, once a request",
     "dense": "compiled: the dense graph",
 }
@@ -46,6 +46,11 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield "  why not in the dense graph"
         for op, why in reasons.items():
             yield f"    {op}: {why}"
+    # Packages of earlier versions say nothing of it.
+    if report.get("staged"):
+        yield "  why the stage computes it"
+        for one in report["staged"]:
+            yield f"    {one['what']} (from {one['inputs']}): {one['why']}"
     yield f"  handed over: {len(boundary)} tensors, {boundary[-1]['columns'][1] if boundary else 0} columns"
     for pair in boundary:
         first, last = pair["columns"]
@@ -82,6 +87,7 @@ def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
         "notes": [],
         "sides": {"dense": dict(sorted(counts.items())), "stage": {}, "tables": {}},
         "reasons": {},
+        "staged": [],
         "boundary": pairs,
         "flops": sum(2 * int(w.size) for w in graph.weights.values() if w.ndim == 2),
         "nbytes": {

@@ -98,6 +98,8 @@ def _check(served: Manifest, new: Manifest) -> None:
             name for name in {**features[0], **features[1]} if features[0].get(name) != features[1].get(name)
         )
         raise _other(f"the same features wanted as served, these differ: {', '.join(names)[:200]}")
+    if served.transforms != new.transforms:
+        raise _other("what is computed of its inputs before the tables differs")
     if (served.stage and served.stage.outputs) != (new.stage and new.stage.outputs):
         raise _other("what its library computes before the tables differs")
 

@@ -25,6 +25,20 @@ from processor.errors import BadInput
 SCALES = (1000, 50, 10, 2, 1)
 MAX_VOCABULARY = 100_000
 MAX_LENGTH = 6
+PROBES, PROBE_ROWS = 6, 24
+WHOLE_EDGES = (-1, 0, 1, -7, 2**31 - 1, -(2**31), 2**62 + 1, 2**63 - 1, -(2**63))
+TEXT_EDGES = (
+    b"",
+    b" ",
+    b"-1",
+    b"0",
+    b"A b\tC ",
+    "\u00c4\u00e9\u4e2d".encode(),
+    bytes(range(1, 256)),
+    b"x" * 63,
+    b"y" * 1000,
+)
+FLOAT_EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, -1e30, 1e10, 123456.789)
 # Where a value goes in, and where it comes out unchanged, by operation.
 THROUGH = {
     "Cast": {0: 0},
@@ -91,6 +105,16 @@ def make_samples(
     raise BadInput("source: no inputs could be made up that the model takes: give some with --samples")
 
 
+def probes(runner: Runner, inputs: Sequence[Fed]) -> list[tuple[dict[str, Column], int]]:
+    """Columns, and how many rows they have, with values at the edges of what clients send: whether a model takes them
+    is for the caller to see."""
+    found = []
+    for i in range(PROBES):
+        maker = Maker(runner, SCALES[0] + i, edges=True)
+        found.append((maker.columns(inputs, PROBE_ROWS), PROBE_ROWS))
+    return found
+
+
 def _repeated(fed: Fed, values: Any, rows: int) -> Column:
     """`rows` rows of an input's given ones, over and over."""
     if not isinstance(values, list) or not values:
@@ -111,8 +135,9 @@ def _repeated(fed: Fed, values: Any, rows: int) -> Column:
 class Maker:
     """Draws a model's inputs; the same ones for the same model."""
 
-    def __init__(self, runner: Runner, scale: int) -> None:
-        self._runner, self._scale = runner, scale
+    def __init__(self, runner: Runner, scale: int, edges: bool = False) -> None:
+        """edges: one value in three is one of the edges."""
+        self._runner, self._scale, self._edges = runner, scale, edges
         self._random = np.random.default_rng(scale)
         self._consumers: dict[Ref, list[tuple[str, int]]] = {}
         for node in runner.graph.nodes.values():
@@ -135,7 +160,7 @@ class Maker:
                 lengths[: rows // 2] -= 1
                 lengths[-1] = MAX_LENGTH + rows % 5
             splits = np.concatenate([[0], np.cumsum(lengths)])
-            values = self._values(fed.dtype.kind, hints, int(splits[-1]))
+            values = self._edged(fed, hints, self._values(fed.dtype.kind, hints, int(splits[-1])))
             made[fed.name] = Ragged(Strings.of(values) if isinstance(values, list) else values.astype(np.int64), splits)
         return made
 
@@ -172,12 +197,26 @@ class Maker:
 
     def _column(self, fed: Fed, hints: Hints, rows: int) -> Column:
         count = rows * int(np.prod(fed.dims, dtype=np.int64))
-        values = self._values(fed.dtype.kind, hints, count)
+        values = self._edged(fed, hints, self._values(fed.dtype.kind, hints, count))
         if isinstance(values, list):
             return Strings.of(values)
         dtype: np.dtype[Any] = np.dtype(np.float32 if fed.dtype.kind == "f" else np.int64)
         columns = fed.input.columns
         return values.astype(dtype).reshape((rows, columns) if columns else (rows,))
+
+    def _edged(self, fed: Fed, hints: Hints, values: NDArray[Any] | list[bytes]) -> NDArray[Any] | list[bytes]:
+        """The values, one in three replaced by one of the edges that the input can hold."""
+        if not self._edges or fed.dtype.kind == "b" or hints.parsed or hints.number:
+            return values
+        edges: list[Any] = list(FLOAT_EDGES if fed.dtype.kind == "f" else TEXT_EDGES)
+        if fed.dtype.kind in "iu":
+            below = np.iinfo(fed.dtype).max if hints.below is None else hints.below - 1
+            least = np.iinfo(fed.dtype).min if hints.below is None else 0
+            edges = [edge for edge in WHOLE_EDGES if least <= edge <= below]
+        chosen = self._random.random(len(values)) < 1 / 3
+        for i in np.flatnonzero(chosen).tolist() if edges else ():
+            values[i] = edges[int(self._random.integers(len(edges)))]
+        return values
 
     def _values(self, kind: str, hints: Hints, count: int) -> NDArray[Any] | list[bytes]:
         random = self._random

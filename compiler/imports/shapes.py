@@ -40,6 +40,7 @@ class Shapes:
         for sample, rows in zip(samples, SIZES):
             self.values.append(dict(zip(refs, runner.run(refs, feeds_of(by_name, sample, rows)))))
         self._rows: dict[Ref, tuple[int, tuple[int, ...]]] = {}
+        self._steady: set[Ref] = set()
         for ref in refs:
             self._find(ref)
         self.free = self._free()
@@ -47,6 +48,10 @@ class Shapes:
     def rows(self, ref: Ref) -> tuple[int, tuple[int, ...]] | None:
         """(entries a row, shape of an entry) of a tensor [entries * rows, *shape]; None for any other."""
         return self._rows.get(ref)
+
+    def steady(self, ref: Ref) -> bool:
+        """Whether a tensor has the rows along one of its axes, the first or any other, and is fixed along the rest."""
+        return ref in self._steady
 
     def dtype(self, ref: Ref) -> Any:
         return self.runner.tensor(ref).dtype
@@ -58,6 +63,10 @@ class Shapes:
 
     def _find(self, ref: Ref) -> None:
         shapes = [np.shape(values[ref]) for values in self.values]
+        if len({len(s) for s in shapes}) == 1 and 0 not in shapes[0]:
+            sizes = [axis for axis in zip(*shapes) if len(set(axis)) > 1]
+            if len(sizes) == 1 and all(size * SIZES[0] == sizes[0][0] * n for size, n in zip(sizes[0], SIZES)):
+                self._steady.add(ref)
         if not shapes[0] or len({s[1:] for s in shapes}) != 1 or 0 in shapes[0]:
             return
         each, rest = divmod(shapes[0][0], SIZES[0])

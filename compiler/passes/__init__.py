@@ -1,6 +1,7 @@
 """Passes, which make a dense graph cheaper without changing what it says (docs/passes.md).
 
 optimise      every pass in turn, until none finds anything more
+decompose     operations that backends lack, in those that they have
 graph         nodes, edges and constants, with static shapes
 patterns      what a node means, however a front end wrote it
 constants     what follows from constants alone, computed now
@@ -12,4 +13,4 @@ useronce      what depends on the user alone, once a request
 flops         what a graph costs for each row
 """
 
-__all__ = ["flops", "optimise", "useronce"]
+__all__ = ["decompose", "flops", "optimise", "useronce"]

@@ -124,8 +124,8 @@ def _row_keys(
     called = entry.name if entry.name in given else getattr(layer, "name", "")
     if called in given:
         return _given_keys(manifest, entry, rows, given[called])
-    stage = {output.name for output in manifest.stage.outputs} if manifest.stage else set()
-    staged = any(f.table == entry.name and f.input in stage for f in manifest.features)
+    computed = {source.name for source in manifest.sources} - {given.name for given in manifest.inputs}
+    staged = any(f.table == entry.name and f.input in computed for f in manifest.features)
     candidates = [] if staged and takes_integers(manifest, entry.name) else list(_lookups(layer))
     wanted = np.sort(published_keys(entry.name))
     for lookup in candidates:

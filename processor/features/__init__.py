@@ -1,7 +1,8 @@
 """The sparse graph: a request's named inputs in, the dense graph's input out.
 
-plan   names, types and rows checked once, then the few integers that the kernel takes
-stage  the seam to what runs an imported model's own preprocessing
+plan        names, types and rows checked once, then the few integers that the kernel takes
+evaluation  hash buckets, joins and crosses of a request's inputs
+stage       the seam to what runs an imported model's own preprocessing
 """
 
-__all__ = ["plan", "stage"]
+__all__ = ["evaluation", "plan", "stage"]

@@ -4,9 +4,11 @@ A SparsePlan is made once from the manifest. bind() checks a request against it 
 runs the fused kernel over the bound requests of a batch. Bounds are checked in bind() and only there: the kernel
 trusts what bind() returns.
 
-A version with a stage (processor.features.stage) computes part of its inputs itself: bind() checks the request, runs
-the stage on it once, and checks what the stage puts out as it checks what clients send. That takes as long as the stage
-does, so callers on an event loop bind such versions elsewhere.
+What a version computes of a request's inputs by itself, such as hash buckets (processor.features.evaluation), is
+computed in bind() too, once they are checked. A version with a stage (processor.features.stage) has part of its inputs
+computed elsewhere: bind() checks the request, runs the stage on it once, and checks what the stage puts out as it
+checks what clients send. That takes as long as the stage does, so callers on an event loop bind such versions
+elsewhere.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from processor.columns import Column, Packed, Places, Ragged, Strings
 from processor.errors import BadInput
+from processor.features.evaluation import Transforms
 from processor.features.stage import Stage
 from processor.kernels import pool
 from processor.kernels.hashing import hash_strings
@@ -92,20 +95,25 @@ class SparsePlan:
         self.width = manifest.width
         self.stage = stage
         self._inputs = {i.name: i for i in manifest.inputs}
-        sources = {i.name: i for i in manifest.sources}
+        read = {f.input for f in manifest.features}
+        computed = {t.name for t in manifest.transforms} - read
+        sources = {i.name: i for i in manifest.sources if i.name not in computed}
         tables = {t.name: (n, t) for n, t in enumerate(manifest.tables)}
-        read = {f.input for f in manifest.features if f.table}
+        looked_up = {f.input for f in manifest.features if f.table}
         self._sources: dict[tuple[str, int], int] = {}
         for name, spec in sources.items():
             seeds = {tables[f.table][1].hash_seed for f in manifest.features if f.input == name and f.table}
             for seed in sorted(seeds or {0}) if spec.dtype == "string" else [0]:
                 self._sources[name, seed] = len(self._sources)
-        # In the order of their sources' numbers: the request's inputs, then the stage's outputs.
+        # In the order of their sources' numbers: the request's inputs, the stage's outputs, the transforms.
         reads = [
-            (_Read(spec, name in read), [seed for owner, seed in self._sources if owner == name])
+            (_Read(spec, name in looked_up), [seed for owner, seed in self._sources if owner == name])
             for name, spec in sources.items()
         ]
-        self._reads, self._staged = reads[: len(self._inputs)], reads[len(self._inputs) :]
+        self._transforms = Transforms(manifest)
+        first = len(self._inputs)
+        last = first + (len(manifest.stage.outputs) if manifest.stage else 0)
+        self._reads, self._staged, self._transformed = reads[:first], reads[first:last], reads[last:]
         user = {f.input for f in user_features(manifest.features)} if manifest.user_width else set()
         self._user = frozenset(user)
         self._features = {f.name: row for row, f in enumerate(manifest.features)}
@@ -150,6 +158,9 @@ class SparsePlan:
             staged = self.stage.run(inputs, rows)
             rows, more, same = self._read(self._staged, staged, rows, words, keep)
             ids, once = ids + more, once and same
+        if self._transforms:
+            rows, more, same = self._read(self._transformed, self._transforms.run(inputs), rows, words, keep)
+            ids, once = ids + more, once and same
         return BoundRequest(rows, ids, self._pack(*words), keep, once)
 
     def _read(
@@ -182,7 +193,8 @@ class SparsePlan:
         """What bind() finds for these places, whatever their values; None where it has to look at values."""
         places = inputs.places
         layout = self._layouts.get(places)
-        if layout is None and self.stage is None and not any(read.looks_at_values for read, _ in self._reads):
+        alone = self.stage is None and not self._transforms
+        if layout is None and alone and not any(read.looks_at_values for read, _ in self._reads):
             bound = self.bind({name: inputs[name] for name in inputs})
             offsets = {place.name: place.offset for place in places.columns}
             sources = [(offsets[read.name], source) for (read, _), source in zip(self._reads, bound.keep)]

@@ -9,6 +9,9 @@ row_cache        rows that a row store was asked for
 bucket_bytes     the buckets of a row store, as bytes
 hashing          strings to ids, ids to their first rows
 xxh3             XXH3 over a column of strings
+string_hashes    the hashes of strings that TensorFlow's features are made with
+texts            strings made of numbers and of other strings
+crosses          combinations of a row's values, hashed
 boolean_letters  whether JSON may hold true or false
 length_prefixed  byte strings that each stand behind their length
 conversion       float32 to what a table stores, and back
@@ -24,6 +27,7 @@ __all__ = [
     "conversion",
     "counting",
     "covers",
+    "crosses",
     "fences",
     "hashing",
     "index",
@@ -33,4 +37,6 @@ __all__ = [
     "remote",
     "row_cache",
     "rows",
+    "string_hashes",
+    "texts",
 ]

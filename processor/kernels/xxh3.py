@@ -55,7 +55,7 @@ def _loader(nbytes):
     return load
 
 
-_load_1, _load_4, _load_8 = _loader(1), _loader(4), _loader(8)
+load_1, load_4, load_8 = _loader(1), _loader(4), _loader(8)
 
 
 @intrinsic
@@ -95,15 +95,15 @@ def _avalanche_64(h):
 
 
 @nb.njit(nb.uint64(nb.uint64, nb.int64), cache=True, nogil=True, inline="always")
-def _rotate(h, bits):
+def rotate_left(h, bits):
     return (h << U(bits)) | (h >> U(64 - bits))
 
 
 @nb.njit(nb.uint64(nb.int64, nb.int64, nb.uint64), cache=True, nogil=True, inline="always")
 def _mix(text, secret, seed):
     """16 bytes of text with 16 of the secret."""
-    low, high = _load_8(text), _load_8(text + 8)
-    return _fold(low ^ (_load_8(secret) + seed), high ^ (_load_8(secret + 8) - seed))
+    low, high = load_8(text), load_8(text + 8)
+    return _fold(low ^ (load_8(secret) + seed), high ^ (load_8(secret + 8) - seed))
 
 
 @nb.njit(nb.uint64(nb.int64, nb.int64, nb.int64, nb.uint64), cache=True, nogil=True)
@@ -113,19 +113,19 @@ def xxh3(text, length, secret, seed):
     if length == 0:
         return _avalanche_64(seed ^ EMPTY_FLIP)
     if length <= 3:
-        first, middle, last = _load_1(text), _load_1(text + (length >> 1)), _load_1(text + length - 1)
+        first, middle, last = load_1(text), load_1(text + (length >> 1)), load_1(text + length - 1)
         combined = (first << U(16)) | (middle << U(24)) | last | (n << U(8))
         return _avalanche_64(combined ^ (FLIP_1_TO_3 + seed))
     if length <= 8:
         keyed = seed ^ ((_swap(seed & U(0xFFFFFFFF)) >> U(32)) << U(32))
-        both = _load_4(text + length - 4) + (_load_4(text) << U(32))
+        both = load_4(text + length - 4) + (load_4(text) << U(32))
         h = both ^ (FLIP_4_TO_8 - keyed)
-        h = (h ^ _rotate(h, 49) ^ _rotate(h, 24)) * MX_2
+        h = (h ^ rotate_left(h, 49) ^ rotate_left(h, 24)) * MX_2
         h = (h ^ ((h >> U(35)) + n)) * MX_2
         return h ^ (h >> U(28))
     if length <= 16:
-        low = _load_8(text) ^ (FLIP_LOW_9_TO_16 + seed)
-        high = _load_8(text + length - 8) ^ (FLIP_HIGH_9_TO_16 - seed)
+        low = load_8(text) ^ (FLIP_LOW_9_TO_16 + seed)
+        high = load_8(text + length - 8) ^ (FLIP_HIGH_9_TO_16 - seed)
         return _avalanche(n + _swap(low) + high + _fold(low, high))
     h = n * P64_1
     if length <= 128:

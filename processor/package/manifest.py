@@ -17,6 +17,7 @@ from typing import Any
 
 from processor.errors import BadInput, json_kind
 from processor.package.rowtypes import ROW_TYPES
+from processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
 
 FORMAT = "freshet/1"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -53,7 +54,7 @@ class Feature:
     kind: id (int64) | string | float | ids (ragged int64) | strings (ragged); in imported models also floats: `width`
     columns of the input from `column` on, as they are, NaN included.
     input, column: column `column` of input tensor `input`; column is -1 when the tensor is the feature. The input is
-    one of the request's or one of the stage's outputs.
+    one of the request's, one of the stage's outputs or a transform.
     table: the embedding table ("" for kinds float and floats). combiner, max_length: pooling of ragged kinds; only the
     first max_length values of a row count (0: all of them).
     combiner none (ragged kinds, max_length 1 or more): no pooling. The first max_length values' rows lie one after
@@ -179,6 +180,7 @@ class Manifest:
     files: dict[str, File]
     executables: list[ExecutableEntry] = field(default_factory=list)
     stage: StageEntry | None = None
+    transforms: list[Transform] = field(default_factory=list)
     event_time: list[float] = field(default_factory=list)
     format: str = FORMAT
     notes: dict[str, Any] = field(default_factory=dict)
@@ -212,8 +214,21 @@ class Manifest:
 
     @property
     def sources(self) -> list[Input]:
-        """All that features read: the request's inputs, then the stage's outputs."""
-        return [*self.inputs, *(self.stage.outputs if self.stage else ())]
+        """All that features read: the request's inputs, the stage's outputs, then the transforms."""
+        shapes = self.shapes
+        computed = [Input(t.name, *shapes[t.name]) for t in self.transforms]
+        return [*self.inputs, *(self.stage.outputs if self.stage else ()), *computed]
+
+    @property
+    def shapes(self) -> dict[str, ColumnShape]:
+        """What the request's inputs and the transforms are like, by name; raises BadInput for a transform that cannot
+        be."""
+        found = {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in self.inputs}
+        for t in self.transforms:
+            for name in t.inputs:
+                _want(name in found, f"manifest.transforms[{t.name}].inputs: {name[:64]!r} is not before it")
+            found[t.name] = shape_of(t, [found[name] for name in t.inputs])
+        return found
 
 
 WORDS: dict[type, str] = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
@@ -279,7 +294,9 @@ def validate(manifest: Manifest) -> None:
     _want(m.version > 0, f"manifest.version: a positive integer wanted, got {m.version}")
     _want(0 < m.width <= 1 << 20, f"manifest.width: 1 to {1 << 20} wanted, got {m.width}")
     _want(len(m.event_time) in (0, 2), "manifest.event_time: [] or [first, last] wanted")
-    _unique([i.name for i in m.sources], "manifest.inputs")
+    _want(len(m.transforms) <= MAX_TRANSFORMS, f"manifest.transforms: at most {MAX_TRANSFORMS} wanted")
+    sources = m.sources
+    _unique([i.name for i in sources], "manifest.inputs")
     _unique([f.name for f in m.features], "manifest.features")
     _unique([t.name for t in m.tables], "manifest.tables")
     _unique([o.name for o in m.outputs], "manifest.outputs")
@@ -288,7 +305,7 @@ def validate(manifest: Manifest) -> None:
     if m.stage is not None:
         _want(NAME.fullmatch(m.stage.runtime) is not None, "manifest.stage.runtime: a plain name wanted")
         _want(m.stage.file in m.files, "manifest.stage.file: not among manifest.files")
-    for i in m.sources:
+    for i in sources:
         where = f"manifest.inputs[{i.name}]"
         _want(i.dtype in DTYPES, f"{where}.dtype: one of {', '.join(DTYPES)} wanted, got {i.dtype[:40]!r}")
         _want(0 <= i.columns <= 65536, f"{where}.columns: 0 to 65536 wanted, got {i.columns}")

@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from typer.testing import CliRunner
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from compiler.frameworks import tf
-from compiler.imports.importer import import_model
+from compiler.imports.importer import ImportOptions, import_model
+from processor.package.delta import Delta, TableDelta, write_delta
 from serving.commands.cli import app
 from tests.compiler.imports.foreign import saved, variable
 from tests.e2e.servers import ALONE, LiveServer
@@ -81,6 +83,54 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < give_up_s
         time.sleep(0.1)
+
+
+class Crossed(tf.Module):
+    """A hash bucket of a string and a cross of it with an id."""
+
+    def __init__(self):
+        self.words = variable(2, 16, 3, name="words")
+        self.crosses = variable(4, 32, 3, name="crosses")
+        self.weights = variable(3, 6, 1, name="weights")
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.int64, name="user"), tf.TensorSpec([None], tf.string, name="word")]
+    )
+    def score(self, user, word):
+        crossed = tf.sparse.cross_hashed([tf.sparse.from_dense(word[:, None]), tf.sparse.from_dense(user[:, None])], 32)
+        pooled = tf.nn.safe_embedding_lookup_sparse(self.crosses, crossed, combiner="sum")
+        hashed = tf.gather(self.words, tf.strings.to_hash_bucket_fast(word, 16))
+        return {"score": tf.concat([hashed, pooled], 1) @ self.weights}
+
+
+def test_hash_buckets_and_crosses_are_served_without_tensorflow_and_their_tables_take_deltas(tmp_path):
+    module = Crossed()
+    repository = tmp_path / "repository"
+    source = saved(module, tmp_path / "model", module.score)
+    imported = import_model(source, repository, "crossed", options=ImportOptions(buckets=(8,)))
+    words, users = ["a", "b", "", "c"], [1, 2, 3, 0]
+    bucket = int(tf.strings.to_hash_bucket_fast("a", 16))
+
+    def reference():
+        return module.score(tf.constant(users, tf.int64), tf.constant(words))["score"].numpy()
+
+    assert imported.report["staged"] == []
+    with LiveServer(repository, log=tmp_path / "log") as server:
+        request = {"user": users, "word": words}
+        np.testing.assert_allclose(server.predict("crossed", request)[0], reference(), atol=1e-5)
+        rows = np.full((1, 3), 2.5, np.float32)
+        change = TableDelta(np.array([bucket], np.int64), rows, np.empty(0, np.int64))
+        write_delta(tmp_path / "delta", Delta("crossed", 1, 1, 0, {"words": change}, {}, published_at=1.0))
+        status, reply = server.upload("crossed", (tmp_path / "delta").read_bytes())
+        assert (status, reply["generation"]) == (200, "1.1")
+
+        module.words.scatter_nd_update([[bucket]], rows)
+        scores, generation = server.predict("crossed", request)
+        assert generation == "1.1"
+        np.testing.assert_allclose(scores, reference(), atol=1e-5)
+        maps = Path(f"/proc/{server.process.pid}/maps").read_text()
+    assert "onnxruntime" in maps
+    assert "tensorflow" not in maps
 
 
 def test_the_command_says_what_went_where_and_draws_it(source, tmp_path):

@@ -36,7 +36,6 @@ class Foreign:
     tensors: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     tables: int = 0
     stage: bool = False
-    whole: bool = False
 
     def reference(self, path: Path) -> Callable[[dict[str, Any]], dict[str, np.ndarray]]:
         """What TensorFlow makes of a request."""
@@ -234,19 +233,20 @@ def dense_only(folder: Path) -> Path:
 # Plain TensorFlow
 
 
-def running_product(folder: Path) -> Path:
-    """An operation that no backend has words for."""
+def incomplete_gamma(folder: Path) -> Path:
+    """An operation that no backend has words for, between a lookup and a dense layer."""
 
     class Model(tf.Module):
         def __init__(self) -> None:
             self.rows = variable(1, 20, 4, name="rows")
+            self.weights = variable(2, 4, 1, name="weights")
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="user")])
         def score(self, user: Any) -> Any:
-            return {"products": tf.math.cumprod(1.0 + tf.gather(self.rows, user), axis=1)}
+            return {"score": tf.math.igamma(0.5, tf.abs(tf.gather(self.rows, user))) @ self.weights}
 
     module = Model()
-    return saved(module, folder / "product", module.score)
+    return saved(module, folder / "gamma", module.score)
 
 
 def sparse_lookups(folder: Path) -> Path:
@@ -483,7 +483,7 @@ MODELS = [
         tables=2,
     ),
     Foreign("recurrent", recurrent, lambda r, n: {"history": r.integers(0, 20, (n, 5)).tolist()}, stage=True),
-    Foreign("product", running_product, lambda r, n: {"user": r.integers(0, 20, n).tolist()}, stage=True, whole=True),
+    Foreign("gamma", incomplete_gamma, lambda r, n: {"user": r.integers(0, 20, n).tolist()}, stage=True),
     Foreign("dense", dense_only, lambda r, n: {"values": floats(r, n, 8)}),
     Foreign(
         "sparse",

@@ -134,7 +134,7 @@ def test_a_comparison_of_ids_is_a_mask_table_of_the_few_that_differ(cut_of):
 
     assert rows == {7: [0.0]}
     assert spec.default == [1.0]
-    assert [p.truth for p in found.ports] == [True]
+    assert [p.dtype for p in found.ports] == [tf.bool]
 
 
 def test_ids_that_are_computed_with_are_the_stages_and_key_the_variables_own_rows(cut_of):

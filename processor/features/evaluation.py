@@ -1,0 +1,376 @@
+"""Evaluation of a version's transforms (processor.package.transforms): hash buckets, joins, crosses of inputs.
+
+Every op is a kernel or a few calls of numpy on whole columns. A column of one row stays one row: what is joined or
+crossed with longer ones is broadcast there. What a request can make of itself is bounded before it is made: texts by
+MAX_NBYTES, crosses by MAX_CROSSED values a row and MAX_VALUES in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.columns import Column, Ragged, Strings
+from processor.errors import BadInput
+from processor.kernels import crosses, texts
+from processor.kernels.string_hashes import FARM, MURMUR, SIP, fingerprints
+from processor.package.manifest import Manifest
+from processor.package.transforms import MAX_CROSSED, ColumnShape, Transform
+
+MAX_NBYTES = 256 << 20
+MAX_VALUES = 1 << 24
+INT32 = np.int64(2**32), np.int64(2**31)
+
+
+class Flat(NamedTuple):
+    """A column's values one after another: `width` a row, or by splits."""
+
+    values: Any
+    rows: int
+    width: int = 1
+    splits: NDArray[np.int64] | None = None
+
+    def like(self, values: Any) -> Flat:
+        return self._replace(values=values)
+
+    @property
+    def bounds(self) -> NDArray[np.int64]:
+        """int64 [rows + 1]: where each row's values end."""
+        return np.arange(self.rows + 1, dtype=np.int64) * self.width if self.splits is None else self.splits
+
+
+class Transforms:
+    """The transforms of one version, in their order."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        shapes = manifest.shapes
+        self._steps = [(t, OPS[t.op], shapes[t.name]) for t in manifest.transforms]
+        self._read = {name: shapes[name].width for t, *_ in self._steps for name in t.inputs}
+
+    def __bool__(self) -> bool:
+        return bool(self._steps)
+
+    def run(self, inputs: Mapping[str, Column]) -> dict[str, Column]:
+        """The columns of all transforms, by name. inputs: checked against the manifest. Raises BadInput where one
+        would grow beyond its bounds."""
+        flat = {name: _flat(inputs[name], width) for name, width in self._read.items() if name in inputs}
+        found: dict[str, Column] = {}
+        for transform, op, shape in self._steps:
+            given = [flat[name] for name in transform.inputs]
+            flat[transform.name] = made = op(transform, given)
+            found[transform.name] = _column(made, shape)
+        return found
+
+
+def _flat(column: Column, width: int) -> Flat:
+    if isinstance(column, Ragged):
+        return Flat(column.values, len(column), 1, np.ascontiguousarray(column.row_splits, np.int64))
+    if isinstance(column, Strings):
+        return Flat(column, len(column) // width, width)
+    return Flat(np.ascontiguousarray(column).reshape(-1), len(column), width)
+
+
+def _column(made: Flat, shape: ColumnShape) -> Column:
+    if made.splits is not None:
+        return Ragged(made.values, made.splits)
+    if isinstance(made.values, Strings) or not shape.columns:
+        column: Column = made.values
+        return column
+    matrix: NDArray[Any] = made.values.reshape(made.rows, shape.columns)
+    return matrix
+
+
+Op = Callable[[Transform, Sequence[Flat]], Flat]
+
+
+def _hash(how: int) -> Op:
+    def run(t: Transform, given: Sequence[Flat]) -> Flat:
+        buckets, *key = t.integers
+        hashes = fingerprints(given[0].values, how, (key[0], key[1]) if key else (0, 0))
+        return given[0].like((hashes % np.uint64(buckets)).view(np.int64))
+
+    return run
+
+
+def _text(t: Transform, given: Sequence[Flat]) -> Flat:
+    (form,), values = t.texts, given[0].values
+    if form == "%d":
+        data, offsets = np.empty(texts.DIGITS * len(values), np.uint8), np.empty(len(values) + 1, np.int64)
+        nbytes = texts.write_numbers(values, data, offsets)
+        return given[0].like(Strings(data[:nbytes], offsets))
+    signs = np.zeros(len(values), np.bool_)
+    if values.dtype.kind == "f":
+        values = _normal(values)
+        # The sign of a NaN is C's to print and not Python's.
+        signs = np.isnan(values) & np.signbit(values)
+    written = [form % value for value in values.tolist()]
+    return given[0].like(Strings.of([s.replace("nan", "-nan") if sign else s for s, sign in zip(written, signs)]))
+
+
+def _join(t: Transform, given: Sequence[Flat]) -> Flat:
+    rows, width = _rows_of(t, given), max(f.width for f in given)
+    splits = given[0].splits
+    count = len(given[0].values) if splits is not None else rows * width
+    parts: list[tuple[Strings, NDArray[np.int64]]] = []
+    for i, piece in enumerate(t.texts):
+        if piece:
+            parts.append((Strings.of([piece]), np.zeros(count, np.int64)))
+        if i < len(given):
+            parts.append((given[i].values, _places(given[i], count, width)))
+    lengths = np.zeros(count, np.int64)
+    for strings, picks in parts:
+        lengths += np.diff(strings.offsets)[picks]
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if offsets[-1] > MAX_NBYTES:
+        raise BadInput(f"{_named(t)}: at most {MAX_NBYTES} bytes of joined strings wanted, got {offsets[-1]}")
+    data, ends = np.empty(int(offsets[-1]), np.uint8), offsets[:-1].copy()
+    for strings, picks in parts:
+        texts.append(strings.data, strings.offsets, picks, ends, data)
+    return Flat(Strings(data, offsets), rows, width, splits)
+
+
+def _places(flat: Flat, count: int, width: int) -> NDArray[np.int64]:
+    """Which value of a column stands at each of `count` places of rows of `width`."""
+    if flat.splits is not None or count == len(flat.values):
+        return np.arange(count, dtype=np.int64)
+    row, column = np.divmod(np.arange(count, dtype=np.int64), width)
+    at: NDArray[np.int64] = np.zeros(count, np.int64)
+    at += row * flat.width if flat.rows > 1 else 0
+    at += column if flat.width > 1 else 0
+    return at
+
+
+def _rows_of(t: Transform, given: Sequence[Flat]) -> int:
+    """The rows of columns that stand side by side; those of one are broadcast."""
+    rows = {f.rows for f in given} - {1}
+    if len(rows) > 1:
+        first, second = sorted(rows)[:2]
+        raise BadInput(f"{_named(t)}: columns of as many rows (or 1) wanted, got {first} and {second}")
+    return max(rows, default=1)
+
+
+def _case(first: bytes, last: bytes, by: int) -> Op:
+    def run(t: Transform, given: Sequence[Flat]) -> Flat:
+        strings = given[0].values
+        start, stop = int(strings.offsets[0]), int(strings.offsets[-1])
+        data = strings.data[start:stop].copy()
+        texts.shift_letters(data, first[0], last[0], by)
+        return given[0].like(Strings(data, strings.offsets - start))
+
+    return run
+
+
+def _strip(t: Transform, given: Sequence[Flat]) -> Flat:
+    strings = given[0].values
+    data, offsets = np.empty(int(strings.offsets[-1] - strings.offsets[0]), np.uint8), np.empty_like(strings.offsets)
+    nbytes = texts.strip(strings.data, strings.offsets, data, offsets)
+    return given[0].like(Strings(data[:nbytes], offsets))
+
+
+def _normal(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """TensorFlow computes with numbers too small for their full digits as with 0, which keeps its sign."""
+    return np.where(np.abs(values) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), values), values)
+
+
+def _bucketize(t: Transform, given: Sequence[Flat]) -> Flat:
+    found = np.searchsorted(np.array(t.floats, np.float32), _normal(given[0].values), side="right")
+    return given[0].like(found.astype(np.int64))
+
+
+def _arithmetic(function: Callable[..., Any]) -> Op:
+    def run(t: Transform, given: Sequence[Flat]) -> Flat:
+        a = given[0]
+        with np.errstate(over="ignore"):
+            if len(given) == 1:
+                other = np.array(t.integers, np.int64)
+                return a.like(np.ascontiguousarray(function(a.values.reshape(-1, len(other)), other).reshape(-1)))
+            rows, width = _rows_of(t, given), max(f.width for f in given)
+            pair = (f.values[_places(f, rows * width, width)] for f in given)
+            return Flat(function(*pair), rows, width)
+
+    return run
+
+
+def _int32(t: Transform, given: Sequence[Flat]) -> Flat:
+    return given[0].like(given[0].values.astype(np.int32).astype(np.int64))
+
+
+def _taken(values: Any, places: NDArray[np.int64]) -> Any:
+    """Values at these places, of numbers or strings."""
+    if not isinstance(values, Strings):
+        return values[places]
+    lengths = np.diff(values.offsets)[places]
+    offsets = np.zeros(len(places) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    data = np.empty(int(offsets[-1]), np.uint8)
+    texts.append(values.data, values.offsets, places, offsets[:-1].copy(), data)
+    return Strings(data, offsets)
+
+
+def _pick(t: Transform, given: Sequence[Flat]) -> Flat:
+    f, columns = given[0], np.array(t.integers, np.int64)
+    places = (np.arange(f.rows, dtype=np.int64)[:, None] * f.width + columns).reshape(-1)
+    return Flat(_taken(f.values, places), f.rows, len(columns))
+
+
+def _side_by_side(t: Transform, given: Sequence[Flat]) -> Flat:
+    rows, width = _rows_of(t, given), sum(f.width for f in given)
+    starts = np.cumsum([0, *(len(f.values) for f in given)])
+    places = [
+        start + np.broadcast_to(np.arange(len(f.values)).reshape(f.rows, f.width), (rows, f.width))
+        for f, start in zip(given, starts)
+    ]
+    values = [f.values for f in given]
+    if isinstance(values[0], Strings):
+        whole: Any = Strings.of([s for strings in values for s in strings.tolist()])
+    else:
+        whole = np.concatenate(values)
+    return Flat(_taken(whole, np.concatenate(places, 1).reshape(-1).astype(np.int64)), rows, width)
+
+
+def _kept(f: Flat, keep: NDArray[np.bool_]) -> Flat:
+    """Ragged rows of the values to keep."""
+    before = np.zeros(len(keep) + 1, np.int64)
+    np.cumsum(keep, out=before[1:])
+    return Flat(_taken(f.values, np.flatnonzero(keep)), f.rows, 1, before[f.bounds])
+
+
+def _equal(values: Any, t: Transform) -> NDArray[np.bool_]:
+    """Which of a column's values are the transform's first text or number."""
+    if not isinstance(values, Strings):
+        same: NDArray[np.bool_] = values == np.int64(t.integers[0])
+        return same
+    word = t.texts[0].encode()
+    same = np.diff(values.offsets) == len(word)
+    for i in np.flatnonzero(same).tolist() if word else ():
+        same[i] = values.data[values.offsets[i] : values.offsets[i + 1]].tobytes() == word
+    return same
+
+
+def _mask(t: Transform, given: Sequence[Flat]) -> Flat:
+    tested, f = given
+    if tested.rows != f.rows:
+        raise BadInput(f"{_named(t)}: columns of as many rows wanted, got {tested.rows} and {f.rows}")
+    return f.like(np.where(_equal(tested.values, t), np.int64(t.integers[-1]), f.values))
+
+
+def _to_whole(t: Transform, given: Sequence[Flat]) -> Flat:
+    with np.errstate(invalid="ignore"):
+        return given[0].like(given[0].values.astype(f"int{t.integers[0]}").astype(np.int64))
+
+
+def _one_hot(t: Transform, given: Sequence[Flat]) -> Flat:
+    f, (size,) = given[0], t.integers
+    _check_count(t, len(f.values) * size)
+    hot = (f.values[:, None] == np.arange(size)).astype(np.float32)
+    return Flat(hot.reshape(-1), f.rows, f.width * size)
+
+
+def _check_count(t: Transform, count: int) -> None:
+    if count > MAX_VALUES:
+        raise BadInput(f"{_named(t)}: at most {MAX_VALUES} numbers to be made of them wanted, got {count}")
+
+
+def _tally(t: Transform, given: Sequence[Flat]) -> Flat:
+    f, (size, once) = given[0], t.integers
+    _check_count(t, f.rows * size)
+    if f.values.min(initial=0) < 0:
+        raise BadInput(f"{_named(t)}: whole numbers of 0 or more wanted, got {f.values.min()}")
+    counts = np.zeros((f.rows, size), np.float32)
+    row, known = np.repeat(np.arange(f.rows), f.width), f.values < size
+    np.add.at(counts, (row[known], f.values[known]), np.float32(1.0))
+    return Flat(np.minimum(counts, 1.0 if once else np.inf).reshape(-1), f.rows, size)
+
+
+def _drop(t: Transform, given: Sequence[Flat]) -> Flat:
+    return _kept(given[0], ~_equal(given[0].values, t))
+
+
+def _within(t: Transform, given: Sequence[Flat]) -> Flat:
+    values, (low, high, otherwise) = given[0].values, (np.int64(n) for n in t.integers)
+    return given[0].like(np.where((values < low) | (values >= high), otherwise, values))
+
+
+def _fill(t: Transform, given: Sequence[Flat]) -> Flat:
+    f, lengths = given[0], np.diff(given[0].bounds)
+    splits = np.zeros(f.rows + 1, np.int64)
+    np.cumsum(np.maximum(lengths, 1), out=splits[1:])
+    values = np.full(int(splits[-1]), t.integers[0], np.int64)
+    values[np.repeat(lengths > 0, np.maximum(lengths, 1))] = f.values
+    return Flat(values, f.rows, 1, splits)
+
+
+def _empty(t: Transform, given: Sequence[Flat]) -> Flat:
+    return Flat((np.diff(given[0].bounds) == 0).astype(np.float32), given[0].rows)
+
+
+def _cross(t: Transform, given: Sequence[Flat]) -> Flat:
+    rows = _rows_of(t, given)
+    buckets, key = t.integers
+    values = [fingerprints(f.values) if isinstance(f.values, Strings) else f.values.view(np.uint64) for f in given]
+    starts = np.cumsum([0, *map(len, values[:-1])], dtype=np.int64)
+    # A column of one row is that row for all.
+    splits = np.empty((len(given), rows + 1), np.int64)
+    if any(f.rows != rows for f in given):
+        _check_count(t, max(len(f.values) * (rows // f.rows) for f in given))
+        given, values = zip(*(_spread(f, v, rows) for f, v in zip(given, values)))
+        starts = np.cumsum([0, *map(len, values[:-1])], dtype=np.int64)
+    for i, f in enumerate(given):
+        splits[i] = f.bounds
+    ends = np.empty(rows + 1, np.int64)
+    if not crosses.count(splits, MAX_CROSSED, ends):
+        raise BadInput(f"{_named(t)}: crosses of at most {MAX_CROSSED} values a row wanted")
+    _check_count(t, int(ends[-1]))
+    ids = np.empty(int(ends[-1]), np.int64)
+    crosses.cross(np.concatenate(values), starts, splits, ends, np.uint64(buckets), np.uint64(key), ids)
+    if any(f.splits is not None for f in given):
+        return Flat(ids, rows, 1, ends)
+    return Flat(ids, rows, len(ids) // max(rows, 1))
+
+
+def _spread(f: Flat, values: NDArray[np.uint64], rows: int) -> tuple[Flat, NDArray[np.uint64]]:
+    if f.rows == rows:
+        return f, values
+    each = len(values)
+    splits = None if f.splits is None else np.arange(rows + 1, dtype=np.int64) * each
+    return Flat(f.values, rows, f.width, splits), np.tile(values, rows)
+
+
+def _named(t: Transform) -> str:
+    return f"inputs {', '.join(t.inputs)[:120]}"
+
+
+OPS: dict[str, Op] = {
+    "farm": _hash(FARM),
+    "murmur": _hash(MURMUR),
+    "sip": _hash(SIP),
+    "text": _text,
+    "join": _join,
+    "lower": _case(b"A", b"Z", 32),
+    "upper": _case(b"a", b"z", -32),
+    "strip": _strip,
+    "bucketize": _bucketize,
+    "add": _arithmetic(np.add),
+    "multiply": _arithmetic(np.multiply),
+    "floor_divide": _arithmetic(np.floor_divide),
+    "floor_modulo": _arithmetic(np.mod),
+    "int32": _int32,
+    "pick": _pick,
+    "side_by_side": _side_by_side,
+    "rows": lambda t, given: Flat(given[0].values, given[0].rows, 1, given[0].bounds),
+    "within": _within,
+    "drop": _drop,
+    "drop_below": lambda t, given: _kept(given[0], given[0].values >= np.int64(t.integers[0])),
+    "fill": _fill,
+    "empty": _empty,
+    "float32": lambda t, given: given[0].like(given[0].values.astype(np.float32)),
+    "whole": _to_whole,
+    "one_hot": _one_hot,
+    "tally": _tally,
+    "mask": _mask,
+    "cross": _cross,
+}

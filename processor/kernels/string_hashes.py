@@ -1,0 +1,199 @@
+"""The 64-bit hashes of strings that TensorFlow's features are made with, to the bit: a whole column in one call.
+
+FARM    FarmHash's Fingerprint64 (Geoff Pike): StringToHashBucketFast, Keras's Hashing, SparseCross
+MURMUR  MurmurHash64A with TensorFlow's seed: StringToHashBucket
+SIP     SipHash-2-4 with a key of 128 bits (Aumasson, Bernstein): StringToHashBucketStrong, salted Hashing
+cat     two fingerprints as one: SparseCross
+"""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+
+from processor.columns import Strings
+from processor.kernels.xxh3 import load_1, load_4, load_8, rotate_left
+
+FARM, MURMUR, SIP = 0, 1, 2
+
+U = np.uint64
+K0, K1, K2 = U(0xC3A5C85C97CB3127), U(0xB492B66FBE98F273), U(0x9AE16A3B2F90404F)
+MURMUR_MUL, MURMUR_SEED = U(0xC6A4A7935BD1E995), U(0xDECAFCAFFE)
+SIP_0, SIP_1, SIP_2, SIP_3 = (
+    U(int.from_bytes(word, "big")) for word in (b"somepseu", b"dorandom", b"lygenera", b"tedbytes")
+)
+
+
+@nb.njit(nb.uint64(nb.uint64, nb.int64), cache=True, nogil=True, inline="always")
+def _right(h, bits):
+    return rotate_left(h, 64 - bits)
+
+
+@nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")
+def _shift_mix(h):
+    return h ^ (h >> U(47))
+
+
+@nb.njit(nb.uint64(nb.uint64, nb.uint64, nb.uint64), cache=True, nogil=True, inline="always")
+def _both(u, v, mul):
+    a = _shift_mix((u ^ v) * mul)
+    return _shift_mix((v ^ a) * mul) * mul
+
+
+@nb.njit(nb.types.UniTuple(nb.uint64, 2)(nb.int64, nb.uint64, nb.uint64), cache=True, nogil=True, inline="always")
+def _weak(text, a, b):
+    """32 bytes with two seeds."""
+    last = load_8(text + 24)
+    a += load_8(text)
+    b = _right(b + a + last, 21)
+    c = a
+    a += load_8(text + 8) + load_8(text + 16)
+    b += _right(a, 44)
+    return a + last, b + c
+
+
+@nb.njit(nb.uint64(nb.int64, nb.int64), cache=True, nogil=True)
+def farm(text, length):
+    """Fingerprint64 of `length` bytes at address `text`."""
+    n = U(length)
+    mul = K2 + n * U(2)
+    end = text + length
+    if length <= 16:
+        if length >= 8:
+            a, b = load_8(text) + K2, load_8(end - 8)
+            return _both(_right(b, 37) * mul + a, (_right(a, 25) + b) * mul, mul)
+        if length >= 4:
+            return _both(n + (load_4(text) << U(3)), load_4(end - 4), mul)
+        if length > 0:
+            y = load_1(text) + (load_1(text + (length >> 1)) << U(8))
+            z = n + (load_1(end - 1) << U(2))
+            return _shift_mix((y * K2) ^ (z * K0)) * K2
+        return K2
+    if length <= 32:
+        a, b = load_8(text) * K1, load_8(text + 8)
+        c, d = load_8(end - 8) * mul, load_8(end - 16) * K2
+        return _both(_right(a + b, 43) + _right(c, 30) + d, a + _right(b + K2, 18) + c, mul)
+    if length <= 64:
+        a, b = load_8(text) * K2, load_8(text + 8)
+        c, d = load_8(end - 8) * mul, load_8(end - 16) * K2
+        y = _right(a + b, 43) + _right(c, 30) + d
+        z = _both(y, a + _right(b + K2, 18) + c, mul)
+        e, f = load_8(text + 16) * mul, load_8(text + 24)
+        g, h = (y + load_8(end - 32)) * mul, (z + load_8(end - 24)) * mul
+        return _both(_right(e + f, 43) + _right(g, 30) + h, e + _right(f + a, 18) + g, mul)
+    x = U(81)
+    y = x * K1 + U(113)
+    z = _shift_mix(y * K2 + U(113)) * K2
+    v0, v1, w0, w1 = U(0), U(0), U(0), U(0)
+    x = x * K2 + load_8(text)
+    blocks = text + (length - 1) // 64 * 64
+    while text != blocks:
+        x = _right(x + y + v0 + load_8(text + 8), 37) * K1
+        y = _right(y + v1 + load_8(text + 48), 42) * K1
+        x ^= w1
+        y += v0 + load_8(text + 40)
+        z = _right(z + w0, 33) * K1
+        v0, v1 = _weak(text, v1 * K1, x + w0)
+        w0, w1 = _weak(text + 32, z + w1, y + load_8(text + 16))
+        z, x = x, z
+        text += 64
+    mul = K1 + ((z & U(0xFF)) << U(1))
+    text = end - 64
+    w0 += (n - U(1)) & U(63)
+    v0 += w0
+    w0 += v0
+    x = _right(x + y + v0 + load_8(text + 8), 37) * mul
+    y = _right(y + v1 + load_8(text + 48), 42) * mul
+    x ^= w1 * U(9)
+    y += v0 * U(9) + load_8(text + 40)
+    z = _right(z + w0, 33) * mul
+    v0, v1 = _weak(text, v1 * mul, x + w0)
+    w0, w1 = _weak(text + 32, z + w1, y + load_8(text + 16))
+    z, x = x, z
+    return _both(_both(v0, w0, mul) + _shift_mix(y) * K0 + z, _both(v1, w1, mul) + x, mul)
+
+
+@nb.njit(nb.uint64(nb.int64, nb.int64), cache=True, nogil=True)
+def murmur(text, length):
+    h = MURMUR_SEED ^ (U(length) * MURMUR_MUL)
+    whole = text + length // 8 * 8
+    while text != whole:
+        h = (h ^ (_shift_mix(load_8(text) * MURMUR_MUL) * MURMUR_MUL)) * MURMUR_MUL
+        text += 8
+    rest = length & 7
+    if rest:
+        for i in range(rest):
+            h ^= load_1(text + i) << U(8 * i)
+        h *= MURMUR_MUL
+    return _shift_mix(_shift_mix(h) * MURMUR_MUL)
+
+
+@nb.njit(nb.types.UniTuple(nb.uint64, 4)(nb.uint64, nb.uint64, nb.uint64, nb.uint64), cache=True, nogil=True)
+def _round(a, b, c, d):
+    a += b
+    b = rotate_left(b, 13) ^ a
+    a = rotate_left(a, 32)
+    c += d
+    d = rotate_left(d, 16) ^ c
+    a += d
+    d = rotate_left(d, 21) ^ a
+    c += b
+    b = rotate_left(b, 17) ^ c
+    return a, b, rotate_left(c, 32), d
+
+
+@nb.njit(nb.uint64(nb.int64, nb.int64, nb.uint64, nb.uint64), cache=True, nogil=True)
+def sip(text, length, key_0, key_1):
+    a, b, c, d = key_0 ^ SIP_0, key_1 ^ SIP_1, key_0 ^ SIP_2, key_1 ^ SIP_3
+    whole = text + length // 8 * 8
+    last = U(length & 0xFF) << U(56)
+    for i in range(length & 7):
+        last |= load_1(whole + i) << U(8 * i)
+    while text <= whole:
+        word = load_8(text) if text != whole else last
+        d ^= word
+        a, b, c, d = _round(a, b, c, d)
+        a, b, c, d = _round(a, b, c, d)
+        a ^= word
+        text += 8
+    c ^= U(0xFF)
+    for _ in range(4):
+        a, b, c, d = _round(a, b, c, d)
+    return a ^ b ^ c ^ d
+
+
+@nb.njit(nb.uint64(nb.uint64, nb.uint64), cache=True, nogil=True, inline="always")
+def cat(first, second):
+    """The fingerprint of two fingerprints, one after the other."""
+    h = (first ^ MURMUR_MUL ^ (_shift_mix(second * MURMUR_MUL) * MURMUR_MUL)) * MURMUR_MUL
+    return _shift_mix(_shift_mix(h) * MURMUR_MUL)
+
+
+@nb.njit(
+    nb.void(
+        nb.int64,
+        nb.int64,
+        nb.types.Array(nb.int64, 1, "A", readonly=True),
+        nb.uint64,
+        nb.uint64,
+        nb.uint64[::1],
+    ),
+    cache=True,
+    nogil=True,
+)
+def _column(how, data, offsets, key_0, key_1, hashes):
+    for i in range(len(hashes)):
+        text, length = data + offsets[i], offsets[i + 1] - offsets[i]
+        if how == FARM:
+            hashes[i] = farm(text, length)
+        elif how == MURMUR:
+            hashes[i] = murmur(text, length)
+        else:
+            hashes[i] = sip(text, length, key_0, key_1)
+
+
+def fingerprints(strings: Strings, how: int = FARM, key: tuple[int, int] = (0, 0)) -> np.ndarray:
+    """uint64 [n]: the hash of each string's bytes. key: SIP's."""
+    hashes = np.empty(len(strings), np.uint64)
+    _column(how, strings.data.ctypes.data, strings.offsets, U(key[0]), U(key[1]), hashes)
+    return hashes

@@ -1,0 +1,253 @@
+"""Transforms: columns that the sparse graph computes from a request's inputs before it looks anything up, such as hash
+buckets and crosses. A table of what there is, with what each takes and gives; processor.features.evaluation computes.
+
+A transform works on each value of a column (or of ragged rows) by itself, or row by row on several columns; those of
+one row are broadcast. Its numbers are bounded here, because a manifest may come from anybody.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from processor.errors import BadInput
+
+MAX_TRANSFORMS = 4096
+MAX_INPUTS = 256
+MAX_COLUMNS = 65536
+MAX_TEXT = 4096
+MAX_CROSSED = 1 << 16
+"""Values that a cross may make of one row."""
+FORMAT = re.compile(r"%[ 0+-]?[0-9]{0,3}(\.[0-9]{1,3})?[dfeg]")
+CASES = ("lower", "upper", "strip")
+ARITHMETIC = ("add", "multiply", "floor_divide", "floor_modulo")
+
+
+class ColumnShape(NamedTuple):
+    """What a column is like: as processor.package.manifest.Input says it."""
+
+    dtype: str
+    columns: int = 0
+    ragged: bool = False
+
+    @property
+    def width(self) -> int:
+        return self.columns or 1
+
+    def of(self, dtype: str) -> ColumnShape:
+        return ColumnShape(dtype, self.columns, self.ragged)
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """A column that is computed: `name`, like an input's. op: one of OPS. inputs: names of the request's inputs and of
+    transforms before this one. integers, floats, texts: of the op, as OPS says.
+
+    farm, murmur   strings -> FarmHash's Fingerprint64, or MurmurHash64A, modulo integers [buckets]
+    sip            strings -> SipHash-2-4, integers [buckets, two halves of the key]
+    text           numbers -> strings, texts [a format of printf]
+    join           columns -> texts[0] + first + texts[1] + second + ... + texts[-1]
+    lower, upper, strip   strings -> strings: ASCII letters, white space at both ends
+    bucketize      float32 -> how many of the ascending `floats` a number is not below
+    add, multiply, floor_divide, floor_modulo   two columns, or one and integers [c] or one of each column
+    int32          whole numbers -> as 32 bits hold them
+    pick           a matrix -> its columns `integers`, [n] for one of them
+    side_by_side   columns -> one matrix
+    drop           a column or rows -> ragged rows without the values that equal integers [c] or texts [c]
+    rows           a column or matrix -> ragged rows of the same values
+    within         whole numbers -> integers[2] in place of those below integers[0], or not below integers[1]
+    drop_below     ragged rows of whole numbers -> without those below integers [c]
+    fill           ragged rows of whole numbers -> with one value integers [c] in each empty row
+    empty          ragged rows -> float32 [n], 1.0 for an empty row
+    float32        whole numbers -> floats
+    whole          floats -> int64, cut off toward 0 as integers [32 or 64] bits hold them
+    one_hot        whole numbers -> for each, float32 of integers [size]: 1.0 at its place
+    tally          whole numbers -> float32 [n, integers[0]]: how often a row has each below it; integers[1] 1: whether
+    mask           two columns -> the second; the last of the integers where the first is integers[0] or texts[0]
+    cross          columns or ragged rows -> for every combination of a row's values, as TensorFlow's SparseCross hashes
+                   them: integers [buckets, key]; ragged where one of them is, else [n, combinations]
+    """
+
+    name: str
+    op: str
+    inputs: list[str]
+    integers: list[int] = field(default_factory=list)
+    floats: list[float] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+def shape_of(transform: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape:
+    """The shape of a transform's column, for those of its inputs; raises BadInput for what it cannot take."""
+    where = f"manifest.transforms[{transform.name}]"
+    if transform.op not in OPS:
+        raise BadInput(f"{where}.op: one of {', '.join(OPS)} wanted, got {transform.op[:40]!r}")
+    if not 1 <= len(shapes) <= MAX_INPUTS:
+        raise BadInput(f"{where}.inputs: 1 to {MAX_INPUTS} wanted, got {len(shapes)}")
+    if not all(-(2**63) <= n < 2**64 for n in transform.integers) or len(transform.integers) > MAX_COLUMNS:
+        raise BadInput(f"{where}.integers: up to {MAX_COLUMNS} numbers of 64 bits wanted")
+    if sum(map(len, transform.texts)) > MAX_TEXT or len(transform.floats) > MAX_COLUMNS:
+        raise BadInput(f"{where}: texts of {MAX_TEXT} letters and {MAX_COLUMNS} floats at most wanted")
+    found = OPS[transform.op](transform, shapes)
+    if found is None or not 0 <= found.columns <= MAX_COLUMNS:
+        taken = ", ".join(f"{s.dtype}{' rows' if s.ragged else ''}" for s in shapes)
+        raise BadInput(f"{where}: {transform.op} cannot take {taken[:80]} with these numbers")
+    return found
+
+
+Rule = Callable[[Transform, Sequence[ColumnShape]], ColumnShape | None]
+"""What an op makes of these shapes; None where it cannot take them, or its own numbers are wrong."""
+
+
+def _hash(keys: int) -> Rule:
+    def rule(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+        fits = len(shapes) == 1 and shapes[0].dtype == "string" and len(t.integers) == 1 + keys
+        fits = fits and 0 < t.integers[0] < 2**63 and all(n >= 0 for n in t.integers)
+        return shapes[0].of("int64") if fits else None
+
+    return rule
+
+
+def _text(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    kinds = {"int64": "d", "float32": "feg"}.get(shapes[0].dtype, "")
+    fits = len(shapes) == 1 and len(t.texts) == 1 and FORMAT.fullmatch(t.texts[0]) and t.texts[0][-1] in kinds
+    return shapes[0].of("string") if fits else None
+
+
+def _join(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    fits = len(t.texts) == len(shapes) + 1 and all(s.dtype == "string" for s in shapes)
+    return _alike(shapes) if fits else None
+
+
+def _case(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    return shapes[0] if len(shapes) == 1 and shapes[0].dtype == "string" else None
+
+
+def _bucketize(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    ascending = all(a <= b for a, b in zip(t.floats, t.floats[1:])) and all(map(math.isfinite, t.floats))
+    return shapes[0].of("int64") if len(shapes) == 1 and shapes[0].dtype == "float32" and ascending else None
+
+
+def _arithmetic(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    if any(s.dtype != "int64" for s in shapes) or any(not -(2**63) <= n < 2**63 for n in t.integers):
+        return None
+    if t.op.startswith("floor_") and (len(shapes) != 1 or 0 in t.integers or -1 in t.integers):
+        return None
+    if len(shapes) == 2:
+        return _alike(shapes) if not t.integers else None
+    wide = 1 if shapes[0].ragged else shapes[0].width
+    return shapes[0] if len(shapes) == 1 and len(t.integers) in (1, wide) else None
+
+
+def _whole(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    return shapes[0] if len(shapes) == 1 and shapes[0].dtype == "int64" else None
+
+
+def _pick(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    fits = len(shapes) == 1 and not shapes[0].ragged and bool(t.integers)
+    fits = fits and all(0 <= i < shapes[0].width for i in t.integers)
+    return ColumnShape(shapes[0].dtype, 0 if len(t.integers) == 1 else len(t.integers)) if fits else None
+
+
+def _side_by_side(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    if any(s.ragged for s in shapes) or len({s.dtype for s in shapes}) > 1:
+        return None
+    return ColumnShape(shapes[0].dtype, sum(s.width for s in shapes))
+
+
+def _drop(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    given = {"int64": len(t.integers), "string": len(t.texts)}.get(shapes[0].dtype, 0)
+    return ColumnShape(shapes[0].dtype, 0, True) if len(shapes) == 1 and given == 1 else None
+
+
+def _to_rows(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    fits = len(shapes) == 1 and not shapes[0].ragged and shapes[0].dtype != "float32"
+    return ColumnShape(shapes[0].dtype, 0, True) if fits else None
+
+
+def _within(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    return _whole(t, shapes) if len(t.integers) == 3 and all(-(2**63) <= n < 2**63 for n in t.integers) else None
+
+
+def _rows(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    fits = len(shapes) == 1 and shapes[0].ragged and shapes[0].dtype == "int64"
+    return shapes[0] if fits and len(t.integers) == 1 and -(2**63) <= t.integers[0] < 2**63 else None
+
+
+def _empty(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    return ColumnShape("float32") if len(shapes) == 1 and shapes[0].ragged else None
+
+
+def _float32(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    return shapes[0].of("float32") if _whole(t, shapes) and not shapes[0].ragged else None
+
+
+def _to_whole(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    fits = len(shapes) == 1 and shapes[0].dtype == "float32" and t.integers in ([32], [64])
+    return shapes[0].of("int64") if fits else None
+
+
+def _one_hot(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    fits = _float32(t, shapes) and len(t.integers) == 1 and 0 < t.integers[0] * shapes[0].width <= MAX_COLUMNS
+    return ColumnShape("float32", t.integers[0] * shapes[0].width) if fits else None
+
+
+def _tally(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    fits = _float32(t, shapes) and len(t.integers) == 2 and 0 < t.integers[0] <= MAX_COLUMNS and t.integers[1] in (0, 1)
+    return ColumnShape("float32", t.integers[0]) if fits else None
+
+
+def _mask(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    fits = len(shapes) == 2 and shapes[1].dtype == "int64" and shapes[0] == shapes[1].of(shapes[0].dtype)
+    texts, integers = {"int64": (0, 2), "string": (1, 1)}.get(shapes[0].dtype, (-1, -1))
+    fits = fits and (len(t.texts), len(t.integers)) == (texts, integers)
+    return shapes[1] if fits and all(-(2**63) <= n < 2**63 for n in t.integers) and not shapes[1].ragged else None
+
+
+def _cross(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    if any(s.dtype == "float32" for s in shapes) or len(t.integers) != 2:
+        return None
+    if not 0 < t.integers[0] < 2**63 or t.integers[1] < 0:
+        return None
+    if any(s.ragged for s in shapes):
+        return ColumnShape("int64", 0, True)
+    combinations = math.prod(s.width for s in shapes)
+    return ColumnShape("int64", 0 if combinations == 1 else combinations) if combinations <= MAX_CROSSED else None
+
+
+def _alike(shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    """Columns that are joined value by value: plain ones of one width, or of one column beside it; or one of ragged
+    rows alone."""
+    if any(s.ragged for s in shapes):
+        return shapes[0] if len(shapes) == 1 else None
+    widths = {s.width for s in shapes} - {1}
+    return ColumnShape(shapes[0].dtype, max(s.columns for s in shapes)) if len(widths) <= 1 else None
+
+
+OPS: dict[str, Rule] = {
+    "farm": _hash(0),
+    "murmur": _hash(0),
+    "sip": _hash(2),
+    "text": _text,
+    "join": _join,
+    **dict.fromkeys(CASES, _case),
+    "bucketize": _bucketize,
+    **dict.fromkeys(ARITHMETIC, _arithmetic),
+    "int32": _whole,
+    "pick": _pick,
+    "side_by_side": _side_by_side,
+    "rows": _to_rows,
+    "within": _within,
+    "drop": _drop,
+    "drop_below": _rows,
+    "fill": _rows,
+    "empty": _empty,
+    "float32": _float32,
+    "whole": _to_whole,
+    "one_hot": _one_hot,
+    "tally": _tally,
+    "mask": _mask,
+    "cross": _cross,
+}
