@@ -101,7 +101,9 @@ class Groups:
         """occupancy: see SessionGroup."""
         self._groups: dict[str, SessionGroup] = {}
         self._by_model: dict[str, SessionGroup] = {}
-        for name, (models, options) in plan(config, available(), numa_nodes(), Allowance.here().cores).items():
+        cores = Allowance.here().cores
+        occupancy = occupancy or Occupancy(cores)
+        for name, (models, options) in plan(config, available(), numa_nodes(), cores).items():
             group = self._groups[name] = SessionGroup(options, clock, occupancy)
             self._by_model.update(dict.fromkeys(models, group))
         self._any = self._by_model.pop(ANY)
