@@ -474,7 +474,7 @@ def first_generation(folder: Path) -> Path:
 
 
 MODELS = [
-    Foreign("functional", keras_file, functional_request, tables=4),
+    Foreign("functional", keras_file, functional_request, tables=5),
     Foreign("export", keras_export, keras_export_request, tables=1, stage=True),
     Foreign(
         "attention",
