@@ -222,10 +222,13 @@ class Deriver:
 
     def _moved(self, ref: Ref, node: ForeignNode) -> str:
         """Columns of another column, in any order: which ones shows when every value is a number of its own."""
-        varying = [r for r in node.inputs if r[0] not in self._shapes.constant and r[0] not in self._shapes.free]
-        source = node.inputs[1 if node.op == "Split" else 0]
-        if source not in varying or self._shapes.rows(source) is None:
-            raise NotDerived(f"{_op(node)} moves what has no fixed number of values a row")
+        source, op = ref, _op(node)
+        while (above := self._graph.nodes[source[0]]).op in MOVES:
+            source = above.inputs[1 if above.op == "Split" else 0]
+            if source[0] in self._shapes.constant or source[0] in self._shapes.free:
+                raise NotDerived(f"{_op(above)} looks constants up")
+        if self._shapes.rows(source) is None:
+            raise NotDerived(f"{op} moves what has no fixed number of values a row")
         name, (sample, rows) = self._dense(source), self._samples[0]
         like, width = self._shapes.values[0][source], self._shapes.size(source)
         numbers = np.arange(rows * width).reshape(np.shape(like))
@@ -234,7 +237,7 @@ class Deriver:
         places = np.array(found, dtype=np.int64 if like.dtype != object else object).astype(np.int64).reshape(rows, -1)
         first = places[0]
         if not np.array_equal(places, first + width * np.arange(rows)[:, None]):
-            raise NotDerived(f"{_op(node)} mixes rows")
+            raise NotDerived(f"{op} mixes rows")
         return name if np.array_equal(first, np.arange(width)) else self._add("pick", [name], integers=first.tolist())
 
     def _crossed(self, node: ForeignNode) -> str:

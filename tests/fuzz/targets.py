@@ -17,6 +17,7 @@ from processor.features.plan import SparsePlan
 from processor.package.delta import Delta, TableDelta, _parse_verified, parse_delta, write_delta
 from processor.package.manifest import Feature, File, Input, Manifest, Output, TableEntry
 from processor.package.tensors import header_checksum, parse_tensors, write_tensors
+from processor.package.transforms import Transform
 from processor.package.version import SnapshotList
 from serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
 from serving.codecs.bytes_tensor import decode_bytes
@@ -50,6 +51,18 @@ MIXED = manifest(
     [Input("user", "int64"), Input("seen", "int64", ragged=True), Input("tags", "string", ragged=True),
      Input("city", "string"), Input("x", "float32", 2)]
 )  # fmt: skip
+MIXED = replace(
+    MIXED,
+    transforms=[
+        Transform("hashed", "farm", ["tags"], [100]),
+        Transform("number", "text", ["user"], texts=["%d"]),
+        Transform("pair", "join", ["city", "number"], texts=["", "_", ""]),
+        Transform("bucket", "sip", ["pair"], [100, 1, 2]),
+        Transform("crossed", "cross", ["tags", "seen", "bucket"], [1000, 7]),
+        Transform("step", "bucketize", ["x"], floats=[-1.0, 0.0, 1.0]),
+        Transform("counted", "one_hot", ["step"], [4]),
+    ],
+)
 PLANS = {id(m): SparsePlan(m) for m in (PACKED, MIXED)}
 IDS, FLOATS = np.arange(6).reshape(2, 3), np.arange(4, dtype=np.float32).reshape(2, 2)
 

@@ -474,7 +474,7 @@ def first_generation(folder: Path) -> Path:
 
 
 MODELS = [
-    Foreign("functional", keras_file, functional_request, tables=5, stage=True),
+    Foreign("functional", keras_file, functional_request, tables=5),
     Foreign("export", keras_export, keras_export_request, tables=1, stage=True),
     Foreign(
         "attention",
@@ -498,7 +498,6 @@ MODELS = [
         lambda r, n: {"ids": lists(r, lambda k: r.integers(-3, 20, k).tolist(), n)},
         ragged("ids", tf.int64),
         tables=2,
-        stage=True,
     ),
     Foreign(
         "ragged",
@@ -527,7 +526,6 @@ MODELS = [
         crossed,
         lambda r, n: {"user": choose(r, WORDS, n), "item": choose(r, ["A", "B"], n), "age": floats(r, n)},
         tables=2,
-        stage=True,
     ),
     Foreign(
         "weighted",

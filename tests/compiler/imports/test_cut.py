@@ -103,7 +103,8 @@ def test_the_only_column_of_a_matrix_of_ids_is_the_input_itself(cut_of):
 
 def test_what_is_computed_of_a_column_is_no_column_whatever_it_looks_like(cut_of):
     _, _, draft = cut_of(PAIR, lambda m, ids: tf.gather(m.rows, ids[:, 0] * 0 + 1) @ m.head)
-    assert draft.stage is not None
+    assert [t.op for t in draft.transforms] == ["pick", "multiply", "add"]
+    assert [f.input for f in draft.features] == [draft.transforms[-1].name]
 
 
 def test_looked_up_words_are_keys_themselves_and_all_others_get_the_row_of_the_default(cut_of):
@@ -137,22 +138,22 @@ def test_a_comparison_of_ids_is_a_mask_table_of_the_few_that_differ(cut_of):
     assert [p.dtype for p in found.ports] == [tf.bool]
 
 
-def test_ids_that_are_computed_with_are_the_stages_and_key_the_variables_own_rows(cut_of):
+def test_ids_that_are_computed_with_are_transforms_and_key_the_variables_own_rows(cut_of):
     _, found, draft = cut_of(IDS, lambda m, ids: tf.gather(m.rows, (ids * 7 + 3) % 10) @ m.head)
     _, rows = only(draft)
 
     assert sorted(rows) == list(range(10))
-    assert draft.features[0].input.startswith("stage.")
     assert isinstance(found.ports[0].how, Lookup)
-    assert {n.op for n in draft.stage.nodes if n.op not in ("Const", "@input")} == {"Mul", "AddV2", "FloorMod"}
+    assert [(t.op, t.integers) for t in draft.transforms] == [("multiply", [7]), ("add", [3]), ("floor_modulo", [10])]
+    assert draft.stage is None
 
 
-def test_offsets_of_columns_make_keys_of_the_stages_sums(cut_of):
+def test_offsets_of_columns_make_keys_of_the_sums(cut_of):
     offsets = tf.constant([[0, 5]], tf.int64)
     _, _, draft = cut_of(PAIR, lambda m, ids: tf.reduce_sum(tf.gather(m.rows, ids % 5 + offsets), 1) @ m.head)
 
-    assert all(f.input.startswith("stage.") for f in draft.features)
-    assert [f.kind for f in draft.features] == ["id", "id"]
+    assert [(f.kind, f.input, f.column) for f in draft.features] == [("id", "add.ids", 0), ("id", "add.ids", 1)]
+    assert draft.transforms[-1].integers == [0, 5]
 
 
 def test_two_lookups_of_one_variable_share_one_table(cut_of):
