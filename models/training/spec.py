@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from models.train_config import FeatureConfig, TrainConfig
 from processor.errors import BadInput
 from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry, feature_width, validate
 
-SCALING_ROWS = 20_000
+FIRST_ROWS = 20_000
 INPUT_DTYPES = {"id": "int64", "ids": "int64", "string": "string", "strings": "string", "float": "float32"}
 
 Scaling = dict[str, tuple[float, float]]
@@ -22,7 +23,7 @@ def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scalin
     floats = [f for f in features if f.kind == "float"]
     if not floats:
         return {}
-    batch = next(iter(source.batches(SCALING_ROWS)), None)
+    batch = next(iter(source.batches(FIRST_ROWS)), None)
     if batch is None:
         raise BadInput("data: at least one row wanted, got none")
     scaling: Scaling = {}
@@ -35,6 +36,15 @@ def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scalin
         spread = float(values.std()) if len(values) else 0.0
         scaling[feature.name] = (mean, float(np.float32(1 / spread)) if spread > 1e-9 else 1.0)
     return scaling
+
+
+def measure_log_odds(source: Source) -> float:
+    """Of a label that is 1, over the stream's first rows; finite where all are alike, 0 without a row."""
+    batch = next(iter(source.batches(FIRST_ROWS)), None)
+    if batch is None:
+        return 0.0
+    ones = float(batch.label.sum(dtype=np.float64))
+    return math.log((ones + 0.5) / (len(batch) - ones + 0.5))
 
 
 def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
