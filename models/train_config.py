@@ -8,6 +8,7 @@ for a typing error.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import tomllib
@@ -166,7 +167,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
     if list(parsed) != ["value"]:
         raise BadInput(
             f"--set {path.strip()}: a value as TOML has it wanted, a string in quotes"
-            f" ('{path.strip()}=\"{text.strip()[:40]}\"'), got {text.strip()[:80]!r}"
+            f" ('{path.strip()}={json.dumps(text.strip()[:40])}'), got {text.strip()[:80]!r}"
         )
     at = raw.setdefault(section, {})
     if section == "features":

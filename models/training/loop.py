@@ -95,14 +95,15 @@ class TrainingRun:
             self._newest_contents() if self._begun.new_version and not self._begun.from_scratch and not saved else None
         )
         scaling = saved.scaling if saved else self._scaling_of(old)
-        log_odds = 0.0 if saved or old else measure_log_odds(self.source)
-        self.trainer = Trainer(draft(config, scaling), config.train, config.model.hidden, config.fusion, log_odds)
+        self.trainer = Trainer(draft(config, scaling), config.train, config.model.hidden, config.fusion)
         self.state = RunState(fingerprint(config), scaling, settings=settings(config), train=kept(config.train))
         self.held_out, self.streamed = Scored(), Scored()
         # The same sample of the rows, by the fresh model and by the version as published.
         self.sampled, self.as_published = Scored(), Scored()
         self._lineage: Lineage | None = None
         self._frozen: AsPublished | None = None
+        if saved is None and old is None:
+            self.trainer.arch.begin_at(measure_log_odds(self.source))
         if self._begun.from_scratch:
             self._checkpoints.save_full(self.trainer, self.state)
         elif saved is not None:
@@ -153,6 +154,11 @@ class TrainingRun:
         if self.state.version:
             return Generation(self.state.version, self.state.step)
         stop = self._full_rows()
+        if self.state.position > stop:
+            self._report.note(
+                f"{self.state.position:,} rows were learned before publish.full_rows became {stop:,}: they make the"
+                " full version"
+            )
         held_out_from = stop - round(stop * self.config.train.holdout)
         settings = self.config.train
         while self.state.epoch < settings.epochs:

@@ -41,11 +41,9 @@ class Trainer:
         settings: TrainSettings,
         hidden: tuple[int, ...] = (),
         fusion: Mapping[str, str] | None = None,
-        log_odds: float = 0.0,
     ) -> None:
         """manifest: the draft (models.training.spec). settings: filled in (models.training.defaults). fusion: further
-        outputs as expressions (compiler.dense.fusion). log_odds: where an untrained network's logits begin, if it has
-        a bias for it. Raises BadInput for an unknown architecture or optimizer."""
+        outputs as expressions (compiler.dense.fusion). Raises BadInput for an unknown architecture or optimizer."""
         self.manifest, self.settings = manifest, settings
         self.plan = SparsePlan(manifest)
         optimizer = row_optimizer(settings.optimizer, settings.initial_accumulator)
@@ -57,7 +55,6 @@ class Trainer:
         if hidden:
             options["hidden"] = hidden
         self.arch = Arch.of(resolve_arch(manifest.arch)(DenseInput.from_features(manifest.features), **options))
-        self.arch.begin_at(log_odds)
         self._fusion = fusion or {}
         self.graph = self.dense_graph()
         self.optimizer = keras.optimizers.Adam(settings.dense_learning_rate)

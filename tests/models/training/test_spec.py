@@ -3,7 +3,7 @@ import pytest
 
 from models.data.source import Batch
 from models.train_config import FeatureConfig
-from models.training.spec import draft, measure_scaling
+from models.training.spec import draft, measure_log_odds, measure_scaling
 from processor.errors import BadInput
 from processor.features.plan import SparsePlan
 from tests.models.training.streams import FEATURES, MixedSource, make_config
@@ -90,3 +90,18 @@ def test_the_draft_is_a_plan_that_can_read_the_stream(tmp_path):
     source = MixedSource(20)
     plan = SparsePlan(draft(make_config(tmp_path), measure_scaling(source, FEATURES)))
     assert plan.bind(next(source.batches(20)).columns).rows == 20
+
+
+class Labels:
+    def __init__(self, *labels):
+        self._labels = np.array(labels, np.float32)
+
+    def batches(self, rows, start=0):
+        yield Batch({}, self._labels[:rows], None, 0)
+
+
+def test_log_odds_are_the_labels_own_and_finite_where_all_are_alike():
+    assert measure_log_odds(Labels(*[1] * 100, *[0] * 300)) == pytest.approx(np.log(1 / 3), abs=0.01)
+    assert -9 < measure_log_odds(Labels(*[0] * 1000)) < -7
+    assert 7 < measure_log_odds(Labels(*[1] * 1000)) < 9
+    assert measure_log_odds(Labels()) == 0

@@ -22,14 +22,13 @@ class Trainers:
     def __init__(self):
         self._made = []
 
-    def __call__(self, manifest, settings, hidden=(), fusion=None, log_odds=0.0):
-        wanted = (manifest, settings, hidden, fusion, log_odds)
+    def __call__(self, manifest, settings, hidden=(), fusion=None):
         for known, trainer, weights, optimizer in self._made:
-            if known == wanted:
+            if known == (manifest, settings, hidden, fusion):
                 renew(trainer, weights, optimizer)
                 return trainer
-        trainer = Trainer(*wanted)
-        self._made.append((wanted, trainer, trainer.weights(), trainer.optimizer_state()))
+        trainer = Trainer(manifest, settings, hidden, fusion)
+        self._made.append(((manifest, settings, hidden, fusion), trainer, trainer.weights(), trainer.optimizer_state()))
         return trainer
 
 
