@@ -56,7 +56,7 @@ class FeatureConfig:
 
     table, dim: its embedding table (default: one of its own name) and the row's floats; "" and 0 for kind
     float. dtype: what its table is published as ("": publish.table_dtype).
-    transform: 'none' | 'log1p', of kind float.
+    transform: 'none' | 'log1p', of kind float; "": left out, for models.training.defaults.
     """
 
     name: str
@@ -66,7 +66,7 @@ class FeatureConfig:
     side: str = "context"
     combiner: str = "sum"
     max_length: int = 0
-    transform: str = "none"
+    transform: str = ""
     dtype: str = ""
 
 
@@ -341,7 +341,8 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
     _want_one_of(feature.kind, KINDS, f"{where}.kind")
     _want_one_of(feature.side, SIDES, f"{where}.side")
     _want_one_of(feature.combiner, COMBINERS, f"{where}.combiner")
-    _want_one_of(feature.transform, TRANSFORMS, f"{where}.transform")
+    if "transform" in section:
+        _want_one_of(feature.transform, TRANSFORMS, f"{where}.transform")
     _want_between(feature.max_length, 0, 1 << 20, f"{where}.max_length")
     if "dim" in section:
         _want_between(feature.dim, 1, 4096, f"{where}.dim")

@@ -59,6 +59,11 @@ def filled(settings: TrainSettings, values: Mapping[str, Any]) -> TrainSettings:
     return replace(settings, **{key: values[key] for key in CHOSEN if not getattr(settings, key)})
 
 
+def transformed(features: list[FeatureConfig], transforms: Mapping[str, str]) -> list[FeatureConfig]:
+    """The features with `transforms` for those that the file gives none, by name; 'none' for any other."""
+    return [f if f.transform else replace(f, transform=transforms.get(f.name, "none")) for f in features]
+
+
 def kept(settings: TrainSettings) -> dict[str, Any]:
     """What a checkpoint keeps of settings that are filled in."""
     return {key: value for key, value in asdict(settings).items() if key in CHOSEN}
@@ -83,5 +88,5 @@ def _bounded_rate(features: list[FeatureConfig]) -> float:
 
 def _batch_rows(rows: int) -> int:
     """The power of two nearest to rows / STEPS, within bounds."""
-    nearest = 2 ** round(math.log2(max(1.0, rows / STEPS)))
+    nearest = 1 << round(math.log2(max(1.0, rows / STEPS)))
     return min(MOST_BATCH_ROWS, max(FEWEST_BATCH_ROWS, nearest))

@@ -26,12 +26,12 @@ from models.data.source import Batch, Source
 from models.train_config import Beginning, TrainConfig
 from models.training.as_published import AsPublished
 from models.training.checkpoint import Checkpoints, RunState, clear_changed
-from models.training.defaults import BEFORE, CHOSEN, chosen, filled, kept, told
+from models.training.defaults import BEFORE, CHOSEN, chosen, filled, kept, told, transformed
 from models.training.fingerprint import changed, fingerprint, settings
 from models.training.lineage import Lineage, rebuild
 from models.training.publication import publish_version
 from models.training.quality import Scored, next_step
-from models.training.spec import Scaling, draft, measure_log_odds, measure_scaling
+from models.training.spec import Scaling, draft, measure_log_odds, measure_scaling, measure_transforms
 from models.training.trainer import Trainer
 from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
@@ -88,12 +88,12 @@ class TrainingRun:
         self._unix_s = unix_s
         self._checkpoints = Checkpoints(checkpoints or self.repository / ".checkpoints" / config.model.name)
         saved = None if self._begun.from_scratch else self._checkpoints.newest()
-        self.config = config = self._filled(saved)
-        if saved is not None:
-            self._check_continues(saved)
         old = (
             self._newest_contents() if self._begun.new_version and not self._begun.from_scratch and not saved else None
         )
+        self.config = config = self._filled(saved, old)
+        if saved is not None:
+            self._check_continues(saved)
         scaling = saved.scaling if saved else self._scaling_of(old)
         self.trainer = Trainer(draft(config, scaling), config.train, config.model.hidden, config.fusion)
         self.state = RunState(fingerprint(config), scaling, settings=settings(config), train=kept(config.train))
@@ -292,17 +292,25 @@ class TrainingRun:
             state.event_time = (min(state.event_time[0], first) if state.event_time else first, last)
         self._report.advance(len(batch))
 
-    def _filled(self, saved: RunState | None) -> TrainConfig:
-        """The configuration with all of [train] filled in: as the checkpoint has it, or chosen by the data."""
-        given = self.config.train
+    def _filled(self, saved: RunState | None, old: Contents | None) -> TrainConfig:
+        """The configuration with all that it leaves out filled in: as the checkpoint has it, or as the version whose
+        weights are there, or chosen by the data."""
+        config = self.config
         if saved is not None:
-            train = filled(given, saved.train or BEFORE)
+            before = {f.name: saved.settings.get(f"features.{f.name}.transform", "none") for f in config.features}
+            train = filled(config.train, saved.train or BEFORE)
+            return replace(config, train=train, features=transformed(config.features, before))
+        if old is not None:
+            transforms = {f.name: "log1p" if f.log1p else "none" for f in old.base.manifest.features}
         else:
-            rows = self._known_rows()
-            train = chosen(given, self.config.features, rows)
-            if said := told(given, train, rows):
-                self._report.note(said)
-        return replace(self.config, train=train)
+            transforms = measure_transforms(self.source, config.features)
+        rows = self._known_rows()
+        train = chosen(config.train, config.features, rows)
+        logarithms = [name for name, transform in transforms.items() if transform == "log1p"]
+        for line in (told(config.train, train, rows), f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)):
+            if line:
+                self._report.note(line)
+        return replace(config, train=train, features=transformed(config.features, transforms))
 
     def _known_rows(self) -> int | None:
         """The rows of the full version, as far as file and data tell; None where the data never end and it is all of

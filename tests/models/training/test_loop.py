@@ -28,6 +28,7 @@ from processor.package.repository import Repository
 from processor.package.version import VersionReader, table_file
 from processor.versions.served_version import ServedVersion
 from tests.models.training.streams import (
+    FEATURES,
     MixedSource,
     differing,
     exported,
@@ -238,11 +239,25 @@ def test_what_is_left_out_is_chosen_said_and_kept_whatever_rows_come(tmp_path):
     first.full()
 
     again = TrainingRun(config, MixedSource(100 * ROWS), reporter=notes)
-    assert again.config.train == first.config.train
+    assert again.config == first.config
     assert not any(note.startswith("defaults") for note in notes.notes[1:])
     rate = {**LEFT_OUT, "learning_rate": 0.2}
     changed = TrainingRun(make_config(tmp_path, full_rows=0, delta_rows=0, **rate), MixedSource(ROWS))
     assert changed.config.train == replace(first.config.train, learning_rate=0.2)
+
+
+def test_a_transform_that_is_left_out_is_chosen_by_the_first_rows_and_kept(tmp_path, monkeypatch):
+    features = [replace(f, transform="") for f in FEATURES]
+    config, notes = make_config(tmp_path, features, full_rows=0, delta_rows=0), Notes()
+    monkeypatch.setattr(running, "measure_transforms", lambda source, features: {"price": "log1p", "age": "none"})
+    first = TrainingRun(config, MixedSource(ROWS), reporter=notes)
+    assert notes.notes == ["defaults: log1p of price"]
+    assert [f.transform for f in first.config.features] == ["none"] * 6 + ["log1p", "none"]
+    assert [f.log1p for f in first.trainer.manifest.features] == [False] * 6 + [True, False]
+    first.full()
+
+    monkeypatch.setattr(running, "measure_transforms", lambda source, features: {"price": "none", "age": "log1p"})
+    assert TrainingRun(config, MixedSource(ROWS)).config == first.config
 
 
 def test_a_checkpoint_older_than_the_choice_goes_on_with_what_it_had(tmp_path, monkeypatch):
