@@ -24,7 +24,7 @@ BEFORE: Mapping[str, Any] = {
 }
 """What was left out of a file whose checkpoints are older than the choice is."""
 
-RATES = {"adagrad": 0.05, "adam": 0.005, "ftrl": 0.05}
+RATE, RATE_ROWS, MOST_LONGER = 0.05, 20_000, 2.0
 SMALL_ACCUMULATOR = 1e-6
 FEWEST_BATCH_ROWS, MOST_BATCH_ROWS, STEPS = 32, 512, 400
 
@@ -38,8 +38,10 @@ def chosen(settings: TrainSettings, features: list[FeatureConfig], rows: int | N
                           ones settle, in one epoch as in an endless stream
     initial_accumulator   1e-6, so that an id's first step is as long as the rate whatever the batch; with an optimizer
                           that the file names 0.1, as in Keras
-    learning_rate         0.05; where products of many rows are added up less, 2 / (features * sqrt(dim)), so that all
-                          rows' first steps together do not throw a score about; of Adam a tenth
+    learning_rate         0.05 for 20,000 rows and fewer, with their root up to 0.1 for 80,000 and more: the more is
+                          known of an id, the further its row may go; where products of many rows are added up less,
+                          2 / (features * sqrt(dim)), so that all rows' first steps together do not throw a score
+                          about; of Adam a tenth
     dense_learning_rate   0.001
     batch_rows            the power of two for about 400 steps, 32 to 512: a small table needs steps more than speed
     """
@@ -47,7 +49,7 @@ def chosen(settings: TrainSettings, features: list[FeatureConfig], rows: int | N
     values: dict[str, Any] = {
         "optimizer": optimizer,
         "initial_accumulator": INITIAL_ACCUMULATOR if settings.optimizer else SMALL_ACCUMULATOR,
-        "learning_rate": min(RATES[optimizer], _bounded_rate(features) * RATES[optimizer] / RATES["adagrad"]),
+        "learning_rate": _learning_rate(features, rows) * (0.1 if optimizer == "adam" else 1.0),
         "dense_learning_rate": 0.001,
         "batch_rows": MOST_BATCH_ROWS if rows is None else _batch_rows(rows),
     }
@@ -81,9 +83,11 @@ def told(before: TrainSettings, after: TrainSettings, rows: int | None) -> str:
     return f"defaults: {', '.join(parts)}" if parts else ""
 
 
-def _bounded_rate(features: list[FeatureConfig]) -> float:
+def _learning_rate(features: list[FeatureConfig], rows: int | None) -> float:
+    """Of embeddings, by adagrad."""
+    rate = RATE * min(MOST_LONGER, max(1.0, math.sqrt((rows or 0) / RATE_ROWS)))
     dims = [f.dim for f in features if f.table]
-    return 2 / (len(dims) * math.sqrt(max(dims))) if dims else math.inf
+    return min(rate, 2 / (len(dims) * math.sqrt(max(dims)))) if dims else rate
 
 
 def _batch_rows(rows: int) -> int:

@@ -306,7 +306,7 @@ class TrainingRun:
             transforms = measure_transforms(self.source, config.features)
         rows = self._known_rows()
         train = chosen(config.train, config.features, rows)
-        logarithms = [name for name, transform in transforms.items() if transform == "log1p"]
+        logarithms = [f.name for f in config.features if not f.transform and transforms.get(f.name) == "log1p"]
         for line in (told(config.train, train, rows), f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)):
             if line:
                 self._report.note(line)

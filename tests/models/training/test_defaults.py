@@ -23,7 +23,12 @@ def test_what_the_file_says_stays():
 
 def test_everything_that_is_left_out_is_chosen():
     settings = chosen(TrainSettings(), columns(3), 100_000)
-    assert settings == TrainSettings(256, 1, "adagrad", 0.05, 0.001, initial_accumulator=1e-6)
+    assert settings == TrainSettings(256, 1, "adagrad", 0.1, 0.001, initial_accumulator=1e-6)
+
+
+def test_more_rows_allow_longer_steps_up_to_twice():
+    rates = [chosen(TrainSettings(), columns(3), rows).learning_rate for rows in (None, 0, 20_000, 45_000, 10**7)]
+    assert rates == pytest.approx([0.05, 0.05, 0.05, 0.075, 0.1])
 
 
 @pytest.mark.parametrize(
