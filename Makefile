@@ -15,7 +15,7 @@ KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos docs-options docs-figures format bench bench-tables bench-backends bench-peers canary fuzz soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-peers canary fuzz soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,9 @@ bench-tables: .venv/.dev .venv/.kernels ## 20 million rows, a memory budget, sma
 
 bench-backends: .venv/.dev .venv/.kernels ## what `freshet compile` chooses, against every backend alone; loadtest/results/backends.md
 	$(BIN)/python -m loadtest.bench.bench_backends $(BENCH_ARGS)
+
+bench-defaults: .venv/.dev .venv/.kernels ## what `freshet train` chooses by itself, against a grid; loadtest/results/defaults.md
+	$(BIN)/python -m loadtest.bench.bench_defaults $(BENCH_ARGS)
 
 bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
 	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)

@@ -8,12 +8,13 @@ for a typing error.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import tomllib
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,7 +56,7 @@ class FeatureConfig:
 
     table, dim: its embedding table (default: one of its own name) and the row's floats; "" and 0 for kind
     float. dtype: what its table is published as ("": publish.table_dtype).
-    transform: 'none' | 'log1p', of kind float.
+    transform: 'none' | 'log1p', of kind float; "": left out, for models.training.defaults.
     """
 
     name: str
@@ -65,21 +66,23 @@ class FeatureConfig:
     side: str = "context"
     combiner: str = "sum"
     max_length: int = 0
-    transform: str = "none"
+    transform: str = ""
     dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """[train]. learning_rate: of the embeddings; dense_learning_rate: of the network; holdout: the share of
-    rows, the last in order, that is kept from training to measure on."""
+    """[train]. learning_rate: of the embeddings; dense_learning_rate: of the network; initial_accumulator: of the
+    squares that adagrad and ftrl add up; holdout: the share of rows, the last in order, that is kept from training to
+    measure on. "" and 0 of optimizer, rates, accumulator and batch_rows: left out, for models.training.defaults."""
 
-    batch_rows: int = 512
+    batch_rows: int = 0
     epochs: int = 1
-    optimizer: str = "adagrad"
-    learning_rate: float = 0.05
-    dense_learning_rate: float = 0.001
+    optimizer: str = ""
+    learning_rate: float = 0.0
+    dense_learning_rate: float = 0.0
     holdout: float = 0.1
+    initial_accumulator: float = field(default=0.0, kw_only=True)
     seed: int = 0
 
 
@@ -127,11 +130,11 @@ class Beginning:
             raise BadInput("--from-scratch: wanted only together with --new-version")
 
 
-def load_config(path: str | Path) -> TrainConfig:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
     """Reads and checks a configuration file; raises BadInput in one line.
 
-    Looks at the data only where format or [features] are left out and the path or the first line has to tell
-    them.
+    overrides: "section.key=value", each as if the file said so; the value as TOML has it. Looks at the data only
+    where format or [features] are left out and the path or the first line has to tell them.
     """
     name = Path(path).name
     try:
@@ -146,7 +149,38 @@ def load_config(path: str | Path) -> TrainConfig:
         raise BadInput(f"{name}: a TOML file wanted, got bytes that are not UTF-8") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadInput(f"{name}: a TOML file wanted: {error}") from None
+    for override in overrides:
+        _override(text, override)
     return parse_config(text)
+
+
+def _override(raw: dict[str, Any], override: str) -> None:
+    """Puts "section.key=value" into a parsed file; keys that no section has are parse_config's to refuse."""
+    path, equals, text = override.partition("=")
+    section, *names, key = path.strip().split(".") if "." in path else ("", "")
+    if not (equals and section and key):
+        raise BadInput(f"--set: section.key=value wanted, got {override[:80]!r}")
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        parsed = {}
+    if list(parsed) != ["value"]:
+        raise BadInput(
+            f"--set {path.strip()}: a value as TOML has it wanted, a string in quotes"
+            f" ('{path.strip()}={json.dumps(text.strip()[:40])}'), got {text.strip()[:80]!r}"
+        )
+    at = raw.setdefault(section, {})
+    if section == "features":
+        # The name of a column may hold dots.
+        names = [".".join(names)]
+        if not isinstance(at, dict) or names[0] not in at:
+            columns = ", ".join(at) or "none, as the file has no [features]"
+            raise BadInput(f"--set {path.strip()}: a feature of the file wanted: {columns}")
+        at = at[names[0]]
+    elif names:
+        raise BadInput(f"--set: section.key=value wanted, got {override[:80]!r}")
+    if isinstance(at, dict):
+        at[key] = parsed["value"]
 
 
 def parse_config(raw: dict[str, Any]) -> TrainConfig:
@@ -162,10 +196,10 @@ def parse_config(raw: dict[str, Any]) -> TrainConfig:
             raise BadInput(f"{section}: a section [{section}] wanted, got none")
     model = _section(ModelConfig, raw["model"], "model")
     data = _section(DataConfig, raw["data"], "data")
-    train = _section(TrainSettings, raw.get("train", {}), "train")
+    train = _section(TrainSettings, given := raw.get("train", {}), "train")
     publish = _section(PublishConfig, raw.get("publish", {}), "publish")
     _check_model(model)
-    _check_train(train)
+    _check_train(train, given)
     _check_publish(publish)
     data = _check_data(data)
     features = _features(raw.get("features", {}), data)
@@ -307,7 +341,8 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
     _want_one_of(feature.kind, KINDS, f"{where}.kind")
     _want_one_of(feature.side, SIDES, f"{where}.side")
     _want_one_of(feature.combiner, COMBINERS, f"{where}.combiner")
-    _want_one_of(feature.transform, TRANSFORMS, f"{where}.transform")
+    if "transform" in section:
+        _want_one_of(feature.transform, TRANSFORMS, f"{where}.transform")
     _want_between(feature.max_length, 0, 1 << 20, f"{where}.max_length")
     if "dim" in section:
         _want_between(feature.dim, 1, 4096, f"{where}.dim")
@@ -357,12 +392,19 @@ def _check_tables(features: list[FeatureConfig]) -> None:
             )
 
 
-def _check_train(train: TrainSettings) -> None:
-    _want_between(train.batch_rows, 1, 1 << 20, "train.batch_rows")
+def _check_train(train: TrainSettings, section: Collection[str]) -> None:
+    """section: the keys that the file has."""
+    if "batch_rows" in section:
+        _want_between(train.batch_rows, 1, 1 << 20, "train.batch_rows")
     _want_between(train.epochs, 1, 10_000, "train.epochs")
-    _want_one_of(train.optimizer, OPTIMIZERS, "train.optimizer")
-    _want_above_0(train.learning_rate, "train.learning_rate")
-    _want_above_0(train.dense_learning_rate, "train.dense_learning_rate")
+    if "optimizer" in section:
+        _want_one_of(train.optimizer, OPTIMIZERS, "train.optimizer")
+    for key in ("learning_rate", "dense_learning_rate", "initial_accumulator"):
+        if key in section:
+            _want_above_0(getattr(train, key), f"train.{key}")
+    if "initial_accumulator" in section and train.optimizer and not OPTIMIZERS[train.optimizer].accumulates:
+        of = ", ".join(o.name for o in OPTIMIZERS.values() if o.accumulates)
+        raise BadInput(f"train.initial_accumulator: only for {of}; the optimizer is {train.optimizer!r}")
     _want_between(train.holdout, 0, 0.9, "train.holdout")
     _want_between(train.seed, 0, 2**32 - 1, "train.seed")
 

@@ -6,6 +6,8 @@ pairs           two things run in turn, compared pair by pair
 bench_report    the page of `make bench`
 bench_backends  `make bench-backends`
 bench_tables    `make bench-tables`
+bench_defaults  `make bench-defaults`
+labelled_tables  the tables of `make bench-defaults`
 bench_passes    what the compiler's passes gain
 bench_useronce  what the user-once division gains
 bare            the engine with nothing around it

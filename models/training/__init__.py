@@ -4,6 +4,7 @@ loop          `freshet train`: a whole run
 lineage       where a run's weights stand on the chain of its version, and where they go when that is undone
 trainer       one batch: pooled embeddings, the dense step, row updates
 spec          from a configuration to the manifest
+defaults      what a training file leaves out of [train], chosen by the data
 fingerprint   what of a configuration decides which checkpoints it can continue
 publication   a trainer's state as a full version
 as_published  a version as it was published, as a second scorer

@@ -49,7 +49,8 @@ class RunState:
     finished_at, event_time, events: of the newest step, for the delta that carries it. scaling: of float features,
     measured once. fingerprint, settings: of the model's configuration (models.training.fingerprint). digest, parent:
     of the newest step's generation and of the one that it stands on; "" for step 0, and where the file is older than
-    digests are.
+    digests are. train: what is filled in of [train] (models.training.defaults), {} where the file is older than that.
+    full_rows: as the configuration had it when the version was made; None before, and where the file is older.
     """
 
     fingerprint: str
@@ -64,6 +65,8 @@ class RunState:
     digest: str = ""
     parent: str = ""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    train: dict[str, Any] = dataclasses.field(default_factory=dict)
+    full_rows: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from compiler.progress import Reporter
@@ -25,11 +26,12 @@ from models.data.source import Batch, Source
 from models.train_config import Beginning, TrainConfig
 from models.training.as_published import AsPublished
 from models.training.checkpoint import Checkpoints, RunState, clear_changed
+from models.training.defaults import BEFORE, CHOSEN, chosen, filled, kept, told, transformed
 from models.training.fingerprint import changed, fingerprint, settings
 from models.training.lineage import Lineage, rebuild
 from models.training.publication import publish_version
-from models.training.quality import Scored
-from models.training.spec import Scaling, draft, measure_scaling
+from models.training.quality import Scored, next_step
+from models.training.spec import Scaling, draft, measure_log_odds, measure_scaling, measure_transforms
 from models.training.trainer import Trainer
 from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
@@ -76,6 +78,7 @@ class TrainingRun:
         """checkpoints: their folder (default: .checkpoints/<model> in the repository). Raises BadInput, in one line
         that names what has changed where the configuration cannot continue what is there."""
         self.config, self._begun = config, beginning or Beginning()
+        self._named = [f"train.{key}" for key in CHOSEN if getattr(config.train, key)]
         self.repository = Path(config.publish.repository)
         self.repository.mkdir(parents=True, exist_ok=True)
         for unfinished in (self.repository / config.model.name).glob(".*.tmp"):
@@ -85,19 +88,22 @@ class TrainingRun:
         self._unix_s = unix_s
         self._checkpoints = Checkpoints(checkpoints or self.repository / ".checkpoints" / config.model.name)
         saved = None if self._begun.from_scratch else self._checkpoints.newest()
-        if saved is not None:
-            self._check_continues(saved)
         old = (
             self._newest_contents() if self._begun.new_version and not self._begun.from_scratch and not saved else None
         )
+        self.config = config = self._filled(saved, old)
+        if saved is not None:
+            self._check_continues(saved)
         scaling = saved.scaling if saved else self._scaling_of(old)
         self.trainer = Trainer(draft(config, scaling), config.train, config.model.hidden, config.fusion)
-        self.state = RunState(fingerprint(config), scaling, settings=settings(config))
+        self.state = RunState(fingerprint(config), scaling, settings=settings(config), train=kept(config.train))
         self.held_out, self.streamed = Scored(), Scored()
         # The same sample of the rows, by the fresh model and by the version as published.
         self.sampled, self.as_published = Scored(), Scored()
         self._lineage: Lineage | None = None
         self._frozen: AsPublished | None = None
+        if saved is None and old is None:
+            self.trainer.arch.begin_at(measure_log_odds(self.source))
         if self._begun.from_scratch:
             self._checkpoints.save_full(self.trainer, self.state)
         elif saved is not None:
@@ -109,11 +115,16 @@ class TrainingRun:
         restored = self._checkpoints.restore(self.trainer)
         if restored is None:
             return
-        self.state = state = replace(restored.state, settings=self.state.settings)
+        self.state = state = replace(restored.state, settings=self.state.settings, train=self.state.train)
         here = Generation(state.version, state.step)
         self._report.note(f"resumed at row {state.position}, generation {here}")
         if not state.version:
             return
+        if state.full_rows not in (None, self.config.publish.full_rows):
+            self._report.note(
+                f"publish.full_rows is {self.config.publish.full_rows:,} and was {state.full_rows:,} when version"
+                f" {state.version} was made, which stays as it is; --new-version --from-scratch makes one of these rows"
+            )
         committed = state.step or state.version in self._versions()
         if committed:
             self._open_chain().resume(restored)
@@ -142,7 +153,12 @@ class TrainingRun:
         """Phase one: learns the full rows and publishes the version; does nothing when that is done."""
         if self.state.version:
             return Generation(self.state.version, self.state.step)
-        stop = self.config.publish.full_rows or self._all_rows()
+        stop = self._full_rows()
+        if self.state.position > stop:
+            self._report.note(
+                f"{self.state.position:,} rows were learned before publish.full_rows became {stop:,}: they make the"
+                " full version"
+            )
         held_out_from = stop - round(stop * self.config.train.holdout)
         settings = self.config.train
         while self.state.epoch < settings.epochs:
@@ -162,6 +178,7 @@ class TrainingRun:
         if self.state.position == 0:
             raise BadInput("data: at least one row wanted, got none")
         self.state.version = self._next_version()
+        self.state.full_rows = self.config.publish.full_rows
         self.state.finished_at = self._unix_s()
         self._checkpoints.save_full(self.trainer, self.state)
         clear_changed(self.trainer)
@@ -224,6 +241,8 @@ class TrainingRun:
         generation = self.full()
         if len(self.held_out):
             self._report.note(_metrics("held out", self.held_out))
+            if advice := next_step(self.held_out, self.trainer.steps, self._named):
+                self._report.note(advice)
         for generation in self.stream():  # noqa: B007
             pass
         if len(self.streamed):
@@ -273,11 +292,49 @@ class TrainingRun:
             state.event_time = (min(state.event_time[0], first) if state.event_time else first, last)
         self._report.advance(len(batch))
 
-    def _all_rows(self) -> int:
-        total = self.source.count_rows()
-        if total is None:
+    def _filled(self, saved: RunState | None, old: Contents | None) -> TrainConfig:
+        """The configuration with all that it leaves out filled in: as the checkpoint has it, or as the version whose
+        weights are there, or chosen by the data."""
+        config = self.config
+        if saved is not None:
+            before = {f.name: saved.settings.get(f"features.{f.name}.transform", "none") for f in config.features}
+            train = filled(config.train, saved.train or BEFORE)
+            return replace(config, train=train, features=transformed(config.features, before))
+        if old is not None:
+            transforms = {f.name: "log1p" if f.log1p else "none" for f in old.base.manifest.features}
+        else:
+            transforms = measure_transforms(self.source, config.features)
+        rows = self._known_rows()
+        train = chosen(config.train, config.features, rows)
+        logarithms = [f.name for f in config.features if not f.transform and transforms.get(f.name) == "log1p"]
+        for line in (told(config.train, train, rows), f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)):
+            if line:
+                self._report.note(line)
+        return replace(config, train=train, features=transformed(config.features, transforms))
+
+    def _known_rows(self) -> int | None:
+        """The rows of the full version, as far as file and data tell; None where the data never end and it is all of
+        them."""
+        wanted = self.config.publish.full_rows
+        if self._total_rows is None or (wanted and wanted <= self._total_rows):
+            return wanted or None
+        return self._total_rows
+
+    def _full_rows(self) -> int:
+        """The rows of the full version, said aloud where the data have fewer than the file wants."""
+        rows, wanted = self._known_rows(), self.config.publish.full_rows
+        if rows is None:
             raise BadInput("publish.full_rows: a number wanted, because this stream never ends")
-        return total
+        if wanted > rows:
+            self._report.note(
+                f"publish.full_rows is {wanted:,}, the data have {rows:,} rows: the full version is made of all of"
+                " them, and nothing is left for deltas until rows are added"
+            )
+        return rows
+
+    @cached_property
+    def _total_rows(self) -> int | None:
+        return self.source.count_rows()
 
     def _publish_version(self) -> None:
         state = self.state

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +12,8 @@ from numpy.typing import NDArray
 from compiler.building.auc import auc
 
 CLIP = 1e-7
+HARDLY_CHANCE = 0.52
+FEW_STEPS = 100
 
 
 def log_loss(labels: NDArray[np.float32], scores: NDArray[np.float32]) -> float:
@@ -42,3 +46,27 @@ class Scored:
 
     def log_loss(self) -> float:
         return log_loss(np.concatenate(self.labels), np.concatenate(self.scores)) if self.labels else float("nan")
+
+
+def next_step(scored: Scored, steps: int, named: Sequence[str]) -> str:
+    """One line that says what to do about a held-out AUC that is nan or hardly chance; "" for any other.
+
+    steps: that the training took. named: what the training file says itself of what can be chosen for it.
+    """
+    auc = scored.auc()
+    if math.isnan(auc):
+        return (
+            f"the {len(scored):,} held-out rows have one label all, so there is no AUC: hold out more rows"
+            " (train.holdout), or see what data.label holds"
+        )
+    if auc >= HARDLY_CHANCE:
+        return ""
+    guess, again = f"an AUC under {HARDLY_CHANCE} is a guess", "train again with --new-version --from-scratch"
+    if named:
+        return f"{guess}: leave out {', '.join(named)}, which are then chosen by the data, and {again}"
+    if steps < FEW_STEPS:
+        return f"{guess}, after {steps} steps: {again} --set train.epochs=5, or more rows"
+    return (
+        f"{guess}: see whether data.label is the column you mean, and whether the features can tell it"
+        " (docs/choosing.md)"
+    )

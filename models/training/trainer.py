@@ -42,11 +42,11 @@ class Trainer:
         hidden: tuple[int, ...] = (),
         fusion: Mapping[str, str] | None = None,
     ) -> None:
-        """manifest: the draft (models.training.spec). fusion: further outputs as expressions (compiler.dense.fusion).
-        Raises BadInput for an unknown architecture or optimizer."""
+        """manifest: the draft (models.training.spec). settings: filled in (models.training.defaults). fusion: further
+        outputs as expressions (compiler.dense.fusion). Raises BadInput for an unknown architecture or optimizer."""
         self.manifest, self.settings = manifest, settings
         self.plan = SparsePlan(manifest)
-        optimizer = row_optimizer(settings.optimizer)
+        optimizer = row_optimizer(settings.optimizer, settings.initial_accumulator)
         self.tables = {
             t.name: EmbeddingVariable(t.name, t.dim, optimizer, seed=settings.seed * 1_000_003 + n)
             for n, t in enumerate(manifest.tables)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from compiler.frameworks import keras
 from models.zoo.architectures import ARCHITECTURES
 from processor.errors import BadInput
@@ -42,6 +44,22 @@ class Arch:
             raise BadInput("arch: a functional keras.Model from one input [n, width] to one logit [n, 1] wanted")
         score = keras.layers.Activation("sigmoid", name="score")(built.outputs[0])
         return cls(built, keras.Model(built.inputs[0], {"score": score}, name=f"{built.name}_scores"))
+
+    def begin_at(self, log_odds: float) -> None:
+        """Lets every logit begin so much higher, where the network has a bias that does just that; else does nothing.
+
+        A network whose labels are rarely 1 would spend its first thousand steps on learning that, embeddings and all.
+        """
+        x = np.random.default_rng(0).standard_normal((8, self.logits.inputs[0].shape[1])).astype(np.float32)
+        before = self.logits(x, training=False).numpy()
+        for variable in self.logits.trainable_variables:
+            if tuple(variable.shape) != (1,):
+                continue
+            began = variable.numpy()
+            variable.assign(began + np.float32(log_odds))
+            if np.allclose(self.logits(x, training=False).numpy() - before, log_odds, rtol=1e-3, atol=1e-4):
+                return
+            variable.assign(began)
 
 
 def resolve_arch(name: str) -> Builder:

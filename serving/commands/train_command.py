@@ -27,6 +27,10 @@ def train(
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="With --new-version: train new weights for it.")
     ] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="As if the file said so: --set train.seed=1; repeat."),
+    ] = None,
 ) -> None:
     """Trains a model on your own table, publishes a version, then deltas. Run again after a kill to go on."""
     from models.data.open_data import open_source
@@ -35,7 +39,7 @@ def train(
     beginning = Beginning(replay, new_version, from_scratch)
     # "package.module:function" in model.arch may lie beside the configuration.
     sys.path.insert(0, str(config.resolve().parent))
-    settings = load_config(config)
+    settings = load_config(config, overrides or ())
     source = open_source(settings.data, settings.features)
     # Only now: TensorFlow takes seconds to import, and mistakes in the file or the data should not have to wait.
     from models.training.loop import TrainingRun

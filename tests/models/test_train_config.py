@@ -8,6 +8,7 @@ import pytest
 
 from models.data.formats import DataConfig
 from models.train_config import FeatureConfig, PublishConfig, TrainSettings, load_config, parse_config
+from models.training.fingerprint import fingerprint
 from models.training.spec import draft
 from processor.errors import BadInput
 
@@ -291,3 +292,62 @@ def test_the_files_shown_in_the_documentation_are_read(tmp_path, monkeypatch):
     assert [c.model.name for c in shown] == ["ctr", "movies", "ads"]
     assert [len(c.features) for c in shown] == [4, 8, 39]
     assert shown[0].train == TrainSettings()
+
+
+def overridden(tmp_path, *overrides):
+    (tmp_path / "train.toml").write_text(COMPLETE)
+    return load_config(tmp_path / "train.toml", overrides)
+
+
+def test_any_key_of_the_file_can_be_set_from_outside(tmp_path):
+    read = overridden(
+        tmp_path,
+        "train.seed=1",
+        "train.seed=2",
+        "train.initial_accumulator = 1e-6",
+        'train.optimizer="ftrl"',
+        "model.hidden=[8, 4]",
+        "features.price.transform='none'",
+        'fusion.final="score * 2"',
+    )
+    assert (read.train.seed, read.train.optimizer, read.train.initial_accumulator) == (2, "ftrl", 1e-6)
+    assert read.model.hidden == (8, 4)
+    assert read.features[2].transform == "none"
+    assert read.fusion == {"final": "score * 2"}
+    assert read.train.batch_rows == 256
+
+
+def test_what_is_set_from_outside_decides_as_the_file_does(tmp_path):
+    assert fingerprint(overridden(tmp_path, "train.seed=1")) != fingerprint(overridden(tmp_path))
+    assert fingerprint(overridden(tmp_path, "train.seed=7")) == fingerprint(overridden(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.sed=1", r"train\.sed: unknown; one of batch_rows, .* wanted \(did you mean 'seed'\?\)"),
+        ("trian.seed=1", r"trian: a section out of model, data, .* wanted \(did you mean 'train'\?\)"),
+        ("features.user.dim=8", r"--set features\.user\.dim: a feature of the file wanted: user_id, friends, price"),
+        ("features.dim=8", r"--set features\.dim: a feature of the file wanted"),
+        ("features.price.nope=8", r"features\.price\.nope: unknown; one of kind, "),
+        ("train.optimizer=adam", r"""a string in quotes \('train\.optimizer="adam"'\), got 'adam'"""),
+        ("train.seed=1\nepochs=2", r"--set train\.seed: a value as TOML has it wanted"),
+        ("train.seed=", r"--set train\.seed: a value as TOML has it wanted"),
+        ("train.a.seed=1", r"--set: section\.key=value wanted, got 'train\.a\.seed=1'"),
+        ("seed=1", r"--set: section\.key=value wanted, got 'seed=1'"),
+        ("train.seed", r"--set: section\.key=value wanted, got 'train\.seed'"),
+        ("", r"--set: section\.key=value wanted, got ''"),
+        ("train.seed=-1", r"train\.seed: 0 to"),
+        ("train.initial_accumulator=1.0", r"train\.initial_accumulator: only for adagrad, ftrl; .* 'adam'"),
+    ],
+)
+def test_a_mistaken_override_is_told_in_one_line(tmp_path, override, message):
+    with pytest.raises(BadInput, match=message) as caught:
+        overridden(tmp_path, override)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_features_in_the_file_there_is_none_to_override(tmp_path):
+    (tmp_path / "train.toml").write_text('[model]\nname = "m"\n[data]\npath = "ml-1m"\nformat = "movielens"\n')
+    with pytest.raises(BadInput, match=r"a feature of the file wanted: none, as the file has no \[features\]"):
+        load_config(tmp_path / "train.toml", ["features.user_id.dim=8"])

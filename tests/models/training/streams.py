@@ -34,7 +34,8 @@ CITIES = ["", "Zürich", "東京", "Oslo", "La Paz", "x" * 40]
 
 
 def make_config(repository, features=FEATURES, arch="deepfm", full_rows=256, delta_rows=96, **settings):
-    settings = {"batch_rows": 64, "learning_rate": 0.1, "dense_learning_rate": 0.01, "seed": 3} | settings
+    rates = {"learning_rate": 0.1, "dense_learning_rate": 0.01, "initial_accumulator": 0.1}
+    settings = {"optimizer": "adagrad", "batch_rows": 64, "seed": 3} | rates | settings
     publish = PublishConfig(str(repository), full_rows, delta_rows)
     return TrainConfig(
         ModelConfig("mixed", arch, (8,)), DataConfig("x", "csv"), features, TrainSettings(**settings), publish

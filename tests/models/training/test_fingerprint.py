@@ -14,7 +14,7 @@ def config(model=None, train=None, fusion=None, publish=None, **features):
             "model": {"name": "shop", **(model or {})},
             "data": {"path": "x", "format": "csv", "label": "y"},
             "features": columns,
-            "train": train or {},
+            "train": {"optimizer": "adagrad"} | (train or {}),
             "publish": publish or {},
             "fusion": fusion or {},
         }

@@ -17,6 +17,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from models.data.synthetic import SyntheticSource, default_features
 from models.train_config import FeatureConfig, PublishConfig
 from models.training import loop as running
+from models.training.defaults import BEFORE
 from models.training.loop import TrainingRun
 from processor.chain.ledger import Ledger
 from processor.clock import SystemClock
@@ -27,6 +28,7 @@ from processor.package.repository import Repository
 from processor.package.version import VersionReader, table_file
 from processor.versions.served_version import ServedVersion
 from tests.models.training.streams import (
+    FEATURES,
     MixedSource,
     differing,
     exported,
@@ -224,6 +226,67 @@ def test_another_model_configuration_is_refused_until_its_checkpoints_are_gone(t
     changed = make_config(tmp_path, optimizer="ftrl")
     with pytest.raises(BadInput, match=r"train\.optimizer was 'adagrad' and is 'ftrl'"):
         TrainingRun(changed, MixedSource(ROWS))
+
+
+LEFT_OUT = {"optimizer": "", "batch_rows": 0, "learning_rate": 0, "dense_learning_rate": 0, "initial_accumulator": 0}
+
+
+def test_what_is_left_out_is_chosen_said_and_kept_whatever_rows_come(tmp_path):
+    config, notes = make_config(tmp_path, full_rows=0, delta_rows=0, **LEFT_OUT), Notes()
+    first = TrainingRun(config, MixedSource(ROWS), reporter=notes)
+    assert notes.notes == ["defaults: adagrad 0.05, network 0.001, batch 32 for 584 rows"]
+    assert first.config.train.initial_accumulator == 1e-6
+    first.full()
+
+    again = TrainingRun(config, MixedSource(100 * ROWS), reporter=notes)
+    assert again.config == first.config
+    assert not any(note.startswith("defaults") for note in notes.notes[1:])
+    rate = {**LEFT_OUT, "learning_rate": 0.2}
+    changed = TrainingRun(make_config(tmp_path, full_rows=0, delta_rows=0, **rate), MixedSource(ROWS))
+    assert changed.config.train == replace(first.config.train, learning_rate=0.2)
+
+
+def test_a_transform_that_is_left_out_is_chosen_by_the_first_rows_and_kept(tmp_path, monkeypatch):
+    features = [replace(f, transform="") for f in FEATURES]
+    config, notes = make_config(tmp_path, features, full_rows=0, delta_rows=0), Notes()
+    monkeypatch.setattr(running, "measure_transforms", lambda source, features: {"price": "log1p", "age": "none"})
+    first = TrainingRun(config, MixedSource(ROWS), reporter=notes)
+    assert notes.notes == ["defaults: log1p of price"]
+    assert [f.transform for f in first.config.features] == ["none"] * 6 + ["log1p", "none"]
+    assert [f.log1p for f in first.trainer.manifest.features] == [False] * 6 + [True, False]
+    first.full()
+
+    monkeypatch.setattr(running, "measure_transforms", lambda source, features: {"price": "none", "age": "log1p"})
+    assert TrainingRun(config, MixedSource(ROWS)).config == first.config
+
+
+def test_a_checkpoint_older_than_the_choice_goes_on_with_what_it_had(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "kept", lambda settings: {})
+    TrainingRun(make_config(tmp_path, **BEFORE), MixedSource(ROWS)).full()
+    run = TrainingRun(make_config(tmp_path, **LEFT_OUT), MixedSource(ROWS))
+    assert {key: getattr(run.config.train, key) for key in BEFORE} == BEFORE
+
+
+def test_more_full_rows_than_there_are_and_other_ones_than_there_were_are_said(tmp_path):
+    notes = Notes()
+    run = TrainingRun(make_config(tmp_path, full_rows=1000), MixedSource(ROWS), reporter=notes)
+    run.run()
+    assert len(run.held_out) == round(ROWS * 0.1)
+    assert any(note.startswith("publish.full_rows is 1,000, the data have 584 rows") for note in notes.notes)
+
+    TrainingRun(make_config(tmp_path, full_rows=256), MixedSource(ROWS), reporter=notes)
+    assert notes.notes[-1].startswith("publish.full_rows is 256 and was 1,000 when version 1 was made")
+
+
+def test_what_to_do_about_a_poor_auc_stands_in_the_line_after_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        running, "next_step", lambda scored, steps, named: f"{len(scored)} rows, {steps} steps, {named}"
+    )
+    notes, config = Notes(), make_config(tmp_path, delta_rows=0, initial_accumulator=0, batch_rows=0)
+    TrainingRun(config, MixedSource(ROWS), reporter=notes).run()
+    assert notes.notes[-2].startswith("held out: AUC ")
+    named = ["train.optimizer", "train.learning_rate", "train.dense_learning_rate"]
+    assert notes.notes[-1] == f"26 rows, 9 steps, {named}"
 
 
 def test_data_without_a_row_or_without_an_end_are_refused_in_one_line(tmp_path):

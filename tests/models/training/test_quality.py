@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.training.quality import CLIP, Scored, auc, log_loss
+from models.training.quality import CLIP, Scored, auc, log_loss, next_step
 
 labelled = st.lists(
     st.tuples(st.booleans(), st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.floats(0, 1, width=32))),
@@ -49,3 +49,28 @@ def test_rows_collected_in_parts_score_as_all_at_once():
     assert len(scored) == 50
     assert scored.auc() == auc(labels, scores)
     assert scored.log_loss() == log_loss(labels, scores)
+
+
+def scored(labels, scores):
+    made = Scored()
+    made.add(np.array(labels, np.float32), np.array(scores, np.float32))
+    return made
+
+
+def test_a_good_auc_needs_no_next_step():
+    assert next_step(scored([0, 1], [0.1, 0.9]), 3, ["train.optimizer"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("labels", "steps", "named", "words"),
+    [
+        ([0, 0, 0, 0], 500, [], "4 held-out rows have one label all, so there is no AUC: hold out more rows"),
+        ([0, 1, 1, 0], 500, ["train.learning_rate"], "leave out train.learning_rate, which are then chosen"),
+        ([0, 1, 1, 0], 12, [], "after 12 steps: train again with --new-version --from-scratch --set train.epochs=5"),
+        ([0, 1, 1, 0], 500, [], "see whether data.label is the column you mean"),
+    ],
+)
+def test_an_auc_that_says_nothing_is_followed_by_one_line_with_the_next_step(labels, steps, named, words):
+    line = next_step(scored(labels, [0.5] * 4), steps, named)
+    assert words in line
+    assert "\n" not in line

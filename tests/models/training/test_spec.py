@@ -3,7 +3,7 @@ import pytest
 
 from models.data.source import Batch
 from models.train_config import FeatureConfig
-from models.training.spec import draft, measure_scaling
+from models.training.spec import draft, measure_log_odds, measure_scaling, measure_transforms
 from processor.errors import BadInput
 from processor.features.plan import SparsePlan
 from tests.models.training.streams import FEATURES, MixedSource, make_config
@@ -90,3 +90,39 @@ def test_the_draft_is_a_plan_that_can_read_the_stream(tmp_path):
     source = MixedSource(20)
     plan = SparsePlan(draft(make_config(tmp_path), measure_scaling(source, FEATURES)))
     assert plan.bind(next(source.batches(20)).columns).rows == 20
+
+
+def test_floats_of_a_few_values_far_off_are_taken_as_logarithms():
+    random = np.random.default_rng(0)
+    bell = random.normal(size=2000)
+    columns = {
+        "price": np.exp(2.5 * bell),
+        "balance": np.sinh(3 * bell) * 100,
+        "bell": bell,
+        "clock": 1.6e9 + 1e5 * bell,
+        "flag": (random.random(2000) < 0.005).astype(float),
+        "constant": np.full(2000, 7.0),
+        "missing": np.full(2000, np.nan),
+        "said": np.exp(2.5 * bell),
+    }
+    columns["balance"][:9] = np.nan
+    wanted = dict.fromkeys(columns, "") | {"said": "none"}
+    chosen = measure_transforms(OneBatch(**columns), floats(**wanted))
+    assert "said" not in chosen
+    assert [name for name, transform in chosen.items() if transform == "log1p"] == ["price", "balance"]
+    assert measure_transforms(None, floats(said="none")) == {}
+
+
+class Labels:
+    def __init__(self, *labels):
+        self._labels = np.array(labels, np.float32)
+
+    def batches(self, rows, start=0):
+        yield Batch({}, self._labels[:rows], None, 0)
+
+
+def test_log_odds_are_the_labels_own_and_finite_where_all_are_alike():
+    assert measure_log_odds(Labels(*[1] * 100, *[0] * 300)) == pytest.approx(np.log(1 / 3), abs=0.01)
+    assert -9 < measure_log_odds(Labels(*[0] * 1000)) < -7
+    assert 7 < measure_log_odds(Labels(*[1] * 1000)) < 9
+    assert measure_log_odds(Labels()) == 0

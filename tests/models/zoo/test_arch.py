@@ -1,4 +1,6 @@
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from compiler.frameworks import keras
 from models.zoo import deepfm, dlrm
 from models.zoo.arch import Arch, resolve_arch
 from processor.errors import BadInput
+from tests.models.zoo.layouts import LAYOUTS
 
 pytestmark = pytest.mark.tensorflow
 
@@ -75,3 +78,42 @@ def test_a_users_module_that_has_a_name_of_ours_is_told_whose_the_name_is(tmp_pa
             resolve_arch(name)
     with pytest.raises(BadInput, match=f"'compiler:build' is no function of that module; {ours.format('compiler')}"):
         resolve_arch("compiler:build")
+
+
+@pytest.mark.parametrize("build", [deepfm.build, dlrm.build])
+def test_a_network_of_the_zoo_begins_at_the_log_odds_that_it_is_told(build):
+    arch = Arch.of(build(LAYOUTS["embeddings then floats"], hidden=(4,)))
+    x = np.random.default_rng(1).standard_normal((5, 14)).astype(np.float32)
+    before = arch.logits(x).numpy()
+    arch.begin_at(-5.5)
+    np.testing.assert_allclose(arch.logits(x).numpy(), before - 5.5, atol=1e-5)
+
+
+def test_a_network_without_a_bias_that_moves_its_logits_as_itself_stays_as_it_is():
+    x = keras.Input((3,))
+    gate = keras.layers.Dense(1, "sigmoid", name="gate")(x)
+    arch = Arch.of(keras.Model(x, gate * keras.layers.Dense(1, use_bias=False, name="out")(x)))
+    before = [v.numpy() for v in arch.logits.trainable_variables]
+    arch.begin_at(-3.0)
+    for began, variable in zip(before, arch.logits.trainable_variables):
+        np.testing.assert_array_equal(variable.numpy(), began)
+
+
+def test_the_example_of_the_documentation_is_a_network_that_learns(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[3] / "docs" / "own-architecture.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    (tmp_path / "my_networks.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        build = resolve_arch("my_networks:two_parts")
+        for layout in LAYOUTS.values():
+            arch = Arch.of(build(layout, hidden=(4,), seed=3))
+            assert arch.logits.output_shape == (None, 1)
+            again = Arch.of(build(layout, hidden=(4,), seed=3))
+            for a, b in zip(arch.logits.trainable_variables, again.logits.trainable_variables, strict=True):
+                assert a.path == b.path
+                np.testing.assert_array_equal(a.numpy(), b.numpy())
+        arch.begin_at(-2.0)
+        assert float(arch.logits(np.zeros((1, layout.width), np.float32))[0, 0]) == pytest.approx(-2.0, abs=1e-5)
+    finally:
+        sys.modules.pop("my_networks", None)
