@@ -26,7 +26,7 @@ BEFORE: Mapping[str, Any] = {
 
 RATE, RATE_ROWS, MOST_LONGER = 0.05, 20_000, 2.0
 SMALL_ACCUMULATOR = 1e-6
-FEWEST_BATCH_ROWS, MOST_BATCH_ROWS, STEPS = 32, 512, 400
+FEWEST_BATCH_ROWS, MOST_BATCH_ROWS, STEPS = 32, 512, 350
 
 
 def chosen(settings: TrainSettings, features: list[FeatureConfig], rows: int | None) -> TrainSettings:
@@ -43,7 +43,7 @@ def chosen(settings: TrainSettings, features: list[FeatureConfig], rows: int | N
                           2 / (features * sqrt(dim)), so that all rows' first steps together do not throw a score
                           about; of Adam a tenth
     dense_learning_rate   0.001
-    batch_rows            the power of two for about 400 steps, 32 to 512: a small table needs steps more than speed
+    batch_rows            the power of two for about 350 steps, 32 to 512: a small table needs steps more than speed
     """
     optimizer = settings.optimizer or "adagrad"
     values: dict[str, Any] = {
