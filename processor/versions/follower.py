@@ -96,7 +96,7 @@ class Follower:
                 events += self.reconcile(version, self.target)
             except NotReady as error:
                 events += self._wait(str(error))
-        self._tell(version)
+        self.tell(version)
         return events
 
     def reconcile(self, version: ServedVersion, target: Link) -> list[str]:
@@ -135,7 +135,7 @@ class Follower:
 
     def ready(self, version: ServedVersion) -> None:
         """Raises Conflict unless the version serves the head of its chain, so that something may be put on it."""
-        self._tell(version)
+        self.tell(version)
         if self._blocked is not None and self._blocked[0] == FOR_GOOD:
             raise NotReady(f"chain: {self._blocked[1]}")
         if self.target is not self.ledger.history.head or self.status.state in (HELD, DIVERGED) or self._blocked:
@@ -208,7 +208,8 @@ class Follower:
         self._blocked = FOR_GOOD, why
         return [] if told else [f"{self._model} {why}"]
 
-    def _tell(self, version: ServedVersion) -> None:
+    def tell(self, version: ServedVersion) -> None:
+        """Says in `status` where the version stands now."""
         history = self.ledger.history
         state, reason = CURRENT, ""
         if self._diverged:

@@ -503,4 +503,6 @@ class ServedModel:
             for one in kept:
                 ledger.forget(one)
             raise
+        # Who has the answer may ask at once for the next step.
+        follower.tell(version)
         return Applied(self.name, version.generation, delta.rows, delta.removed, apply_ms)

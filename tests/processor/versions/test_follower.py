@@ -43,6 +43,15 @@ def test_a_recorded_delta_is_served_at_the_next_look_and_its_digest_is_the_chain
     assert open_model(root).pick().digest == link.digest
 
 
+def test_who_has_uploaded_or_rolled_back_is_told_the_next_step_at_once(root):
+    model = open_model(root)
+    model.apply_bytes(delta_bytes(root, 1, [1]))
+    assert (model.chain(1).next_step, model.chain(1).digest) == (2, model.pick().digest)
+    model.apply_bytes(delta_bytes(root, 2, [1]))
+    model.rollback(Generation(1, 1))
+    assert (model.chain(1).next_step, model.chain(1).digest) == (3, model.pick().digest)
+
+
 def test_a_rollback_on_one_server_reaches_the_other_and_both_go_on_under_a_new_step(root):
     one, other = open_model(root), open_model(root, undo_depth=1)
     for step in range(1, 8):

@@ -161,17 +161,19 @@ def test_a_bag_whose_loop_does_something_else_in_between_is_refused(tmp_path):
     assert "from ONNX Runtime's" in not_imported(written(tmp_path / "m.onnx", text, 20, emb__weight=TABLE), tmp_path)
 
 
-def test_a_bag_that_is_fed_by_a_stage_is_pooled_there(tmp_path):
-    """Ids that are computed with before they are looked up, of bags: PyTorch's `bag(ids % 20, offsets)`."""
+@pytest.mark.parametrize(("work", "staged"), [("Abs (ids)", True), ("Mod (ids, rows_of_it)", False)])
+def test_a_bag_of_ids_that_are_computed_with_is_pooled_whoever_computes_them(work, staged, tmp_path):
+    """PyTorch's `bag(ids.abs(), offsets)`, which a stage computes, and `bag(ids % 20, offsets)`, a transform."""
     text = dynamo_bag(SUM).replace(
         "indices_1d = Reshape (ids, neg_1)",
-        """
-        rows_of_it = Constant <value: tensor = int64 {20}> ()
-        small = Mod (ids, rows_of_it)
+        f"""
+        rows_of_it = Constant <value: tensor = int64 {{20}}> ()
+        small = {work}
         indices_1d = Reshape (small, neg_1)""",
     )
     reader, _ = imported(written(tmp_path / "m.onnx", text, 20, emb__weight=TABLE), tmp_path)
-    assert [o.ragged for o in reader.manifest.stage.outputs] == [True]
+    stage = reader.manifest.stage
+    assert [o.ragged for o in stage.outputs] == [True] if staged else stage is None
     assert [(t.name, t.rows) for t in reader.manifest.tables] == [("emb.weight", 20)]
 
 
