@@ -1,7 +1,10 @@
 """The auto-batcher: which queued requests run together, when, and which not at all. Pure: the clock's readings come in.
 
-Order. Earliest deadline first. A ticket without a deadline is ordered as if it had one PATIENCE_S after its arrival,
-so nobody starves; equal deadlines go by arrival. A batch holds tickets of one target, that of the first.
+Order. Of one target, the earliest deadline first; a ticket without a deadline is ordered as if it had one PATIENCE_S
+after its arrival; equal deadlines go by arrival. A batch holds tickets of one target. Targets take turns, by the work
+that each was given (start-time fair queueing: Goyal, Vin, Cheng 1996), so that a ticket of a model that asks for little
+waits for the batch that runs, and not for the queue of a neighbour that is saturated. One whose deadline would pass in
+its turn's wait goes before; so nobody starves.
 
 When. Work-conserving: take() gives an idle session what is queued, at once; batches grow by themselves while all
 sessions are busy. With a window, a target's tickets wait until the first of them has waited that long, a batch is full,
@@ -74,13 +77,24 @@ class Taken(NamedTuple, Generic[T]):
     until_s: float | None = None
 
 
+class _Account:
+    """What the targets of one table of costs, a model's, have been given while tickets of theirs waited, on the
+    batcher's own clock of work."""
+
+    __slots__ = ("costs", "lanes", "work_s")
+
+    def __init__(self, costs: CostTable, work_s: float) -> None:
+        self.costs, self.work_s, self.lanes = costs, work_s, 0
+
+
 class _Lane(Generic[T]):
     """The tickets of one target. since_s: no later than the arrival of any of them."""
 
-    __slots__ = ("heap", "rows", "since_s", "target")
+    __slots__ = ("account", "heap", "rows", "since_s", "target")
 
-    def __init__(self, target: Priced, since_s: float) -> None:
-        self.target, self.since_s = target, since_s
+    def __init__(self, target: Priced, account: _Account, since_s: float) -> None:
+        self.target, self.account, self.since_s = target, account, since_s
+        account.lanes += 1
         self.heap: list[tuple[float, int, T]] = []
         self.rows = 0
 
@@ -91,6 +105,10 @@ class Batcher(Generic[T]):
     def __init__(self, max_rows: int, max_queue_rows: int, window_s: float = 0.0) -> None:
         self._max_rows, self._max_queue_rows, self._window_s = max_rows, max_queue_rows, window_s
         self._lanes: dict[int, _Lane[T]] = {}
+        # By id of the table of costs, as long as one of its lanes is there.
+        self._accounts: dict[int, _Account] = {}
+        # Where the account stood that was served last: who comes now begins there, whatever was done without it.
+        self._given_s = 0.0
         self._shares_s = [0.0] * OCTAVES
         self._total_s = 0.0
         self._arrivals = self._count = 0
@@ -108,7 +126,7 @@ class Batcher(Generic[T]):
         ticket.share_s = share_s = target.costs.share(ticket.rows, ticket.ids)
         lane = self._lanes.get(id(target))
         if lane is None:
-            lane = self._lanes[id(target)] = _Lane(target, now_s)
+            lane = self._lanes[id(target)] = _Lane(target, self._account(target.costs), now_s)
         self._arrivals += 1
         heappush(lane.heap, (now_s + patience_s, self._arrivals, ticket))
         lane.rows += ticket.rows
@@ -172,9 +190,12 @@ class Batcher(Generic[T]):
             lane, until_s = self._next(now_s, hurry)
             if lane is None:
                 return Taken([], expired, until_s)
+            before_s = self._total_s
             batch = self._fill(lane, now_s, free, expired)
+            self._given_s = max(self._given_s, lane.account.work_s)
+            lane.account.work_s += before_s - self._total_s
             if not lane.heap:
-                del self._lanes[id(lane.target)]
+                self._close(lane)
             if batch:
                 return Taken(batch, expired)
         return Taken([], expired)
@@ -184,11 +205,24 @@ class Batcher(Generic[T]):
         for lane in list(self._lanes.values()):
             while lane.heap:
                 yield self._pop(lane), lane.target
-            del self._lanes[id(lane.target)]
+            self._close(lane)
+
+    def _account(self, costs: CostTable) -> _Account:
+        account = self._accounts.get(id(costs))
+        if account is None:
+            account = self._accounts[id(costs)] = _Account(costs, self._given_s)
+        return account
+
+    def _close(self, lane: _Lane[T]) -> None:
+        del self._lanes[id(lane.target)]
+        lane.account.lanes -= 1
+        if not lane.account.lanes:
+            del self._accounts[id(lane.account.costs)]
 
     def _next(self, now_s: float, hurry: bool) -> tuple[_Lane[T] | None, float | None]:
-        """The lane of the earliest deadline among those that may go, else None and when one may."""
+        """The lane whose turn it is among those that may go, else None and when one may."""
         best: _Lane[T] | None = None
+        first: _Lane[T] | None = None
         until_s: float | None = None
         for lane in self._lanes.values():
             if self._window_s > 0 and not hurry and lane.rows < self._max_rows:
@@ -197,8 +231,15 @@ class Batcher(Generic[T]):
                 if go_s > now_s:
                     until_s = go_s if until_s is None else min(until_s, go_s)
                     continue
-            if best is None or lane.heap[0] < best.heap[0]:
+            if best is None or (lane.account.work_s, lane.heap[0]) < (best.account.work_s, best.heap[0]):
                 best = lane
+            if first is None or lane.heap[0] < first.heap[0]:
+                first = lane
+        if best is not first and best is not None and first is not None:
+            due_s, _, ticket = first.heap[0]
+            wait_s = self.predict_s(best.target, min(best.rows, self._max_rows), 0)
+            if due_s < now_s + wait_s + self.predict_s(first.target, ticket.rows, ticket.ids):
+                best = first
         return best, until_s
 
     def _fill(self, lane: _Lane[T], now_s: float, free: int, expired: list[T]) -> list[T]:

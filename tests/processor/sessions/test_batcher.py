@@ -180,6 +180,37 @@ def test_the_earliest_deadline_goes_first_and_equal_ones_by_arrival():
     assert [batcher.take(0.0).batch[0] for _ in range(4)] == [*soon, *late, *none]
 
 
+def test_a_model_that_asks_for_little_waits_for_the_batch_that_runs_and_not_for_its_neighbours_queue():
+    batcher, busy, light = Batcher(4, 1000), Target("busy", {4: 0.01}), Target("light", {4: 0.01})
+    put(batcher, *[4] * 20, target=busy)
+    for turn in range(10):
+        assert batcher.take(0.0).batch[0].rows == 4
+        asked = put(batcher, 1, target=light, now_s=0.001 * turn)
+        assert batcher.take(0.0).batch == asked
+
+
+def test_saturated_models_are_given_the_same_work_whatever_their_batches_are():
+    batcher = Batcher(8, 10_000)
+    small, large = Target("small", {1: 0.001}), Target("large", {8: 0.010})
+    of_small, of_large = put(batcher, *[1] * 1500, target=small), put(batcher, *[8] * 100, target=large)
+    given = {"small": 0.0, "large": 0.0}
+    for _ in range(60):
+        batch = batcher.take(0.0).batch
+        name, target = ("small", small) if batch[0] in of_small else ("large", large)
+        assert name == "small" or batch[0] in of_large
+        given[name] += target.costs.predict(sum(ticket.rows for ticket in batch), 0)
+    assert given["small"] == pytest.approx(given["large"], abs=0.03)
+
+
+def test_a_ticket_that_would_be_late_by_its_turn_goes_before():
+    batcher, busy, light = Batcher(1, 1000), Target("busy", {1: 0.1}), Target("light", {1: 0.1})
+    late, patient = put(batcher, 1, target=busy, deadline_s=0.15), put(batcher, 1, 1, target=busy, deadline_s=5.0)
+    assert batcher.take(0.0).batch == late
+    asked = put(batcher, 1, target=light)
+    tight = put(batcher, 1, target=busy, deadline_s=0.15)
+    assert [batcher.take(0.0).batch for _ in range(3)] == [tight, asked, patient[:1]]
+
+
 def test_a_ticket_without_a_deadline_does_not_starve():
     batcher = Batcher(1, 1000)
     patient = put(batcher, 1)
