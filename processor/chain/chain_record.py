@@ -35,6 +35,8 @@ HEX64, DIGEST = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{32}")
 FILE = re.compile(r"(deltas|snapshots)/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,80}(/snapshot\.json)?")
 # What may be added to a version after it was committed, or replaced, and what does not change a score's meaning.
 LATER = ("compiled/", WARMUP)
+# Of a manifest: what its scores do not follow from.
+BESIDE = frozenset({"arch", "created_at", "event_time", "executables", "format", "notes", "user_width"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +130,12 @@ def sha256(data: Any) -> str:
 
 
 def root_hash(manifest: Manifest) -> str:
-    """SHA-256 of what a version's scores follow from: its inputs, features, tables and files of weights. Executables,
-    recorded requests and notes may come later and are left out."""
+    """SHA-256 of what a version's scores follow from: its inputs, transforms, features, tables and files of weights.
+    Executables, recorded requests and notes may come later and are left out."""
     files = {name: entry for name, entry in manifest.files.items() if not name.startswith(LATER)}
     document = _said(dataclasses.replace(manifest, files=files))
-    kept = ("model", "version", "inputs", "features", "tables", "outputs", "width", "dense", "files", "stage")
-    return sha256(json.dumps({key: document[key] for key in kept if key in document}, sort_keys=True).encode())
+    kept = {key: value for key, value in document.items() if key not in BESIDE}
+    return sha256(json.dumps(kept, sort_keys=True).encode())
 
 
 def _said(value: Any) -> Any:

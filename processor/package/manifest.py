@@ -189,7 +189,11 @@ class Manifest:
     def to_json(self) -> bytes:
         """The file's bytes; raises BadInput when the manifest contradicts itself."""
         validate(self)
-        return (json.dumps(dataclasses.asdict(self), indent=1) + "\n").encode()
+        document = dataclasses.asdict(self)
+        if not self.transforms:
+            # A server from before there were any refuses a key that it does not know.
+            del document["transforms"]
+        return (json.dumps(document, indent=1) + "\n").encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:

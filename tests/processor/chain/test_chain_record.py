@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.chain.chain_record import (
+    BESIDE,
     KINDS,
     MAX_REASON,
     ChainRecord,
@@ -19,7 +20,8 @@ from processor.chain.chain_record import (
     sha256,
 )
 from processor.errors import BadInput, Corrupt
-from processor.package.manifest import File
+from processor.package.manifest import File, Manifest
+from processor.package.transforms import Transform
 from tests.packages import manifest
 
 HEX64, HEX32 = "ab" * 32, "cd" * 16
@@ -107,6 +109,16 @@ def test_the_root_is_the_weights_and_what_reads_them_and_nothing_that_may_come_l
     assert root_digest(dataclasses.replace(one, files=other)) != root
     assert root_digest(dataclasses.replace(one, version=2)) != root
     assert root_digest(dataclasses.replace(one, width=one.width + 1)) != root
+    hashed = Transform("hashed", "farm", ["user"], integers=[10])
+    assert root_digest(dataclasses.replace(one, transforms=[hashed])) != root
+
+
+def test_every_field_of_a_manifest_is_of_its_root_or_known_to_be_beside_it():
+    """A field that is new to the format counts, unless somebody says that it does not; a default moves no digest."""
+    assert {field.name for field in dataclasses.fields(Manifest)} >= BESIDE
+    counted = {field.name for field in dataclasses.fields(Manifest)} - BESIDE
+    assert counted >= {"inputs", "transforms", "features", "tables", "outputs", "width", "dense", "files", "stage"}
+    assert root_hash(manifest(1, 20, 3)).startswith("0336571205e7"), "chains that were begun before stand on this"
 
 
 def test_a_digest_follows_from_the_parent_and_the_file():

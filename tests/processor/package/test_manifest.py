@@ -342,3 +342,7 @@ def test_features_may_stand_in_any_order_as_long_as_they_tile_the_dense_input(di
         width=sum(dims),
     )
     assert Manifest.from_json(built.to_json()) == built
+
+
+def test_a_manifest_without_transforms_can_be_read_by_a_server_from_before_them():
+    assert b"transforms" not in GOOD.to_json()
