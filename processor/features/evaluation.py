@@ -104,10 +104,11 @@ def _text(t: Transform, given: Sequence[Flat]) -> Flat:
     signs = np.zeros(len(values), np.bool_)
     if values.dtype.kind == "f":
         values = _normal(values)
-        # The sign of a NaN is C's to print and not Python's.
+        # The sign of a NaN is C's to print and not Python's, so it is written as what has one, and as wide.
         signs = np.isnan(values) & np.signbit(values)
+        values = np.where(signs, -np.inf, values)
     written = [form % value for value in values.tolist()]
-    return given[0].like(Strings.of([s.replace("nan", "-nan") if sign else s for s, sign in zip(written, signs)]))
+    return given[0].like(Strings.of([s.replace("inf", "nan") if sign else s for s, sign in zip(written, signs)]))
 
 
 def _join(t: Transform, given: Sequence[Flat]) -> Flat:

@@ -1,7 +1,6 @@
 """A manifest's transforms are checked before anything is computed: untrusted numbers have bounds."""
 
 import dataclasses
-import json
 
 import pytest
 
@@ -35,9 +34,9 @@ def test_transforms_travel_in_the_manifest_and_older_manifests_have_none():
     kept = manifest(Transform("t", "farm", ["word"], [10]))
     assert Manifest.from_json(kept.to_json()) == kept
     assert [(s.name, s.dtype) for s in kept.sources] == [("word", "string"), ("id", "int64"), ("t", "int64")]
-    older = json.loads(manifest(source="id").to_json())
-    del older["transforms"]
-    assert Manifest.from_json(json.dumps(older).encode()).transforms == []
+    older = manifest(source="id").to_json()
+    assert b"transforms" not in older
+    assert Manifest.from_json(older).transforms == []
 
 
 @pytest.mark.parametrize(
