@@ -27,23 +27,10 @@ from tests.processor.engines import (
     Replies,
     assert_reply,
     damage,
-    processors,
     publish,
     request,
     scores,
 )
-
-
-@pytest.fixture
-def root(tmp_path):
-    write_package(tmp_path / "repository", users=USERS)
-    return tmp_path / "repository"
-
-
-@pytest.fixture
-def open_processor(root):
-    with processors(root) as build:
-        yield build
 
 
 def test_initialize_serves_the_newest_version_and_scores_as_plain_numpy_does(root, open_processor):

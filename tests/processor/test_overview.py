@@ -16,12 +16,6 @@ USERS = range(20)
 
 
 @pytest.fixture
-def root(tmp_path):
-    write_package(tmp_path / "repository", users=USERS)
-    return tmp_path / "repository"
-
-
-@pytest.fixture
 def open_processor(root):
     opened = []
 

@@ -18,19 +18,7 @@ from processor.errors import (
     UnknownModel,
 )
 from tests.packages import make_inputs, make_weights, reference, tag_id, write_package
-from tests.processor.engines import TIMEOUT_S, USERS, Replies, assert_reply, processors, request, scores
-
-
-@pytest.fixture
-def root(tmp_path):
-    write_package(tmp_path / "repository", users=USERS)
-    return tmp_path / "repository"
-
-
-@pytest.fixture
-def open_processor(root):
-    with processors(root) as build:
-        yield build
+from tests.processor.engines import TIMEOUT_S, USERS, Replies, assert_reply, request, scores
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 15, 16, 17, 33, 255, 256, 257, 1000])

@@ -25,25 +25,12 @@ from tests.processor.engines import (
     Replies,
     assert_reply,
     damage,
-    processors,
     publish,
     request,
     scores,
 )
 
 LONG_AGO_S = 1_600_000_000
-
-
-@pytest.fixture
-def root(tmp_path):
-    write_package(tmp_path / "repository", users=USERS)
-    return tmp_path / "repository"
-
-
-@pytest.fixture
-def open_processor(root):
-    with processors(root) as build:
-        yield build
 
 
 def test_a_delta_in_the_folder_is_served_after_a_poll(root, open_processor):

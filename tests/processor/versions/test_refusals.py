@@ -19,12 +19,6 @@ BROKEN = "dense.safetensors: does not match its checksum"
 
 
 @pytest.fixture
-def root(tmp_path):
-    write_package(tmp_path / "repository", users=USERS)
-    return tmp_path / "repository"
-
-
-@pytest.fixture
 def open_processor(root):
     with processors(root) as build:
         yield lambda **config: build(**{"strict": False, "sessions": 1} | config)
