@@ -187,7 +187,11 @@ SECTIONS: tuple[Section, ...] = (
     _bench(
         "The p99 of a model with a saturated neighbour over alone",
         "neighbour",
-        {"sharing cores": "shared cores: p99", "with a core of its own": "core 0 is A's own: p99"},
+        {
+            "as it starts without options": "default: p99",
+            "sharing cores": "shared cores: p99",
+            "with a core of its own": "core 0 is A's own: p99",
+        },
     ),
     _bench(
         "Dialects over binary KServe over HTTP, 64 candidates, requests a second",
