@@ -4,7 +4,8 @@ truth         what each generation's scores must be, computed from what was publ
 load          clients that check every reply, and what is excused when one is lost
 committer     whoever publishes: uploads, dropped files, records, rollbacks, new versions
 field         the servers of a campaign on one repository, and their end state
-injections    what is done to them: the table of kinds
+injections    what is done to them: the table of kinds, and those that are done to processes
+damage        what is done to the repository
 hostile       what strangers send to the ports
 page          the report
 """

@@ -14,8 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.faults.damage import Skipped
 from tests.faults.field import SETUPS, Field
-from tests.faults.injections import INJECTIONS, Skipped
+from tests.faults.injections import INJECTIONS
 from tests.faults.page import Outcome, page
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"

@@ -1,10 +1,9 @@
 """The harness can fail: a mixed reply, a lost generation, an unexcused loss are found. And it runs."""
 
-import threading
-
 import numpy as np
 import pytest
 
+from processor.chain.chain_record import record_name
 from tests.faults.__main__ import campaign
 from tests.faults.field import SETUPS, Field
 from tests.faults.injections import INJECTIONS
@@ -107,7 +106,8 @@ def test_every_fault_has_a_line_in_the_report():
     outcome.done["a full disk"] = 3
     outcome.faults.append("wrong: the scores are not those of 1.3")
     text = page([outcome], 1, "make faults")
-    assert "| wrong or mixed replies | 2 |" in text and "| a full disk | 3 |" in text
+    assert "| wrong or mixed replies | 2 |" in text
+    assert "| a full disk | 3 |" in text
     assert "- default: wrong: the scores" in text
 
 
@@ -118,8 +118,8 @@ def test_a_short_campaign_on_a_live_server_finds_nothing_wrong(tmp_path):
     outcome = campaign(SETUPS["one process"], 3.0, 1, tmp_path, kinds)
 
     assert outcome.faults == []
-    assert outcome.counts["checked"] > 10 and outcome.done.total() > 2 and outcome.changes.total() > 2
-    assert threading.active_count() < 20
+    assert outcome.counts["checked"] > 10
+    assert min(outcome.done.total(), outcome.changes.total()) > 2
 
 
 @pytest.mark.e2e
@@ -135,8 +135,5 @@ def test_a_generation_that_was_acknowledged_and_is_gone_is_found(tmp_path):
         link = ledger.publish(Change(1, ledger.history.top + 1).delta(ledger.history.head.step))
         field.committer.acknowledged.add((1, link.step, link.digest))
         assert field.committer.lost() == []
-        (ledger.folder / "chain" / f"{ledger.history.number}.json").unlink(missing_ok=True)
-        for record in sorted(ledger.folder.rglob("*.json")):
-            if record.parent.name == "chain":
-                record.unlink()
+        (ledger.folder / record_name(ledger.history.number)).unlink()
         assert field.committer.lost() == [(1, link.step, link.digest)]
