@@ -150,7 +150,7 @@ class ServedModel:
 
     def load(self, number: int, by_hand: bool = True) -> None:
         """Loads a version beside those served, or one that is DIVERGED anew; raises NotFound or why it cannot be
-        served. content: SHA-256 of its bytes."""
+        served."""
         with self._lock:
             follower = self._followers.get(number)
             if number in self.served and follower is not None and follower.status.state == DIVERGED:

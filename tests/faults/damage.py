@@ -1,4 +1,4 @@
-"""What is done to the repository: bad deltas and versions, files that are cut, deleted or slow, disks full or read-only.
+"""What is done to the repository: bad deltas and versions, files that are cut, away or slow, disks full or read-only.
 
 What touches the chain of the newest version does so while nobody publishes (Committer.held).
 """

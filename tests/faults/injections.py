@@ -218,6 +218,10 @@ def _stranger(exchange, holds=False):
     return run
 
 
+def _words(name):
+    return name.replace("_", " ")
+
+
 INJECTIONS = (
     Injection("kill -9 of the first process", 2, kill_server),
     Injection("kill -9 of a worker", 6, kill_worker),
@@ -238,6 +242,7 @@ INJECTIONS = (
     Injection("no memory", 2, memory),
     Injection("a step of the clock", 3, clock_step),
     Injection("the row store away", 6, store_gone),
-    *(Injection(f"stranger: {e.__name__.replace('_', ' ')}", 3, _stranger(e)) for e in hostile.EXCHANGES),
-    *(Injection(f"stranger: {e.__name__.replace('_', ' ')}", 5, _stranger(e, holds=True)) for e in hostile.LEFT),
+    *(Injection(f"stranger: {_words(name)}", 3, _stranger(hostile.sent(name))) for name in hostile.REQUESTS),
+    *(Injection(f"stranger: {_words(e.__name__)}", 3, _stranger(e)) for e in hostile.EXCHANGES),
+    *(Injection(f"stranger: {_words(e.__name__)}", 5, _stranger(e, holds=True)) for e in hostile.LEFT),
 )
