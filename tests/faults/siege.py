@@ -61,16 +61,16 @@ class Client(threading.Thread):
 def attack(port, name, seconds):
     """Sends the largest of a request for so long; {"answers": {status: count}, "slowest_s": ...} on stdout."""
     data = hostile.REQUESTS[name](2)
-    answers, slowest_s, give_up_s = Counter(), 0.0, None
+    answers, slowest_s = Counter(), 0.0
     # Whoever started this process counts from here on.
     print("begin", flush=True)
     sys.stdin.readline()
     give_up_s = time.monotonic() + seconds
     while time.monotonic() < give_up_s:
         with contextlib.closing(hostile.connect(port)) as sock:
+            began_s = time.monotonic()
             with contextlib.suppress(OSError):
                 sock.sendall(data)
-            began_s = time.monotonic()
             try:
                 answers[hostile.answer(sock)] += 1
             except hostile.Bad as error:
@@ -109,9 +109,8 @@ def besiege(server, clients, name):
     before = memory_nbytes(server.process.pid)
     for _ in range(ROUNDS):
         command = [sys.executable, "-m", "tests.faults.siege", "--attack", name, "--port", str(server.http_port)]
-        attackers = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(ATTACKERS)
-        ]  # fmt: skip
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        attackers = [subprocess.Popen(command, **pipes) for _ in range(ATTACKERS)]
         for attacker in attackers:
             attacker.stdout.readline()
         began_s = time.monotonic()
@@ -174,15 +173,16 @@ def page(found):
             "",
             f"## {setup}: {lost} workers lost, {failed} of the clients' requests failed",
             "",
-            "| request | sent | answered | slowest answer | p99 of others without, with | ratio | memory above | missed |",
+            "| request | sent | answered | slowest | others' p99 without, with | ratio | memory above | missed |",
             "|---|---:|---|---:|---:|---:|---:|---|",
         ]
         for row in rows:
+            name, missed = row["request"].replace("_", " "), ", ".join(held(row))
             answered = ", ".join(f"{n:,} x {status}" for status, n in sorted(row["answers"].items()))
             lines.append(
-                f"| {row['request'].replace('_', ' ')} | {row['nbytes'] / 1e3:,.0f} kB | {answered} "
+                f"| {name} | {row['nbytes'] / 1e3:,.0f} kB | {answered} "
                 f"| {row['slowest_s']:.2f} s | {row['quiet_ms']:.1f}, {row['under_ms']:.1f} ms "
-                f"| {row['under_ms'] / row['quiet_ms']:.1f} | {row['more_nbytes'] / 1e6:.0f} MB | {', '.join(held(row))} |"
+                f"| {row['under_ms'] / row['quiet_ms']:.1f} | {row['more_nbytes'] / 1e6:.0f} MB | {missed} |"
             )
     return "\n".join([*lines, ""])
 
