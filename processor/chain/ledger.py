@@ -135,9 +135,11 @@ class Ledger:
         try:
             data = map_file(path)
         except Corrupt:
-            raise Diverged(f"delta {link.step}: the file that record {record.number} names is not there") from None
+            raise Diverged(
+                f"delta {link.step}: the file that record {record.number} names is not there", path
+            ) from None
         if data.nbytes != record.nbytes or sha256(data) != record.sha256:
-            raise Diverged(f"delta {link.step}: the file is not the one that record {record.number} names")
+            raise Diverged(f"delta {link.step}: the file is not the one that record {record.number} names", path)
         delta = parse_delta(data)
         self._patrol.add(path, before, record.sha256, link.step)
         return delta
@@ -395,28 +397,28 @@ class Ledger:
         try:
             return ChainRecord.from_bytes(data, number), data, path, before
         except Corrupt as error:
-            raise Diverged(str(error)) from None
+            raise Diverged(str(error), path) from None
 
     def _take_read(self, record: ChainRecord, data: bytes, path: Path, identity: Identity | None) -> None:
         if self._unwritten:
             # Adopted in memory before somebody wrote it: by rule the same bytes.
             if self._unwritten[0] != data:
-                raise Diverged(f"record {record.number}: not what was adopted here without being written")
+                raise Diverged(f"record {record.number}: not what was adopted here without being written", path)
             del self._unwritten[0]
         elif record.kind == ROLLBACK and record.step < self.history.base.step:
             self.history, self._written = self._empty(), 0
             self.look()
             return
         else:
-            self._take(record, data)
+            self._take(record, data, path)
         self._written = record.number
         self._patrol.add(path, identity, sha256(data))
 
-    def _take(self, record: ChainRecord, data: bytes) -> None:
+    def _take(self, record: ChainRecord, data: bytes, path: Path) -> None:
         try:
             self.history.check(record)
         except Conflict as error:
-            raise Diverged(str(error)) from None
+            raise Diverged(str(error), path) from None
         self.history.take(record, sha256(data))
 
     def begin_at_snapshot(self) -> None:

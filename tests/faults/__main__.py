@@ -26,13 +26,12 @@ SHARES["a clock that steps"] = 0.06
 QUIET_EVERY = 40
 
 
-def campaign(setup, seconds, seed, folder, kinds=INJECTIONS):
-    """One field for so long; its Outcome."""
+def campaign(setup, seconds, seed, folder, kinds=INJECTIONS, most=sys.maxsize):
+    """One field for so long, or so many injections; its Outcome."""
     draw, outcome = random.Random(f"{seed} {setup.name}"), Outcome(setup.name, seconds)
-    give_up_s = time.monotonic() + seconds
     with Field(folder, setup, seed) as field:
-        number = 0
-        while time.monotonic() < give_up_s:
+        number, give_up_s = 0, time.monotonic() + seconds
+        while time.monotonic() < give_up_s and number < most:
             injection = draw.choices(kinds, [k.weight for k in kinds])[0]
             number += 1
             try:

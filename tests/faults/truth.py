@@ -15,9 +15,9 @@ import numpy as np
 
 from tests.packages import make_delta, make_weights, reference, tag_id
 
-IDS, ROWS, REQUESTS = 60, 12, 12
+IDS, ROWS, REQUESTS = 60, 24, 12
 TAGS = ("a", "b", "c")
-TOLERANCE = 1e-4
+TOLERANCE = 2e-5
 # What row a content number stands for grows with it: few enough numbers that scores stay apart.
 CONTENTS = 23
 
@@ -35,7 +35,9 @@ class Question:
         draw = random.Random(seed)
         users = [draw.randrange(IDS) for _ in range(ROWS)]
         tags = [draw.sample(["a", "zz", "b", "c"], draw.randrange(4)) for _ in users]
-        return cls(users, tags, np.random.default_rng(seed).standard_normal((ROWS, 4)).astype(np.float32))
+        return cls(
+            users, tags, np.random.default_rng(seed).standard_normal((ROWS, 4)).astype(np.float32) * np.float32(0.3)
+        )
 
 
 QUESTIONS = [Question.draw(seed) for seed in range(REQUESTS)]
