@@ -135,9 +135,8 @@ class Ledger:
         try:
             data = map_file(path)
         except Corrupt:
-            raise Diverged(
-                f"delta {link.step}: the file that record {record.number} names is not there", path
-            ) from None
+            why = f"delta {link.step}: the file that record {record.number} names is not there"
+            raise Diverged(why, path) from None
         if data.nbytes != record.nbytes or sha256(data) != record.sha256:
             raise Diverged(f"delta {link.step}: the file is not the one that record {record.number} names", path)
         delta = parse_delta(data)

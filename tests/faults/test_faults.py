@@ -135,5 +135,6 @@ def test_a_generation_that_was_acknowledged_and_is_gone_is_found(tmp_path):
         link = ledger.publish(Change(1, ledger.history.top + 1).delta(ledger.history.head.step))
         field.committer.acknowledged.add((1, link.step, link.digest))
         assert field.committer.lost() == []
-        (ledger.folder / record_name(ledger.history.number)).unlink()
+        for name in (record_name(ledger.history.number), link.record.file):
+            (ledger.folder / name).unlink()
         assert field.committer.lost() == [(1, link.step, link.digest)]
