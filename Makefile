@@ -17,7 +17,7 @@ KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-peers canary fuzz soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-peers canary fuzz faults siege soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import random
 import shutil
@@ -47,6 +48,8 @@ class Committer(threading.Thread):
         self._field, self._draw = field, random.Random(seed)
         self._states = {}
         self._version = 0
+        # A rollback that one server made alone, because the repository could not be written: asked again until it is.
+        self._owed = None
         self.acknowledged = set()
         self.counts = Counter()
         self.stopped = threading.Event()
@@ -60,7 +63,7 @@ class Committer(threading.Thread):
             with self._field.changing:
                 began_s = time.monotonic()
                 try:
-                    self.counts[self._act()] += 1
+                    self.counts[self.act()] += 1
                 except (FreshetError, OSError, http.client.HTTPException, Unserved) as error:
                     what = self._field.excuses.excused(began_s, time.monotonic(), request=False)
                     if what:
@@ -82,7 +85,11 @@ class Committer(threading.Thread):
             self._states[key] = state
         return self._states[key]
 
-    def _act(self):
+    def act(self):
+        """Makes one change, and says which. The caller holds Field.changing."""
+        if self._owed is not None:
+            self._roll_back(*self._owed)
+            return "rollback"
         ledger = self.ledger()
         version, head, top = ledger.manifest.version, ledger.history.head, ledger.history.top
         if any(bare.step > top for bare in bare_deltas(ledger.folder)):
@@ -95,7 +102,7 @@ class Committer(threading.Thread):
             return way
         if way == "rollback" and len(ledger.history.line()) > 3:
             back = ledger.history.line()[-1 - self._draw.randint(1, 2)]
-            self._ask("rollback", b'{"generation": "%d.%d"}' % (version, back.step), "application/json")
+            self._roll_back(self._field.server(), f"{version}.{back.step}")
             return way
         change = Change(version, top + 1)
         delta = change.delta(head.step)
@@ -117,21 +124,27 @@ class Committer(threading.Thread):
                 arriving.unlink(missing_ok=True)
             self._wait_until_adopted(ledger)
             return way
-        self._ask("deltas", aside.read_bytes(), "application/octet-stream")
+        self._ask(self._field.server(), "deltas", aside.read_bytes(), "application/octet-stream")
         link = self.ledger(version).history.known(change.step)
         if link is None:
             raise Unserved(f"{version}.{change.step} was acknowledged and has no record")
         self.acknowledged.add((version, link.step, link.digest))
         return "upload"
 
-    def _ask(self, what, body, kind):
-        server = self._field.server()
+    def _roll_back(self, server, generation):
+        self._owed = None
+        body = json.dumps({"generation": generation}).encode()
+        if not self._ask(server, "rollback", body, "application/json")["recorded"]:
+            self._owed = server, generation
+
+    def _ask(self, server, what, body, kind):
         if server is None:
             raise Unserved("no server is up")
         path = f"/admin/models/small/{what}"
         status, _, reply = server.request("POST", path, body, {"content-type": kind}, admin=True)
         if status != 200:
             raise Unserved(f"{what}: {status} {reply[:200].decode(errors='replace')}")
+        return json.loads(reply)
 
     def _wait_until_adopted(self, ledger):
         give_up_s = time.monotonic() + ADOPTED_S
@@ -183,6 +196,9 @@ class Committer(threading.Thread):
 
     @contextlib.contextmanager
     def held(self):
-        """Nothing is published in the block."""
+        """Nothing is published in the block, and nothing is owed."""
         with self._field.changing:
+            if self._owed is not None:
+                with contextlib.suppress(FreshetError, OSError, http.client.HTTPException, Unserved):
+                    self.act()
             yield self.ledger()

@@ -120,7 +120,7 @@ def bad_version(field, draw):
         number = ledger.manifest.version + 50
         folder = field.repository / "small" / str(number)
         kind = draw.choice(("fifo", "no manifest", "cut table", "other name", "huge manifest", "folder", "link out"))
-        aside = field.folder / "bad"
+        aside = field.repository / ".bad"
         shutil.rmtree(aside, ignore_errors=True)
         write_package(aside, number, seed=number)
         made = aside / "small" / str(number)
@@ -143,8 +143,7 @@ def bad_version(field, draw):
             table = made / "tables" / "user.safetensors"
             table.unlink()
             table.symlink_to("/etc/passwd")
-        # Between file systems it arrives file by file.
-        shutil.move(made, folder)
+        os.rename(made, folder)
     time.sleep(draw.uniform(0.1, 1.0))
     shutil.rmtree(folder, ignore_errors=True)
 
