@@ -87,7 +87,7 @@ class Committer(threading.Thread):
 
     def act(self):
         """Makes one change, and says which. The caller holds Field.changing."""
-        if self._owed is not None:
+        if self._owed is not None and self._field.serves(self._owed[0]):
             self._roll_back(*self._owed)
             return "rollback"
         ledger = self.ledger()

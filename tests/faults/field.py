@@ -127,6 +127,10 @@ class Field:
             number = self._draw.randrange(len(self._servers))
         return self._servers[number]
 
+    def serves(self, server):
+        """Whether it is one of those that run now: what it did alone goes with it."""
+        return server in self._servers
+
     def start(self, number):
         """Starts a server, and returns when it is ready."""
         options = list(self.setup.options)
