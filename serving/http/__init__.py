@@ -1,6 +1,7 @@
 """The HTTP port: TensorFlow Serving REST, KServe v2, DeepRec's messages, health and metrics.
 
 port        one listening port, or the connections of one
+farewell    how connections end
 protocol    predict requests below ASGI
 app         everything that the port answers, as one ASGI application
 dialects    how each form of a predict request is read, and how it is answered
@@ -12,4 +13,4 @@ pages       what a port says of itself to people
 schemas     what the routes take and give
 """
 
-__all__ = ["app", "asgi", "pages", "port", "protocol"]
+__all__ = ["app", "asgi", "farewell", "pages", "port", "protocol"]

@@ -13,6 +13,8 @@ from typing import Any
 import uvicorn
 
 from processor.errors import BadInput
+from serving.front.backlog import HANDSHAKE_S, refuse_newcomers, waiting
+from serving.http.farewell import LOOK_S, LeavingProtocol, end_connections
 
 BACKLOG = 2048
 # The event loop, the sessions and the writer hand the GIL to each other all the time; with Python's 5 ms a thread that
@@ -30,9 +32,9 @@ class HttpPort(uvicorn.Server):
         app: Callable[..., Any],
         listener: socket.socket | None,
         shutdown_timeout_s: float,
-        http: object = "httptools",
+        http: object = LeavingProtocol,
     ) -> None:
-        """listener: bound and listening; None where connections come by adopt(). http: a class of protocols."""
+        """listener: bound and listening; None where connections come by adopt(). http: makes LeavingProtocols."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -44,11 +46,10 @@ class HttpPort(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=shutdown_timeout_s,  # type: ignore[arg-type]  # It waits for fractions too.
                 backlog=BACKLOG,
             )
         )
-        self._listener = listener
+        self._listener, self._shutdown_timeout_s = listener, shutdown_timeout_s
         self.listening = asyncio.Event()
 
     @contextlib.contextmanager
@@ -62,6 +63,34 @@ class HttpPort(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends the listener as serving.front.backlog says and the connections as serving.http.farewell does, instead of
+        as uvicorn would."""
+        if self._listener is not None:
+            # The loop closes the listener that it has.
+            with self._listener.dup() as listener:
+                refuse_newcomers(listener)
+                for server in self.servers:
+                    server.close()
+                self._listener.close()
+                await self._adopt_rest(listener)
+        await end_connections(self.server_state, self._shutdown_timeout_s, lambda: self.force_exit)
+
+    async def _adopt_rest(self, listener: socket.socket) -> None:
+        """Serves what waits for a listener that ends, and what its handshakes bring."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + HANDSHAKE_S
+        while not self.force_exit:
+            ends = loop.time() >= end_s
+            for connection in waiting(listener):
+                try:
+                    await self.adopt(connection)
+                except OSError:
+                    connection.close()
+            if ends:
+                return
+            await asyncio.sleep(LOOK_S)
 
     async def adopt(self, connection: socket.socket) -> None:
         """Serves a connection that was accepted elsewhere."""

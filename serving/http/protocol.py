@@ -19,18 +19,18 @@ import time
 from functools import lru_cache
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from processor.errors import FreshetError, TooLarge
+from processor.errors import FreshetError, NotReady, TooLarge
 from serving.codecs.wire import Headers
 from serving.http.app import Answer, DataApp, internal_error
 from serving.http.asgi import error_reply
 from serving.http.dialects import DIALECTS
+from serving.http.farewell import CLOSE, LeavingProtocol
 from serving.http.paths import Route, parse
 from serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
 
 PREDICT_SUFFIXES = tuple(dialect.suffix.encode() for dialect in DIALECTS.values())
-CLOSE = (b"connection", b"close")
 
 
 class _Deaf:
@@ -55,7 +55,7 @@ class Flight:
         self.response_complete = self.disconnected = False
 
 
-class PredictProtocol(HttpToolsProtocol):
+class PredictProtocol(LeavingProtocol):
     """One connection of the HTTP port."""
 
     def __init__(self, *args: Any, data_app: DataApp, **options: Any) -> None:
@@ -64,10 +64,7 @@ class PredictProtocol(HttpToolsProtocol):
         self._receiving: Flight | None = None
         # What the parser has been given on a boundary, for as long as it can be one whole request.
         self._whole: bytes | None = None
-        self._on_boundary = True
         self._idle_since_s: float | None = None
-        # Set by the owner: the next reply to a predict request, unless another is behind it, is the last and says so.
-        self.leaving = False
 
     def data_received(self, data: bytes) -> None:
         if self._on_boundary:
@@ -129,7 +126,11 @@ class PredictProtocol(HttpToolsProtocol):
                 self._app.heads.keep(whole, flight.route, flight.headers)
             body = flight.chunks[0] if len(flight.chunks) == 1 else b"".join(flight.chunks)
             flight.chunks.clear()
-            self._start(flight, body)
+            if self.leaving:
+                # Once all that was read is parsed: a reply is to know what is behind it.
+                self.loop.call_soon(self._start, flight, body)
+            else:
+                self._start(flight, body)
 
     def _start(self, flight: Flight, body: bytes) -> None:
         try:
@@ -139,9 +140,14 @@ class PredictProtocol(HttpToolsProtocol):
         except Exception:
             self._answer(flight, internal_error(flight.headers))
 
-    def _free(self) -> bool:
-        """Whether no request is in flight."""
-        return (self.cycle is None or self.cycle.response_complete) and not self.pipeline
+    def give_up(self) -> None:
+        """See LeavingProtocol."""
+        flight: Any = self.cycle
+        if isinstance(flight, Flight) and not flight.response_complete:
+            flight.keep_alive = False
+            self._answer(flight, error_reply(NotReady("server: draining")))
+            # Its reply may still come.
+            flight.disconnected = True
 
     def _predict_route(self) -> Route | None:
         """The route, if this request can be answered here."""
@@ -168,7 +174,7 @@ class PredictProtocol(HttpToolsProtocol):
             self._app.access(protocol, target, status, seconds, request_id_of(flight.headers), len(body))
         if flight.disconnected or self.transport.is_closing():
             return
-        if self.leaving and not self.pipeline:
+        if self.leaving and self._ends():
             flight.keep_alive = False
         said = CLOSE in headers
         start = _head(status, tuple(headers), flight.keep_alive or said)
