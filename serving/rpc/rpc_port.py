@@ -63,7 +63,8 @@ class RpcPort:
             **TensorFlowServing(lifecycle, calls_of, control, gate).services,
             **Inference(lifecycle, calls_of, control, gate, regions, options.version).services,
         }
-        services |= Health(lifecycle, calls_of, services).services
+        self._health = Health(lifecycle, calls_of, services)
+        services |= self._health.services
         services |= Reflection(calls_of, services).services
         self._services = services
         self._server: Any = None
@@ -88,6 +89,7 @@ class RpcPort:
         that waits."""
         if self._server is None:
             return
+        self._health.end()
         if not hurry:
             await say_goaway(self._port)
         await self._server.stop(0.0 if hurry else self._shutdown_timeout_s)
