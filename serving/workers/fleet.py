@@ -13,6 +13,8 @@ Invariants
 - A process that is new gets its share of the connections there are: the others give theirs up, each with a reply that
   says so, and no request is lost.
 - A seat whose process keeps dying is tried again later and later; the others do not notice.
+- A process has no more connections than its descriptors allow (serving.front.holdings). With all of them full nobody is
+  handed anything: newcomers wait in the listener's queue.
 
 Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
 workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/workers.md.
@@ -40,6 +42,7 @@ import numpy as np
 from processor.errors import FreshetError, NotReady
 from processor.memory import reserve, share
 from processor.tables.remote.settings import RemoteConfig
+from serving.front.holdings import Connections
 from serving.front_options import FrontOptions
 from serving.workers.channel import Channel, Gone, Message, refusal
 from serving.workers.nursery import Nursery
@@ -224,6 +227,8 @@ class Fleet:
         (self._board_handle,) = share([self._board], "seats")
         self._owner: Owner | None = None
         self._nursery = nursery or Nursery()
+        # Workers have the limits of the process that started them.
+        self._most = Connections.here().http
         self._ending = threading.Event()
         self._changed = threading.Condition()
         self._turn = 0
@@ -277,7 +282,7 @@ class Fleet:
         workers = self.offered()
         self._turn += 1
         order = sorted(workers, key=lambda w: (self._connections(w), (w.seat - self._turn) % len(self._seats)))
-        return any(worker.hand(connection) for worker in order)
+        return any(worker.hand(connection) for worker in order if self._connections(worker) < self._most)
 
     def _level(self) -> None:
         """Has workers give up connections beyond their share. Those of a worker that died have all gone to the others,
