@@ -2,8 +2,9 @@
 
 port          one listening port, or the connections of one
 connection    one connection: bytes become requests, within bounds
-request_head  the head of a request
+http_head     the head of a request
 chunked_body  a body in chunks
+farewell      how connections end
 patience      how long a connection is waited for
 protocol      predict requests below ASGI
 app           everything that the port answers, as one ASGI application
@@ -16,4 +17,4 @@ pages         what a port says of itself to people
 schemas       what the routes take and give
 """
 
-__all__ = ["app", "asgi", "connection", "pages", "port", "protocol"]
+__all__ = ["app", "asgi", "connection", "farewell", "pages", "port", "protocol"]

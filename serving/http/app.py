@@ -240,7 +240,7 @@ class DataApp:
 
     async def _ready(self, route: Route) -> Answer:
         if not self._lifecycle.ready:
-            raise NotReady("server: draining" if self._lifecycle.draining else "server: not every model is ready")
+            raise NotReady(self._lifecycle.unready)
         return _json({"ready": True})
 
     async def _server(self, route: Route) -> Answer:

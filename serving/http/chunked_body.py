@@ -1,6 +1,6 @@
 """A chunked body, taken apart as it comes.
 
-Strict like the head (serving.http.request_head): a chunk's size is hexadecimal digits and CR LF behind them or behind
+Strict like the head (serving.http.http_head): a chunk's size is hexadecimal digits and CR LF behind them or behind
 an extension, its data ends in CR LF, trailers are header fields. Extensions and trailers are passed over, within
 bounds.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from serving.http.request_head import END, MAX_HEAD_NBYTES, Unacceptable, check_trailers
+from serving.http.http_head import END, MAX_HEAD_NBYTES, Unacceptable, check_trailers
 
 CHUNKS_A_TURN = 512
 MAX_FRAMING_NBYTES = 1 << 20

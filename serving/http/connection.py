@@ -2,20 +2,19 @@
 
     at rest ──bytes──▶ head ──▶ body ──▶ in flight ──reply──▶ at rest
        │                │         │                              │
-       │ KEEP_ALIVE_S   │ HEAD_S  │ BODY_S and BODY_NBYTES_S     │ leaving, or said so: last
+       │ KEEP_ALIVE_S   │ HEAD_S  │ BODY_S and BODY_NBYTES_S     │ its last
        ▼                ▼         ▼                              ▼
      closed          408, 431   408, 413, 503                closed
 
 Invariants
 - One request in flight. What follows it stays bytes, one read of them at most: reading stops until the reply is
   written, and until the client takes what was written.
-- Where a message ends is decided here and nowhere else (serving.http.request_head, chunked_body). What is not a request
+- Where a message ends is decided here and nowhere else (serving.http.http_head, chunked_body). What is not a request
   is answered (4xx) and ends the connection: nothing behind it is read as another.
 - What has not become a request is bounded in bytes and in time; the clock of a body stands still while the application
   does not take it. What a body holds is counted (serving.front.holdings) from its first byte to its answer.
-- A reply is written at most once, and only to a connection that is still there. After a last reply before whose end the
-  client may still be sending, the connection is closed for writing alone and read for LINGER_S more: a close with bytes
-  unread is a reset, which may overtake the reply.
+- A reply is written at most once, and only to a connection that is still there. How connections end, and which reply is
+  the last: serving.http.farewell.
 - A client that closes its half is answered what it had sent whole.
 
 Costs: no task and no timer a request (serving.http.patience); each byte of a head is looked at a few times, however
@@ -32,10 +31,12 @@ import asyncio
 import logging
 import math
 import re
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import unquote
 
+from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -46,8 +47,8 @@ from processor.errors import FreshetError
 from serving.front.holdings import SPARE_NBYTES, BodyMemory
 from serving.http.asgi import error_reply
 from serving.http.chunked_body import ChunkedBody
-from serving.http.patience import Patience
-from serving.http.request_head import (
+from serving.http.farewell import CLOSE, LingeringTransport, unread
+from serving.http.http_head import (
     END,
     MAX_HEAD_NBYTES,
     STRAY,
@@ -56,6 +57,7 @@ from serving.http.request_head import (
     read_head,
     split_target,
 )
+from serving.http.patience import Patience
 
 log = logging.getLogger("freshet.http")
 
@@ -64,17 +66,14 @@ HEAD_S = 20.0
 # A body is waited for so long, and a second more for so many bytes of it.
 BODY_S = 20.0
 BODY_NBYTES_S = 256 << 10
-LINGER_S = 5.0
-LINGER_NBYTES = 128 << 20
 # Reading stops long before, wherever it is this side that does not keep up.
 MAX_UNREAD_NBYTES = 1 << 20
-CLOSE = (b"connection", b"close")
 # Clients may send an empty line or two between requests.
 EMPTY_LINES = re.compile(rb"(?:\r\n){0,4}")
 
 
 class HttpConnection(asyncio.Protocol):
-    """A connection. Its cycle's transport, as far as uvicorn's cycle asks one: write, close, is_closing."""
+    """A connection."""
 
     def __init__(
         self,
@@ -99,17 +98,16 @@ class HttpConnection(asyncio.Protocol):
         self._chunks: ChunkedBody | None = None
         self._turn: asyncio.Handle | None = None
         self._began_s: float | None = None
+        self._keep_alive = True
         self._body_nbytes = 0
-        # The reply that has been written is the last one.
-        self._last = self._half_closed = self._advancing = False
-        self._lingered_nbytes = 0
+        self._half_closed = self._advancing = False
         self._unsent_nbytes = math.inf
-        # Set by the owner: the next reply, unless another request is behind it, is the last and says so.
+        # See serving.http.farewell.Leaving.
         self.leaving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # Its own protocols, uvicorn thinks.
-        self.transport: Any = transport
+        self.transport: Any = LingeringTransport(transport)  # type: ignore[arg-type]  # It reads and writes.
         self.flow = FlowControl(self.transport)
         self._server, self._client = get_local_addr(self.transport), get_remote_addr(self.transport)
         self._patience = Patience(self.loop, self._expired)
@@ -125,13 +123,9 @@ class HttpConnection(asyncio.Protocol):
         self._patience.end()
         if not self._busy or self._head is not None:
             self._forget_body()
-        self._last = True
         self._unread.clear()
 
     def data_received(self, data: bytes) -> None:
-        if self._last:
-            self._linger(len(data))
-            return
         self._at_rest = False
         if len(data) < self._left and not self._unread:
             # Most of a large body passes nothing else.
@@ -143,7 +137,7 @@ class HttpConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._half_closed = True
         cut_short = self._head is not None and self._turn is None
-        return not self._last and not cut_short and (self._busy or self.flow.write_paused)
+        return not cut_short and (self._busy or self.flow.write_paused)
 
     def pause_writing(self) -> None:
         self._at_rest = False
@@ -154,34 +148,24 @@ class HttpConnection(asyncio.Protocol):
         if not self._busy:
             self._go_on()
 
-    def shutdown(self) -> None:
-        """See uvicorn's Server: what is in flight is answered, and nothing after it."""
-        self.leaving = True
-        if self._busy:
-            self.cycle.keep_alive = self.cycle.keep_alive and bool(self._unread)
-        elif not self._unread:
-            self.close()
+    def give_up(self) -> None:
+        """See serving.http.farewell.Leaving."""
+
+    @property
+    def idle(self) -> bool:
+        """See serving.http.farewell.Leaving."""
+        return not self._busy and not self._unread
 
     @property
     def idle_s(self) -> float:
         """Seconds since its last reply, or since it was made, with nothing to do; 0 while there is something."""
         return KEEP_ALIVE_S - self._patience.left_s if self._at_rest else 0.0
 
-    def write(self, data: bytes) -> None:
-        self.transport.write(data)
-
-    def is_closing(self) -> bool:
-        return self._last or self.transport.is_closing()
-
-    def close(self) -> None:
-        """Ends the connection after what has been written."""
-        self._leave(lingering=self._head is not None or bool(self._unread))
-
     def on_response_complete(self) -> None:
         """The reply of what was in flight is written."""
         self.server_state.total_requests += 1
         self._forget_body()
-        if self._last:
+        if self.transport.is_closing():
             return
         self._patience.wait(KEEP_ALIVE_S)
         if self._unread or self._half_closed or self.flow.read_paused or self.flow.write_paused:
@@ -196,27 +180,22 @@ class HttpConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Nothing is in flight; there may be bytes of the next request."""
-        if self.is_closing():
-            return
         self._advance()
-        if self._busy or self._last or self.flow.write_paused:
+        if self._busy or self.transport.is_closing() or self.flow.write_paused:
             return
         if self._half_closed:
-            self._leave(lingering=False)
+            self.transport.close(finished=True)
         else:
             self._at_rest = not self._unread
 
-    def _leave(self, lingering: bool) -> None:
-        if self._last:
-            return
-        self._last, self._at_rest = True, False
-        self._unread.clear()
-        if self._half_closed or not lingering or self.transport.is_closing():
-            self.transport.close()
-        else:
-            self.transport.write_eof()
-            self.flow.resume_reading()
-        self._patience.wait(LINGER_S)
+    def _keeps(self) -> bool:
+        """Whether the connection goes on after the reply that is about to be written. Nobody wants the rest of a body
+        whose request is answered before."""
+        return self._head is None and self._keep_alive and not (self.leaving and self._ends())
+
+    def _ends(self) -> bool:
+        """Whether nothing is behind the request in flight: of a connection that leaves, its reply is the last."""
+        return not self._unread and not unread(self.transport)
 
     def _advance(self, piece: bytes | None = None) -> None:
         """Takes what has come as far as it goes. piece: of the body, where nothing else is unread."""
@@ -227,7 +206,7 @@ class HttpConnection(asyncio.Protocol):
             if piece is not None:
                 self._left -= len(piece)
                 self._take_piece(piece, False)
-            while piece is None and not self.is_closing() and self._step():
+            while piece is None and not self.transport.is_closing() and self._step():
                 pass
         except FreshetError as error:
             self._refuse(error)
@@ -268,7 +247,7 @@ class HttpConnection(asyncio.Protocol):
         head = read_head(data)
         self._left, self._chunks = head.nbytes or 0, ChunkedBody() if head.nbytes is None else None
         self._began_s = None
-        self._head = head
+        self._head, self._keep_alive = head, head.keep_alive
         self._begin(head)
         if head.nbytes == 0:
             self._end_body()
@@ -351,9 +330,10 @@ class HttpConnection(asyncio.Protocol):
             "raw_path": path,
             "query_string": query,
         }
-        self.cycle = cycle = RequestResponseCycle(
-            scope=scope,  # type: ignore[arg-type]
-            transport=self,  # type: ignore[arg-type]  # It asks for no more than there is.
+        self.cycle = cycle = _Cycle(
+            self._keeps,
+            scope=scope,
+            transport=self.transport,
             flow=self.flow,
             logger=log,
             access_logger=log,
@@ -361,7 +341,6 @@ class HttpConnection(asyncio.Protocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=head.expects,
-            # An application that answers before it has the body does not want the rest.
             keep_alive=False,
             on_response=self.on_response_complete,
         )
@@ -369,7 +348,6 @@ class HttpConnection(asyncio.Protocol):
         task = self.loop.create_task(cycle.run_asgi(self.config.loaded_app))
         task.add_done_callback(partial(self._ended, cycle))
         tasks.add(task)
-        self._keep_alive = head.keep_alive
 
     def _add(self, piece: bytes | bytearray) -> None:
         """A piece of the body has come."""
@@ -382,7 +360,7 @@ class HttpConnection(asyncio.Protocol):
     def _complete(self) -> None:
         """The request is whole."""
         cycle = self.cycle
-        cycle.more_body, cycle.keep_alive = False, self._keep_alive and not (self.leaving and not self._unread)
+        cycle.more_body = False
         cycle.message_event.set()
 
     def _ended(self, cycle: RequestResponseCycle, task: asyncio.Task[None]) -> None:
@@ -402,13 +380,14 @@ class HttpConnection(asyncio.Protocol):
             lines = reply_head(status, tuple(headers), False) + header_lines(tuple(self.server_state.default_headers))
             self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), body))
         self._forget_body()
-        self._leave(lingering=True)
+        self.transport.close()
 
     def _expired(self) -> None:
         """The client had its time for what it is at."""
-        if self.is_closing():
-            self._give_up(LINGER_S)
-        elif self._head is not None and not self.flow.read_paused:
+        if self.transport.is_closing():
+            # It has another patience (serving.http.farewell).
+            return
+        if self._head is not None and not self.flow.read_paused:
             self._refuse(Unacceptable("body: it comes too slowly", 408))
         elif self._busy:
             self._began_s = None
@@ -416,21 +395,30 @@ class HttpConnection(asyncio.Protocol):
         elif self._unread and not self.flow.write_paused:
             self._refuse(Unacceptable(f"head: wanted within {HEAD_S:g} seconds", 408))
         else:
-            self._give_up(KEEP_ALIVE_S)
+            self._leave_idle()
 
-    def _give_up(self, seconds: float) -> None:
-        """Ends the connection, unless its client has taken something of what is unsent since this was called last."""
+    def _leave_idle(self) -> None:
+        """Ends the connection, unless its client has taken something of a reply since this was called last."""
         before, self._unsent_nbytes = self._unsent_nbytes, self.transport.get_write_buffer_size()
-        if 0 < self._unsent_nbytes < before:
-            self._patience.wait(seconds)
+        if not self._unsent_nbytes:
+            self.transport.close()
+        elif self._unsent_nbytes < before:
+            self._patience.wait(KEEP_ALIVE_S)
         else:
             self.transport.abort()
 
-    def _linger(self, nbytes: int) -> None:
-        """What a client sends that has had its last reply."""
-        self._lingered_nbytes += nbytes
-        if self._lingered_nbytes > LINGER_NBYTES:
-            self.transport.abort()
+
+class _Cycle(RequestResponseCycle):
+    """uvicorn's; whether the connection goes on is asked when the reply begins."""
+
+    def __init__(self, keeps: Callable[[], bool], **options: Any) -> None:
+        super().__init__(**options)
+        self._keeps = keeps
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start":
+            self.keep_alive = self._keeps()
+        await super().send(message)
 
 
 @lru_cache(maxsize=1024)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from serving.codecs.wire import Headers
+from serving.http.http_head import END, MAX_LENGTH_DIGITS
 from serving.http.paths import Route
-from serving.http.request_head import END, MAX_LENGTH_DIGITS
 from serving.request_headers import REQUEST_ID, STICKY_KEY, TRACEPARENT
 
 MAX_KEPT = 256

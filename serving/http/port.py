@@ -19,8 +19,10 @@ from typing import Any, cast
 import uvicorn
 
 from processor.errors import BadInput
+from serving.front.backlog import HANDSHAKE_S, refuse_newcomers, waiting
 from serving.front.holdings import Connections
 from serving.http.connection import HttpConnection
+from serving.http.farewell import LOOK_S, end_connections
 
 log = logging.getLogger("freshet.http")
 
@@ -60,11 +62,10 @@ class HttpPort(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_graceful_shutdown=shutdown_timeout_s,  # type: ignore[arg-type]  # It waits for fractions too.
                 backlog=BACKLOG,
             )
         )
-        self._listener = listener
+        self._listener, self._shutdown_timeout_s = listener, shutdown_timeout_s
         self._most = Connections.here().http if most is None else most
         self._adopting: set[asyncio.Task[None]] = set()
         self._pressed = self._starved = False
@@ -87,12 +88,30 @@ class HttpPort(uvicorn.Server):
         self.listening.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """See uvicorn's Server."""
+        """Ends the listener as serving.front.backlog says and the connections as serving.http.farewell does, instead of
+        as uvicorn would."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
+            refuse_newcomers(self._listener)
+            await self._adopt_rest(self._listener)
             self._listener.close()
         await asyncio.gather(*self._adopting, return_exceptions=True)
-        await super().shutdown(sockets)
+        await end_connections(self.server_state, self._shutdown_timeout_s, lambda: self.force_exit)
+
+    async def _adopt_rest(self, listener: socket.socket) -> None:
+        """Serves what waits for a listener that ends, and what its handshakes bring."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + HANDSHAKE_S
+        while not self.force_exit:
+            ends = loop.time() >= end_s
+            for connection in waiting(listener):
+                try:
+                    await self.adopt(connection)
+                except OSError:
+                    connection.close()
+            if ends:
+                return
+            await asyncio.sleep(LOOK_S)
 
     async def adopt(self, connection: socket.socket) -> None:
         """Serves a connection that was accepted; raises OSError where it has gone."""
@@ -162,7 +181,7 @@ class HttpPort(uvicorn.Server):
             return
         for connection in list(self._connections):
             if connection.idle_s >= PRESSED_IDLE_S:
-                connection.close()
+                connection.transport.close()
         self._pressed = len(self._connections) + 1 >= self._most
         if self._pressed:
             asyncio.get_running_loop().call_later(ROOM_S, self._look_again)

@@ -15,15 +15,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from processor.errors import FreshetError, TooLarge
+from processor.errors import FreshetError, NotReady, TooLarge
 from serving.codecs.wire import Headers
 from serving.front.holdings import SPARE_NBYTES
 from serving.http.app import Answer, DataApp, internal_error
 from serving.http.asgi import error_reply
-from serving.http.connection import CLOSE, HttpConnection, header_lines, reply_head
+from serving.http.connection import HttpConnection, header_lines, reply_head
 from serving.http.dialects import DIALECTS
+from serving.http.farewell import CLOSE
+from serving.http.http_head import RequestHead
 from serving.http.paths import Route, parse
-from serving.http.request_head import RequestHead
 from serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
 
 PREDICT_SUFFIXES = tuple(dialect.suffix.encode() for dialect in DIALECTS.values())
@@ -131,6 +132,15 @@ class PredictProtocol(HttpConnection):
         self._app.metrics.observe("http", error.http_status, 0.0)
         super()._refuse(error)
 
+    def give_up(self) -> None:
+        """See serving.http.farewell.Leaving."""
+        flight: Any = self.cycle
+        if isinstance(flight, Flight) and not flight.response_complete:
+            flight.keep_alive = False
+            self._answer(flight, error_reply(NotReady("server: draining")))
+            # Its reply may still come.
+            flight.disconnected = True
+
     def _predict_route(self, head: RequestHead) -> Route | None:
         """The route, if this request can be answered here."""
         if not head.target.endswith(PREDICT_SUFFIXES) or head.method != b"POST" or head.version != "1.1":
@@ -153,7 +163,7 @@ class PredictProtocol(HttpConnection):
         if flight.disconnected or self.transport.is_closing():
             self._forget_body()
             return
-        if self.leaving and not self._unread:
+        if self.leaving and self._ends():
             flight.keep_alive = False
         flight.keep_alive = flight.keep_alive and CLOSE not in headers
         parts = (
@@ -166,5 +176,5 @@ class PredictProtocol(HttpConnection):
         )
         self.transport.write(b"".join(parts))
         if not flight.keep_alive:
-            self.close()
+            self.transport.close()
         self.on_response_complete()

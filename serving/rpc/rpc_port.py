@@ -27,6 +27,7 @@ from serving.front.exchange import Exchanges
 from serving.front.holdings import Connections
 from serving.front.model_control import Act, Gate
 from serving.front.shared_memory import Regions
+from serving.rpc.goaway import say_goaway
 from serving.rpc.handlers import Calls
 from serving.rpc.health import Health
 from serving.rpc.inference import Inference
@@ -86,6 +87,7 @@ class RpcPort:
         services |= Reflection(calls_of, services).services
         self._services = services
         self._server: Any = None
+        self._port = 0
 
     async def start(self) -> None:
         """Listens from now on; raises BadInput when the address cannot be had."""
@@ -99,10 +101,13 @@ class RpcPort:
         if not bound:
             raise BadInput(f"{self._address}: cannot listen there")
         await server.start()
-        self._server = server
+        self._server, self._port = server, bound
 
     async def stop(self, hurry: bool = False) -> None:
         """Accepts nothing more; returns when what was in flight is answered, or too late. hurry: now; also after a call
         that waits."""
-        if self._server is not None:
-            await self._server.stop(0.0 if hurry else self._shutdown_timeout_s)
+        if self._server is None:
+            return
+        if not hurry:
+            await say_goaway(self._port)
+        await self._server.stop(0.0 if hurry else self._shutdown_timeout_s)

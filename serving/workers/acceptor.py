@@ -7,14 +7,19 @@ for another: its workers go on without it.
 Clients that leave and come back all at once meet counts that are not true yet: a worker that computes notices only
 after its batch that its old connections have ended, and the new ones would all go to the worker that noticed first,
 for as long as they live. So while the counts are uneven, a newcomer waits a moment for them to settle.
+
+At the end what waits is handed out first (serving.front.backlog), and only then are the workers told to end: on their
+channels the connections are ahead of that word, so each is served by whoever got it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 
+from serving.front.backlog import HANDSHAKE_S, refuse_newcomers
 from serving.workers.fleet import Fleet
 from serving.workers.fleet_host import FleetHost
 
@@ -23,6 +28,8 @@ log = logging.getLogger("freshet.fleet")
 ACCEPTS_A_TURN = 64
 RETRY_S = 0.02
 SETTLE_S = 0.02
+# How long, at the end, a connection waits for a worker that can take it.
+LAST_HAND_S = 1.0
 
 
 class Acceptor:
@@ -34,6 +41,7 @@ class Acceptor:
         self._held: socket.socket | None = None
         self._settled = self._starved = False
         self._ending = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._retry: asyncio.TimerHandle | None = None
 
     async def listen(self) -> None:
@@ -42,6 +50,7 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._listener.fileno(), self._accept)
         await self._ending.wait()
+        await self._hand_out_rest()
         loop.remove_reader(self._listener.fileno())
         self._listener.close()
         if self._retry is not None:
@@ -61,6 +70,10 @@ class Acceptor:
         if self.host is not None:
             await asyncio.to_thread(self.host.drain)
 
+    def release(self, share: float) -> None:
+        """See serving.server.Front."""
+        self._fleet.release(share)
+
     def end(self) -> None:
         """Stops accepting and has the workers finish what is in flight."""
         self._ending.set()
@@ -68,7 +81,26 @@ class Acceptor:
     def abort(self) -> None:
         """Makes the workers end without waiting for what is in flight."""
         self._ending.set()
+        self._hurried.set()
         self._fleet.abort()
+
+    async def _hand_out_rest(self) -> None:
+        """Returns when nobody waits any more, nor can come; or when nobody takes who waits."""
+        refuse_newcomers(self._listener)
+        loop = asyncio.get_running_loop()
+        first_s, last_s = loop.time() + HANDSHAKE_S, loop.time() + LAST_HAND_S
+        while (now_s := loop.time()) < first_s or (self._waiting() and now_s < last_s):
+            try:
+                await asyncio.wait_for(self._hurried.wait(), RETRY_S)
+            except TimeoutError:
+                continue
+            return
+
+    def _waiting(self) -> bool:
+        """Whether anybody has come who is not handed out."""
+        queue = select.poll()
+        queue.register(self._listener, select.POLLIN)
+        return self._held is not None or bool(queue.poll(0))
 
     def _accept(self) -> None:
         if self._fleet.uneven and not self._settled:

@@ -15,6 +15,9 @@ Invariants
 - A seat whose process keeps dying is tried again later and later; the others do not notice.
 - A process has no more connections than its descriptors allow (serving.front.holdings). With all of them full nobody is
   handed anything: newcomers wait in the listener's queue.
+- A process that shows no life for SUSPECT_S is a suspect: it gets no connections, and the server is not ready, until it
+  is heard again. It may be stopped, or the machine be out of memory: nothing is taken from it, and it is killed only
+  after SILENCE_TIMEOUT_S. Two looks are needed, so that a supervisor that was itself stopped suspects nobody.
 
 Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
 workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/workers.md.
@@ -52,7 +55,9 @@ log = logging.getLogger("freshet.fleet")
 
 START_TIMEOUT_S = 60.0
 SILENCE_TIMEOUT_S = 30.0
-SILENCE_CHECK_S = 1.0
+SILENCE_CHECK_S = 0.5
+# A process reports once a second.
+SUSPECT_S = 2.0
 HEALTHY_S = 10.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
 END_MARGIN_S = 5.0
@@ -69,6 +74,9 @@ class Owner(Protocol):
 
     def heard(self, worker: WorkerProcess, message: Message) -> None:
         """Something that a process says unasked."""
+
+    def suspected(self) -> None:
+        """Fleet.suspects() are others than before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +169,10 @@ class WorkerProcess:
             on_death(self)
             self._buried = True
 
+    def silent_s(self) -> float:
+        """Seconds since it was last heard."""
+        return time.monotonic() - self.heard_s
+
     def wait(self, timeout_s: float) -> bool:
         """Whether the process has ended by itself within that time."""
         return self._process.wait(timeout_s)
@@ -205,12 +217,13 @@ class WorkerProcess:
 
 
 class Seat:
-    """A worker's place. offered: whether its process gets connections."""
+    """A worker's place. offered: whether its process answers requests. suspect: whether it seems not to, now."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.worker: WorkerProcess | None = None
         self.offered = False
+        self.suspect = False
         self.been_up = False
         self.restarts = 0
 
@@ -260,6 +273,16 @@ class Fleet:
         with self._changed:
             return [s.worker for s in self._seats if s.offered and s.worker is not None]
 
+    def lively(self) -> list[WorkerProcess]:
+        """Workers that answer requests, without the suspects."""
+        with self._changed:
+            return [s.worker for s in self._seats if s.offered and not s.suspect and s.worker is not None]
+
+    def suspects(self) -> list[int]:
+        """The seats of the others: their processes have shown no life for a while."""
+        with self._changed:
+            return [seat.number for seat in self._seats if seat.suspect]
+
     @property
     def complete(self) -> bool:
         """Whether every seat has had a worker that answered."""
@@ -274,12 +297,12 @@ class Fleet:
     @property
     def uneven(self) -> bool:
         """Whether a worker has two connections more than another."""
-        counts = [self._connections(worker) for worker in self.offered()]
+        counts = [self._connections(worker) for worker in self.lively()]
         return bool(counts) and max(counts) - min(counts) > 1
 
     def hand(self, connection: socket.socket) -> bool:
         """Hands a connection to the worker that has the fewest; False when none can take it now."""
-        workers = self.offered()
+        workers = self.lively()
         self._turn += 1
         order = sorted(workers, key=lambda w: (self._connections(w), (w.seat - self._turn) % len(self._seats)))
         return any(worker.hand(connection) for worker in order if self._connections(worker) < self._most)
@@ -287,13 +310,19 @@ class Fleet:
     def _level(self) -> None:
         """Has workers give up connections beyond their share. Those of a worker that died have all gone to the others,
         and clients that keep theirs would leave the one in its place idle."""
-        workers = self.offered()
+        workers = self.lively()
         counts = [self._connections(worker) for worker in workers]
         for worker, count in zip(workers, counts, strict=True):
             excess = count - -(-sum(counts) // len(counts))
             if excess > 0:
                 with contextlib.suppress(Gone):
                     worker.tell("shed", {"count": excess})
+
+    def release(self, share: float) -> None:
+        """Makes every worker have this share of its connections leave."""
+        for worker in self.lively():
+            with contextlib.suppress(Gone):
+                worker.tell("release", {"share": share})
 
     def bury(self, worker: WorkerProcess) -> None:
         """Returns once the process is dead and everything that it held is given back."""
@@ -306,7 +335,8 @@ class Fleet:
                 {
                     "worker": seat.number,
                     "pid": seat.worker.pid if seat.worker is not None else None,
-                    "up": seat.offered,
+                    "up": seat.offered and not seat.suspect,
+                    "silent_s": round(seat.worker.silent_s(), 1) if seat.worker is not None else None,
                     "connections": self._connections(seat.worker) if seat.worker is not None else 0,
                     "restarts": seat.restarts,
                 }
@@ -380,8 +410,11 @@ class Fleet:
                 return
             worker.hello.result(START_TIMEOUT_S)
             self._owner.introduce(worker)
+            silent = 0
             while not worker.gone.wait(SILENCE_CHECK_S):
-                if time.monotonic() - worker.heard_s > SILENCE_TIMEOUT_S:
+                silent = silent + 1 if worker.silent_s() > SUSPECT_S else 0
+                self._suspect(seat, silent > 1)
+                if worker.silent_s() > SILENCE_TIMEOUT_S:
                     log.error("worker %d has said nothing for %g s", seat.number, SILENCE_TIMEOUT_S)
                     break
         except Gone:
@@ -395,6 +428,18 @@ class Fleet:
                 worker.wait(self.settings.front.shutdown_timeout_s + END_MARGIN_S)
             self.bury(worker)
 
+    def _suspect(self, seat: Seat, suspect: bool) -> None:
+        assert self._owner is not None, "start() comes first"
+        with self._changed:
+            if seat.suspect == suspect:
+                return
+            seat.suspect = suspect
+        if suspect:
+            log.warning("worker %d shows no life: it gets no connections, and the server is not ready", seat.number)
+        else:
+            log.info("worker %d is heard again, or gone", seat.number)
+        self._owner.suspected()
+
     def _on_death(self, worker: WorkerProcess) -> None:
         assert self._owner is not None, "start() comes first"
         seat = self._seats[worker.seat]
@@ -402,6 +447,7 @@ class Fleet:
             seat.offered, seat.worker = False, None
         self._computing[worker.seat] = 0
         self._owner.buried(worker)
+        self._suspect(seat, False)
         if not self._ending.is_set():
             log.error("worker %d, process %d, has died and is replaced", worker.seat, worker.pid)
 

@@ -224,6 +224,10 @@ class Worker:
             task.add_done_callback(self._adopting.discard)
         elif op == "shed":
             self._ports.shed(message["count"])
+        elif op == "release":
+            self._ports.release(message["share"])
+        elif op == "silent":
+            self._notice(message["seats"])
         elif op in ("open", "frame", "forget", "close"):
             self._changes.submit(self._change, message, fds)
         elif op == "routes":
@@ -254,6 +258,11 @@ class Worker:
     async def _end(self) -> None:
         await asyncio.gather(*self._adopting, return_exceptions=True)
         self._ports.end()
+
+    def _notice(self, seats: list[int]) -> None:
+        """Seats of others that show no life: clients that keep connections to them hang, so none is to be sent here."""
+        silent = f"worker {seats[0]} does" if len(seats) == 1 else f"workers {', '.join(map(str, seats))} do"
+        self._lifecycle.obstruct(f"server: {silent} not answer" if seats else "")
 
     def _connection_ended(self) -> None:
         self._ended_connections[self._seat] += 1

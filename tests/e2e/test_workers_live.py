@@ -254,6 +254,26 @@ def test_sessions_are_resized_in_all_workers_and_in_the_successor_of_one(live):
     assert whole(live.predict("small", INPUTS))
 
 
+def test_a_stopped_worker_is_seen_by_readiness_and_gets_no_connections_until_it_goes_on(live):
+    seen = lambda: [worker["up"] for worker in workers(live)]  # noqa: E731
+    ready = lambda: live.get("/v2/health/ready")[::2]  # noqa: E731
+    wait_for(lambda: all(seen()))
+    stopped = workers(live)[1]["pid"]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        wait_for(lambda: seen() == [True, False])
+        wait_for(lambda: ready() == (503, b'{"error":"server: worker 1 does not answer"}'))
+        for _ in range(4):
+            assert whole(live.predict("small", INPUTS))
+        text = live.get("/metrics")[2].decode()
+        assert 'freshet_worker_up{worker="1"} 0.0' in text
+        assert "freshet_ready 0.0" in text
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    wait_for(lambda: all(seen()) and ready()[0] == 200)
+    assert workers(live)[1]["pid"] == stopped
+
+
 def test_two_workers_and_the_supervisor_hold_one_copy_and_end_when_the_supervisor_is_killed(tmp_path):
     write_package(tmp_path / "repository", users=MANY)
     with LiveServer(tmp_path / "repository", "--workers", "2", log=tmp_path / "serve.log") as server:

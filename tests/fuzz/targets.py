@@ -25,7 +25,7 @@ from serving.codecs.messages import message
 from serving.codecs.templates import Templates
 from serving.http import paths as routes
 from serving.http.chunked_body import ChunkedBody
-from serving.http.request_head import read_head
+from serving.http.http_head import read_head
 
 LENGTH = b"inference-header-content-length"
 
@@ -296,7 +296,7 @@ def chunked_body(data):
 
 HEADS = (
     b"POST /v1/models/ctr:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\nX-Request-Id: a\r\n\r\n",
-    b"GET /v2?a=b HTTP/1.0\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"GET /v2?a=b HTTP/1.1\r\nHost: y\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n",
 )
 CHUNKS = (b"5\r\nhello\r\n2;name=value\r\n, \r\n0\r\ntrailer: x\r\n\r\n", b"1\r\na\r\n" * 9 + b"0\r\n\r\n")
 PATHS = tuple(

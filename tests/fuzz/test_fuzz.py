@@ -13,7 +13,8 @@ NAMES = [
     "JSON: predict", "JSON: classify", "JSON: infer", "binary: infer, plain", "binary: infer, strings",
     "binary: length-prefixed strings", "protobuf: ModelInfer, raw", "protobuf: ModelInfer, typed", "protobuf: Predict",
     "protobuf: Input of examples", "protobuf: DeepRec", "file: delta", "file: delta, past its checksum",
-    "file: tensors", "file: manifest", "file: record of a chain", "file: list of a snapshot", "HTTP: path", "HTTP: head", "HTTP: chunked body",
+    "file: tensors", "file: manifest", "file: record of a chain", "file: list of a snapshot", "HTTP: path",
+    "HTTP: head", "HTTP: chunked body",
 ]  # fmt: skip
 
 

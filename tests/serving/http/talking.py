@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+import socket
 from types import SimpleNamespace
 
 from uvicorn.server import ServerState
@@ -53,10 +54,21 @@ class HandTransport:
 
     def __init__(self, loop):
         self._loop, self.connection = loop, None
+        self._here, self._there = socket.socketpair()
         self.written, self.said, self.reading, self.unsent_nbytes = bytearray(), [], True, 0
 
     def get_extra_info(self, name):
-        return None
+        return self._here if name == "socket" else None
+
+    def get_protocol(self):
+        return self.connection
+
+    def set_protocol(self, protocol):
+        self.connection = protocol
+
+    def free(self):
+        self._here.close()
+        self._there.close()
 
     def write(self, data):
         assert not self.said, "written after the end"
@@ -131,6 +143,7 @@ class Talk:
             self.transport.abort()
         self.loop.turn()
         self.loop.close()
+        self.transport.free()
 
     def send(self, *pieces):
         """Sends bytes, each piece a read, as far as the connection reads."""
@@ -151,7 +164,7 @@ class Talk:
         self.pump()
 
     def half_close(self):
-        if not self.connection.eof_received():
+        if not self.transport.connection.eof_received():
             self.transport.close()
         self.loop.turn()
 
@@ -184,7 +197,7 @@ class Talk:
         return found
 
     async def _receive(self, piece):
-        self.connection.data_received(piece)
+        self.transport.connection.data_received(piece)
 
 
 async def echo(scope, receive, send):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.http.chunked_body import CHUNKS_A_TURN, MAX_FRAMING_NBYTES, ChunkedBody
-from serving.http.request_head import MAX_FIELDS, MAX_HEAD_NBYTES, Unacceptable
+from serving.http.http_head import MAX_FIELDS, MAX_HEAD_NBYTES, Unacceptable
 
 
 def chunked(pieces, extension=b"", trailers=b""):

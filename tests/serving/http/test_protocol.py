@@ -120,6 +120,31 @@ def test_a_connection_that_is_shed_says_so_in_its_next_reply_and_only_then_ends(
             server._front.shed(5)
             # Not while another request is behind.
             assert ask(staying, 2) == [None, "close"]
+            assert files[staying].read() == b""
+
+
+def test_a_reply_that_is_known_at_once_is_not_the_last_while_another_request_came_with_it(processor):
+    with running(lambda config: processor) as (server, _, _):
+        until(lambda: request(server.http_address, post())[0][0] == 200)
+        with socket.create_connection(server.http_address, timeout=30) as connection:
+            file = connection.makefile("rb")
+            connection.sendall(post())
+            assert read_reply(file)[0] == 200
+            server._front.release(1.0)
+            connection.sendall(post(path=b"/v1/models/none:predict") + post())
+            replies = [read_reply(file)[:2] for _ in range(2)]
+            assert [(status, headers.get("connection")) for status, headers in replies] == [(404, None), (200, "close")]
+            assert file.read() == b""
+
+
+def test_a_client_reads_its_refusal_although_it_was_still_sending(address):
+    with socket.create_connection(address, timeout=30) as connection:
+        head = post(b"").replace(b"content-length: 0", b"content-length: 1000000")
+        connection.sendall(head)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(200):
+                connection.sendall(bytes(5000))
+        assert read_reply(connection.makefile("rb"))[0] == 413
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])

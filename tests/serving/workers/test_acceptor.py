@@ -35,6 +35,7 @@ def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
         while acceptor._held is None:
             await asyncio.sleep(0.001)
         acceptor.end()
+        acceptor.abort()
         await serving
         assert await clients[-1][0].read() == b"", "nobody is left to take it"
         for _, writer in clients:
@@ -43,7 +44,32 @@ def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
             socket.create_connection(address)
 
     asyncio.run(main())
-    assert said == ["end", "joined"]
+    assert said == ["abort", "end", "joined"]
+
+
+def test_at_the_end_who_waits_is_handed_out_before_the_workers_are_told(monkeypatch):
+    fleet, worker, told = FakeFleet(), FakeWorker(7), []
+    fleet.hand = lambda connection: bool(fleet.workers) and worker.hand(connection)
+    fleet.end = lambda: told.append(worker.handed)
+    fleet.join = lambda: None
+
+    async def main():
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        acceptor = Acceptor(listener, fleet)
+        serving = asyncio.create_task(acceptor.listen())
+        clients = [await asyncio.open_connection(*listener.getsockname()) for _ in range(5)]
+        acceptor.end()
+        while acceptor._held is None:
+            await asyncio.sleep(0.001)
+        fleet.workers.append(worker)
+        assert [await reader.read() for reader, _ in clients] == [b"7"] * 5
+        for _, writer in clients:
+            writer.close()
+        await serving
+
+    asyncio.run(main())
+    assert told == [5]
 
 
 def test_a_supervisor_without_descriptors_accepts_once_it_has_some(caplog):

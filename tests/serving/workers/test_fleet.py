@@ -20,7 +20,7 @@ class Owner:
     """fleet.Owner: offers every worker at once."""
 
     def __init__(self):
-        self.fleet, self.introduced, self.dead, self.refuse = None, [], [], None
+        self.fleet, self.introduced, self.dead, self.refuse, self.suspicions = None, [], [], None, []
 
     def introduce(self, worker):
         self.introduced.append(worker)
@@ -33,6 +33,9 @@ class Owner:
 
     def heard(self, worker, message):
         pass
+
+    def suspected(self):
+        self.suspicions.append(self.fleet.suspects())
 
 
 class Mortal(FakeWorker):
@@ -47,6 +50,9 @@ class Mortal(FakeWorker):
         self._burying, self._buried = threading.Lock(), False
         self.hello, self.up = self, True
         Mortal.spawned.release()
+
+    def silent_s(self):
+        return fleet_module.time.monotonic() - self.heard_s
 
     def result(self, timeout_s):
         if Mortal.stillborn:
@@ -175,6 +181,46 @@ def test_a_process_that_says_nothing_for_long_is_replaced(fleets):
     silent = fleet.offered()[0]
     silent.heard_s -= 2 * fleet_module.SILENCE_TIMEOUT_S
     until(lambda: silent in owner.dead and fleet.offered())
+
+
+def test_a_process_that_shows_no_life_for_a_moment_gets_no_connections_until_it_is_heard_again(fleets):
+    fleet, owner = fleets(2)
+    fleet.wait_complete()
+    silent, other = workers = sorted(fleet.offered(), key=lambda w: w.seat)
+    here, there = socket.socketpair()
+    with here, there:
+        silent.heard_s -= fleet_module.SUSPECT_S
+        until(fleet.suspects)
+        assert fleet.suspects() == [0]
+        assert [i["up"] for i in fleet.info()] == [False, True]
+        assert fleet.info()[0]["silent_s"] >= fleet_module.SUSPECT_S
+        for _ in range(4):
+            assert fleet.hand(there)
+        assert [w.handed for w in workers] == [0, 4]
+        assert not fleet.uneven, "the suspect's count says nothing"
+        fleet.release(0.5)
+        assert [[m for op, m in w.said if op == "release"] for w in workers] == [[], [{"share": 0.5}]]
+        other.heard_s -= fleet_module.SUSPECT_S
+        until(lambda: fleet.suspects() == [0, 1])
+        assert not fleet.hand(there), "it waits"
+        for worker in workers:
+            worker.heard_s = fleet_module.time.monotonic() + WAIT_S
+        until(lambda: not fleet.suspects())
+        assert fleet.hand(there)
+    assert owner.dead == []
+    assert owner.suspicions[0] == [0]
+    assert owner.suspicions[-1] == []
+
+
+def test_a_suspect_that_is_buried_is_none_any_more(fleets):
+    fleet, owner = fleets(2)
+    fleet.wait_complete()
+    victim = fleet.offered()[0]
+    victim.heard_s -= fleet_module.SUSPECT_S
+    until(fleet.suspects)
+    fleet.bury(victim)
+    assert fleet.suspects() == []
+    assert owner.suspicions[-1] == []
 
 
 def test_after_the_end_nobody_is_replaced(fleets):

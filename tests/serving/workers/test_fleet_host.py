@@ -242,6 +242,26 @@ def test_a_worker_that_does_not_take_its_routes_is_buried(hosts):
     assert workers[1].said[-1][1]["draining"]
 
 
+def test_a_silent_worker_makes_the_server_unready_and_the_others_say_so_until_it_is_heard(hosts):
+    host, workers = hosts()
+    host.load_all()
+    assert host.ready
+    host._fleet.silent = [1]
+    host.suspected()
+    assert not host.ready
+    assert workers[0].said[-1] == ("silent", {"seats": [1]})
+    assert workers[1].said[-1] != ("silent", {"seats": [1]}), "it reads nothing"
+    host.rerouted()
+    assert workers[0].said[-1][1]["ready"], "it is not the routes that tell of it"
+    asked = len(workers[1].said)
+    host.refresh()
+    assert len(workers[1].said) == asked
+    host._fleet.silent = []
+    host.suspected()
+    assert host.ready
+    assert [worker.said[-1] for worker in workers] == [("silent", {"seats": []})] * 2
+
+
 def test_what_workers_report_is_what_the_models_have_done(hosts):
     host, workers = hosts()
     host.load_all()
