@@ -15,7 +15,7 @@ from serving.front.queries import Answering
 from serving.front.shared_memory import Regions
 from serving.front_options import FrontOptions
 from serving.http.app import DataApp
-from serving.http.farewell import LeavingProtocol
+from serving.http.farewell import Leaving
 from serving.http.port import HttpPort
 from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Availability
@@ -82,8 +82,8 @@ class DataPorts:
         self._stop(hurry=True)
         self.http.abort()
 
-    def _staying(self) -> list[LeavingProtocol]:
-        connections = cast(set[LeavingProtocol], self.http.server_state.connections)
+    def _staying(self) -> list[Leaving]:
+        connections = cast(set[Leaving], self.http.server_state.connections)
         return [connection for connection in connections if not connection.leaving]
 
     def _stop(self, hurry: bool) -> None:

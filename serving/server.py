@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import signal
@@ -34,9 +35,11 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from processor.errors import BadInput, FreshetError
 from processor.overview import model_stats
-from serving.admin.api import create_admin
+from serving.admin.api import MAX_DELTA_NBYTES, create_admin
 from serving.data_ports import DataPorts
+from serving.front.holdings import BodyMemory, Connections
 from serving.front.model_control import ModelControl
+from serving.http.connection import HttpConnection
 from serving.http.port import BACKLOG, SWITCH_INTERVAL_S, HttpPort, new_loop, raise_descriptor_limit, reserve
 from serving.lifecycle import Lifecycle
 from serving.loading.auto_import import AutoImporter
@@ -143,7 +146,8 @@ class Server:
         guarded = create_admin(
             self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host, bulk=self._bulk
         )
-        self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S)
+        connection = functools.partial(HttpConnection, bodies=BodyMemory(MAX_DELTA_NBYTES))
+        self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S, connection, Connections.here().admin)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
 

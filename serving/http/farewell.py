@@ -13,8 +13,8 @@ Who makes a connection leave: the end of a port (end_connections), a drain, and 
 75 s without a request) skips `leaving` and is finished in the same way.
 
 Invariants
-- What a client had sent before it could know is answered. A reply is the last only if no other request is queued, begun
-  or unread in the kernel's buffer, so of a connection that leaves nothing is answered while a read is being parsed. An
+- What a client had sent before it could know is answered. A reply is the last only if no other request is begun, or
+  unread here or in the kernel's buffer. An
   idle connection is finished only when it has been quiet for PATIENCE_S and nothing is unread.
 - No reset follows a reply. A descriptor with unread bytes is closed with RST, on which a client's system throws away
   what the client has not read yet: so we send FIN, read on, and close when the client has finished as well.
@@ -35,15 +35,13 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import functools
 import logging
+import math
 import termios
 from array import array
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 log = logging.getLogger("freshet.http")
@@ -51,6 +49,9 @@ log = logging.getLogger("freshet.http")
 # Between a reply and a busy client's next request lies a round trip, of 0.3 s where it is long.
 PATIENCE_S = 0.5
 LINGER_S = 2.0
+LINGER_NBYTES = 128 << 20
+# A client that takes nothing of its last reply for so long is not waited for.
+STALLED_S = 30.0
 ANSWERED_S = 1.0
 LOOK_S = 0.02
 CLOSE = (b"connection", b"close")
@@ -60,35 +61,44 @@ class LingeringTransport:
     """A connection's transport whose close() finishes the connection; see the module."""
 
     __slots__ = (
-        "_timer", "_transport", "abort", "get_extra_info", "is_closing", "pause_reading", "resume_reading", "write",
+        "_stalled_s", "_timer", "_transport", "_unsent_nbytes", "abort", "get_extra_info", "get_write_buffer_size",
+        "is_closing", "pause_reading", "resume_reading", "write",
     )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._timer: asyncio.TimerHandle | None = None
+        self._unsent_nbytes, self._stalled_s = math.inf, 0.0
         self.abort, self.get_extra_info = transport.abort, transport.get_extra_info
+        self.get_write_buffer_size = transport.get_write_buffer_size
         self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
         self.is_closing: Callable[[], bool] = transport.is_closing
         self.write: Callable[[bytes], None] = transport.write
 
-    def close(self) -> None:
-        """Sends what was written and FIN; closes when the client has finished too, or LINGER_S later."""
+    def close(self, finished: bool = False) -> None:
+        """Sends what was written and FIN; closes when the client has finished too, or LINGER_S later. finished: it
+        has."""
         if self.is_closing():
             return
         self.is_closing, self.write = _true, _drop
         transport = self._transport
-        transport.set_protocol(_Lingering(transport.get_protocol(), self._lost))
-        transport.write_eof()
-        # Reading may have paused behind a queue of requests, and the client's FIN is to be seen.
-        transport.resume_reading()
+        transport.set_protocol(_Lingering(transport.get_protocol(), self._lost, self.abort))
+        if finished:
+            transport.close()
+        else:
+            transport.write_eof()
+            # Reading may have paused behind unread requests, and the client's FIN is to be seen.
+            transport.resume_reading()
         self._wait()
 
     def _wait(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._give_up)
 
     def _give_up(self) -> None:
-        if self._transport.get_write_buffer_size():
-            # A client that reads slowly; it keeps no longer than it would by reading.
+        # A client that reads slowly is waited for as long as it reads.
+        before, self._unsent_nbytes = self._unsent_nbytes, self.get_write_buffer_size()
+        self._stalled_s = 0.0 if self._unsent_nbytes < before else self._stalled_s + LINGER_S
+        if self._unsent_nbytes and self._stalled_s < STALLED_S:
             self._wait()
         else:
             self._transport.abort()
@@ -99,10 +109,17 @@ class LingeringTransport:
 
 
 class _Lingering(asyncio.Protocol):
-    """A finished connection: what it sends is dropped. lost: called at its end, before the protocol that it had."""
+    """A finished connection: what it sends is dropped, within bounds. lost: called at its end, before the protocol that
+    it had."""
 
-    def __init__(self, protocol: asyncio.BaseProtocol, lost: Callable[[], None]) -> None:
-        self._protocol, self._lost = protocol, lost
+    def __init__(self, protocol: asyncio.BaseProtocol, lost: Callable[[], None], abort: Callable[[], None]) -> None:
+        self._protocol, self._lost, self._abort = protocol, lost, abort
+        self._nbytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._nbytes += len(data)
+        if self._nbytes > LINGER_NBYTES:
+            self._abort()
 
     def resume_writing(self) -> None:
         self._protocol.resume_writing()
@@ -112,62 +129,26 @@ class _Lingering(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
 
-class LeavingProtocol(HttpToolsProtocol):
-    """uvicorn's connection, and how it leaves. leaving: see the module; set by whoever wants it to end."""
+class Leaving(Protocol):
+    """A connection, as its end sees it. leaving: see the module; set by whoever wants it to end."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.leaving = False
-        # Whether the parser stands between two messages.
-        self._on_boundary = True
+    leaving: bool
+    transport: Any
 
     @property
     def idle(self) -> bool:
         """Whether nothing has come that is not answered; what the kernel holds is not looked at."""
-        return self._on_boundary and self._free()
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast(asyncio.Transport, LingeringTransport(transport)))
-
-    def on_message_begin(self) -> None:
-        self._on_boundary = False
-        super().on_message_begin()
-
-    def on_message_complete(self) -> None:
-        self._on_boundary = True
-        super().on_message_complete()
 
     def give_up(self) -> None:
         """Answers what is in flight, now; requests of the application are tasks, and cancelled."""
-
-    def _free(self) -> bool:
-        """Whether no request is in flight."""
-        return (self.cycle is None or self.cycle.response_complete) and not self.pipeline
-
-    def _ends(self) -> bool:
-        """Whether the reply that is about to be written is the last of a connection that leaves."""
-        return self._on_boundary and not self.pipeline and not unread(self.transport)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        super()._start_asgi_task(cycle, functools.partial(self._serve, app))
-
-    async def _serve(self, app: ASGI3Application, scope: Any, receive: Any, send: Any) -> None:
-        """The application, whose last reply says so."""
-
-        async def told(message: Any) -> None:
-            if self.leaving and message["type"] == "http.response.start" and self._ends():
-                message["headers"] = [*(header for header in message["headers"] if header != CLOSE), CLOSE]
-            await send(message)
-
-        await app(scope, receive, told)
 
 
 async def end_connections(state: ServerState, timeout_s: float, hurried: Callable[[], bool]) -> None:
     """Makes every connection leave; returns when none is left. hurried: once true, all are gone or about to be."""
     loop = asyncio.get_running_loop()
-    connections = cast(set[LeavingProtocol], state.connections)
-    quiet_since_s: dict[LeavingProtocol, float] = {}
-    finished: set[LeavingProtocol] = set()
+    connections = cast(set[Leaving], state.connections)
+    quiet_since_s: dict[Leaving, float] = {}
+    finished: set[Leaving] = set()
     end_s = loop.time() + timeout_s
     for connection in connections:
         connection.leaving = True

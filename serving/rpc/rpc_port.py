@@ -6,6 +6,11 @@ Several processes may have the port: each listens by SO_REUSEPORT, and the kerne
 starts them reserves the port, by a socket that is bound and never listens: it makes sure that nobody else has it, and
 keeps it while processes come and go. A process that dies takes its own connections with it and nothing else.
 
+Bounded: a message (max_body_bytes), metadata, streams of a connection, connections (serving.front.holdings), how long
+one may take to begin, be idle, or leave a ping unanswered. A client that pings more often than KEEPALIVE_MIN_MS is
+told to go away, and connects anew. What messages hold all together is not: gRPC reads one a call, and calls are as
+many as connections and streams allow.
+
 Refused: handing over accepted connections as the HTTP port does (gRPC takes no descriptors from Python); an event loop
 and thread of its own (see docs/grpc.md for what it measured).
 """
@@ -19,6 +24,7 @@ import grpc
 
 from processor.errors import BadInput
 from serving.front.exchange import Exchanges
+from serving.front.holdings import Connections
 from serving.front.model_control import Act, Gate
 from serving.front.shared_memory import Regions
 from serving.rpc.goaway import say_goaway
@@ -32,6 +38,12 @@ from serving.telemetry.logs import AccessLog
 # What a message may have besides its tensors, which the limit of bodies is about.
 MARGIN_NBYTES = 64 << 10
 KEEPALIVE_MIN_MS = 10_000
+MAX_METADATA_NBYTES = 64 << 10
+MAX_STREAMS = 1024
+HANDSHAKE_MS = 20_000
+IDLE_MS = 600_000
+# A peer that has gone without a word is noticed by a ping.
+PING_MS, PONG_MS = 120_000, 20_000
 
 
 class RpcPort:
@@ -56,6 +68,14 @@ class RpcPort:
             # Clients may ask now and then whether the connection is alive, also while nothing is in flight.
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
             ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.keepalive_time_ms", PING_MS),
+            ("grpc.keepalive_timeout_ms", PONG_MS),
+            ("grpc.max_metadata_size", MAX_METADATA_NBYTES),
+            ("grpc.absolute_max_metadata_size", MAX_METADATA_NBYTES),
+            ("grpc.max_concurrent_streams", MAX_STREAMS),
+            ("grpc.max_connection_idle_ms", IDLE_MS),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+            ("grpc.max_allowed_incoming_connections", Connections.here().rpc),
         ]
         calls_of = partial(Calls, exchanges, access=access)
         gate = Gate(options.model_control, options.admin_token)

@@ -1,7 +1,8 @@
 """The data port of a fleet: accepts connections on the supervisor's event loop and hands each to a worker.
 
-A connection that no worker can take, because none is up or all are busy reading, waits here, and those behind it in the
-listener's queue: they are late, not refused.
+A connection that no worker can take, because none is up, all are busy reading or have as many as they may, waits here,
+and those behind it in the listener's queue: they are late, not refused. So do all while this process has no descriptor
+for another: its workers go on without it.
 
 Clients that leave and come back all at once meet counts that are not true yet: a worker that computes notices only
 after its batch that its old connections have ended, and the new ones would all go to the worker that noticed first,
@@ -38,7 +39,7 @@ class Acceptor:
         self._listener, self._fleet = listener, fleet
         self.host: FleetHost | None = None
         self._held: socket.socket | None = None
-        self._settled = False
+        self._settled = self._starved = False
         self._ending = asyncio.Event()
         self._hurried = asyncio.Event()
         self._retry: asyncio.TimerHandle | None = None
@@ -114,9 +115,12 @@ class Acceptor:
                     self._settled = False
                     return
                 except OSError as error:
-                    log.error("a connection cannot be accepted: %s", error.strerror)
+                    if not self._starved:
+                        log.error("connections cannot be accepted for now: %s", error.strerror)
+                    self._starved = True
                     self._pause(RETRY_S)
                     return
+                self._starved = False
             if not self._fleet.hand(self._held):
                 self._pause(RETRY_S)
                 return

@@ -13,6 +13,8 @@ Invariants
 - A process that is new gets its share of the connections there are: the others give theirs up, each with a reply that
   says so, and no request is lost.
 - A seat whose process keeps dying is tried again later and later; the others do not notice.
+- A process has no more connections than its descriptors allow (serving.front.holdings). With all of them full nobody is
+  handed anything: newcomers wait in the listener's queue.
 - A process that shows no life for SUSPECT_S is a suspect: it gets no connections, and the server is not ready, until it
   is heard again. It may be stopped, or the machine be out of memory: nothing is taken from it, and it is killed only
   after SILENCE_TIMEOUT_S. Two looks are needed, so that a supervisor that was itself stopped suspects nobody.
@@ -43,6 +45,7 @@ import numpy as np
 from processor.errors import FreshetError, NotReady
 from processor.memory import reserve, share
 from processor.tables.remote.settings import RemoteConfig
+from serving.front.holdings import Connections
 from serving.front_options import FrontOptions
 from serving.workers.channel import Channel, Gone, Message, refusal
 from serving.workers.nursery import Nursery
@@ -237,6 +240,8 @@ class Fleet:
         (self._board_handle,) = share([self._board], "seats")
         self._owner: Owner | None = None
         self._nursery = nursery or Nursery()
+        # Workers have the limits of the process that started them.
+        self._most = Connections.here().http
         self._ending = threading.Event()
         self._changed = threading.Condition()
         self._turn = 0
@@ -300,7 +305,7 @@ class Fleet:
         workers = self.lively()
         self._turn += 1
         order = sorted(workers, key=lambda w: (self._connections(w), (w.seat - self._turn) % len(self._seats)))
-        return any(worker.hand(connection) for worker in order)
+        return any(worker.hand(connection) for worker in order if self._connections(worker) < self._most)
 
     def _level(self) -> None:
         """Has workers give up connections beyond their share. Those of a worker that died have all gone to the others,

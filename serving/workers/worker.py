@@ -10,6 +10,8 @@ Invariants
 - Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, how many of its
   connections have ended, and how many of its threads compute.
 - A worker without a supervisor ends at once: nobody would flip, replace or drain it.
+- A worker that has no descriptor left takes no connection: it reads what it is told once it has one. A change that
+  brings more descriptors than there are is refused, and what is served stays.
 
 Refused: PR_SET_PDEATHSIG (it fires when the thread that spawned the worker ends, not the process).
 """
@@ -51,7 +53,7 @@ from serving.telemetry.logs import log_to_stderr
 from serving.telemetry.metrics import Counts
 from serving.telemetry.observers import Observers
 from serving.workers.changes import Receiver
-from serving.workers.channel import Channel, Gone, Message, refusal
+from serving.workers.channel import Channel, Gone, Message, Starved, refusal
 from serving.workers.parcel import Unpacker
 from serving.workers.worker_counts import Report
 
@@ -61,6 +63,7 @@ REPORT_INTERVAL_S = 1.0
 SCRAPE_TIMEOUT_S = 10.0
 # A version that is loaded and warmed takes a while.
 CONTROL_TIMEOUT_S = 600.0
+STARVED_RETRY_S = 0.1
 
 
 class WorkerPredictor(Predictor):
@@ -181,11 +184,37 @@ class Worker:
 
     def _read(self) -> None:
         try:
-            while (received := self._channel.receive(wait=False)) is not None:
+            while not self._starved():
+                received = self._channel.receive(wait=False)
+                if received is None:
+                    return
                 self._act(*received)
         except Gone:
             log.error("the supervisor has gone")
             os._exit(1)
+        except Starved as starved:
+            self._refuse(starved.message)
+        # Connections wait in the channel, and then at the supervisor, which hands them to others.
+        self._loop.remove_reader(self._channel.fileno())
+        self._loop.call_later(STARVED_RETRY_S, self._read_again)
+
+    def _read_again(self) -> None:
+        self._loop.add_reader(self._channel.fileno(), self._read)
+
+    def _starved(self) -> bool:
+        """Whether this process may have no further descriptor."""
+        try:
+            os.close(os.dup(self._channel.fileno()))
+        except OSError:
+            return True
+        return False
+
+    def _refuse(self, message: Message) -> None:
+        """What this is about came without its descriptors."""
+        log.error("no descriptors are left for what the supervisor says: %s", message["op"])
+        if message["op"] == "adopt":
+            self._connection_ended()
+        self._reply(message, error=[NotReady.__name__, "a worker may open no more files"])
 
     def _act(self, message: Message, fds: list[int]) -> None:
         op = message["op"]

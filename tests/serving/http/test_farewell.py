@@ -8,12 +8,15 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from serving.front.holdings import BodyMemory
+from serving.http.connection import HttpConnection
 from serving.http.farewell import (
     ANSWERED_S,
+    LINGER_NBYTES,
     LINGER_S,
     LOOK_S,
     PATIENCE_S,
-    LeavingProtocol,
+    STALLED_S,
     LingeringTransport,
     end_connections,
 )
@@ -100,8 +103,9 @@ class Port:
     def __init__(self):
         self.state, self.allowed, self.transports = ServerState(), {}, []
         self.config = uvicorn.Config(
-            self.answer, http=LeavingProtocol, interface="asgi3", lifespan="off", log_config=None, ws="none"
+            self.answer, http=HttpConnection, interface="asgi3", lifespan="off", log_config=None, ws="none"
         )
+        self.config.load()
 
     async def answer(self, scope, receive, send):
         await self.allow(scope["path"]).wait()
@@ -116,7 +120,8 @@ class Port:
         return event
 
     def connect(self):
-        connection = LeavingProtocol(config=self.config, server_state=self.state, app_state={})
+        bodies = BodyMemory(1 << 20)
+        connection = HttpConnection(config=self.config, server_state=self.state, app_state={}, bodies=bodies)
         transport = NotingTransport(connection)
         connection.connection_made(transport)
         self.transports.append(transport)
@@ -330,6 +335,43 @@ def test_a_finished_connection_reads_on_drops_it_and_closes_with_its_client(play
         await asyncio.sleep(2 * LINGER_S)
         assert transport.said == [b"last words", "FIN", "closed"]
         assert (protocol.received, protocol.lost) == ([], 1)
+
+    played(scene)
+
+
+def test_a_client_that_takes_nothing_of_its_last_reply_is_not_waited_for_for_ever(played):
+    async def scene(port):
+        _, transport, protocol = finished(port)
+        transport.buffered = 1000
+        for _ in range(20):
+            transport.buffered -= 1
+            await asyncio.sleep(STALLED_S / 2)
+        assert not protocol.lost, "it reads, however slowly"
+        await asyncio.sleep(STALLED_S + 2 * LINGER_S)
+        assert protocol.lost == 1
+
+    played(scene)
+
+
+def test_what_a_finished_client_still_sends_is_bounded(played):
+    async def scene(port):
+        _, transport, protocol = finished(port)
+        for _ in range(LINGER_NBYTES >> 20):
+            transport.protocol.data_received(bytes(1 << 20))
+        assert transport.said == [b"last words", "FIN"]
+        transport.protocol.data_received(b"one more")
+        await turn()
+        assert protocol.lost == 1
+
+    played(scene)
+
+
+def test_a_client_that_had_finished_before_is_not_waited_for(played):
+    async def scene(port):
+        transport = NotingTransport(Told())
+        port.transports.append(transport)
+        LingeringTransport(transport).close(finished=True)
+        assert transport.said == ["aborted"], "closed, as the transport notes it"
 
     played(scene)
 

@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from serving.workers.acceptor import Acceptor
+from tests.descriptors import few_descriptors
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 
 
@@ -69,6 +70,30 @@ def test_at_the_end_who_waits_is_handed_out_before_the_workers_are_told(monkeypa
 
     asyncio.run(main())
     assert told == [5]
+
+
+def test_a_supervisor_without_descriptors_accepts_once_it_has_some(caplog):
+    fleet, worker = FakeFleet(), FakeWorker(7)
+    fleet.hand, fleet.end, fleet.join = worker.hand, lambda: None, lambda: None
+
+    async def main():
+        loop, listener = asyncio.get_running_loop(), socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        acceptor = Acceptor(listener, fleet)
+        serving = asyncio.create_task(acceptor.listen())
+        with socket.socket() as client:
+            client.setblocking(False)
+            with few_descriptors():
+                await loop.sock_connect(client, listener.getsockname())
+                while not acceptor._starved:
+                    await asyncio.sleep(0.001)
+                assert worker.handed == 0
+            assert await loop.sock_recv(client, 1) == b"7"
+        acceptor.end()
+        await serving
+
+    asyncio.run(main())
+    assert caplog.text.count("cannot be accepted") == 1
 
 
 def test_newcomers_wait_while_counts_are_uneven_but_not_for_ever(monkeypatch):

@@ -111,6 +111,19 @@ def test_every_seat_gets_a_process_and_the_fleet_is_complete_when_all_are_up(fle
     assert [(i["up"], i["restarts"], i["connections"]) for i in fleet.info()] == [(True, 0, 0)] * 3
 
 
+def test_a_worker_gets_no_more_connections_than_its_descriptors_allow(fleets):
+    fleet, _ = fleets()
+    fleet.wait_complete()
+    fleet._most = 2
+    here, there = socket.socketpair()
+    with here, there:
+        assert [fleet.hand(here) for _ in range(5)] == [True] * 4 + [False]
+        assert sorted(w.handed for w in fleet.offered()) == [2, 2]
+        fleet._ended[1] += 1
+        assert [fleet.hand(here), fleet.hand(here)] == [True, False]
+        assert sorted(w.handed for w in fleet.offered()) == [2, 3]
+
+
 def test_a_dead_process_is_buried_once_and_replaced_in_its_slot(fleets):
     fleet, owner = fleets()
     fleet.wait_complete()
