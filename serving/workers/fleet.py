@@ -13,6 +13,11 @@ Invariants
 - A process that is new gets its share of the connections there are: the others give theirs up, each with a reply that
   says so, and no request is lost.
 - A seat whose process keeps dying is tried again later and later; the others do not notice.
+- A process hangs that has shown no life for SILENCE_TIMEOUT_S: neither a message nor a beat (its word on the board,
+  which counts up with every bucket that it runs and while its loop turns). One that computes for long without turning
+  its loop beats and is left alone; one that was stopped by a signal does neither. Of those that hang one is killed at a
+  time: the next when its successor answers, or has not come within START_TIMEOUT_S. What stops all of them at once
+  (a machine that swaps, one bucket that takes a minute) does not take all of them down.
 
 Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
 workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/workers.md.
@@ -24,6 +29,7 @@ worker's own accept queue (what waits in it dies with it).
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -33,6 +39,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,6 +57,8 @@ log = logging.getLogger("freshet.fleet")
 START_TIMEOUT_S = 60.0
 SILENCE_TIMEOUT_S = 30.0
 SILENCE_CHECK_S = 1.0
+# What /proc says of a process.
+STATES = {"R": "running", "S": "asleep", "D": "waiting for a disk", "T": "stopped by a signal", "t": "being debugged"}
 HEALTHY_S = 10.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
 END_MARGIN_S = 5.0
@@ -88,13 +97,23 @@ Heard = Callable[["WorkerProcess", Message], None]
 class WorkerProcess:
     """One worker's process and the talk with it. Thread-safe."""
 
-    def __init__(self, nursery: Nursery, seat: int, message: Message, fds: Sequence[int], heard: Heard) -> None:
-        """Spawns it; raises Gone. message, fds: its settings. heard: called with what it says unasked."""
+    def __init__(
+        self,
+        nursery: Nursery,
+        seat: int,
+        message: Message,
+        fds: Sequence[int],
+        heard: Heard,
+        beats: Callable[[], int],
+    ) -> None:
+        """Spawns it; raises Gone. message, fds: its settings. heard: called with what it says unasked. beats: how often
+        it has shown that it gets on."""
         self.seat = seat
         self.handed = 0
         self.hello: Future[None] = Future()
         self.gone = threading.Event()
-        self.heard_s = time.monotonic()
+        self.heard_s = self._moved_s = time.monotonic()
+        self._beats, self._seen = beats, 0
         self._heard = heard
         self._lock = threading.Lock()
         self._asked: dict[int, Future[Message]] = {}
@@ -120,6 +139,13 @@ class WorkerProcess:
     def up(self) -> bool:
         """Whether it has got so far that it hears what it is told."""
         return self.hello.done() and self.hello.exception() is None
+
+    def silent_s(self) -> float:
+        """Seconds since it has shown life: said something, or got on. As exact as this is asked often."""
+        beats, now_s = self._beats(), time.monotonic()
+        if beats != self._seen:
+            self._seen, self._moved_s = beats, now_s
+        return now_s - max(self.heard_s, self._moved_s)
 
     def tell(self, op: str, message: Message | None = None, fds: Sequence[int] = ()) -> None:
         """Says something that needs no answer; raises Gone."""
@@ -219,14 +245,16 @@ class Fleet:
         """nursery: one that has been started already."""
         self.settings = settings
         self._seats = [Seat(n) for n in range(count)]
-        self._board = reserve(2 * count * 8, "seats").view(np.int64)[: 2 * count].reshape(2, count)
-        self._ended, self._computing = self._board
+        self._board = reserve(3 * count * 8, "seats").view(np.int64)[: 3 * count].reshape(3, count)
+        self._ended, self._computing, self._beats = self._board
         (self._board_handle,) = share([self._board], "seats")
         self._owner: Owner | None = None
         self._nursery = nursery or Nursery()
         self._ending = threading.Event()
         self._changed = threading.Condition()
         self._turn = 0
+        # The last one that was killed because it hung, and when.
+        self._hung: tuple[WorkerProcess, float] | None = None
         self._threads = [
             threading.Thread(target=self._keep, args=(seat,), name=f"freshet-seat-{seat.number}", daemon=True)
             for seat in self._seats
@@ -363,7 +391,8 @@ class Fleet:
         message = {**self.settings.message(), "seat": seat.number, "board": board}
         try:
             self._board[:, seat.number] = 0
-            worker = WorkerProcess(self._nursery, seat.number, message, parcel.fds, self._owner.heard)
+            beats = functools.partial(self._beats.item, seat.number)
+            worker = WorkerProcess(self._nursery, seat.number, message, parcel.fds, self._owner.heard, beats)
         except (OSError, Gone) as error:
             log.error("worker %d could not be started: %s", seat.number, error)
             return
@@ -376,8 +405,12 @@ class Fleet:
             worker.hello.result(START_TIMEOUT_S)
             self._owner.introduce(worker)
             while not worker.gone.wait(SILENCE_CHECK_S):
-                if time.monotonic() - worker.heard_s > SILENCE_TIMEOUT_S:
-                    log.error("worker %d has said nothing for %g s", seat.number, SILENCE_TIMEOUT_S)
+                if worker.silent_s() > SILENCE_TIMEOUT_S and self._may_kill(worker):
+                    where = "within" if self._computing[seat.number] else "outside of"
+                    log.error(
+                        "worker %d, process %d, hangs: no message and no progress for %g s, %s a batch, %s",
+                        seat.number, worker.pid, SILENCE_TIMEOUT_S, where, _state_of(worker.pid),
+                    )  # fmt: skip
                     break
         except Gone:
             pass
@@ -389,6 +422,19 @@ class Fleet:
             if self._ending.is_set() and worker.up:
                 worker.wait(self.settings.front.shutdown_timeout_s + END_MARGIN_S)
             self.bury(worker)
+
+    def _may_kill(self, worker: WorkerProcess) -> bool:
+        """Whether no other one has been killed for hanging whose successor does not answer yet."""
+        with self._changed:
+            now_s = time.monotonic()
+            if self._hung is not None:
+                last, killed_s = self._hung
+                seat = self._seats[last.seat]
+                back = seat.offered and seat.worker is not last
+                if not back and now_s - killed_s < START_TIMEOUT_S:
+                    return False
+            self._hung = worker, now_s
+            return True
 
     def _on_death(self, worker: WorkerProcess) -> None:
         assert self._owner is not None, "start() comes first"
@@ -402,3 +448,12 @@ class Fleet:
 
     def _connections(self, worker: WorkerProcess) -> int:
         return worker.handed - int(self._ended[worker.seat])
+
+
+def _state_of(pid: int) -> str:
+    """What a process does, as the kernel sees it."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        state = ""
+    return STATES.get(state, "in no state that is known")

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,7 @@ from processor.errors import FreshetError, NotReady
 from serving.front_options import FrontOptions
 from serving.workers import fleet as fleet_module
 from serving.workers.channel import Gone
-from serving.workers.fleet import Fleet, WorkerSettings
+from serving.workers.fleet import Fleet, WorkerProcess, WorkerSettings
 from tests.serving.workers.fakes import FakeWorker
 
 SETTINGS = WorkerSettings(FrontOptions(shutdown_timeout_s=1.0, version="9"), {}, None, "127.0.0.1:0")
@@ -41,9 +42,9 @@ class Mortal(FakeWorker):
     spawned = threading.Semaphore(0)
     stillborn = False
 
-    def __init__(self, nursery, seat, message, fds, heard):
+    def __init__(self, nursery, seat, message, fds, heard, beats):
         super().__init__(seat)
-        self.settings, self.heard_s, self.waited = message, fleet_module.time.monotonic(), 0
+        self.settings, self.beats, self.silence_s, self.looked, self.waited = message, beats, 0.0, 0, 0
         self._burying, self._buried = threading.Lock(), False
         self.hello, self.up = self, True
         Mortal.spawned.release()
@@ -51,6 +52,10 @@ class Mortal(FakeWorker):
     def result(self, timeout_s):
         if Mortal.stillborn:
             raise Gone("stillborn")
+
+    def silent_s(self):
+        self.looked += 1
+        return self.silence_s
 
     def wait(self, timeout_s):
         return self.gone.wait(timeout_s)
@@ -156,12 +161,60 @@ def test_a_seat_whose_process_cannot_serve_is_tried_again_and_never_offered(flee
     assert fleet.info()[0]["restarts"] >= 3
 
 
-def test_a_process_that_says_nothing_for_long_is_replaced(fleets):
+@pytest.mark.parametrize(("computing", "said"), [(1, "within a batch"), (0, "outside of a batch")])
+def test_a_process_that_shows_no_life_for_long_is_replaced_and_the_log_says_what_it_did(
+    fleets, caplog, computing, said
+):
     fleet, owner = fleets(1)
     fleet.wait_complete()
     silent = fleet.offered()[0]
-    silent.heard_s -= 2 * fleet_module.SILENCE_TIMEOUT_S
+    fleet._beats[0] = 7
+    assert silent.beats() == 7
+    fleet._computing[0] = computing
+    silent.silence_s = 2 * fleet_module.SILENCE_TIMEOUT_S
     until(lambda: silent in owner.dead and fleet.offered())
+    (line,) = [r.getMessage() for r in caplog.records if "hangs" in r.getMessage()]
+    assert said in line
+    assert "no message and no progress for 30 s" in line
+
+
+def test_of_processes_that_all_hang_one_is_killed_at_a_time_and_the_next_when_its_successor_answers(fleets):
+    fleet, owner = fleets(3)
+    fleet.wait_complete()
+    held = threading.Event()
+
+    def introduce(worker):
+        owner.introduced.append(worker)
+        assert held.wait(WAIT_S)
+        fleet.offer(worker)
+
+    owner.introduce = introduce
+    hung = fleet.offered()
+    for worker in hung:
+        worker.silence_s = 2 * fleet_module.SILENCE_TIMEOUT_S
+    until(lambda: len(owner.introduced) == 4)
+    others = [worker for worker in hung if worker not in owner.dead]
+    looked = [worker.looked for worker in others]
+    until(lambda: all(worker.looked > before + 3 for worker, before in zip(others, looked, strict=True)))
+    assert len(owner.dead) == 1
+    held.set()
+    until(lambda: len(owner.dead) == 3 and len(fleet.offered()) == 3)
+    assert set(owner.dead) == set(hung)
+
+
+def test_a_process_shows_life_by_what_it_says_and_by_its_beats(monkeypatch):
+    now_s, beats = [100.0], [0]
+    worker = WorkerProcess.__new__(WorkerProcess)
+    worker.heard_s = worker._moved_s = 90.0
+    worker._beats, worker._seen = lambda: beats[0], 0
+    monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    assert worker.silent_s() == 10.0
+    beats[0] += 1
+    assert worker.silent_s() == 0.0
+    now_s[0] = 105.0
+    assert worker.silent_s() == 5.0
+    worker.heard_s = 104.0
+    assert worker.silent_s() == 1.0
 
 
 def test_after_the_end_nobody_is_replaced(fleets):
