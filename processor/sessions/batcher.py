@@ -62,6 +62,10 @@ MARGIN = 1.15
 WAIT_MARGIN = 1.5
 
 
+# So few ids never take long.
+LIGHT_IDS = 1 << 16
+
+
 class Priced(Protocol):
     """A target: tickets of one may share a batch. Told apart by identity."""
 
@@ -105,32 +109,26 @@ class Taken(NamedTuple, Generic[T]):
 
 
 class _Account:
-    """What the targets of one table of costs, a model's, have been given, on the batcher's own clock of work. turns_s:
-    the same of what is not divided and of what is, on a clock of the account's; given_s: where that clock stands."""
+    """What the targets of one table of costs, a model's, have been given, on the batcher's own clock of work. whole_s,
+    divided_s: the same of what is not divided and of what is, since there has been something that is, on a clock of the
+    account's; given_s: where that clock stands."""
 
-    __slots__ = ("costs", "given_s", "lanes", "turns_s", "work_s")
+    __slots__ = ("costs", "divided_s", "given_s", "lanes", "whole_s", "work_s")
 
     def __init__(self, costs: CostTable, work_s: float) -> None:
         self.costs, self.work_s, self.lanes = costs, work_s, 0
-        self.turns_s, self.given_s = [0.0, 0.0], 0.0
+        self.whole_s = self.divided_s = self.given_s = 0.0
 
 
 class _Waiting:
-    """What waits, divided or not."""
+    """What waits, divided or not. Nothing does without rows; and that weighs nothing, whatever rounding has left over
+    elsewhere."""
 
-    __slots__ = ("count", "ids", "rows", "work_s")
+    __slots__ = ("ids", "rows", "work_s")
 
     def __init__(self) -> None:
-        self.count = self.rows = self.ids = 0
+        self.rows = self.ids = 0
         self.work_s = 0.0
-
-    def add(self, ticket: Ticket, sign: int = 1) -> None:
-        """Adds a ticket, or takes one away."""
-        self.count += sign
-        self.rows += sign * ticket.rows
-        self.ids += sign * ticket.ids
-        # What is empty weighs nothing, whatever rounding has left over elsewhere.
-        self.work_s = self.work_s + sign * ticket.share_s if self.count else 0.0
 
 
 class _Lane(Generic[T]):
@@ -147,7 +145,8 @@ class _Lane(Generic[T]):
     @property
     def turn(self) -> tuple[float, float, bool]:
         """Whose is the least is next."""
-        return self.account.work_s, self.account.turns_s[self.divided], self.divided
+        account, divided = self.account, self.divided
+        return account.work_s, account.divided_s if divided else account.whole_s, divided
 
     @property
     def due(self) -> tuple[float, int]:
@@ -199,15 +198,17 @@ class Batcher(Generic[T]):
         lane.rows += ticket.rows
         self._count += 1
         if divided:
-            if not self._divided.count:
-                self._piece_s = 0.0
-            self._piece_s = max(self._piece_s, share_s * min(1.0, ticket.piece_rows / ticket.rows))
-            self._divided.add(ticket)
+            waiting = self._divided
+            piece_s = share_s * min(1.0, ticket.piece_rows / ticket.rows)
+            self._piece_s = max(self._piece_s, piece_s) if waiting.rows else piece_s
             heappush(lane.heap, (lane.given_s + share_s, self._arrivals, ticket))
         else:
+            waiting = self._whole
             self._shares_s[octave] += share_s
-            self._whole.add(ticket)
             heappush(lane.heap, (now_s + patience_s, self._arrivals, ticket))
+        waiting.rows += ticket.rows
+        waiting.ids += ticket.ids
+        waiting.work_s += share_s
 
     def admit(
         self,
@@ -228,7 +229,7 @@ class Batcher(Generic[T]):
         if not self._count:
             return
         waiting = self._divided if divided else self._whole
-        if waiting.count:
+        if waiting.rows:
             message = ""
             if waiting.rows + rows > self._max_queue_rows:
                 message = f"queue: at most {self._max_queue_rows} rows wait, {waiting.rows} do"
@@ -268,7 +269,7 @@ class Batcher(Generic[T]):
 
     def _with_turns_s(self, before_s: float) -> float:
         """So much work, and what of the divided tickets takes turns with it."""
-        if not self._divided.count:
+        if not self._divided.rows:
             return before_s
         return before_s + min(before_s + self.pace * self._piece_s, self.pace * self._divided.work_s)
 
@@ -279,7 +280,7 @@ class Batcher(Generic[T]):
             [min(own_s, self.pace * ticket.share_s)
              for lane in self._lanes.values() if lane.divided for _, _, ticket in lane.heap]
         )  # fmt: skip
-        return ahead_s + (own_s if self._whole.count else 0.0)
+        return ahead_s + (own_s if self._whole.rows else 0.0)
 
     def predict_s(self, target: Priced, rows: int, ids: int) -> float:
         """Seconds of a batch, at the pace that sessions have."""
@@ -301,18 +302,23 @@ class Batcher(Generic[T]):
             lane, until_s = self._next(now_s, hurry)
             if lane is None:
                 return Taken([], expired, until_s)
-            account, waiting = lane.account, self._divided if lane.divided else self._whole
-            before_s, turns_s = waiting.work_s, account.turns_s
+            account, divided = lane.account, self._divided
+            before_s = self._whole.work_s + divided.work_s
             if lane.divided:
+                account.given_s = max(account.given_s, account.divided_s)
                 batch = self._cut(lane, now_s, sessions, expired)
+                given_s = before_s - self._whole.work_s - divided.work_s
+                account.divided_s += given_s
+                lane.given_s += given_s
             else:
                 batch = self._fill(lane, now_s, free, expired)
-            given_s = before_s - waiting.work_s
-            self._given_s = max(self._given_s, account.work_s)
+                given_s = before_s - self._whole.work_s - divided.work_s
+                if divided.rows:
+                    account.given_s = max(account.given_s, account.whole_s)
+                    account.whole_s += given_s
+            if account.work_s > self._given_s:
+                self._given_s = account.work_s
             account.work_s += given_s
-            account.given_s = max(account.given_s, turns_s[lane.divided])
-            turns_s[lane.divided] += given_s
-            lane.given_s += given_s
             if not lane.heap:
                 self._close(lane)
             if batch:
@@ -334,7 +340,10 @@ class Batcher(Generic[T]):
         elif not account.lanes:
             account.work_s = max(account.work_s, self._given_s)
         account.lanes += 1
-        account.turns_s[divided] = max(account.turns_s[divided], account.given_s)
+        if divided:
+            account.whole_s = account.divided_s = account.given_s = 0.0
+        elif account.whole_s < account.given_s:
+            account.whole_s = account.given_s
         return account
 
     def _close(self, lane: _Lane[T]) -> None:
@@ -352,6 +361,8 @@ class Batcher(Generic[T]):
         best: _Lane[T] | None = None
         first: _Lane[T] | None = None
         until_s: float | None = None
+        if len(self._lanes) == 1 and not self._window_s:
+            return next(iter(self._lanes.values())), None
         for lane in self._lanes.values():
             if self._window_s > 0 and not hurry and lane.rows < self._max_rows and not lane.divided:
                 last_s = lane.heap[0][0] - self.predict_s(lane.target, lane.rows, 0)
@@ -379,7 +390,9 @@ class Batcher(Generic[T]):
     def _fill(self, lane: _Lane[T], now_s: float, free: int, expired: list[T]) -> list[T]:
         batch: list[T] = []
         heap, target, rows, ids = lane.heap, lane.target, 0, 0
-        closes_s, heavy_ids = math.inf, target.costs.heavy_ids
+        closes_s = heavy_ids = math.inf
+        if self._whole.ids > LIGHT_IDS:
+            heavy_ids = target.costs.heavy_ids
         most = self._max_rows
         if free > 1:
             most = min(most, -(-lane.rows // target.costs.shares(lane.rows, free)))
@@ -442,14 +455,15 @@ class Batcher(Generic[T]):
 
     def _pop(self, lane: _Lane[T]) -> T:
         ticket = heappop(lane.heap)[2]
-        lane.rows -= ticket.rows
+        waiting = self._divided if lane.divided else self._whole
+        rows, share_s = ticket.rows, ticket.share_s
+        lane.rows -= rows
         self._count -= 1
-        if lane.divided:
-            self._divided.add(ticket, -1)
-        else:
-            self._whole.add(ticket, -1)
-            left_s = self._shares_s[ticket.octave] - ticket.share_s
-            self._shares_s[ticket.octave] = left_s if self._whole.count else 0.0
+        waiting.rows -= rows
+        waiting.ids -= ticket.ids
+        if not lane.divided:
+            self._shares_s[ticket.octave] = self._shares_s[ticket.octave] - share_s if waiting.rows else 0.0
+        waiting.work_s = waiting.work_s - share_s if waiting.rows else 0.0
         return ticket
 
 

@@ -46,7 +46,7 @@ from processor.backends.cost import FREE, WORTH
 from processor.clock import Clock
 from processor.cores import run_on
 from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
-from processor.sessions.batcher import Batcher, Taken
+from processor.sessions.batcher import LIGHT_IDS, Batcher, Taken
 from processor.sessions.device import DeviceStages, StagedSession, trays_of
 from processor.sessions.occupancy import Occupancy
 from processor.sessions.request import Done, PredictReply, Work, answer
@@ -65,8 +65,6 @@ Post = Callable[[Done, PredictReply | FreshetError], None]
 HOLDS = MAX_SESSIONS
 # What it takes to give a helper work and to have its reply back; half of a request has to take longer.
 HANDOVER_S = 1e-4
-# So few ids never take long.
-LIGHT_IDS = 1 << 16
 # How fast the cost of the usual request is followed.
 USUAL_RATE = 1 / 16
 
