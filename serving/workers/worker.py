@@ -8,7 +8,7 @@ flip changes beyond a frame, sessions read from the control words; no thread is 
 Invariants
 - A message is acted on in the order in which it was sent: routes and connections on the loop, changes on their thread.
 - Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, how many of its
-  connections have ended, and how many of its threads compute.
+  connections have ended, how many of its threads compute, and that it gets on.
 - A worker without a supervisor ends at once: nobody would flip, replace or drain it.
 - A worker that has no descriptor left takes no connection: it reads what it is told once it has one. A change that
   brings more descriptors than there are is refused, and what is served stays.
@@ -60,6 +60,7 @@ from serving.workers.worker_counts import Report
 log = logging.getLogger("freshet.worker")
 
 REPORT_INTERVAL_S = 1.0
+BEAT_INTERVAL_S = 0.25
 SCRAPE_TIMEOUT_S = 10.0
 # A version that is loaded and warmed takes a while.
 CONTROL_TIMEOUT_S = 600.0
@@ -138,10 +139,10 @@ class Worker:
     def __init__(self, channel: Channel, settings: Message, unpacker: Unpacker) -> None:
         self._channel, self._seat = channel, int(settings["seat"])
         options = FrontOptions(**settings["front"])
-        self._ended_connections, computing = unpacker.unpack(settings["board"])
+        self._ended_connections, computing, beats = unpacker.unpack(settings["board"])
         self._clock = SystemClock()
-        occupancy = Occupancy(Allowance.here().cores, computing, self._seat)
-        groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, occupancy)
+        self._occupancy = Occupancy(Allowance.here().cores, computing, self._seat, beats)
+        groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, self._occupancy)
         self._predictor = WorkerPredictor(groups, self._clock)
         self._lifecycle: Lifecycle[WorkerPredictor] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
@@ -176,6 +177,7 @@ class Worker:
         loop.add_reader(self._channel.fileno(), self._read)
         self._channel.send({"op": "hello"})
         self._report_regularly()
+        self._beat_regularly()
         await serving
         loop.remove_reader(self._channel.fileno())
         self._changes.shutdown()
@@ -358,6 +360,10 @@ class Worker:
     def _report_regularly(self) -> None:
         self._loop.call_later(REPORT_INTERVAL_S, self._report_regularly)
         self._channel.send_nowait({"op": "report", "report": self._report()})
+
+    def _beat_regularly(self) -> None:
+        self._loop.call_later(BEAT_INTERVAL_S, self._beat_regularly)
+        self._occupancy.beat()
 
     def _scrape(self) -> bytes:
         """The metrics of all processes, from the supervisor; on a thread of its own. Raises NotReady."""
