@@ -49,8 +49,10 @@ log = logging.getLogger("freshet.http")
 # Between a reply and a busy client's next request lies a round trip, of 0.3 s where it is long.
 PATIENCE_S = 0.5
 LINGER_S = 2.0
-LINGER_NBYTES = 128 << 20
-# A client that takes nothing of its last reply for so long is not waited for.
+# One that goes on sending, a body that was refused, is heard for longer: many send all before they read.
+SENDING_S = 30.0
+SENDING_NBYTES = 128 << 20
+# One that takes nothing of its last reply for so long is not waited for.
 STALLED_S = 30.0
 ANSWERED_S = 1.0
 LOOK_S = 0.02
@@ -61,14 +63,14 @@ class LingeringTransport:
     """A connection's transport whose close() finishes the connection; see the module."""
 
     __slots__ = (
-        "_stalled_s", "_timer", "_transport", "_unsent_nbytes", "abort", "get_extra_info", "get_write_buffer_size",
-        "is_closing", "pause_reading", "resume_reading", "write",
+        "_dropping", "_heard_nbytes", "_stalled_s", "_timer", "_transport", "_unsent_nbytes", "_waited_s", "abort",
+        "get_extra_info", "get_write_buffer_size", "is_closing", "pause_reading", "resume_reading", "write",
     )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._timer: asyncio.TimerHandle | None = None
-        self._unsent_nbytes, self._stalled_s = math.inf, 0.0
+        self._unsent_nbytes, self._stalled_s, self._waited_s, self._heard_nbytes = math.inf, 0.0, 0.0, 0
         self.abort, self.get_extra_info = transport.abort, transport.get_extra_info
         self.get_write_buffer_size = transport.get_write_buffer_size
         self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
@@ -82,7 +84,8 @@ class LingeringTransport:
             return
         self.is_closing, self.write = _true, _drop
         transport = self._transport
-        transport.set_protocol(_Lingering(transport.get_protocol(), self._lost, self.abort))
+        self._dropping = _Lingering(transport.get_protocol(), self._lost, self.abort)
+        transport.set_protocol(self._dropping)
         if finished:
             transport.close()
         else:
@@ -96,9 +99,12 @@ class LingeringTransport:
 
     def _give_up(self) -> None:
         # A client that reads slowly is waited for as long as it reads.
+        self._waited_s += LINGER_S
+        heard, self._heard_nbytes = self._dropping.nbytes > self._heard_nbytes, self._dropping.nbytes
         before, self._unsent_nbytes = self._unsent_nbytes, self.get_write_buffer_size()
         self._stalled_s = 0.0 if self._unsent_nbytes < before else self._stalled_s + LINGER_S
-        if self._unsent_nbytes and self._stalled_s < STALLED_S:
+        reads, sends = self._unsent_nbytes and self._stalled_s < STALLED_S, heard and self._waited_s < SENDING_S
+        if reads or sends:
             self._wait()
         else:
             self._transport.abort()
@@ -114,11 +120,11 @@ class _Lingering(asyncio.Protocol):
 
     def __init__(self, protocol: asyncio.BaseProtocol, lost: Callable[[], None], abort: Callable[[], None]) -> None:
         self._protocol, self._lost, self._abort = protocol, lost, abort
-        self._nbytes = 0
+        self.nbytes = 0
 
     def data_received(self, data: bytes) -> None:
-        self._nbytes += len(data)
-        if self._nbytes > LINGER_NBYTES:
+        self.nbytes += len(data)
+        if self.nbytes > SENDING_NBYTES:
             self._abort()
 
     def resume_writing(self) -> None:

@@ -118,7 +118,7 @@ def _body_nbytes(headers: dict[bytes, bytes], minor: bytes) -> int | None:
     coding, length = headers.get(b"transfer-encoding"), headers.get(b"content-length")
     if coding is not None:
         if coding.lower() != b"chunked" or length is not None or minor != b"1":
-            raise Unacceptable("transfer-encoding: chunked alone wanted, with HTTP/1.1 and without a content-length")
+            raise Unacceptable("transfer-encoding: chunked alone wanted, in HTTP/1.1, and no content-length beside it")
         return None
     if length is None:
         return 0

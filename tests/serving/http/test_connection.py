@@ -349,7 +349,7 @@ def test_a_refused_client_may_finish_sending_but_not_for_ever(talk):
     talk.send(b"nonsense\r\n\r\n", *[b"y" * 1000] * 10)
     assert talk.statuses() == [400]
     assert talk.transport.said == ["eof"]
-    talk.wait(LINGER_S)
+    talk.wait(2 * LINGER_S)
     assert talk.transport.said == ["eof", "abort"]
 
 

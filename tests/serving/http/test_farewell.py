@@ -12,10 +12,11 @@ from serving.front.holdings import BodyMemory
 from serving.http.connection import HttpConnection
 from serving.http.farewell import (
     ANSWERED_S,
-    LINGER_NBYTES,
     LINGER_S,
     LOOK_S,
     PATIENCE_S,
+    SENDING_NBYTES,
+    SENDING_S,
     STALLED_S,
     LingeringTransport,
     end_connections,
@@ -356,11 +357,26 @@ def test_a_client_that_takes_nothing_of_its_last_reply_is_not_waited_for_for_eve
 def test_what_a_finished_client_still_sends_is_bounded(played):
     async def scene(port):
         _, transport, protocol = finished(port)
-        for _ in range(LINGER_NBYTES >> 20):
+        for _ in range(SENDING_NBYTES >> 20):
             transport.protocol.data_received(bytes(1 << 20))
         assert transport.said == [b"last words", "FIN"]
         transport.protocol.data_received(b"one more")
         await turn()
+        assert protocol.lost == 1
+
+    played(scene)
+
+
+def test_a_finished_client_that_goes_on_sending_is_heard_for_a_while(played):
+    async def scene(port):
+        _, transport, protocol = finished(port)
+        for _ in range(int(SENDING_S) - 2):
+            await asyncio.sleep(1.0)
+            transport.protocol.data_received(b"more")
+        assert not protocol.lost
+        for _ in range(4):
+            await asyncio.sleep(1.0)
+            transport.protocol.data_received(b"more")
         assert protocol.lost == 1
 
     played(scene)
