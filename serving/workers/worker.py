@@ -126,11 +126,11 @@ class CountedProtocol(PredictProtocol):
 
     def __init__(self, *args: Any, ended: Callable[[], None], **options: Any) -> None:
         super().__init__(*args, **options)
-        self._ended = ended
+        self._lost = ended
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._ended()
+        self._lost()
 
 
 class Worker:
