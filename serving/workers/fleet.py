@@ -442,7 +442,7 @@ class Fleet:
             while not worker.gone.wait(SILENCE_CHECK_S):
                 silent_s = worker.silent_s()
                 silent = silent + 1 if silent_s > SUSPECT_S else 0
-                self._suspect(seat, silent > 1)
+                self._suspect(seat, silent > 1 and not self._ending.is_set())
                 if silent_s > SILENCE_TIMEOUT_S and self._may_kill(worker):
                     where = "within" if self._computing[seat.number] else "outside of"
                     log.error(

@@ -52,7 +52,7 @@ from serving.workers.worker_counts import Totals, add
 log = logging.getLogger("freshet.fleet")
 
 ANSWER_TIMEOUT_S = 300.0
-REPORT_TIMEOUT_S = 1.0
+ANSWER_AT_ONCE_S = 1.0
 ABSENCE_TIMEOUT_S = 2.0
 ABSENCE_POLL_S = 0.02
 # Clients' changes and questions at once; those of one model wait for each other anyway.
@@ -208,9 +208,10 @@ class FleetHost(ModelHost):
         return self._fleet.info()
 
     def drain(self) -> None:
-        """Makes every worker say that it is unready, and serve on."""
+        """Makes every worker say that it is unready, and serve on. Routes, which say it too, wait for whoever changes
+        them, and for every worker, of which one may be stopped: an end waits for neither."""
         self._draining = True
-        self.rerouted()
+        _wait(self._ask_all("drain", {}, self._fleet.lively()))
 
     def close(self) -> None:
         """The fleet has ended; later calls raise NotReady."""
@@ -266,13 +267,7 @@ class FleetHost(ModelHost):
 
     def refresh(self) -> None:
         """Makes every worker report anew; those that do not answer at once stand as they last reported."""
-        asked = self._ask_all("report", {}, self._fleet.lively())
-        give_up_s = time.monotonic() + REPORT_TIMEOUT_S
-        for _, answer in asked:
-            try:
-                answer.result(max(0.0, give_up_s - time.monotonic()))
-            except (Gone, TimeoutError):
-                continue
+        _wait(self._ask_all("report", {}, self._fleet.lively()))
 
     def _answer_scrape(self, worker: WorkerProcess, number: int) -> None:
         try:
@@ -339,6 +334,14 @@ class FleetHost(ModelHost):
             models[name] = {"served": served, "labels": dict(routes.labels), "states": states, "traffic": traffic}
         flags = {"loaded": self._loaded, "ready": self._routed, "draining": self._draining}
         return {"models": models, **flags}
+
+
+def _wait(asked: list[tuple[WorkerProcess, Future[Message]]]) -> None:
+    """Waits for the answers, but not for long."""
+    give_up_s = time.monotonic() + ANSWER_AT_ONCE_S
+    for _, answer in asked:
+        with contextlib.suppress(Gone, TimeoutError):
+            answer.result(max(0.0, give_up_s - time.monotonic()))
 
 
 class FleetReplicas:

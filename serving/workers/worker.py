@@ -235,6 +235,9 @@ class Worker:
         elif op == "routes":
             self._reroute(message)
             self._reply(message)
+        elif op == "drain":
+            self._lifecycle.drain()
+            self._reply(message)
         elif op == "resize":
             self._resize(message)
         elif op == "report":
