@@ -4,8 +4,8 @@ Bodies: those that come in pieces are refused (503) once all together hold so ma
 done, so half of them cannot wait for the other half, and each has its own deadline. A body that came with its head in
 one read is small; it may go SPARE_NBYTES beyond, so that who fills the room with halves does not keep out the rest.
 
-Descriptors: a client's connection is one. The ports share most of those that the process may have; the remainder is for
-the server's own files: deltas, mapped memory, logs, the channels between processes.
+Descriptors: a client's connection is one. The ports share those that the process may have and that are not kept for the
+server's own files: deltas, mapped memory, logs, the channels between processes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from processor.errors import Overloaded
 SPARE_NBYTES = 64 << 20
 MAX_DESCRIPTORS = 1 << 20
 MAX_ADMIN_CONNECTIONS = 128
+# For files: the larger of so many and the share of them all.
+MIN_FILES, FILES_SHARE = 128, 4
 
 
 class Full(Overloaded):
@@ -51,7 +53,8 @@ class Connections(NamedTuple):
     @classmethod
     def of(cls, descriptors: int) -> Connections:
         """descriptors: that the process may have."""
-        return cls(descriptors // 2, descriptors // 4, min(descriptors // 16, MAX_ADMIN_CONNECTIONS))
+        free = max(descriptors - max(MIN_FILES, descriptors // FILES_SHARE), descriptors // FILES_SHARE)
+        return cls(free * 5 // 8, free // 4, min(free // 8, MAX_ADMIN_CONNECTIONS))
 
     @classmethod
     def here(cls) -> Connections:

@@ -5,7 +5,7 @@ an extension, its data ends in CR LF, trailers are header fields. Extensions and
 bounds.
 
 Costs: a chunk costs about a microsecond whatever is in it, so no more than CHUNKS_A_TURN are taken at once, and a body
-of tiny chunks may come to MAX_FRAMING_NBYTES of what is not body, and a quarter of the body beyond.
+of tiny chunks may come to MAX_FRAMING_NBYTES of what is not body, and an eighth of the body beyond.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 
 from serving.http.http_head import END, MAX_HEAD_NBYTES, Unacceptable, check_trailers
 
-CHUNKS_A_TURN = 512
+CHUNKS_A_TURN = 256
 MAX_FRAMING_NBYTES = 1 << 20
 MAX_SIZE_LINE_NBYTES = 256
 SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*+;[\t -~\x80-\xff]*+)?\r\n")
@@ -36,23 +36,26 @@ class ChunkedBody:
         last of it. Raises Unacceptable."""
         at, self.more = 0, False
         for _ in range(CHUNKS_A_TURN):
-            if self._last:
-                break
             if not self._left:
                 size = SIZE.match(unread, at, at + MAX_SIZE_LINE_NBYTES)
-                if size is None:
-                    self._check_size_line(unread, at)
+                if self._last or size is None:
                     break
-                self._framing_nbytes += size.end() - at + 2
-                at, nbytes = size.end(), int(size[1], 16)
+                start, nbytes = size.end(), int(size[1], 16)
+                self._framing_nbytes += start - at + 2
+                self._nbytes += nbytes
+                at, stop = start, start + nbytes
                 if not nbytes:
                     self._last = True
                     break
+                if unread[stop : stop + 2] == b"\r\n":
+                    body += unread[start:stop]
+                    at = stop + 2
+                    continue
                 self._left = nbytes + 2
             taken = min(self._left - 2, len(unread) - at)
             if taken > 0:
                 body += unread[at : at + taken]
-                at, self._left, self._nbytes = at + taken, self._left - taken, self._nbytes + taken
+                at, self._left = at + taken, self._left - taken
             if self._left > 2 or len(unread) - at < 2:
                 break
             if unread[at : at + 2] != b"\r\n":
@@ -61,14 +64,16 @@ class ChunkedBody:
         else:
             self.more = True
         del unread[:at]
-        if self._framing_nbytes > MAX_FRAMING_NBYTES + self._nbytes // 4:
+        if not self._left and not self._last:
+            self._check_size_line(unread)
+        if self._framing_nbytes > MAX_FRAMING_NBYTES + self._nbytes // 8:
             raise Unacceptable("body: larger chunks wanted")
         return self._last and self._take_trailers(unread)
 
-    def _check_size_line(self, unread: bytearray, at: int) -> None:
+    def _check_size_line(self, unread: bytearray) -> None:
         """Raises Unacceptable for what cannot become the line of a chunk's size."""
-        line = unread[at : at + MAX_SIZE_LINE_NBYTES]
-        if b"\n" in line or len(line) == MAX_SIZE_LINE_NBYTES:
+        line = unread[:MAX_SIZE_LINE_NBYTES]
+        if not self.more and (b"\n" in line or len(line) == MAX_SIZE_LINE_NBYTES):
             raise Unacceptable("chunk: its size in hexadecimal digits wanted, ended by CR LF")
 
     def _take_trailers(self, unread: bytearray) -> bool:

@@ -156,10 +156,13 @@ class HttpConnection(asyncio.Protocol):
         """See serving.http.farewell.Leaving."""
         return not self._busy and not self._unread
 
-    @property
-    def idle_s(self) -> float:
-        """Seconds since its last reply, or since it was made, with nothing to do; 0 while there is something."""
-        return KEEP_ALIVE_S - self._patience.left_s if self._at_rest else 0.0
+    def hurry(self, patience_s: float) -> None:
+        """Ends the connection if its client has been waited for so long: others want its place."""
+        if self._head is None and self._busy:
+            return
+        allowed_s = BODY_S if self._head is not None else HEAD_S if self._unread else KEEP_ALIVE_S
+        if allowed_s - self._patience.left_s >= patience_s:
+            self._expired()
 
     def on_response_complete(self) -> None:
         """The reply of what was in flight is written."""
@@ -346,7 +349,7 @@ class HttpConnection(asyncio.Protocol):
         )
         tasks = self.server_state.tasks
         task = self.loop.create_task(cycle.run_asgi(self.config.loaded_app))
-        task.add_done_callback(partial(self._ended, cycle))
+        task.add_done_callback(partial(self._task_done, cycle))
         tasks.add(task)
 
     def _add(self, piece: bytes | bytearray) -> None:
@@ -363,7 +366,7 @@ class HttpConnection(asyncio.Protocol):
         cycle.more_body = False
         cycle.message_event.set()
 
-    def _ended(self, cycle: RequestResponseCycle, task: asyncio.Task[None]) -> None:
+    def _task_done(self, cycle: RequestResponseCycle, task: asyncio.Task[None]) -> None:
         self.server_state.tasks.discard(task)
         if not cycle.response_complete:
             self._forget_body()

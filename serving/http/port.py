@@ -1,8 +1,8 @@
 """One listening port, or the connections of one: a uvicorn server whose owner starts and ends it.
 
 A port has so many connections and no more (serving.front.holdings). Beyond that nothing is accepted: who comes waits in
-the listener's queue, and connections that have had nothing to do for PRESSED_IDLE_S are closed to make room. So is it
-when the process has no descriptor left for a connection.
+the listener's queue, and connections whose clients have been waited for PRESSED_S, be it for a request or for the rest
+of one, are closed to make room. Nothing is accepted either while the process has no descriptor left.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SWITCH_INTERVAL_S = 0.0005
 ACCEPTS_A_TURN = 64
 # Until it is looked again whether there is room.
 RETRY_S = 0.1
-# Until it is looked again who has been idle.
+# Until it is looked again who has been waited for.
 ROOM_S = 1.0
-PRESSED_IDLE_S = 5.0
+PRESSED_S = 3.0
 
 
 class HttpPort(uvicorn.Server):
@@ -176,12 +176,11 @@ class HttpPort(uvicorn.Server):
             asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
     def _make_room(self) -> None:
-        """Ends connections that have had nothing to do for a while, now and as long as there is no room."""
+        """Ends connections that wait for their clients, now and as long as there is no room."""
         if self._pressed or self.should_exit:
             return
         for connection in list(self._connections):
-            if connection.idle_s >= PRESSED_IDLE_S:
-                connection.transport.close()
+            connection.hurry(PRESSED_S)
         self._pressed = len(self._connections) + 1 >= self._most
         if self._pressed:
             asyncio.get_running_loop().call_later(ROOM_S, self._look_again)

@@ -237,7 +237,6 @@ def test_a_connection_is_closed_once_it_has_been_idle_for_the_whole_keep_alive_t
         assert talk.send(talk.ask(BODY)).statuses() == [200]
         talk.wait(10)
     assert talk.loop.timers <= 4, "one timer a keep-alive time, not one a request"
-    assert talk.connection.idle_s == 10
     talk.wait(KEEP_ALIVE_S - 11)
     assert not talk.ended
     talk.wait(1)
@@ -314,6 +313,46 @@ def test_a_request_in_flight_is_not_hurried(predicting):
     predicting.processor.release()
     predicting.loop.turn()
     assert predicting.statuses() == [200]
+
+
+@pytest.mark.parametrize(("sent", "said"), [(b"", []), (b"GET", [408]), (b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", [])])
+def test_a_client_that_is_waited_for_is_hurried_when_others_want_its_place(echoing, sent, said):
+    async def hurry(patience_s):
+        echoing.connection.hurry(patience_s)
+
+    echoing.send(sent)
+    echoing.replies()
+    echoing.wait(4)
+    echoing.loop.run_until_complete(hurry(5.0))
+    assert not echoing.ended
+    echoing.wait(1)
+    echoing.loop.run_until_complete(hurry(5.0))
+    assert (echoing.statuses(), echoing.ended) == (said, True)
+
+
+def test_a_request_in_flight_gives_its_place_to_nobody(predicting):
+    predicting.processor.hold = True
+    predicting.send(predict())
+    predicting.wait(50)
+    predicting.connection.hurry(5.0)
+    assert not predicting.ended
+
+
+def test_a_body_that_comes_fast_enough_gives_its_place_to_nobody(talk):
+    async def hurry():
+        talk.connection.hurry(5.0)
+
+    request = talk.ask(b" " * 4 * BODY_NBYTES_S)
+    talk.send(request[: 2 * BODY_NBYTES_S])
+    for at in range(2, 4):
+        talk.wait(1)
+        talk.send(request[at * BODY_NBYTES_S : (at + 1) * BODY_NBYTES_S - 300])
+        talk.wait(3)
+        talk.loop.run_until_complete(hurry())
+        assert not talk.ended
+    talk.wait(10)
+    talk.loop.run_until_complete(hurry())
+    assert talk.ended
 
 
 def test_a_client_that_half_closes_gets_its_replies(talk):

@@ -81,8 +81,9 @@ def test_beyond_so_many_connections_the_next_waits_until_one_has_left():
     asyncio.run(main())
 
 
-def test_a_connection_with_nothing_to_do_makes_room(monkeypatch):
-    monkeypatch.setattr(port_module, "PRESSED_IDLE_S", 0.0)
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n12"])
+def test_a_connection_whose_client_is_waited_for_makes_room(monkeypatch, sent):
+    monkeypatch.setattr(port_module, "PRESSED_S", 0.0)
     monkeypatch.setattr(port_module, "ROOM_S", 0.01)
 
     async def main():
@@ -90,9 +91,10 @@ def test_a_connection_with_nothing_to_do_makes_room(monkeypatch):
             first, second = await Client.of(address), await Client.of(address)
             first.ask()
             assert await first.answered() == b"200"
+            first.writer.write(sent)
             second.ask()
             assert await second.answered() == b"200"
-            assert await first.reader.read() == b""
+            assert (await first.reader.read())[:12] == (b"HTTP/1.1 408" if sent else b"")
             await first.leave()
             await second.leave()
 
