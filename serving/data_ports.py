@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from serving.front.exchange import Exchanges
 from serving.front.model_control import Act
@@ -14,6 +15,7 @@ from serving.front.queries import Answering
 from serving.front.shared_memory import Regions
 from serving.front_options import FrontOptions
 from serving.http.app import DataApp
+from serving.http.farewell import Leaving
 from serving.http.port import HttpPort
 from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Availability
@@ -62,11 +64,13 @@ class DataPorts:
         """See opened()."""
 
     def shed(self, count: int) -> None:
-        """Ends so many HTTP connections with their next reply, which says so; their clients connect again."""
-        connections = self.http.server_state.connections
-        staying = [c for c in connections if isinstance(c, PredictProtocol) and not c.leaving]
-        for connection in staying[:count]:
+        """Makes so many HTTP connections leave (serving.http.farewell); their clients connect again."""
+        for connection in self._staying()[:count]:
             connection.leaving = True
+
+    def release(self, share: float) -> None:
+        """See serving.server.Front: of HTTP connections; gRPC has no word for it but its end's."""
+        self.shed(math.ceil(share * len(self._staying())))
 
     def end(self) -> None:
         """Stops accepting and finishes what is in flight."""
@@ -77,6 +81,10 @@ class DataPorts:
         """Stops without waiting for what is in flight."""
         self._stop(hurry=True)
         self.http.abort()
+
+    def _staying(self) -> list[Leaving]:
+        connections = cast(set[Leaving], self.http.server_state.connections)
+        return [connection for connection in connections if not connection.leaving]
 
     def _stop(self, hurry: bool) -> None:
         self._stopping.append(asyncio.get_running_loop().create_task(self._rpc.stop(hurry)))

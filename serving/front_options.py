@@ -22,6 +22,15 @@ class FrontOptions:
             "Largest request body, also when inflated", between(1, 1 << 32), unit="bytes", heading=REQUESTS
         ),
     )
+    max_bodies_bytes: int = field(
+        default=128 << 20,
+        metadata=option(
+            "Largest total of request bodies in memory, in each process; max_body_bytes where that is larger",
+            between(1 << 20, 1 << 40),
+            unit="bytes",
+            heading=REQUESTS,
+        ),
+    )
     default_timeout_ms: float = field(
         default=0.0,
         metadata=option(

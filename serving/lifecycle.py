@@ -32,6 +32,9 @@ class Availability(Protocol[P_co]):
     @property
     def ready(self) -> bool: ...
 
+    @property
+    def unready(self) -> str: ...
+
     def processor(self) -> P_co:
         """See Lifecycle.processor."""
 
@@ -42,6 +45,7 @@ class Lifecycle(Generic[P]):
     def __init__(self) -> None:
         self._processor: P | None = None
         self._draining = False
+        self._obstacle = ""
 
     def open(self, processor: P) -> None:
         self._processor = processor
@@ -58,6 +62,10 @@ class Lifecycle(Generic[P]):
     def drain(self) -> None:
         """Turns readiness off for good; requests are still answered."""
         self._draining = True
+
+    def obstruct(self, obstacle: str) -> None:
+        """Turns readiness off for a reason that lies elsewhere, in one line; "" for none, any more."""
+        self._obstacle = obstacle
 
     def close(self) -> P | None:
         """Takes the processor away from the ports and returns it, once."""
@@ -76,7 +84,14 @@ class Lifecycle(Generic[P]):
     @property
     def ready(self) -> bool:
         processor = self._processor
-        return processor is not None and not self._draining and processor.ready
+        return processor is not None and not self._draining and not self._obstacle and processor.ready
+
+    @property
+    def unready(self) -> str:
+        """Why the server is not ready, in one line; of one that is not."""
+        if self._draining:
+            return "server: draining"
+        return self._obstacle or "server: not every model is ready"
 
     def processor(self) -> P:
         """The processor; raises NotReady while models load and once the server has closed."""

@@ -119,7 +119,12 @@ class ServeConfig(FrontOptions, SessionOptions):
     )
     drain_s: float = field(
         default=0.0,
-        metadata=option("Service after SIGTERM while already unready", between(0, 3600), unit="seconds", heading=LIFE),
+        metadata=option(
+            "Service after SIGTERM while already unready; connections are told to leave meanwhile",
+            between(0, 3600),
+            unit="seconds",
+            heading=LIFE,
+        ),
     )
     groups: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)

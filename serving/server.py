@@ -9,15 +9,20 @@ Threads: the main thread runs the data ports' event loop; `freshet-admin` runs t
 to the processor.
 
 Order at the start: signal handlers, the ports (503 while models load), processor, watcher, the ready line.
-Order at the end: unready, drain_s of ordinary service, no new connections, requests in flight answered within
-shutdown_timeout_s, watcher, an import at work, admin port, processor. A second signal skips what is left of the
-waiting.
+Order at the end: unready; drain_s of service, in which connections are told to leave one after the other; no new
+connections, and what was sent on those that are there is answered within shutdown_timeout_s (serving.http.farewell);
+watcher, an import at work, admin port, processor. A second signal skips what is left of the waiting.
+
+SIGTERM, SIGINT and SIGHUP mean the same: a repository that is watched has nothing to reload, so a SIGHUP says that the
+terminal has gone, and ends the server as a closed terminal ends any program. Where whoever started the server has it
+ignored (nohup), it stays ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import signal
@@ -30,9 +35,11 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from processor.errors import BadInput, FreshetError
 from processor.overview import model_stats
-from serving.admin.api import create_admin
+from serving.admin.api import MAX_DELTA_NBYTES, create_admin
 from serving.data_ports import DataPorts
+from serving.front.holdings import BodyMemory, Connections
 from serving.front.model_control import ModelControl
+from serving.http.connection import HttpConnection
 from serving.http.port import BACKLOG, SWITCH_INTERVAL_S, HttpPort, new_loop, raise_descriptor_limit, reserve
 from serving.lifecycle import Lifecycle
 from serving.loading.auto_import import AutoImporter
@@ -52,7 +59,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("freshet.server")
 
 ADMIN_STOP_S = 5.0
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Of drain_s: in how many parts connections are told to leave.
+DRAIN_STEPS = 10
 
 
 def open_processor(config: ServeConfig, layout: Layout) -> Processor:
@@ -82,6 +91,9 @@ class Front(Protocol):
 
     async def drain(self) -> None:
         """The server is unready from now on; it serves on."""
+
+    def release(self, share: float) -> None:
+        """Makes this share of the connections say with their next reply that they end; clients connect elsewhere."""
 
     def end(self) -> None:
         """Stops accepting and finishes what is in flight."""
@@ -134,7 +146,8 @@ class Server:
         guarded = create_admin(
             self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host, bulk=self._bulk
         )
-        self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S)
+        connection = functools.partial(HttpConnection, bodies=BodyMemory(MAX_DELTA_NBYTES))
+        self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S, connection, Connections.here().admin)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
 
@@ -216,7 +229,10 @@ class Server:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._on_stop)
 
-    def _on_stop(self) -> None:
+    def _on_stop(self, number: signal.Signals | None = None) -> None:
+        if number is not None:
+            meaning = "cutting the end short" if self._stopping.is_set() else "draining"
+            log.info("%s: %s", number.name, meaning)
         if self._stopping.is_set():
             self._hurried.set()
         self._stopping.set()
@@ -225,7 +241,8 @@ class Server:
         self._loop = asyncio.get_running_loop()
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                self._loop.add_signal_handler(number, self._on_stop)
+                if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._loop.add_signal_handler(number, self._on_stop, number)
         serving = asyncio.create_task(self._front.listen())
         # It ends before it is asked to only when a port cannot be had.
         serving.add_done_callback(lambda _: self._stopping.set())
@@ -236,12 +253,21 @@ class Server:
         self._lifecycle.drain()
         await self._front.drain()
         log.info("draining: unready, serving for %g s more", self._config.drain_s)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurried.wait(), self._config.drain_s)
+        await self._serve_on()
         self._front.end()
         hurry = asyncio.create_task(self._hurry())
         await serving
         hurry.cancel()
+
+    async def _serve_on(self) -> None:
+        """Serves for drain_s. Balancers find out that the server is unready; clients that keep their connections find
+        out by being told, a part of them at a time, so that they do not all connect elsewhere at once."""
+        for left in range(DRAIN_STEPS, 0, -1):
+            if self._hurried.is_set() or not self._config.drain_s:
+                return
+            self._front.release(1 / left)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurried.wait(), self._config.drain_s / DRAIN_STEPS)
 
     async def _hurry(self) -> None:
         await self._hurried.wait()

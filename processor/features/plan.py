@@ -224,6 +224,13 @@ class SparsePlan:
         """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]."""
         pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
 
+    def varying(self, bound: BoundRequest) -> Pooling | None:
+        """The features that differ between rows of a request, in the columns that fill() writes them to; None where all
+        may."""
+        rows = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)[:, 1]
+        differ = rows[self.plan[:, pool.SOURCE]] != 1
+        return None if differ.all() else Pooling(self.plan[differ], self.scaling[differ])
+
     def pooling(self, features: Sequence[Feature]) -> Pooling:
         """The pooling of these features alone, side by side in their order from column 0 on."""
         rows = [self._features[f.name] for f in features]

@@ -310,7 +310,8 @@ class StagedSession(Session):
                 stand_in = replica.remote.stand_in(tables, state.epoch, bound, spans)
                 tables = tables if stand_in is None else stand_in.tables
             x = batch.buffers.rows()[span.first : span.first + rows]
-            replica.plan.fill(tables, state.epoch, bound, spans, x, counted.counts)
+            fill = replica.plan.fill if share is None else share.scatter.fill
+            fill(tables, state.epoch, bound, spans, x, counted.counts)
             replica.costs.filled(1, rows, sum([work.ids for work in works]), self._clock.now_s() - started_s)
             answered = works
         finally:

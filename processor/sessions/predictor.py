@@ -91,8 +91,8 @@ class Predictor(ABC):
         key: bytes | None = None,
     ) -> Replica:
         """The replica that a request is to be read for and submitted with; raises NotFound or NotReady, and Overloaded
-        where submit() would refuse it whatever it holds. Costs a fraction of reading it. timeout_s: as in the request.
-        key: see route()."""
+        where submit() would refuse one like those before it. Costs a fraction of reading it. timeout_s: as in the
+        request. key: see route()."""
         replica = self.route(model, version, label, key)
         self._groups.of(model).check_room(timeout_s)
         return replica

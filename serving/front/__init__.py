@@ -4,10 +4,12 @@ queries        servables and admission, in the words that clients of each protoc
 exchange       one prediction, from its headers to its encoded reply
 submitter      where the ports of one event loop submit requests
 offloading     requests of versions with a stage, submitted on threads of their own
+holdings       what clients may hold of a process: bytes of bodies, connections
 wakeups        replies from session threads to the event loop
 catalog        what clients ask about the server and its models
 model_control  what clients ask of the whole server: statistics, loading, unloading
 shared_memory  regions of system shared memory that clients have registered
+backlog        what waits in a listener's queue at its end
 """
 
-__all__ = ["catalog", "exchange", "model_control", "queries", "shared_memory", "submitter"]
+__all__ = ["backlog", "catalog", "exchange", "holdings", "model_control", "queries", "shared_memory", "submitter"]

@@ -66,8 +66,8 @@ class Exchanges:
         self.lifecycle, self.metrics, self.options = lifecycle, metrics, options
         self.submitter, self.tracer = Submitter(), tracer
         self.default_timeout_s = options.default_timeout_s
-        # Counts up to TIMED_EVERY.
-        self.turn = 0
+        # Exchanges so far.
+        self.begun = 0
 
 
 class Exchange(ABC):
@@ -84,8 +84,8 @@ class Exchange(ABC):
         self.trace = None if shared.tracer is None else shared.tracer.begin(headers, protocol)
         self.began_s = time.perf_counter()
         # How long it takes to read and to print is noted of one request in some: noting all costs more than it tells.
-        shared.turn = turn = (shared.turn + 1) % TIMED_EVERY
-        self._timed = not turn
+        shared.begun = begun = shared.begun + 1
+        self._timed = not begun % TIMED_EVERY
 
     @abstractmethod
     def read(self, source: Any, manifest: Manifest) -> Read:

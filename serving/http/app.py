@@ -24,6 +24,7 @@ from processor.package.manifest import Manifest
 from serving.codecs.wire import Headers, deflate, dump_json, header_timeout_s, inflate, load_json
 from serving.front import catalog, queries
 from serving.front.exchange import OK, Exchange, Exchanges, Read
+from serving.front.holdings import BodyMemory
 from serving.front.model_control import Act, Gate, nothing_to_control
 from serving.front.shared_memory import Regions
 from serving.http import openapi, pages
@@ -132,6 +133,7 @@ class DataApp:
         self._version = options.version
         self.max_body_nbytes = options.max_body_bytes
         self.heads = HeadCache()
+        self.bodies = BodyMemory(max(options.max_bodies_bytes, options.max_body_bytes))
         self._control, self._regions = control, regions
         self._gate = Gate(options.model_control, options.admin_token)
         self.access = access
@@ -238,7 +240,7 @@ class DataApp:
 
     async def _ready(self, route: Route) -> Answer:
         if not self._lifecycle.ready:
-            raise NotReady("server: draining" if self._lifecycle.draining else "server: not every model is ready")
+            raise NotReady(self._lifecycle.unready)
         return _json({"ready": True})
 
     async def _server(self, route: Route) -> Answer:

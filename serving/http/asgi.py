@@ -40,21 +40,20 @@ async def read_body(receive: Receive, headers: Headers, max_nbytes: int) -> byte
     declared = header_int(headers, b"content-length", MAX_LENGTH_HEADER)
     if declared is not None and declared > max_nbytes:
         raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got {declared}")
-    chunks, nbytes = [], 0
+    # However small the pieces that it comes in, it takes no more than its bytes.
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
-        chunk = message.get("body", b"")
-        nbytes += len(chunk)
-        if nbytes > max_nbytes:
+        body += message.get("body", b"")
+        if len(body) > max_nbytes:
             raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got more")
-        chunks.append(chunk)
         if not message.get("more_body", False):
             break
-    if declared is not None and declared != nbytes:
-        raise BadInput(f"body: {declared} bytes wanted as declared, got {nbytes}")
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    if declared is not None and declared != len(body):
+        raise BadInput(f"body: {declared} bytes wanted as declared, got {len(body)}")
+    return bytes(body)
 
 
 async def reply(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:

@@ -11,13 +11,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from serving.codecs.wire import Headers
+from serving.http.http_head import END, MAX_LENGTH_DIGITS
 from serving.http.paths import Route
 from serving.request_headers import REQUEST_ID, STICKY_KEY, TRACEPARENT
 
-END = b"\r\n\r\n"
 MAX_KEPT = 256
 MAX_HEAD_NBYTES = 2048
-MAX_LENGTH_DIGITS = 18
 # Headers that make nearly every head another one.
 UNLIKE = frozenset({REQUEST_ID, STICKY_KEY, TRACEPARENT})
 

@@ -1,25 +1,42 @@
-"""One listening port, or the connections of one: a uvicorn server whose owner starts and ends it."""
+"""One listening port, or the connections of one: a uvicorn server whose owner starts and ends it.
+
+A port has so many connections and no more (serving.front.holdings). Beyond that nothing is accepted: who comes waits in
+the listener's queue, and connections whose clients have been waited for PRESSED_S, be it for a request or for the rest
+of one, are closed to make room. Nothing is accepted either while the process has no descriptor left.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import logging
 import resource
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
 from processor.errors import BadInput
+from serving.front.backlog import HANDSHAKE_S, refuse_newcomers, waiting
+from serving.front.holdings import Connections
+from serving.http.connection import HttpConnection
+from serving.http.farewell import LOOK_S, end_connections
+
+log = logging.getLogger("freshet.http")
 
 BACKLOG = 2048
 # The event loop, the sessions and the writer hand the GIL to each other all the time; with Python's 5 ms a thread that
 # only needs it for microseconds waits behind one that does not. Measured under locust at saturation, a delta a second,
 # alternating runs: 1.17 to 1.25 times the requests, p99 0.7 to 0.8 of it, freshness 0.75; no better at 0.1 ms.
 SWITCH_INTERVAL_S = 0.0005
-KEEP_ALIVE_S = 75
+ACCEPTS_A_TURN = 64
+# Until it is looked again whether there is room.
+RETRY_S = 0.1
+# Until it is looked again who has been waited for.
+ROOM_S = 1.0
+PRESSED_S = 3.0
 
 
 class HttpPort(uvicorn.Server):
@@ -30,25 +47,28 @@ class HttpPort(uvicorn.Server):
         app: Callable[..., Any],
         listener: socket.socket | None,
         shutdown_timeout_s: float,
-        http: object = "httptools",
+        http: Callable[..., HttpConnection],
+        most: int | None = None,
     ) -> None:
-        """listener: bound and listening; None where connections come by adopt(). http: a class of protocols."""
+        """listener: bound and listening; None where connections come by adopt(). http: makes connections. most: that
+        there may be; None for what an HTTP port of this process may have."""
         super().__init__(
             uvicorn.Config(
                 app,
-                http=http,  # type: ignore[arg-type]  # A function that makes protocols does as well.
+                http=http,  # type: ignore[arg-type]  # Not one of uvicorn's own.
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=shutdown_timeout_s,  # type: ignore[arg-type]  # It waits for fractions too.
                 backlog=BACKLOG,
             )
         )
-        self._listener = listener
+        self._listener, self._shutdown_timeout_s = listener, shutdown_timeout_s
+        self._most = Connections.here().http if most is None else most
+        self._adopting: set[asyncio.Task[None]] = set()
+        self._pressed = self._starved = False
         self.listening = asyncio.Event()
 
     @contextlib.contextmanager
@@ -57,14 +77,46 @@ class HttpPort(uvicorn.Server):
 
     async def listen(self) -> None:
         """Serves until end() is called, then closes the listener."""
-        await self.serve([self._listener] if self._listener is not None else [])
+        await self.serve([])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn's Server, which listens on nothing: it would accept whoever comes."""
         await super().startup(sockets)
+        if self._listener is not None:
+            self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
         self.listening.set()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends the listener as serving.front.backlog says and the connections as serving.http.farewell does, instead of
+        as uvicorn would."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
+            refuse_newcomers(self._listener)
+            await self._adopt_rest(self._listener)
+            self._listener.close()
+        await asyncio.gather(*self._adopting, return_exceptions=True)
+        await end_connections(self.server_state, self._shutdown_timeout_s, lambda: self.force_exit)
+
+    async def _adopt_rest(self, listener: socket.socket) -> None:
+        """Serves what waits for a listener that ends, and what its handshakes bring."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + HANDSHAKE_S
+        while not self.force_exit:
+            ends = loop.time() >= end_s
+            for connection in waiting(listener):
+                try:
+                    await self.adopt(connection)
+                except OSError:
+                    connection.close()
+            if ends:
+                return
+            await asyncio.sleep(LOOK_S)
+
     async def adopt(self, connection: socket.socket) -> None:
-        """Serves a connection that was accepted elsewhere."""
+        """Serves a connection that was accepted; raises OSError where it has gone."""
+        if len(self.server_state.connections) + 1 >= self._most:
+            self._make_room()
         protocol = functools.partial(  # type: ignore[call-arg]  # uvicorn declares no more than asyncio.Protocol.
             self.config.http_protocol_class,
             config=self.config,
@@ -82,6 +134,64 @@ class HttpPort(uvicorn.Server):
         self.should_exit = self.force_exit = True
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+    def _accept(self) -> None:
+        """Takes who waits at the listener, as long as there is room."""
+        assert self._listener is not None, "it is readable"
+        for _ in range(ACCEPTS_A_TURN):
+            if len(self.server_state.connections) + len(self._adopting) >= self._most:
+                self._pause()
+                return
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if not self._starved:
+                    log.error("connections cannot be accepted for now: %s", error.strerror)
+                self._starved = True
+                self._pause()
+                return
+            self._starved = False
+            task = asyncio.get_running_loop().create_task(self._take(connection))
+            self._adopting.add(task)
+            task.add_done_callback(self._adopting.discard)
+
+    async def _take(self, connection: socket.socket) -> None:
+        try:
+            connection.setblocking(False)
+            await self.adopt(connection)
+        except OSError:
+            connection.close()
+
+    def _pause(self) -> None:
+        """Leaves whoever comes in the listener's queue for a moment."""
+        assert self._listener is not None, "it was readable"
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener.fileno())
+        loop.call_later(RETRY_S, self._resume)
+
+    def _resume(self) -> None:
+        if self._listener is not None and not self.should_exit:
+            asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+
+    def _make_room(self) -> None:
+        """Ends connections that wait for their clients, now and as long as there is no room."""
+        if self._pressed or self.should_exit:
+            return
+        for connection in list(self._connections):
+            connection.hurry(PRESSED_S)
+        self._pressed = len(self._connections) + 1 >= self._most
+        if self._pressed:
+            asyncio.get_running_loop().call_later(ROOM_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._pressed = False
+        self._make_room()
+
+    @property
+    def _connections(self) -> set[HttpConnection]:
+        return cast(set[HttpConnection], self.server_state.connections)
 
 
 def reserve(host: str, port: int) -> tuple[socket.socket, str]:

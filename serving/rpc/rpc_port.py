@@ -6,12 +6,18 @@ Several processes may have the port: each listens by SO_REUSEPORT, and the kerne
 starts them reserves the port, by a socket that is bound and never listens: it makes sure that nobody else has it, and
 keeps it while processes come and go. A process that dies takes its own connections with it and nothing else.
 
+Bounded: a message (max_body_bytes), metadata, streams of a connection, connections (serving.front.holdings), how long
+one may take to begin, be idle, or leave a ping unanswered. A client that pings more often than KEEPALIVE_MIN_MS is
+told to go away, and connects anew. What messages hold all together is not: gRPC reads one a call, and calls are as
+many as connections and streams allow.
+
 Refused: handing over accepted connections as the HTTP port does (gRPC takes no descriptors from Python); an event loop
 and thread of its own (see docs/grpc.md for what it measured).
 """
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -19,8 +25,10 @@ import grpc
 
 from processor.errors import BadInput
 from serving.front.exchange import Exchanges
+from serving.front.holdings import Connections
 from serving.front.model_control import Act, Gate
 from serving.front.shared_memory import Regions
+from serving.rpc.goaway import say_goaway
 from serving.rpc.handlers import Calls
 from serving.rpc.health import Health
 from serving.rpc.inference import Inference
@@ -31,6 +39,13 @@ from serving.telemetry.logs import AccessLog
 # What a message may have besides its tensors, which the limit of bodies is about.
 MARGIN_NBYTES = 64 << 10
 KEEPALIVE_MIN_MS = 10_000
+QUIET_S = 0.05
+MAX_METADATA_NBYTES = 64 << 10
+MAX_STREAMS = 1024
+HANDSHAKE_MS = 20_000
+IDLE_MS = 600_000
+# A peer that has gone without a word is noticed by a ping.
+PING_MS, PONG_MS = 120_000, 20_000
 
 
 class RpcPort:
@@ -47,6 +62,7 @@ class RpcPort:
     ) -> None:
         """address: host:port, reserved. The rest: see DataApp."""
         lifecycle, options = exchanges.lifecycle, exchanges.options
+        self._exchanges = exchanges
         self._address, self._shutdown_timeout_s = address, options.shutdown_timeout_s
         self._options = [
             ("grpc.so_reuseport", 1),
@@ -55,6 +71,14 @@ class RpcPort:
             # Clients may ask now and then whether the connection is alive, also while nothing is in flight.
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
             ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.keepalive_time_ms", PING_MS),
+            ("grpc.keepalive_timeout_ms", PONG_MS),
+            ("grpc.max_metadata_size", MAX_METADATA_NBYTES),
+            ("grpc.absolute_max_metadata_size", MAX_METADATA_NBYTES),
+            ("grpc.max_concurrent_streams", MAX_STREAMS),
+            ("grpc.max_connection_idle_ms", IDLE_MS),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+            ("grpc.max_allowed_incoming_connections", Connections.here().rpc),
         ]
         calls_of = partial(Calls, exchanges, access=access)
         gate = Gate(options.model_control, options.admin_token)
@@ -62,10 +86,12 @@ class RpcPort:
             **TensorFlowServing(lifecycle, calls_of, control, gate).services,
             **Inference(lifecycle, calls_of, control, gate, regions, options.version).services,
         }
-        services |= Health(lifecycle, calls_of, services).services
+        self._health = Health(lifecycle, calls_of, services)
+        services |= self._health.services
         services |= Reflection(calls_of, services).services
         self._services = services
         self._server: Any = None
+        self._port = 0
 
     async def start(self) -> None:
         """Listens from now on; raises BadInput when the address cannot be had."""
@@ -79,10 +105,25 @@ class RpcPort:
         if not bound:
             raise BadInput(f"{self._address}: cannot listen there")
         await server.start()
-        self._server = server
+        self._server, self._port = server, bound
 
     async def stop(self, hurry: bool = False) -> None:
         """Accepts nothing more; returns when what was in flight is answered, or too late. hurry: now; also after a call
         that waits."""
-        if self._server is not None:
-            await self._server.stop(0.0 if hurry else self._shutdown_timeout_s)
+        if self._server is None:
+            return
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + (0.0 if hurry else self._shutdown_timeout_s)
+        self._health.end()
+        if not hurry:
+            await say_goaway(self._port)
+            await self._wait_quiet(end_s)
+        await self._server.stop(max(0.0, end_s - loop.time()))
+
+    async def _wait_quiet(self, end_s: float) -> None:
+        """Returns when no prediction has begun for a moment: what gRPC has received it hands over one by one, and what
+        it still holds when its server stops it cancels."""
+        begun = -1
+        while begun != self._exchanges.begun and asyncio.get_running_loop().time() < end_s:
+            begun = self._exchanges.begun
+            await asyncio.sleep(QUIET_S)

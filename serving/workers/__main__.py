@@ -5,7 +5,7 @@ import sys
 
 if __name__ == "__main__":
     # The supervisor decides when a worker ends; a signal to the whole group or the whole service reaches it too.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     from serving.workers.nursery import main
 

@@ -1,19 +1,25 @@
 """The data port of a fleet: accepts connections on the supervisor's event loop and hands each to a worker.
 
-A connection that no worker can take, because none is up or all are busy reading, waits here, and those behind it in the
-listener's queue: they are late, not refused.
+A connection that no worker can take, because none is up, all are busy reading or have as many as they may, waits here,
+and those behind it in the listener's queue: they are late, not refused. So do all while this process has no descriptor
+for another: its workers go on without it.
 
 Clients that leave and come back all at once meet counts that are not true yet: a worker that computes notices only
 after its batch that its old connections have ended, and the new ones would all go to the worker that noticed first,
 for as long as they live. So while the counts are uneven, a newcomer waits a moment for them to settle.
+
+At the end what waits is handed out first (serving.front.backlog), and only then are the workers told to end: on their
+channels the connections are ahead of that word, so each is served by whoever got it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 
+from serving.front.backlog import HANDSHAKE_S, refuse_newcomers
 from serving.workers.fleet import Fleet
 from serving.workers.fleet_host import FleetHost
 
@@ -22,6 +28,8 @@ log = logging.getLogger("freshet.fleet")
 ACCEPTS_A_TURN = 64
 RETRY_S = 0.02
 SETTLE_S = 0.02
+# How long, at the end, a connection waits for a worker that can take it.
+LAST_HAND_S = 1.0
 
 
 class Acceptor:
@@ -31,8 +39,9 @@ class Acceptor:
         self._listener, self._fleet = listener, fleet
         self.host: FleetHost | None = None
         self._held: socket.socket | None = None
-        self._settled = False
+        self._settled = self._starved = False
         self._ending = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._retry: asyncio.TimerHandle | None = None
 
     async def listen(self) -> None:
@@ -41,6 +50,7 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._listener.fileno(), self._accept)
         await self._ending.wait()
+        await self._hand_out_rest()
         loop.remove_reader(self._listener.fileno())
         self._listener.close()
         if self._retry is not None:
@@ -60,6 +70,10 @@ class Acceptor:
         if self.host is not None:
             await asyncio.to_thread(self.host.drain)
 
+    def release(self, share: float) -> None:
+        """See serving.server.Front."""
+        self._fleet.release(share)
+
     def end(self) -> None:
         """Stops accepting and has the workers finish what is in flight."""
         self._ending.set()
@@ -67,7 +81,26 @@ class Acceptor:
     def abort(self) -> None:
         """Makes the workers end without waiting for what is in flight."""
         self._ending.set()
+        self._hurried.set()
         self._fleet.abort()
+
+    async def _hand_out_rest(self) -> None:
+        """Returns when nobody waits any more, nor can come; or when nobody takes who waits."""
+        refuse_newcomers(self._listener)
+        loop = asyncio.get_running_loop()
+        first_s, last_s = loop.time() + HANDSHAKE_S, loop.time() + LAST_HAND_S
+        while (now_s := loop.time()) < first_s or (self._waiting() and now_s < last_s):
+            try:
+                await asyncio.wait_for(self._hurried.wait(), RETRY_S)
+            except TimeoutError:
+                continue
+            return
+
+    def _waiting(self) -> bool:
+        """Whether anybody has come who is not handed out."""
+        queue = select.poll()
+        queue.register(self._listener, select.POLLIN)
+        return self._held is not None or bool(queue.poll(0))
 
     def _accept(self) -> None:
         if self._fleet.uneven and not self._settled:
@@ -82,9 +115,12 @@ class Acceptor:
                     self._settled = False
                     return
                 except OSError as error:
-                    log.error("a connection cannot be accepted: %s", error.strerror)
+                    if not self._starved:
+                        log.error("connections cannot be accepted for now: %s", error.strerror)
+                    self._starved = True
                     self._pause(RETRY_S)
                     return
+                self._starved = False
             if not self._fleet.hand(self._held):
                 self._pause(RETRY_S)
                 return

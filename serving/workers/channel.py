@@ -5,11 +5,12 @@ order:
 
     +    descriptors only, at most 253; more packets of this message follow
     J    JSON, and the last of the descriptors
-    M    the same, the JSON in a memfd, which is the last descriptor: too large for a socket's buffer
+    M    the JSON in a memfd, which is the last of the descriptors and comes alone: too large for a socket's buffer
 
 Invariants: the packets of one message leave under one lock, so that messages of several threads do not mix. One thread
 receives. Sizes are bounded before anything is read. A peer that is gone, or says what is not a message, is Gone: there
-is nothing to repair between two processes of one program.
+is nothing to repair between two processes of one program. What a message says comes also to a process that may not have
+its descriptors (Starved): the kernel drops those that do not fit, and none of them is kept.
 
 Refused: a stream with length prefixes (descriptors arrive glued to whichever read comes first), multiprocessing's
 connections (pickle).
@@ -46,6 +47,14 @@ class Gone(Exception):
     """The process at the other end is not there any more, or talks nonsense."""
 
 
+class Starved(Exception):
+    """A message came without its descriptors: this process may have no more. message: what it says."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__("no descriptors are left")
+        self.message = message
+
+
 class Channel:
     """One end of a channel between two processes. send() from any thread; receive() from one."""
 
@@ -54,6 +63,7 @@ class Channel:
         self._sock = sock
         self._sending = threading.Lock()
         self._parts: list[int] = []
+        self._starved = False
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
@@ -85,7 +95,7 @@ class Channel:
         return True
 
     def receive(self, wait: bool = True) -> tuple[Message, list[int]] | None:
-        """The next message and its descriptors, now the caller's; None when there is none yet. Raises Gone."""
+        """The next message and its descriptors, now the caller's; None when there is none yet. Raises Gone, Starved."""
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
         while True:
             try:
@@ -100,9 +110,13 @@ class Channel:
             if not data:
                 self._drop_parts()
                 raise Gone("the other process has gone")
-            if got & (socket.MSG_CTRUNC | socket.MSG_TRUNC) or len(self._parts) > MAX_MESSAGE_FDS:
+            if got & socket.MSG_TRUNC or len(self._parts) > MAX_MESSAGE_FDS:
                 self._drop_parts()
                 raise Gone("the other process sent more than fits")
+            self._starved = self._starved or bool(got & socket.MSG_CTRUNC)
+            if self._starved and data[:1] != MEMFD:
+                # So there is room again for the JSON, where that comes as a descriptor.
+                self._drop_parts()
             if data[:1] != PART:
                 return self._whole(data)
 
@@ -119,10 +133,10 @@ class Channel:
     def _send(self, data: bytes, fds: Sequence[int]) -> None:
         with self._sending:
             try:
-                whole = max(0, len(fds) - 1) // MAX_FDS * MAX_FDS
-                for start in range(0, whole, MAX_FDS):
-                    self._packet(PART, fds[start : start + MAX_FDS])
-                self._packet(data, fds[whole:])
+                ahead = len(fds) - 1 if data[:1] == MEMFD else max(0, len(fds) - 1) // MAX_FDS * MAX_FDS
+                for start in range(0, ahead, MAX_FDS):
+                    self._packet(PART, fds[start : min(start + MAX_FDS, ahead)])
+                self._packet(data, fds[ahead:])
             except OSError:
                 raise Gone("the other process has gone") from None
 
@@ -133,6 +147,7 @@ class Channel:
     def _whole(self, data: bytes) -> tuple[Message, list[int]]:
         """The message that ends with this packet."""
         fds, self._parts = self._parts, []
+        starved, self._starved = self._starved, False
         try:
             if data[:1] == MEMFD:
                 text = _contents(fds.pop())
@@ -147,6 +162,8 @@ class Channel:
             for fd in fds:
                 os.close(fd)
             raise Gone("the other process sent what is not a message") from None
+        if starved:
+            raise Starved(message)
         return message, fds
 
     def _drop_parts(self) -> None:

@@ -13,6 +13,16 @@ Invariants
 - A process that is new gets its share of the connections there are: the others give theirs up, each with a reply that
   says so, and no request is lost.
 - A seat whose process keeps dying is tried again later and later; the others do not notice.
+- A process has no more connections than its descriptors allow (serving.front.holdings). With all of them full nobody is
+  handed anything: newcomers wait in the listener's queue.
+- A process that shows no life for SUSPECT_S is a suspect: it gets no connections, and the server is not ready, until it
+  is heard again. It may be stopped, or the machine be out of memory: nothing is taken from it, and it is killed only
+  after SILENCE_TIMEOUT_S. Two looks are needed, so that a supervisor that was itself stopped suspects nobody.
+- A process hangs that has shown no life for SILENCE_TIMEOUT_S: neither a message nor a beat (its word on the board,
+  which counts up with every bucket that it runs and while its loop turns). One that computes for long without turning
+  its loop beats and is left alone; one that was stopped by a signal does neither. Of those that hang one is killed at a
+  time: the next when its successor answers, or has not come within START_TIMEOUT_S. What stops all of them at once
+  (a machine that swaps, one bucket that takes a minute) does not take all of them down.
 
 Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
 workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/workers.md.
@@ -24,6 +34,7 @@ worker's own accept queue (what waits in it dies with it).
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -33,6 +44,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,6 +52,7 @@ import numpy as np
 from processor.errors import FreshetError, NotReady
 from processor.memory import reserve, share
 from processor.tables.remote.settings import RemoteConfig
+from serving.front.holdings import Connections
 from serving.front_options import FrontOptions
 from serving.workers.channel import Channel, Gone, Message, refusal
 from serving.workers.nursery import Nursery
@@ -49,7 +62,11 @@ log = logging.getLogger("freshet.fleet")
 
 START_TIMEOUT_S = 60.0
 SILENCE_TIMEOUT_S = 30.0
-SILENCE_CHECK_S = 1.0
+SILENCE_CHECK_S = 0.5
+# A process beats four times a second.
+LATE_S, SUSPECT_S = 1.0, 2.0
+# What /proc says of a process.
+STATES = {"R": "running", "S": "asleep", "D": "waiting for a disk", "T": "stopped by a signal", "t": "being debugged"}
 HEALTHY_S = 10.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
 END_MARGIN_S = 5.0
@@ -66,6 +83,9 @@ class Owner(Protocol):
 
     def heard(self, worker: WorkerProcess, message: Message) -> None:
         """Something that a process says unasked."""
+
+    def suspected(self) -> None:
+        """Fleet.suspects() are others than before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +108,23 @@ Heard = Callable[["WorkerProcess", Message], None]
 class WorkerProcess:
     """One worker's process and the talk with it. Thread-safe."""
 
-    def __init__(self, nursery: Nursery, seat: int, message: Message, fds: Sequence[int], heard: Heard) -> None:
-        """Spawns it; raises Gone. message, fds: its settings. heard: called with what it says unasked."""
+    def __init__(
+        self,
+        nursery: Nursery,
+        seat: int,
+        message: Message,
+        fds: Sequence[int],
+        heard: Heard,
+        beats: Callable[[], int],
+    ) -> None:
+        """Spawns it; raises Gone. message, fds: its settings. heard: called with what it says unasked. beats: how often
+        it has shown that it gets on."""
         self.seat = seat
         self.handed = 0
         self.hello: Future[None] = Future()
         self.gone = threading.Event()
-        self.heard_s = time.monotonic()
+        self.heard_s = self._moved_s = time.monotonic()
+        self._beats, self._seen = beats, 0
         self._heard = heard
         self._lock = threading.Lock()
         self._asked: dict[int, Future[Message]] = {}
@@ -120,6 +150,13 @@ class WorkerProcess:
     def up(self) -> bool:
         """Whether it has got so far that it hears what it is told."""
         return self.hello.done() and self.hello.exception() is None
+
+    def silent_s(self) -> float:
+        """Seconds since it has shown life: said something, or got on. As exact as this is asked often."""
+        beats, now_s = self._beats(), time.monotonic()
+        if beats != self._seen:
+            self._seen, self._moved_s = beats, now_s
+        return now_s - max(self.heard_s, self._moved_s)
 
     def tell(self, op: str, message: Message | None = None, fds: Sequence[int] = ()) -> None:
         """Says something that needs no answer; raises Gone."""
@@ -202,12 +239,13 @@ class WorkerProcess:
 
 
 class Seat:
-    """A worker's place. offered: whether its process gets connections."""
+    """A worker's place. offered: whether its process answers requests. suspect: whether it seems not to, now."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.worker: WorkerProcess | None = None
         self.offered = False
+        self.suspect = False
         self.been_up = False
         self.restarts = 0
 
@@ -219,14 +257,18 @@ class Fleet:
         """nursery: one that has been started already."""
         self.settings = settings
         self._seats = [Seat(n) for n in range(count)]
-        self._board = reserve(2 * count * 8, "seats").view(np.int64)[: 2 * count].reshape(2, count)
-        self._ended, self._computing = self._board
+        self._board = reserve(3 * count * 8, "seats").view(np.int64)[: 3 * count].reshape(3, count)
+        self._ended, self._computing, self._beats = self._board
         (self._board_handle,) = share([self._board], "seats")
         self._owner: Owner | None = None
         self._nursery = nursery or Nursery()
+        # Workers have the limits of the process that started them.
+        self._most = Connections.here().http
         self._ending = threading.Event()
         self._changed = threading.Condition()
         self._turn = 0
+        # The last one that was killed because it hung, and when.
+        self._hung: tuple[WorkerProcess, float] | None = None
         self._threads = [
             threading.Thread(target=self._keep, args=(seat,), name=f"freshet-seat-{seat.number}", daemon=True)
             for seat in self._seats
@@ -255,6 +297,16 @@ class Fleet:
         with self._changed:
             return [s.worker for s in self._seats if s.offered and s.worker is not None]
 
+    def lively(self) -> list[WorkerProcess]:
+        """Workers that answer requests, without the suspects."""
+        with self._changed:
+            return [s.worker for s in self._seats if s.offered and not s.suspect and s.worker is not None]
+
+    def suspects(self) -> list[int]:
+        """The seats of the others: their processes have shown no life for a while."""
+        with self._changed:
+            return [seat.number for seat in self._seats if seat.suspect]
+
     @property
     def complete(self) -> bool:
         """Whether every seat has had a worker that answered."""
@@ -269,26 +321,35 @@ class Fleet:
     @property
     def uneven(self) -> bool:
         """Whether a worker has two connections more than another."""
-        counts = [self._connections(worker) for worker in self.offered()]
+        counts = [self._connections(worker) for worker in self.lively()]
         return bool(counts) and max(counts) - min(counts) > 1
 
     def hand(self, connection: socket.socket) -> bool:
-        """Hands a connection to the worker that has the fewest; False when none can take it now."""
-        workers = self.offered()
+        """Hands a connection to the worker that has the fewest, or to one that has not been heard for LATE_S if nobody
+        else takes it; False when none can now."""
         self._turn += 1
-        order = sorted(workers, key=lambda w: (self._connections(w), (w.seat - self._turn) % len(self._seats)))
-        return any(worker.hand(connection) for worker in order)
+        order = sorted(
+            self.lively(),
+            key=lambda w: (w.silent_s() > LATE_S, self._connections(w), (w.seat - self._turn) % len(self._seats)),
+        )
+        return any(worker.hand(connection) for worker in order if self._connections(worker) < self._most)
 
     def _level(self) -> None:
         """Has workers give up connections beyond their share. Those of a worker that died have all gone to the others,
         and clients that keep theirs would leave the one in its place idle."""
-        workers = self.offered()
+        workers = self.lively()
         counts = [self._connections(worker) for worker in workers]
         for worker, count in zip(workers, counts, strict=True):
             excess = count - -(-sum(counts) // len(counts))
             if excess > 0:
                 with contextlib.suppress(Gone):
                     worker.tell("shed", {"count": excess})
+
+    def release(self, share: float) -> None:
+        """Makes every worker have this share of its connections leave."""
+        for worker in self.lively():
+            with contextlib.suppress(Gone):
+                worker.tell("release", {"share": share})
 
     def bury(self, worker: WorkerProcess) -> None:
         """Returns once the process is dead and everything that it held is given back."""
@@ -301,7 +362,8 @@ class Fleet:
                 {
                     "worker": seat.number,
                     "pid": seat.worker.pid if seat.worker is not None else None,
-                    "up": seat.offered,
+                    "up": seat.offered and not seat.suspect,
+                    "silent_s": round(seat.worker.silent_s(), 1) if seat.worker is not None else None,
                     "connections": self._connections(seat.worker) if seat.worker is not None else 0,
                     "restarts": seat.restarts,
                 }
@@ -363,7 +425,8 @@ class Fleet:
         message = {**self.settings.message(), "seat": seat.number, "board": board}
         try:
             self._board[:, seat.number] = 0
-            worker = WorkerProcess(self._nursery, seat.number, message, parcel.fds, self._owner.heard)
+            beats = functools.partial(self._beats.item, seat.number)
+            worker = WorkerProcess(self._nursery, seat.number, message, parcel.fds, self._owner.heard, beats)
         except (OSError, Gone) as error:
             log.error("worker %d could not be started: %s", seat.number, error)
             return
@@ -375,9 +438,17 @@ class Fleet:
                 return
             worker.hello.result(START_TIMEOUT_S)
             self._owner.introduce(worker)
+            silent = 0
             while not worker.gone.wait(SILENCE_CHECK_S):
-                if time.monotonic() - worker.heard_s > SILENCE_TIMEOUT_S:
-                    log.error("worker %d has said nothing for %g s", seat.number, SILENCE_TIMEOUT_S)
+                silent_s = worker.silent_s()
+                silent = silent + 1 if silent_s > SUSPECT_S else 0
+                self._suspect(seat, silent > 1 and not self._ending.is_set())
+                if silent_s > SILENCE_TIMEOUT_S and self._may_kill(worker):
+                    where = "within" if self._computing[seat.number] else "outside of"
+                    log.error(
+                        "worker %d, process %d, hangs: no message and no progress for %g s, %s a batch, %s",
+                        seat.number, worker.pid, SILENCE_TIMEOUT_S, where, _state_of(worker.pid),
+                    )  # fmt: skip
                     break
         except Gone:
             pass
@@ -390,6 +461,31 @@ class Fleet:
                 worker.wait(self.settings.front.shutdown_timeout_s + END_MARGIN_S)
             self.bury(worker)
 
+    def _suspect(self, seat: Seat, suspect: bool) -> None:
+        assert self._owner is not None, "start() comes first"
+        with self._changed:
+            if seat.suspect == suspect:
+                return
+            seat.suspect = suspect
+        if suspect:
+            log.warning("worker %d shows no life: it gets no connections, and the server is not ready", seat.number)
+        else:
+            log.info("worker %d is heard again, or gone", seat.number)
+        self._owner.suspected()
+
+    def _may_kill(self, worker: WorkerProcess) -> bool:
+        """Whether no other one has been killed for hanging whose successor does not answer yet."""
+        with self._changed:
+            now_s = time.monotonic()
+            if self._hung is not None:
+                last, killed_s = self._hung
+                seat = self._seats[last.seat]
+                back = seat.offered and seat.worker is not last
+                if not back and now_s - killed_s < START_TIMEOUT_S:
+                    return False
+            self._hung = worker, now_s
+            return True
+
     def _on_death(self, worker: WorkerProcess) -> None:
         assert self._owner is not None, "start() comes first"
         seat = self._seats[worker.seat]
@@ -397,8 +493,18 @@ class Fleet:
             seat.offered, seat.worker = False, None
         self._computing[worker.seat] = 0
         self._owner.buried(worker)
+        self._suspect(seat, False)
         if not self._ending.is_set():
             log.error("worker %d, process %d, has died and is replaced", worker.seat, worker.pid)
 
     def _connections(self, worker: WorkerProcess) -> int:
         return worker.handed - int(self._ended[worker.seat])
+
+
+def _state_of(pid: int) -> str:
+    """What a process does, as the kernel sees it."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        state = ""
+    return STATES.get(state, "in no state that is known")

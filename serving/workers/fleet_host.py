@@ -52,7 +52,7 @@ from serving.workers.worker_counts import Totals, add
 log = logging.getLogger("freshet.fleet")
 
 ANSWER_TIMEOUT_S = 300.0
-REPORT_TIMEOUT_S = 1.0
+ANSWER_AT_ONCE_S = 1.0
 ABSENCE_TIMEOUT_S = 2.0
 ABSENCE_POLL_S = 0.02
 # Clients' changes and questions at once; those of one model wait for each other anyway.
@@ -84,6 +84,8 @@ class FleetHost(ModelHost):
         self._replicas: dict[int, FleetReplicas] = {}
         self._keys = itertools.count(1)
         self._publishing = threading.RLock()
+        # Of suspects, apart from routes: who waits for a silent worker to take routes is not to keep this back.
+        self._telling = threading.Lock()
         self._loaded = self._draining = False
         # Sessions of each worker, where they are not as at the start: by group, None for all.
         self._resized: dict[str | None, int] = {}
@@ -168,7 +170,12 @@ class FleetHost(ModelHost):
 
     @property
     def ready(self) -> bool:
-        """See ModelHost.ready; and every seat has been up, and a worker is."""
+        """See ModelHost.ready; and every seat has been up, a worker is, and none is silent."""
+        return self._routed and not self._fleet.suspects()
+
+    @property
+    def _routed(self) -> bool:
+        """Readiness as far as routes tell of it; of suspects workers are told apart."""
         return super().ready and self._fleet.complete and bool(self._fleet.offered())
 
     def load_all(self, strict: bool = False) -> None:
@@ -201,9 +208,10 @@ class FleetHost(ModelHost):
         return self._fleet.info()
 
     def drain(self) -> None:
-        """Makes every worker say that it is unready, and serve on."""
+        """Makes every worker say that it is unready, and serve on. Routes, which say it too, wait for whoever changes
+        them, and for every worker, of which one may be stopped: an end waits for neither."""
         self._draining = True
-        self.rerouted()
+        _wait(self._ask_all("drain", {}, self._fleet.lively()))
 
     def close(self) -> None:
         """The fleet has ended; later calls raise NotReady."""
@@ -225,6 +233,7 @@ class FleetHost(ModelHost):
                 worker.ask("resize", {"sessions": sessions, "group": group}).result(ANSWER_TIMEOUT_S)
             worker.ask("routes", self._routes()).result(ANSWER_TIMEOUT_S)
             self._fleet.offer(worker)
+            self.suspected()
             # The others may have become ready by this one.
             self.rerouted()
 
@@ -246,17 +255,19 @@ class FleetHost(ModelHost):
         elif message["op"] == "control":
             self._controls.submit(self._answer_control, worker, message)
 
+    def suspected(self) -> None:
+        """See fleet.Owner: the others say it of the whole server, for whoever keeps a connection to a suspect hangs."""
+        with self._telling:
+            seats = self._fleet.suspects()
+            for worker in self._fleet.lively():
+                with contextlib.suppress(Gone):
+                    worker.tell("silent", {"seats": seats})
+
     # Reports.
 
     def refresh(self) -> None:
         """Makes every worker report anew; those that do not answer at once stand as they last reported."""
-        asked = self._ask_all("report", {})
-        give_up_s = time.monotonic() + REPORT_TIMEOUT_S
-        for _, answer in asked:
-            try:
-                answer.result(max(0.0, give_up_s - time.monotonic()))
-            except (Gone, TimeoutError):
-                continue
+        _wait(self._ask_all("report", {}, self._fleet.lively()))
 
     def _answer_scrape(self, worker: WorkerProcess, number: int) -> None:
         try:
@@ -300,10 +311,12 @@ class FleetHost(ModelHost):
     def bury(self, worker: WorkerProcess) -> None:
         self._fleet.bury(worker)
 
-    def _ask_all(self, op: str, message: Message) -> list[tuple[WorkerProcess, Future[Message]]]:
-        """Asks every worker that answers requests."""
+    def _ask_all(
+        self, op: str, message: Message, workers: Iterable[WorkerProcess] | None = None
+    ) -> list[tuple[WorkerProcess, Future[Message]]]:
+        """Asks these workers; None for every one that answers requests."""
         asked = []
-        for worker in self._fleet.offered():
+        for worker in self._fleet.offered() if workers is None else workers:
             try:
                 asked.append((worker, worker.ask(op, message)))
             except Gone:
@@ -319,8 +332,16 @@ class FleetHost(ModelHost):
             states = [[s.version, s.state, s.error] for s in routes.states.values()]
             traffic = routes.traffic.to_json()
             models[name] = {"served": served, "labels": dict(routes.labels), "states": states, "traffic": traffic}
-        flags = {"loaded": self._loaded, "ready": self.ready, "draining": self._draining}
+        flags = {"loaded": self._loaded, "ready": self._routed, "draining": self._draining}
         return {"models": models, **flags}
+
+
+def _wait(asked: list[tuple[WorkerProcess, Future[Message]]]) -> None:
+    """Waits for the answers, but not for long."""
+    give_up_s = time.monotonic() + ANSWER_AT_ONCE_S
+    for _, answer in asked:
+        with contextlib.suppress(Gone, TimeoutError):
+            answer.result(max(0.0, give_up_s - time.monotonic()))
 
 
 class FleetReplicas:

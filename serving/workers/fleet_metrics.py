@@ -43,6 +43,7 @@ class FleetMetrics(Metrics):
         if host is None:
             return
         up = GaugeMetricFamily("freshet_worker_up", "1 when the worker answers requests.", labels=LABELS)
+        silent = GaugeMetricFamily("freshet_worker_silent_seconds", "Since it last showed life.", labels=LABELS)
         open_now = GaugeMetricFamily("freshet_worker_connections", "Open connections.", labels=LABELS)
         restarts = CounterMetricFamily("freshet_worker_restarts", "Processes replaced.", labels=LABELS)
         cpu = CounterMetricFamily("freshet_worker_cpu_seconds", "User and system time of the process.", labels=LABELS)
@@ -52,6 +53,8 @@ class FleetMetrics(Metrics):
             up.add_metric(label, worker["up"])
             open_now.add_metric(label, worker["connections"])
             restarts.add_metric(label, worker["restarts"])
+            if worker["silent_s"] is not None:
+                silent.add_metric(label, worker["silent_s"])
             if worker["worker"] in gauges:
                 cpu.add_metric(label, gauges[worker["worker"]]["cpu_s"])
-        yield from (up, open_now, restarts, cpu)
+        yield from (up, silent, open_now, restarts, cpu)

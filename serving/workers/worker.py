@@ -8,8 +8,10 @@ flip changes beyond a frame, sessions read from the control words; no thread is 
 Invariants
 - A message is acted on in the order in which it was sent: routes and connections on the loop, changes on their thread.
 - Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, how many of its
-  connections have ended, and how many of its threads compute.
+  connections have ended, how many of its threads compute, and that it gets on.
 - A worker without a supervisor ends at once: nobody would flip, replace or drain it.
+- A worker that has no descriptor left takes no connection: it reads what it is told once it has one. A change that
+  brings more descriptors than there are is refused, and what is served stays.
 
 Refused: PR_SET_PDEATHSIG (it fires when the thread that spawned the worker ends, not the process).
 """
@@ -51,16 +53,18 @@ from serving.telemetry.logs import log_to_stderr
 from serving.telemetry.metrics import Counts
 from serving.telemetry.observers import Observers
 from serving.workers.changes import Receiver
-from serving.workers.channel import Channel, Gone, Message, refusal
+from serving.workers.channel import Channel, Gone, Message, Starved, refusal
 from serving.workers.parcel import Unpacker
 from serving.workers.worker_counts import Report
 
 log = logging.getLogger("freshet.worker")
 
 REPORT_INTERVAL_S = 1.0
+BEAT_INTERVAL_S = 0.25
 SCRAPE_TIMEOUT_S = 10.0
 # A version that is loaded and warmed takes a while.
 CONTROL_TIMEOUT_S = 600.0
+STARVED_RETRY_S = 0.1
 
 
 class WorkerPredictor(Predictor):
@@ -122,11 +126,11 @@ class CountedProtocol(PredictProtocol):
 
     def __init__(self, *args: Any, ended: Callable[[], None], **options: Any) -> None:
         super().__init__(*args, **options)
-        self._ended = ended
+        self._lost = ended
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._ended()
+        self._lost()
 
 
 class Worker:
@@ -135,10 +139,10 @@ class Worker:
     def __init__(self, channel: Channel, settings: Message, unpacker: Unpacker) -> None:
         self._channel, self._seat = channel, int(settings["seat"])
         options = FrontOptions(**settings["front"])
-        self._ended_connections, computing = unpacker.unpack(settings["board"])
+        self._ended_connections, computing, beats = unpacker.unpack(settings["board"])
         self._clock = SystemClock()
-        occupancy = Occupancy(Allowance.here().cores, computing, self._seat)
-        groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, occupancy)
+        self._occupancy = Occupancy(Allowance.here().cores, computing, self._seat, beats)
+        groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, self._occupancy)
         self._predictor = WorkerPredictor(groups, self._clock)
         self._lifecycle: Lifecycle[WorkerPredictor] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
@@ -173,6 +177,7 @@ class Worker:
         loop.add_reader(self._channel.fileno(), self._read)
         self._channel.send({"op": "hello"})
         self._report_regularly()
+        self._beat_regularly()
         await serving
         loop.remove_reader(self._channel.fileno())
         self._changes.shutdown()
@@ -181,11 +186,37 @@ class Worker:
 
     def _read(self) -> None:
         try:
-            while (received := self._channel.receive(wait=False)) is not None:
+            while not self._starved():
+                received = self._channel.receive(wait=False)
+                if received is None:
+                    return
                 self._act(*received)
         except Gone:
             log.error("the supervisor has gone")
             os._exit(1)
+        except Starved as starved:
+            self._refuse(starved.message)
+        # Connections wait in the channel, and then at the supervisor, which hands them to others.
+        self._loop.remove_reader(self._channel.fileno())
+        self._loop.call_later(STARVED_RETRY_S, self._read_again)
+
+    def _read_again(self) -> None:
+        self._loop.add_reader(self._channel.fileno(), self._read)
+
+    def _starved(self) -> bool:
+        """Whether this process may have no further descriptor."""
+        try:
+            os.close(os.dup(self._channel.fileno()))
+        except OSError:
+            return True
+        return False
+
+    def _refuse(self, message: Message) -> None:
+        """What this is about came without its descriptors."""
+        log.error("no descriptors are left for what the supervisor says: %s", message["op"])
+        if message["op"] == "adopt":
+            self._connection_ended()
+        self._reply(message, error=[NotReady.__name__, "a worker may open no more files"])
 
     def _act(self, message: Message, fds: list[int]) -> None:
         op = message["op"]
@@ -195,10 +226,17 @@ class Worker:
             task.add_done_callback(self._adopting.discard)
         elif op == "shed":
             self._ports.shed(message["count"])
+        elif op == "release":
+            self._ports.release(message["share"])
+        elif op == "silent":
+            self._notice(message["seats"])
         elif op in ("open", "frame", "forget", "close"):
             self._changes.submit(self._change, message, fds)
         elif op == "routes":
             self._reroute(message)
+            self._reply(message)
+        elif op == "drain":
+            self._lifecycle.drain()
             self._reply(message)
         elif op == "resize":
             self._resize(message)
@@ -225,6 +263,11 @@ class Worker:
     async def _end(self) -> None:
         await asyncio.gather(*self._adopting, return_exceptions=True)
         self._ports.end()
+
+    def _notice(self, seats: list[int]) -> None:
+        """Seats of others that show no life: clients that keep connections to them hang, so none is to be sent here."""
+        silent = f"worker {seats[0]} does" if len(seats) == 1 else f"workers {', '.join(map(str, seats))} do"
+        self._lifecycle.obstruct(f"server: {silent} not answer" if seats else "")
 
     def _connection_ended(self) -> None:
         self._ended_connections[self._seat] += 1
@@ -320,6 +363,10 @@ class Worker:
     def _report_regularly(self) -> None:
         self._loop.call_later(REPORT_INTERVAL_S, self._report_regularly)
         self._channel.send_nowait({"op": "report", "report": self._report()})
+
+    def _beat_regularly(self) -> None:
+        self._loop.call_later(BEAT_INTERVAL_S, self._beat_regularly)
+        self._occupancy.beat()
 
     def _scrape(self) -> bytes:
         """The metrics of all processes, from the supervisor; on a thread of its own. Raises NotReady."""

@@ -109,8 +109,10 @@ def test_connections_are_spread_evenly_and_all_answer_as_one_process_would(live)
         scores, generation = live.predict("small", INPUTS)
         assert generation == f"1.{step}"
         np.testing.assert_allclose(np.ravel(scores), expected(step), atol=1e-5)
-    wait_for(lambda: sum(w["connections"] for w in workers(live)) == 0)
-    assert live.get("/v1/models/none")[0] == 404
+    wait_for(lambda: [w["connections"] for w in workers(live)] == [0, 0])
+    for _ in range(4):
+        assert live.get("/v1/models/none")[0] == 404
+    wait_for(lambda: [w["connections"] for w in workers(live)] == [0, 0])
     assert live.request("POST", "/v1/models/small/versions/9:predict", b"{}")[0] == 404
 
 
@@ -252,6 +254,26 @@ def test_sessions_are_resized_in_all_workers_and_in_the_successor_of_one(live):
     assert (status, reply) == (404, {"error": "group 'nope' is not one of default"})
     assert put("/admin/sessions", 0)[0] == 400
     assert whole(live.predict("small", INPUTS))
+
+
+def test_a_stopped_worker_is_seen_by_readiness_and_gets_no_connections_until_it_goes_on(live):
+    seen = lambda: [worker["up"] for worker in workers(live)]  # noqa: E731
+    ready = lambda: live.get("/v2/health/ready")[::2]  # noqa: E731
+    wait_for(lambda: all(seen()))
+    stopped = workers(live)[1]["pid"]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        wait_for(lambda: seen() == [True, False])
+        wait_for(lambda: ready() == (503, b'{"error":"server: worker 1 does not answer"}'))
+        for _ in range(4):
+            assert whole(live.predict("small", INPUTS))
+        text = live.get("/metrics")[2].decode()
+        assert 'freshet_worker_up{worker="1"} 0.0' in text
+        assert "freshet_ready 0.0" in text
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    wait_for(lambda: all(seen()) and ready()[0] == 200)
+    assert workers(live)[1]["pid"] == stopped
 
 
 def test_two_workers_and_the_supervisor_hold_one_copy_and_end_when_the_supervisor_is_killed(tmp_path):

@@ -24,6 +24,8 @@ from serving.codecs.bytes_tensor import decode_bytes
 from serving.codecs.messages import message
 from serving.codecs.templates import Templates
 from serving.http import paths as routes
+from serving.http.chunked_body import ChunkedBody
+from serving.http.http_head import read_head
 
 LENGTH = b"inference-header-content-length"
 
@@ -282,6 +284,21 @@ def path(data):
     routes.parse(data)
 
 
+def http_head(data):
+    read_head(data)
+
+
+def chunked_body(data):
+    unread, taking = bytearray(data), ChunkedBody()
+    while not taking.take(unread, bytearray()) and taking.more:
+        pass
+
+
+HEADS = (
+    b"POST /v1/models/ctr:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\nX-Request-Id: a\r\n\r\n",
+    b"GET /v2?a=b HTTP/1.1\r\nHost: y\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n",
+)
+CHUNKS = (b"5\r\nhello\r\n2;name=value\r\n, \r\n0\r\ntrailer: x\r\n\r\n", b"1\r\na\r\n" * 9 + b"0\r\n\r\n")
 PATHS = tuple(
     p.encode()
     for p in (
@@ -314,4 +331,6 @@ def targets(tmp):
         Target("file: record of a chain", lambda d: ChainRecord.from_bytes(d, 7), (chain_record(),), 1),
         Target("file: list of a snapshot", SnapshotList.from_json, (snapshot_list(),), 1),
         Target("HTTP: path", path, PATHS, 2),
+        Target("HTTP: head", http_head, HEADS, 2),
+        Target("HTTP: chunked body", chunked_body, CHUNKS, 2),
     )

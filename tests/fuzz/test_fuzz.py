@@ -14,6 +14,7 @@ NAMES = [
     "binary: length-prefixed strings", "protobuf: ModelInfer, raw", "protobuf: ModelInfer, typed", "protobuf: Predict",
     "protobuf: Input of examples", "protobuf: DeepRec", "file: delta", "file: delta, past its checksum",
     "file: tensors", "file: manifest", "file: record of a chain", "file: list of a snapshot", "HTTP: path",
+    "HTTP: head", "HTTP: chunked body",
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import tritonclient.http as triton
 from processor.errors import BadInput
 from serving.front import catalog
 from serving.serve_config import ServeConfig
-from serving.server import Server
+from serving.server import DRAIN_STEPS, Server
 from tests.serving.fakes import FakeProcessor
 
 pytestmark = pytest.mark.e2e
@@ -184,8 +184,16 @@ def test_tritonclient_predicts_with_binary_tensors():
 class Process:
     """A server process over a fake processor, once it has said that it is ready."""
 
-    def __init__(self, **options):
-        command = [sys.executable, "-m", "tests.serving.server_process", "http_port=0", "grpc_port=0", "admin_port=0"]
+    def __init__(self, *before, **options):
+        command = [
+            *before,
+            sys.executable,
+            "-m",
+            "tests.serving.server_process",
+            "http_port=0",
+            "grpc_port=0",
+            "admin_port=0",
+        ]
         command += [f"{key}={value}" for key, value in options.items()]
         self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         found = re.search(r"http=(\S+):(\d+) ", self.read())
@@ -242,7 +250,7 @@ def test_sigterm_turns_readiness_off_first_and_serves_on():
 def test_what_is_in_flight_is_answered_after_the_port_has_closed():
     with Process() as process:
         late = process.predict()
-        process.popen.send_signal(signal.SIGINT)
+        process.popen.send_signal(signal.SIGHUP)
         until(process.refuses)
         process.answer()
         assert late.result(WAIT_S) == (200, {"predictions": [[7.5]]})
@@ -254,7 +262,7 @@ def test_a_request_that_never_ends_does_not_keep_the_process():
         stuck = process.predict()
         process.popen.send_signal(signal.SIGTERM)
         assert process.end() == ENDED
-        assert stuck.exception(WAIT_S) is not None or stuck.result()[0] == 503
+        assert stuck.result(WAIT_S) == (503, {"error": "server: draining"})
 
 
 def test_a_second_signal_cuts_short_what_is_in_flight():
@@ -265,3 +273,21 @@ def test_a_second_signal_cuts_short_what_is_in_flight():
         process.popen.send_signal(signal.SIGTERM)
         assert process.end() == ENDED
         assert stuck.exception(WAIT_S) is not None or stuck.result()[0] == 503
+
+
+def test_a_hang_up_that_whoever_started_the_server_has_ignored_stays_ignored():
+    with Process("nohup") as process:
+        process.popen.send_signal(signal.SIGHUP)
+        late = process.predict()
+        process.answer()
+        assert late.result(WAIT_S)[0] == 200
+        process.popen.send_signal(signal.SIGINT)
+        assert process.end() == ENDED
+
+
+def test_connections_are_told_to_leave_bit_by_bit_while_a_server_drains(monkeypatch):
+    told = []
+    with running(lambda config: FakeProcessor(), drain_s=0.01) as (server, _, _):
+        monkeypatch.setattr(server._front, "release", told.append)
+        until(lambda: fetch(server.http_address, "/v2/health/ready")[0] == 200)
+    assert told == pytest.approx([1 / left for left in range(DRAIN_STEPS, 0, -1)])

@@ -186,6 +186,24 @@ def test_a_users_ids_are_looked_up_once_a_request(processor):
     assert lookups(repeated(request)) == [30 + 30 * each, 30]
 
 
+@pytest.mark.parametrize("way", [True, False])
+def test_a_large_request_in_pieces_looks_up_its_users_ids_once_by_either_way(processor, way):
+    always(processor, way)
+    request = inputs(700, seed=3)
+    each = len(request["history"].values)
+    (wanted,) = score(processor, repeated(request))
+    before = processor._groups.counts(processor.replica("m")).copy()
+
+    (got,) = score(processor, request)
+
+    items, users = (processor._groups.counts(processor.replica("m")) - before)[:, 0].tolist()
+    # Two sessions may begin at the same moment.
+    assert users in range(1, 1 + sum(group.sessions for group in processor.group_stats().values()))
+    assert items == 700 + users * each
+    assert divided(processor) == way * users
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_plain_columns_of_a_body_are_told_apart_in_the_same_way():
     features = [f for f in FEATURES if f.name != "history"]
     offset, moved = 0, []

@@ -112,6 +112,11 @@ def test_ready_is_503_while_loading_and_while_draining_but_live_is_200():
     lifecycle.open(FakeProcessor())
     assert send(app, "GET", "/v2/health/ready").status == 200
     assert send(app, "GET", "/v2/models/ctr/ready").json() == {"name": "ctr", "ready": True}
+    lifecycle.obstruct("server: worker 1 does not answer")
+    reply = send(app, "GET", "/v2/health/ready")
+    assert (reply.status, reply.json()) == (503, {"error": "server: worker 1 does not answer"})
+    lifecycle.obstruct("")
+    assert send(app, "GET", "/v2/health/ready").status == 200
     lifecycle.drain()
     assert send(app, "GET", "/v2/health/ready").json() == {"error": "server: draining"}
     assert send(app, "GET", "/v2/models/ctr/ready").status == 503

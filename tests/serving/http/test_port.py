@@ -1,9 +1,22 @@
+"""How many connections a port has, and what becomes of the next one."""
+
+import asyncio
+import contextlib
+import functools
 import socket
 
 import pytest
 
 from processor.errors import BadInput
-from serving.http.port import reserve
+from serving.front.holdings import BodyMemory
+from serving.http import port as port_module
+from serving.http.connection import HttpConnection
+from serving.http.port import HttpPort, reserve
+from tests.descriptors import few_descriptors
+from tests.serving.http.talking import echo
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+WAIT_S = 30
 
 
 def test_a_port_that_is_taken_is_one_clear_line():
@@ -11,3 +24,103 @@ def test_a_port_that_is_taken_is_one_clear_line():
         port = taken.getsockname()[1]
         with pytest.raises(BadInput, match=f"127.0.0.1:{port}: cannot listen there"):
             reserve("127.0.0.1", port)
+
+
+@contextlib.asynccontextmanager
+async def serving(most):
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    address = listener.getsockname()
+    port = HttpPort(echo, listener, 1.0, functools.partial(HttpConnection, bodies=BodyMemory(1 << 20)), most)
+    task = asyncio.create_task(port.listen())
+    await port.listening.wait()
+    try:
+        yield port, address
+    finally:
+        port.end()
+        await task
+
+
+class Client:
+    """A connection to a port."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def of(cls, address):
+        return cls(*await asyncio.open_connection(*address))
+
+    def ask(self):
+        self.writer.write(GET)
+
+    async def answered(self):
+        line = await asyncio.wait_for(self.reader.readline(), WAIT_S)
+        await asyncio.wait_for(self.reader.readuntil(b"GET /? "), WAIT_S)
+        return line.split()[1]
+
+    async def leave(self):
+        self.writer.close()
+        await self.writer.wait_closed()
+
+
+def test_beyond_so_many_connections_the_next_waits_until_one_has_left():
+    async def main():
+        async with serving(most=2) as (port, address):
+            clients = [await Client.of(address) for _ in range(3)]
+            for client in clients:
+                client.ask()
+            assert [await client.answered() for client in clients[:2]] == [b"200"] * 2
+            assert len(port.server_state.connections) == 2
+            await clients[0].leave()
+            assert await clients[2].answered() == b"200"
+            assert len(port.server_state.connections) == 2
+            for client in clients[1:]:
+                await client.leave()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n12"])
+def test_a_connection_whose_client_is_waited_for_makes_room(monkeypatch, sent):
+    monkeypatch.setattr(port_module, "PRESSED_S", 0.0)
+    monkeypatch.setattr(port_module, "ROOM_S", 0.01)
+
+    async def main():
+        async with serving(most=1) as (_, address):
+            first, second = await Client.of(address), await Client.of(address)
+            first.ask()
+            assert await first.answered() == b"200"
+            first.writer.write(sent)
+            second.ask()
+            assert await second.answered() == b"200"
+            assert (await first.reader.read())[:12] == (b"HTTP/1.1 408" if sent else b"")
+            await first.leave()
+            await second.leave()
+
+    asyncio.run(main())
+
+
+def test_a_port_without_descriptors_takes_who_waits_once_it_has_some(caplog, monkeypatch):
+    monkeypatch.setattr(port_module, "RETRY_S", 0.001)
+
+    async def main():
+        async with serving(most=8) as (port, address):
+            there = await Client.of(address)
+            there.ask()
+            assert await there.answered() == b"200"
+            with socket.socket() as late:
+                late.setblocking(False)
+                with few_descriptors():
+                    await asyncio.get_running_loop().sock_connect(late, address)
+                    while not port._starved:
+                        await asyncio.sleep(0.001)
+                    for _ in range(3):
+                        there.ask()
+                        assert await there.answered() == b"200"
+                await asyncio.get_running_loop().sock_sendall(late, GET)
+                assert (await asyncio.get_running_loop().sock_recv(late, 12)).endswith(b"200")
+            await there.leave()
+
+    asyncio.run(main())
+    assert caplog.text.count("cannot be accepted") == 1

@@ -5,12 +5,10 @@ import gzip
 import json
 import socket
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from serving.http.protocol import PredictProtocol
 from tests.serving.fakes import FakeProcessor
 from tests.serving.test_server import running, until
 
@@ -121,8 +119,32 @@ def test_a_connection_that_is_shed_says_so_in_its_next_reply_and_only_then_ends(
             staying = said.index([None])
             server._front.shed(5)
             # Not while another request is behind.
-            assert ask(staying, 2) == [None, None]
-            assert ask(staying) == ["close"]
+            assert ask(staying, 2) == [None, "close"]
+            assert files[staying].read() == b""
+
+
+def test_a_reply_that_is_known_at_once_is_not_the_last_while_another_request_came_with_it(processor):
+    with running(lambda config: processor) as (server, _, _):
+        until(lambda: request(server.http_address, post())[0][0] == 200)
+        with socket.create_connection(server.http_address, timeout=30) as connection:
+            file = connection.makefile("rb")
+            connection.sendall(post())
+            assert read_reply(file)[0] == 200
+            server._front.release(1.0)
+            connection.sendall(post(path=b"/v1/models/none:predict") + post())
+            replies = [read_reply(file)[:2] for _ in range(2)]
+            assert [(status, headers.get("connection")) for status, headers in replies] == [(404, None), (200, "close")]
+            assert file.read() == b""
+
+
+def test_a_client_reads_its_refusal_although_it_was_still_sending(address):
+    with socket.create_connection(address, timeout=30) as connection:
+        head = post(b"").replace(b"content-length: 0", b"content-length: 1000000")
+        connection.sendall(head)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(200):
+                connection.sendall(bytes(5000))
+        assert read_reply(connection.makefile("rb"))[0] == 413
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
@@ -194,50 +216,6 @@ def test_bytes_that_are_not_http_are_refused_and_the_server_goes_on(address):
         connection.sendall(b"\x00\x01nonsense\r\n\r\n")
         assert b"400" in connection.recv(4096)
     assert request(address, post())[0][2] == SCORED
-
-
-class Timers:
-    """An event loop's clock and timers, moved by hand."""
-
-    def __init__(self):
-        self.now_s, self.set, self.made = 0.0, [], 0
-
-    def time(self):
-        return self.now_s
-
-    def call_later(self, delay_s, call):
-        timer = [self.now_s + delay_s, call]
-        self.made += 1
-        self.set.append(timer)
-        return SimpleNamespace(cancel=lambda: self.set.remove(timer))
-
-    def advance(self, seconds):
-        self.now_s += seconds
-        for timer in [t for t in self.set if t[0] <= self.now_s]:
-            self.set.remove(timer)
-            timer[1]()
-
-
-def test_a_connection_is_closed_once_it_has_been_idle_for_the_whole_keep_alive_time():
-    timers, closed = Timers(), []
-    connection = PredictProtocol.__new__(PredictProtocol)
-    connection.loop, connection.timeout_keep_alive, connection.timeout_keep_alive_task = timers, 75, None
-    connection.pipeline, connection.server_state = [], SimpleNamespace(total_requests=0)
-    connection.flow = SimpleNamespace(resume_reading=lambda: None)
-    connection.transport = SimpleNamespace(is_closing=lambda: bool(closed), close=lambda: closed.append(timers.now_s))
-    for _ in range(10):
-        connection.on_message_begin()
-        connection._unset_keepalive_if_required()
-        connection.on_response_complete()
-        timers.advance(10)
-    assert timers.made == 2, "one timer a keep-alive time, not one a request"
-    connection.on_message_begin()
-    timers.advance(100)
-    assert not closed, "a request is on its way"
-    connection.on_response_complete()
-    timers.advance(74)
-    timers.advance(1)
-    assert closed == [timers.now_s]
 
 
 def test_a_request_id_comes_back_whichever_way_the_request_takes(address, processor):

@@ -1,11 +1,16 @@
 """What the gRPC port takes, where it listens and how it ends."""
 
 import asyncio
+import contextlib
+import socket
 import sys
 
 import grpc
 import pytest
 
+from serving.front.holdings import Connections
+from serving.rpc import rpc_port
+from serving.rpc.rpc_port import MAX_METADATA_NBYTES
 from tests.serving.fakes import FakeProcessor
 from tests.serving.rpc.live import WAIT_S, Live, refused, request, scores, until
 
@@ -14,6 +19,43 @@ def test_a_message_beyond_the_limit_is_refused_by_its_length():
     with Live(max_body_bytes=1000) as live:
         error = refused(live.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer"), bytes(100_000))
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_metadata_beyond_its_bound_is_refused():
+    with Live() as live:
+        fitting, beyond = ((("x-a", "y" * nbytes),) for nbytes in (MAX_METADATA_NBYTES // 2, 2 * MAX_METADATA_NBYTES))
+        assert scores(live.infer(request(), timeout=WAIT_S, metadata=fitting)) == [4.0]
+        error = refused(live.infer, request(), metadata=beyond)
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert scores(live.infer(request(), timeout=WAIT_S)) == [4.0]
+
+
+def test_a_connection_that_never_says_anything_is_closed(monkeypatch):
+    monkeypatch.setattr(rpc_port, "HANDSHAKE_MS", 100)
+    with Live() as live:
+        host, _, port = live.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=WAIT_S) as silent:
+            while silent.recv(1 << 16):
+                pass
+
+
+def test_a_port_has_so_many_connections_and_no_more(monkeypatch):
+    monkeypatch.setattr(rpc_port.Connections, "here", lambda: Connections(2, 2, 2))
+    with Live() as live:
+        assert scores(live.infer(request(), timeout=WAIT_S)) == [4.0]
+        host, _, port = live.address.rpartition(":")
+        others = [socket.create_connection((host, int(port)), timeout=WAIT_S) for _ in range(4)]
+        ended = 0
+        for other in others[1:]:
+            other.settimeout(10)
+            with contextlib.suppress(ConnectionError):
+                while other.recv(1 << 16):
+                    pass
+            ended += 1
+        assert ended == 3
+        assert scores(live.infer(request(), timeout=WAIT_S)) == [4.0]
+        for other in others:
+            other.close()
 
 
 def test_an_end_waits_for_what_is_in_flight():
@@ -25,6 +67,29 @@ def test_an_end_waits_for_what_is_in_flight():
         processor.release()
         assert scores(call.result(WAIT_S)) == [4.0]
         stopping.result(WAIT_S)
+
+
+def test_a_server_is_stopped_once_it_has_handed_over_all_calls_that_it_holds(monkeypatch):
+    monkeypatch.setattr(rpc_port, "QUIET_S", 0)
+    order = []
+    with Live() as live:
+        exchanges, stop = live.port._exchanges, live.port._server.stop
+
+        def begin(left):
+            exchanges.begun += 1
+            if left:
+                live.loop.call_soon(begin, left - 1)
+            else:
+                order.append("all have begun")
+
+        async def stopped(grace):
+            order.append("stopped")
+            await stop(grace)
+
+        live.port._server.stop = stopped
+        live.loop.call_soon_threadsafe(begin, 100)
+        live.run(live.port.stop())
+    assert order[:2] == ["all have begun", "stopped"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="SO_REUSEPORT spreads connections on Linux")

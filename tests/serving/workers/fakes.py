@@ -77,7 +77,7 @@ class FakeFleet:
 
     def __init__(self, count=2):
         self.count, self.owner, self.workers, self.complete = count, None, [], True
-        self.uneven = False
+        self.uneven, self.silent = False, []
 
     def __len__(self):
         return self.count
@@ -93,6 +93,12 @@ class FakeFleet:
 
     def offered(self):
         return list(self.workers)
+
+    def lively(self):
+        return [worker for worker in self.workers if worker.seat not in self.silent]
+
+    def suspects(self):
+        return list(self.silent)
 
     def info(self):
         return [{"worker": w.seat, "pid": w.pid, "up": True, "connections": 0, "restarts": 0} for w in self.workers]

@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from serving.workers.acceptor import Acceptor
+from tests.descriptors import few_descriptors
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 
 
@@ -34,6 +35,7 @@ def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
         while acceptor._held is None:
             await asyncio.sleep(0.001)
         acceptor.end()
+        acceptor.abort()
         await serving
         assert await clients[-1][0].read() == b"", "nobody is left to take it"
         for _, writer in clients:
@@ -42,7 +44,56 @@ def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
             socket.create_connection(address)
 
     asyncio.run(main())
-    assert said == ["end", "joined"]
+    assert said == ["abort", "end", "joined"]
+
+
+def test_at_the_end_who_waits_is_handed_out_before_the_workers_are_told(monkeypatch):
+    fleet, worker, told = FakeFleet(), FakeWorker(7), []
+    fleet.hand = lambda connection: bool(fleet.workers) and worker.hand(connection)
+    fleet.end = lambda: told.append(worker.handed)
+    fleet.join = lambda: None
+
+    async def main():
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        acceptor = Acceptor(listener, fleet)
+        serving = asyncio.create_task(acceptor.listen())
+        clients = [await asyncio.open_connection(*listener.getsockname()) for _ in range(5)]
+        acceptor.end()
+        while acceptor._held is None:
+            await asyncio.sleep(0.001)
+        fleet.workers.append(worker)
+        assert [await reader.read() for reader, _ in clients] == [b"7"] * 5
+        for _, writer in clients:
+            writer.close()
+        await serving
+
+    asyncio.run(main())
+    assert told == [5]
+
+
+def test_a_supervisor_without_descriptors_accepts_once_it_has_some(caplog):
+    fleet, worker = FakeFleet(), FakeWorker(7)
+    fleet.hand, fleet.end, fleet.join = worker.hand, lambda: None, lambda: None
+
+    async def main():
+        loop, listener = asyncio.get_running_loop(), socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        acceptor = Acceptor(listener, fleet)
+        serving = asyncio.create_task(acceptor.listen())
+        with socket.socket() as client:
+            client.setblocking(False)
+            with few_descriptors():
+                await loop.sock_connect(client, listener.getsockname())
+                while not acceptor._starved:
+                    await asyncio.sleep(0.001)
+                assert worker.handed == 0
+            assert await loop.sock_recv(client, 1) == b"7"
+        acceptor.end()
+        await serving
+
+    asyncio.run(main())
+    assert caplog.text.count("cannot be accepted") == 1
 
 
 def test_newcomers_wait_while_counts_are_uneven_but_not_for_ever(monkeypatch):

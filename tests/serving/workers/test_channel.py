@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from processor.errors import Conflict, FreshetError
 from serving.workers import channel as channel_module
-from serving.workers.channel import Channel, Gone, refusal
-from tests.descriptors import open_fds, settled_fds
+from serving.workers.channel import Channel, Gone, Starved, refusal
+from tests.descriptors import few_descriptors, open_fds, settled_fds
 from tests.serving.workers import channel_ends
 from tests.serving.workers.channel_ends import memfd
 
@@ -135,6 +135,29 @@ def test_a_message_beyond_the_bounds_is_never_sent_nor_read(ends, monkeypatch):
     monkeypatch.setattr(channel_module, "MAX_MESSAGE_NBYTES", 50_000)
     with pytest.raises(Gone):
         other.receive()
+
+
+@pytest.mark.parametrize(
+    ("count", "nbytes", "room"), [(1, 10, 0), (5, 10, 3), (600, 10, 3), (5, 40_000, 3), (600, 40_000, 300)]
+)
+def test_a_message_whose_descriptors_do_not_fit_is_heard_without_them_and_so_is_the_next(ends, count, nbytes, room):
+    here, other = ends
+    fd = memfd(b"x")
+    message = {"op": "frame", "text": "x" * nbytes}
+    sender = threading.Thread(target=lambda: (here.send(message, [fd] * count), here.send({"op": "next"}, [fd])))
+    before = settled_fds()
+    # A memfd that carries the JSON is made before.
+    with few_descriptors(room + (nbytes > 1000)):
+        sender.start()
+        with pytest.raises(Starved) as caught:
+            other.receive()
+    assert caught.value.message == message
+    assert open_fds() <= before + 1
+    following, fds = other.receive()
+    assert (following, len(fds)) == ({"op": "next"}, 1)
+    sender.join()
+    for each in (fd, *fds):
+        os.close(each)
 
 
 @pytest.mark.parametrize(

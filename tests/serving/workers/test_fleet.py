@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,7 @@ from processor.errors import FreshetError, NotReady
 from serving.front_options import FrontOptions
 from serving.workers import fleet as fleet_module
 from serving.workers.channel import Gone
-from serving.workers.fleet import Fleet, WorkerSettings
+from serving.workers.fleet import Fleet, WorkerProcess, WorkerSettings
 from tests.serving.workers.fakes import FakeWorker
 
 SETTINGS = WorkerSettings(FrontOptions(shutdown_timeout_s=1.0, version="9"), {}, None, "127.0.0.1:0")
@@ -20,7 +21,7 @@ class Owner:
     """fleet.Owner: offers every worker at once."""
 
     def __init__(self):
-        self.fleet, self.introduced, self.dead, self.refuse = None, [], [], None
+        self.fleet, self.introduced, self.dead, self.refuse, self.suspicions = None, [], [], None, []
 
     def introduce(self, worker):
         self.introduced.append(worker)
@@ -34,6 +35,9 @@ class Owner:
     def heard(self, worker, message):
         pass
 
+    def suspected(self):
+        self.suspicions.append(self.fleet.suspects())
+
 
 class Mortal(FakeWorker):
     """A WorkerProcess without a process."""
@@ -41,9 +45,9 @@ class Mortal(FakeWorker):
     spawned = threading.Semaphore(0)
     stillborn = False
 
-    def __init__(self, nursery, seat, message, fds, heard):
+    def __init__(self, nursery, seat, message, fds, heard, beats):
         super().__init__(seat)
-        self.settings, self.heard_s, self.waited = message, fleet_module.time.monotonic(), 0
+        self.settings, self.beats, self.silence_s, self.looked, self.waited = message, beats, 0.0, 0, 0
         self._burying, self._buried = threading.Lock(), False
         self.hello, self.up = self, True
         Mortal.spawned.release()
@@ -51,6 +55,10 @@ class Mortal(FakeWorker):
     def result(self, timeout_s):
         if Mortal.stillborn:
             raise Gone("stillborn")
+
+    def silent_s(self):
+        self.looked += 1
+        return self.silence_s
 
     def wait(self, timeout_s):
         return self.gone.wait(timeout_s)
@@ -105,6 +113,19 @@ def test_every_seat_gets_a_process_and_the_fleet_is_complete_when_all_are_up(fle
     assert [(i["up"], i["restarts"], i["connections"]) for i in fleet.info()] == [(True, 0, 0)] * 3
 
 
+def test_a_worker_gets_no_more_connections_than_its_descriptors_allow(fleets):
+    fleet, _ = fleets()
+    fleet.wait_complete()
+    fleet._most = 2
+    here, there = socket.socketpair()
+    with here, there:
+        assert [fleet.hand(here) for _ in range(5)] == [True] * 4 + [False]
+        assert sorted(w.handed for w in fleet.offered()) == [2, 2]
+        fleet._ended[1] += 1
+        assert [fleet.hand(here), fleet.hand(here)] == [True, False]
+        assert sorted(w.handed for w in fleet.offered()) == [2, 3]
+
+
 def test_a_dead_process_is_buried_once_and_replaced_in_its_slot(fleets):
     fleet, owner = fleets()
     fleet.wait_complete()
@@ -156,12 +177,100 @@ def test_a_seat_whose_process_cannot_serve_is_tried_again_and_never_offered(flee
     assert fleet.info()[0]["restarts"] >= 3
 
 
-def test_a_process_that_says_nothing_for_long_is_replaced(fleets):
+@pytest.mark.parametrize(("computing", "said"), [(1, "within a batch"), (0, "outside of a batch")])
+def test_a_process_that_shows_no_life_for_long_is_replaced_and_the_log_says_what_it_did(
+    fleets, caplog, computing, said
+):
     fleet, owner = fleets(1)
     fleet.wait_complete()
     silent = fleet.offered()[0]
-    silent.heard_s -= 2 * fleet_module.SILENCE_TIMEOUT_S
+    fleet._beats[0] = 7
+    assert silent.beats() == 7
+    fleet._computing[0] = computing
+    silent.silence_s = 2 * fleet_module.SILENCE_TIMEOUT_S
     until(lambda: silent in owner.dead and fleet.offered())
+    (line,) = [r.getMessage() for r in caplog.records if "hangs" in r.getMessage()]
+    assert said in line
+    assert "no message and no progress for 30 s" in line
+
+
+def test_of_processes_that_all_hang_one_is_killed_at_a_time_and_the_next_when_its_successor_answers(fleets):
+    fleet, owner = fleets(3)
+    fleet.wait_complete()
+    held = threading.Event()
+
+    def introduce(worker):
+        owner.introduced.append(worker)
+        assert held.wait(WAIT_S)
+        fleet.offer(worker)
+
+    owner.introduce = introduce
+    hung = fleet.offered()
+    for worker in hung:
+        worker.silence_s = 2 * fleet_module.SILENCE_TIMEOUT_S
+    until(lambda: len(owner.introduced) == 4)
+    others = [worker for worker in hung if worker not in owner.dead]
+    looked = [worker.looked for worker in others]
+    until(lambda: all(worker.looked > before + 3 for worker, before in zip(others, looked, strict=True)))
+    assert len(owner.dead) == 1
+    held.set()
+    until(lambda: len(owner.dead) == 3 and len(fleet.offered()) == 3)
+    assert set(owner.dead) == set(hung)
+
+
+def test_a_process_shows_life_by_what_it_says_and_by_its_beats(monkeypatch):
+    now_s, beats = [100.0], [0]
+    worker = WorkerProcess.__new__(WorkerProcess)
+    worker.heard_s = worker._moved_s = 90.0
+    worker._beats, worker._seen = lambda: beats[0], 0
+    monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    assert worker.silent_s() == 10.0
+    beats[0] += 1
+    assert worker.silent_s() == 0.0
+    now_s[0] = 105.0
+    assert worker.silent_s() == 5.0
+    worker.heard_s = 104.0
+    assert worker.silent_s() == 1.0
+
+
+def test_a_process_that_shows_no_life_for_a_moment_gets_no_connections_until_it_is_heard_again(fleets):
+    fleet, owner = fleets(2)
+    fleet.wait_complete()
+    silent, other = workers = sorted(fleet.offered(), key=lambda w: w.seat)
+    here, there = socket.socketpair()
+    with here, there:
+        silent.silence_s = fleet_module.SUSPECT_S + 1
+        until(fleet.suspects)
+        assert fleet.suspects() == [0]
+        assert [i["up"] for i in fleet.info()] == [False, True]
+        assert fleet.info()[0]["silent_s"] >= fleet_module.SUSPECT_S
+        for _ in range(4):
+            assert fleet.hand(there)
+        assert [w.handed for w in workers] == [0, 4]
+        assert not fleet.uneven, "the suspect's count says nothing"
+        fleet.release(0.5)
+        assert [[m for op, m in w.said if op == "release"] for w in workers] == [[], [{"share": 0.5}]]
+        other.silence_s = fleet_module.SUSPECT_S + 1
+        until(lambda: fleet.suspects() == [0, 1])
+        assert not fleet.hand(there), "it waits"
+        for worker in workers:
+            worker.silence_s = 0.0
+        until(lambda: not fleet.suspects())
+        assert fleet.hand(there)
+    assert owner.dead == []
+    assert owner.suspicions[0] == [0]
+    assert owner.suspicions[-1] == []
+
+
+def test_a_suspect_that_is_buried_is_none_any_more(fleets):
+    fleet, owner = fleets(2)
+    fleet.wait_complete()
+    victim = fleet.offered()[0]
+    victim.silence_s = fleet_module.SUSPECT_S + 1
+    until(fleet.suspects)
+    fleet.bury(victim)
+    assert fleet.suspects() == []
+    assert owner.suspicions[-1] == []
 
 
 def test_after_the_end_nobody_is_replaced(fleets):
@@ -195,5 +304,10 @@ def test_a_connection_goes_to_the_worker_that_has_the_fewest_and_past_one_that_i
     assert [w.handed for w in workers] == [3, 6, 3]
     workers[1].full = True
     assert not fleet.hand(there)
+    for worker in workers:
+        worker.full = False
+    workers[0].silence_s = fleet_module.LATE_S + 0.1
+    fleet.hand(there)
+    assert [w.handed for w in workers] == [3, 6, 4], "the first has the fewest, but seems not to listen"
     here.close()
     there.close()

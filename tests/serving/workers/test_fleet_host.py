@@ -1,5 +1,7 @@
 """The supervisor's side of a change: asked of all, flipped after all, whatever dies or refuses on the way."""
 
+import threading
+
 import pytest
 
 from processor.chain.ledger import Ledger
@@ -15,6 +17,7 @@ from tests.packages import make_delta, write_package
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 
 USERS = range(6)
+WAIT_S = 30
 
 
 @pytest.fixture
@@ -237,9 +240,45 @@ def test_a_worker_that_does_not_take_its_routes_is_buried(hosts):
     host, workers = hosts()
     host.load_all()
     workers[0].dies_at = "routes"
-    host.drain()
+    host.rerouted()
     assert workers[0].killed
-    assert workers[1].said[-1][1]["draining"]
+    assert workers[1].said[-1][0] == "routes"
+
+
+def test_a_drain_is_told_to_who_listens_and_waits_neither_for_routes_nor_for_a_silent_worker(hosts):
+    host, workers = hosts()
+    host.load_all()
+    host._fleet.silent = [1]
+    told = len(workers[1].said)
+    drain = threading.Thread(target=host.drain)
+    with host._publishing:
+        drain.start()
+        drain.join(WAIT_S)
+        assert not drain.is_alive()
+    assert workers[0].said[-1] == ("drain", {})
+    assert len(workers[1].said) == told
+    host.introduce(FakeWorker(1))
+    assert [m["draining"] for op, m in workers[0].said if op == "routes"][-1]
+
+
+def test_a_silent_worker_makes_the_server_unready_and_the_others_say_so_until_it_is_heard(hosts):
+    host, workers = hosts()
+    host.load_all()
+    assert host.ready
+    host._fleet.silent = [1]
+    host.suspected()
+    assert not host.ready
+    assert workers[0].said[-1] == ("silent", {"seats": [1]})
+    assert workers[1].said[-1] != ("silent", {"seats": [1]}), "it reads nothing"
+    host.rerouted()
+    assert workers[0].said[-1][1]["ready"], "it is not the routes that tell of it"
+    asked = len(workers[1].said)
+    host.refresh()
+    assert len(workers[1].said) == asked
+    host._fleet.silent = []
+    host.suspected()
+    assert host.ready
+    assert [worker.said[-1] for worker in workers] == [("silent", {"seats": []})] * 2
 
 
 def test_what_workers_report_is_what_the_models_have_done(hosts):

@@ -1,12 +1,19 @@
 """What a worker process makes of what it is told, without the process."""
 
+import asyncio
+import os
+import socket
+
 import pytest
 
 from processor.clock import FakeClock
 from processor.errors import NotFound, NotReady
 from processor.versions.routes import VersionStatus
 from processor.versions.traffic import Traffic
-from serving.workers.worker import WorkerPredictor
+from serving.workers import worker as worker_module
+from serving.workers.worker import Worker, WorkerPredictor
+from tests.descriptors import few_descriptors
+from tests.serving.workers import channel_ends
 
 ROUTES = {
     "loaded": True,
@@ -66,3 +73,64 @@ def test_routes_are_replaced_whole_and_a_version_unknown_here_replaces_nothing(p
     with pytest.raises(KeyError):
         predictor.reroute(wrong, {11: Held("three")})
     assert predictor.replica("ctr") == "twelve"
+
+
+class Told:
+    """A Worker without a process: what it is told, acts on and answers."""
+
+    _read, _read_again, _starved, _refuse, _reply = (
+        Worker._read, Worker._read_again, Worker._starved, Worker._refuse, Worker._reply
+    )  # fmt: skip
+
+    def __init__(self, channel, loop):
+        self._channel, self._loop = channel, loop
+        self.acted, self.ended = [], 0
+
+    def _act(self, message, fds):
+        self.acted.append(message["op"])
+        for fd in fds:
+            os.close(fd)
+
+    def _connection_ended(self):
+        self.ended += 1
+
+
+def test_a_worker_without_descriptors_takes_connections_once_it_has_some(monkeypatch):
+    monkeypatch.setattr(worker_module, "STARVED_RETRY_S", 0.001)
+
+    async def main():
+        loop, here, there = asyncio.get_running_loop(), socket.socket(), socket.socket()
+        with channel_ends.ends() as (supervisor, channel), here, there:
+            worker = Told(channel, loop)
+            for connection in (here, there):
+                supervisor.send({"op": "adopt"}, [connection.fileno()])
+            with few_descriptors():
+                worker._read()
+                await asyncio.sleep(0.01)
+                assert worker.acted == []
+            while len(worker.acted) < 2:
+                await asyncio.sleep(0.001)
+            loop.remove_reader(channel.fileno())
+            return worker
+
+    worker = asyncio.run(main())
+    assert (worker.acted, worker.ended) == (["adopt", "adopt"], 0)
+
+
+def test_a_worker_refuses_a_change_whose_descriptors_do_not_fit_and_serves_on(caplog):
+    async def main():
+        with channel_ends.ends() as (supervisor, channel), socket.socket() as some:
+            worker = Told(channel, asyncio.get_running_loop())
+            supervisor.send({"op": "frame", "id": 7}, [some.fileno()] * 9)
+            supervisor.send({"op": "routes", "id": 8})
+            with few_descriptors(3):
+                worker._read()
+            worker._read()
+            worker._loop.remove_reader(channel.fileno())
+            answer, _ = supervisor.receive()
+            return worker, answer
+
+    worker, answer = asyncio.run(main())
+    assert worker.acted == ["routes"]
+    assert (answer["id"], answer["error"][0]) == (7, "NotReady")
+    assert "no descriptors" in caplog.text

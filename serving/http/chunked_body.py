@@ -1,0 +1,92 @@
+"""A chunked body, taken apart as it comes.
+
+Strict like the head (serving.http.http_head): a chunk's size is hexadecimal digits and CR LF behind them or behind
+an extension, its data ends in CR LF, trailers are header fields. Extensions and trailers are passed over, within
+bounds.
+
+Costs: a chunk costs about a microsecond whatever is in it, so no more than CHUNKS_A_TURN are taken at once, and a body
+of tiny chunks may come to MAX_FRAMING_NBYTES of what is not body, and an eighth of the body beyond.
+"""
+
+from __future__ import annotations
+
+import re
+
+from serving.http.http_head import END, MAX_HEAD_NBYTES, Unacceptable, check_trailers
+
+CHUNKS_A_TURN = 256
+MAX_FRAMING_NBYTES = 1 << 20
+MAX_SIZE_LINE_NBYTES = 256
+SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*+;[\t -~\x80-\xff]*+)?\r\n")
+
+
+class ChunkedBody:
+    """One body. more: whether the last take() left bytes that it could have taken."""
+
+    def __init__(self) -> None:
+        self.more = False
+        # Of the chunk that is being taken: its data and the CR LF behind it.
+        self._left = 0
+        self._framing_nbytes = self._nbytes = 0
+        self._last = False
+        self._searched = 0
+
+    def take(self, unread: bytearray, body: bytearray) -> bool:
+        """Moves what has come of the body from the beginning of `unread` to the end of `body`; whether that was the
+        last of it. Raises Unacceptable."""
+        at, self.more = 0, False
+        for _ in range(CHUNKS_A_TURN):
+            if not self._left:
+                size = SIZE.match(unread, at, at + MAX_SIZE_LINE_NBYTES)
+                if self._last or size is None:
+                    break
+                start, nbytes = size.end(), int(size[1], 16)
+                self._framing_nbytes += start - at + 2
+                self._nbytes += nbytes
+                at, stop = start, start + nbytes
+                if not nbytes:
+                    self._last = True
+                    break
+                if unread[stop : stop + 2] == b"\r\n":
+                    body += unread[start:stop]
+                    at = stop + 2
+                    continue
+                self._left = nbytes + 2
+            taken = min(self._left - 2, len(unread) - at)
+            if taken > 0:
+                body += unread[at : at + taken]
+                at, self._left = at + taken, self._left - taken
+            if self._left > 2 or len(unread) - at < 2:
+                break
+            if unread[at : at + 2] != b"\r\n":
+                raise Unacceptable("chunk: CR LF wanted behind its data")
+            at, self._left = at + 2, 0
+        else:
+            self.more = True
+        del unread[:at]
+        if not self._left and not self._last:
+            self._check_size_line(unread)
+        if self._framing_nbytes > MAX_FRAMING_NBYTES + self._nbytes // 8:
+            raise Unacceptable("body: larger chunks wanted")
+        return self._last and self._take_trailers(unread)
+
+    def _check_size_line(self, unread: bytearray) -> None:
+        """Raises Unacceptable for what cannot become the line of a chunk's size."""
+        line = unread[:MAX_SIZE_LINE_NBYTES]
+        if not self.more and (b"\n" in line or len(line) == MAX_SIZE_LINE_NBYTES):
+            raise Unacceptable("chunk: its size in hexadecimal digits wanted, ended by CR LF")
+
+    def _take_trailers(self, unread: bytearray) -> bool:
+        """Whether the end is there; takes it."""
+        if unread.startswith(b"\r\n"):
+            del unread[:2]
+            return True
+        end = unread.find(END, self._searched)
+        self._searched = max(0, len(unread) - len(END) + 1)
+        if (end if end >= 0 else len(unread)) > MAX_HEAD_NBYTES:
+            raise Unacceptable(f"trailers: at most {MAX_HEAD_NBYTES} bytes wanted, got more", 431)
+        if end < 0:
+            return False
+        check_trailers(bytes(unread[: end + 2]))
+        del unread[: end + len(END)]
+        return True

@@ -1,0 +1,436 @@
+"""One connection of an HTTP port: bytes become requests for an ASGI application, within bounds.
+
+    at rest ──bytes──▶ head ──▶ body ──▶ in flight ──reply──▶ at rest
+       │                │         │                              │
+       │ KEEP_ALIVE_S   │ HEAD_S  │ BODY_S and BODY_NBYTES_S     │ its last
+       ▼                ▼         ▼                              ▼
+     closed          408, 431   408, 413, 503                closed
+
+Invariants
+- One request in flight. What follows it stays bytes, one read of them at most: reading stops until the reply is
+  written, and until the client takes what was written.
+- Where a message ends is decided here and nowhere else (serving.http.http_head, chunked_body). What is not a request
+  is answered (4xx) and ends the connection: nothing behind it is read as another.
+- What has not become a request is bounded in bytes and in time; the clock of a body stands still while the application
+  does not take it. What a body holds is counted (serving.front.holdings) from its first byte to its answer.
+- A reply is written at most once, and only to a connection that is still there. How connections end, and which reply is
+  the last: serving.http.farewell.
+- A client that closes its half is answered what it had sent whole.
+
+Costs: no task and no timer a request (serving.http.patience); each byte of a head is looked at a few times, however
+small the pieces it comes in.
+
+Refused: uvicorn's own protocol over llhttp, which stops at `Upgrade`, takes any number of pipelined requests, waits for
+ever for a head or a body, and resets the connections of clients that it refuses in the middle of a body. Its Server,
+its cycle of request and reply and its flow control are used as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+from urllib.parse import unquote
+
+from uvicorn._types import ASGISendEvent
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
+from uvicorn.server import ServerState
+
+from processor.errors import FreshetError
+from serving.front.holdings import SPARE_NBYTES, BodyMemory
+from serving.http.asgi import error_reply
+from serving.http.chunked_body import ChunkedBody
+from serving.http.farewell import CLOSE, LingeringTransport, unread
+from serving.http.http_head import (
+    END,
+    MAX_HEAD_NBYTES,
+    STRAY,
+    RequestHead,
+    Unacceptable,
+    read_head,
+    split_target,
+)
+from serving.http.patience import Patience
+
+log = logging.getLogger("freshet.http")
+
+KEEP_ALIVE_S = 75.0
+HEAD_S = 20.0
+# A body is waited for so long, and a second more for so many bytes of it.
+BODY_S = 20.0
+BODY_NBYTES_S = 256 << 10
+# Reading stops long before, wherever it is this side that does not keep up.
+MAX_UNREAD_NBYTES = 1 << 20
+# Clients may send an empty line or two between requests.
+EMPTY_LINES = re.compile(rb"(?:\r\n){0,4}")
+
+
+class HttpConnection(asyncio.Protocol):
+    """A connection."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        bodies: BodyMemory,
+    ) -> None:
+        """As uvicorn makes its protocols. bodies: of this event loop."""
+        self.config, self.server_state, self._app_state, self._bodies = config, server_state, app_state, bodies
+        self.loop = _loop or asyncio.get_running_loop()
+        # Any request whose reply is not written; the last one, else.
+        self.cycle: Any = None
+        # Nothing has come of the next request.
+        self._at_rest = True
+        self._unread = bytearray()
+        self._searched = 0
+        self._head: RequestHead | None = None
+        self._left = 0
+        self._chunks: ChunkedBody | None = None
+        self._turn: asyncio.Handle | None = None
+        self._began_s: float | None = None
+        self._keep_alive = True
+        self._body_nbytes = 0
+        self._half_closed = self._advancing = False
+        self._unsent_nbytes = math.inf
+        # See serving.http.farewell.Leaving.
+        self.leaving = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.server_state.connections.add(self)  # type: ignore[arg-type]  # Its own protocols, uvicorn thinks.
+        self.transport: Any = LingeringTransport(transport)  # type: ignore[arg-type]  # It reads and writes.
+        self.flow = FlowControl(self.transport)
+        self._server, self._client = get_local_addr(self.transport), get_remote_addr(self.transport)
+        self._patience = Patience(self.loop, self._expired)
+        self._patience.wait(KEEP_ALIVE_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.server_state.connections.discard(self)  # type: ignore[arg-type]
+        cycle = self.cycle
+        if cycle is not None:
+            cycle.disconnected = cycle.disconnected or not cycle.response_complete
+            cycle.message_event.set()
+        self.flow.resume_writing()
+        self._patience.end()
+        if not self._busy or self._head is not None:
+            self._forget_body()
+        self._unread.clear()
+
+    def data_received(self, data: bytes) -> None:
+        self._at_rest = False
+        if len(data) < self._left and not self._unread:
+            # Most of a large body passes nothing else.
+            self._advance(data)
+            return
+        self._unread += data
+        self._advance()
+
+    def eof_received(self) -> bool:
+        self._half_closed = True
+        cut_short = self._head is not None and self._turn is None
+        return not cut_short and (self._busy or self.flow.write_paused)
+
+    def pause_writing(self) -> None:
+        self._at_rest = False
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.flow.resume_writing()
+        if not self._busy:
+            self._go_on()
+
+    def give_up(self) -> None:
+        """See serving.http.farewell.Leaving."""
+
+    @property
+    def idle(self) -> bool:
+        """See serving.http.farewell.Leaving."""
+        return not self._busy and not self._unread
+
+    def hurry(self, patience_s: float) -> None:
+        """Ends the connection if its client has been waited for so long: others want its place."""
+        if self._head is None and self._busy:
+            return
+        allowed_s = BODY_S if self._head is not None else HEAD_S if self._unread else KEEP_ALIVE_S
+        if allowed_s - self._patience.left_s >= patience_s:
+            self._expired()
+
+    def on_response_complete(self) -> None:
+        """The reply of what was in flight is written."""
+        self.server_state.total_requests += 1
+        self._forget_body()
+        if self.transport.is_closing():
+            return
+        self._patience.wait(KEEP_ALIVE_S)
+        if self._unread or self._half_closed or self.flow.read_paused or self.flow.write_paused:
+            self._go_on()
+        else:
+            self._at_rest = True
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a request is in flight; its body may still be on its way."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _go_on(self) -> None:
+        """Nothing is in flight; there may be bytes of the next request."""
+        self._advance()
+        if self._busy or self.transport.is_closing() or self.flow.write_paused:
+            return
+        if self._half_closed:
+            self.transport.close(finished=True)
+        else:
+            self._at_rest = not self._unread
+
+    def _keeps(self) -> bool:
+        """Whether the connection goes on after the reply that is about to be written. Nobody wants the rest of a body
+        whose request is answered before."""
+        return self._head is None and self._keep_alive and not (self.leaving and self._ends())
+
+    def _ends(self) -> bool:
+        """Whether nothing is behind the request in flight: of a connection that leaves, its reply is the last."""
+        return not self._unread and not unread(self.transport)
+
+    def _advance(self, piece: bytes | None = None) -> None:
+        """Takes what has come as far as it goes. piece: of the body, where nothing else is unread."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            if piece is not None:
+                self._left -= len(piece)
+                self._take_piece(piece, False)
+            while piece is None and not self.transport.is_closing() and self._step():
+                pass
+        except FreshetError as error:
+            self._refuse(error)
+        finally:
+            self._advancing = False
+
+    def _step(self) -> bool:
+        """Takes one head, or what there is of a body; whether there may be more to take."""
+        if self._head is not None:
+            return self._turn is None and self._take_body()
+        if not self._unread:
+            self.flow.resume_reading()
+            return False
+        if self._busy or self.flow.write_paused:
+            self.flow.pause_reading()
+            return False
+        return self._take_head()
+
+    def _take_head(self) -> bool:
+        unread = self._unread
+        empty = EMPTY_LINES.match(unread)
+        assert empty is not None, "none at all match too"
+        del unread[: empty.end()]
+        end = unread.find(END, self._searched)
+        if (end if end >= 0 else len(unread)) > MAX_HEAD_NBYTES - len(END):
+            raise Unacceptable(f"head: at most {MAX_HEAD_NBYTES} bytes wanted, got more", 431)
+        if end < 0:
+            if STRAY.search(unread, self._searched):
+                raise Unacceptable("head: lines of text wanted, each ended by CR LF")
+            if not self._searched and unread:
+                self._patience.wait(HEAD_S)
+            self._searched = max(1, len(unread) - len(END) + 1) if unread else 0
+            self.flow.resume_reading()
+            return False
+        self._searched = 0
+        data = bytes(unread[: end + len(END)])
+        del unread[: end + len(END)]
+        head = read_head(data)
+        self._left, self._chunks = head.nbytes or 0, ChunkedBody() if head.nbytes is None else None
+        self._began_s = None
+        self._head, self._keep_alive = head, head.keep_alive
+        self._begin(head)
+        if head.nbytes == 0:
+            self._end_body()
+        return True
+
+    def _take_body(self) -> bool:
+        """Takes what there is of the body; whether it was the last of it."""
+        unread = self._unread
+        if self._chunks is not None:
+            piece = bytearray()
+            ended = self._chunks.take(unread, piece)
+            if self._chunks.more:
+                self._wait_for_turn()
+        else:
+            if len(unread) <= self._left:
+                piece, self._unread = unread, bytearray()
+            else:
+                piece = unread[: self._left]
+                del unread[: self._left]
+            self._left -= len(piece)
+            ended = not self._left
+        if not ended and self._turn is None:
+            self.flow.resume_reading()
+        self._take_piece(piece, ended)
+        return ended
+
+    def _wait_for_turn(self) -> None:
+        """Others have their turn before the rest of what has come."""
+        if len(self._unread) > MAX_UNREAD_NBYTES:
+            raise Unacceptable("body: larger chunks wanted")
+        self.flow.pause_reading()
+        self._turn = self.loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        self._advance()
+
+    def _take_piece(self, piece: bytes | bytearray, ended: bool) -> None:
+        if piece:
+            self._bodies.nbytes += len(piece)
+            self._body_nbytes += len(piece)
+            self._bodies.check(SPARE_NBYTES if ended and self._began_s is None else 0)
+            self._add(piece)
+        if ended:
+            self._end_body()
+        elif self._began_s is None or self.flow.read_paused:
+            self._began_s = self.loop.time()
+            self._patience.wait(BODY_S)
+        else:
+            self._patience.wait(self._began_s + BODY_S + self._body_nbytes / BODY_NBYTES_S - self.loop.time())
+
+    def _end_body(self) -> None:
+        self._head, self._chunks = None, None
+        self._complete()
+
+    def _forget_body(self) -> None:
+        self._bodies.nbytes -= self._body_nbytes
+        self._body_nbytes = 0
+
+    # What becomes of a request; those of another kind in a subclass.
+
+    def _begin(self, head: RequestHead) -> None:
+        """A head has come."""
+        if head.method == b"CONNECT":
+            raise Unacceptable("CONNECT: this server is no proxy", 501)
+        path, query = split_target(head.target)
+        text = path.decode("ascii")
+        scope = {
+            "type": "http",
+            "asgi": {"version": self.config.asgi_version, "spec_version": "2.3"},
+            "http_version": head.version,
+            "server": self._server,
+            "client": self._client,
+            "scheme": "http",
+            "root_path": "",
+            "headers": head.fields,
+            "state": self._app_state.copy(),
+            "method": head.method.decode("ascii"),
+            "path": unquote(text) if "%" in text else text,
+            "raw_path": path,
+            "query_string": query,
+        }
+        self.cycle = cycle = _Cycle(
+            self._keeps,
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=log,
+            access_logger=log,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=head.expects,
+            keep_alive=False,
+            on_response=self.on_response_complete,
+        )
+        tasks = self.server_state.tasks
+        task = self.loop.create_task(cycle.run_asgi(self.config.loaded_app))
+        task.add_done_callback(partial(self._task_done, cycle))
+        tasks.add(task)
+
+    def _add(self, piece: bytes | bytearray) -> None:
+        """A piece of the body has come."""
+        cycle = self.cycle
+        cycle.body += piece
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
+
+    def _complete(self) -> None:
+        """The request is whole."""
+        cycle = self.cycle
+        cycle.more_body = False
+        cycle.message_event.set()
+
+    def _task_done(self, cycle: RequestResponseCycle, task: asyncio.Task[None]) -> None:
+        self.server_state.tasks.discard(task)
+        if not cycle.response_complete:
+            self._forget_body()
+
+    def _refuse(self, error: FreshetError) -> None:
+        """Answers what has not become a request, and ends the connection."""
+        cycle, status, body, headers = self.cycle, *error_reply(error)
+        answering = False
+        if self._busy:
+            answering = cycle.response_started
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if not answering and not self.transport.is_closing():
+            lines = reply_head(status, tuple(headers), False) + header_lines(tuple(self.server_state.default_headers))
+            self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), body))
+        self._forget_body()
+        self.transport.close()
+
+    def _expired(self) -> None:
+        """The client had its time for what it is at."""
+        if self.transport.is_closing():
+            # It has another patience (serving.http.farewell).
+            return
+        if self._head is not None and not self.flow.read_paused:
+            self._refuse(Unacceptable("body: it comes too slowly", 408))
+        elif self._busy:
+            self._began_s = None
+            self._patience.wait(KEEP_ALIVE_S)
+        elif self._unread and not self.flow.write_paused:
+            self._refuse(Unacceptable(f"head: wanted within {HEAD_S:g} seconds", 408))
+        else:
+            self._leave_idle()
+
+    def _leave_idle(self) -> None:
+        """Ends the connection, unless its client has taken something of a reply since this was called last."""
+        before, self._unsent_nbytes = self._unsent_nbytes, self.transport.get_write_buffer_size()
+        if not self._unsent_nbytes:
+            self.transport.close()
+        elif self._unsent_nbytes < before:
+            self._patience.wait(KEEP_ALIVE_S)
+        else:
+            self.transport.abort()
+
+
+class _Cycle(RequestResponseCycle):
+    """uvicorn's; whether the connection goes on is asked when the reply begins."""
+
+    def __init__(self, keeps: Callable[[], bool], **options: Any) -> None:
+        super().__init__(**options)
+        self._keeps = keeps
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start":
+            self.keep_alive = self._keeps()
+        await super().send(message)
+
+
+@lru_cache(maxsize=1024)
+def header_lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+@lru_cache(maxsize=1024)
+def reply_head(status: int, headers: tuple[tuple[bytes, bytes], ...], keep_alive: bool) -> bytes:
+    """The first lines of a reply: what they say is the same for thousands of them."""
+    closing = b"" if keep_alive or CLOSE in headers else b"connection: close\r\n"
+    return STATUS_LINE[status] + header_lines(headers) + closing

@@ -1,0 +1,127 @@
+"""The head of a request, read: its line, its fields, and how much body follows (RFC 9110, RFC 9112).
+
+Strict, because whoever stands in front of this server may read it another way, and what one takes for a body the other
+takes for a request: a line ends in CR LF and nothing else, no field goes on in a second line, nothing stands before a
+colon, a length is said once and in digits, a body is chunked or of a length, never both. `Upgrade` is a field like any
+other: a server that does not switch protocols answers as if it was not there.
+
+Costs: two patterns over the bytes of a whole head, each a single pass that never goes back (possessive), so that a
+head costs what its length says.
+
+Refused: a parser that reads as bytes come (llhttp). It stops at `Upgrade`, with the body for somebody else; it does
+not say where in a segment a message ended; names and values that come byte by byte cost the square of their length.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from processor.errors import FreshetError
+from serving.codecs.wire import show
+
+MAX_HEAD_NBYTES = 64 << 10
+MAX_FIELDS = 128
+MAX_LENGTH_DIGITS = 18
+END = b"\r\n\r\n"
+TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
+LINE = re.compile(rb"(" + TOKEN + rb"{1,32}) ([!-~]++) HTTP/([0-9])\.([0-9])\r\n")
+FIELD = re.compile(rb"(?<=\r\n)(" + TOKEN + rb"++):[ \t]*+([\t -~\x80-\xff]*+)\r\n")
+# What no head has, whatever follows: seen before a whole head is there.
+STRAY = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n|\Z)")
+TARGET = re.compile(rb"(?i:https?://[^/?#]*+)?(/[^?#]*+)(?:\?([^#]*+))?")
+ONCE = (b"host", b"content-length", b"transfer-encoding")
+
+
+class Unacceptable(FreshetError):
+    """Bytes that are no request, or one that this server reads no further; its connection ends."""
+
+    grpc_code = "INVALID_ARGUMENT"
+
+    def __init__(self, message: str, http_status: int = 400) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+
+
+class RequestHead(NamedTuple):
+    """A head. fields: in their order; headers: the same by lower-case name. version: "1.0" or "1.1". nbytes: of the
+    body behind it; None for a chunked one. expects: the client waits for 100 (Continue)."""
+
+    method: bytes
+    target: bytes
+    version: str
+    fields: list[tuple[bytes, bytes]]
+    headers: dict[bytes, bytes]
+    keep_alive: bool
+    expects: bool
+    nbytes: int | None
+
+
+def read_head(head: bytes) -> RequestHead:
+    """The head that these bytes are, from the request line to the empty line; raises Unacceptable."""
+    line = LINE.match(head)
+    if line is None:
+        first, _, _ = head.partition(b"\r")
+        raise Unacceptable(f"request line: method, target and HTTP/1.1 wanted, got {show(first)}")
+    method, target, major, minor = line.groups()
+    if major != b"1" or minor not in b"01":
+        raise Unacceptable(f"HTTP/1.1 or 1.0 wanted, got {major.decode()}.{minor.decode()}", 505)
+    count = head.count(b"\r\n") - 2
+    if count > MAX_FIELDS:
+        raise Unacceptable(f"head: at most {MAX_FIELDS} header fields wanted, got {count}", 431)
+    fields = [(name.lower(), value.rstrip(b" \t")) for name, value in FIELD.findall(head, line.end() - 2)]
+    if len(fields) != count:
+        raise Unacceptable("head: lines of a name, a colon and a value wanted, each ended by CR LF")
+    headers = dict(fields)
+    if len(headers) != count:
+        for once in ONCE:
+            if sum(name == once for name, _ in fields) > 1:
+                raise Unacceptable(f"{once.decode()}: once wanted, got it again")
+    if minor == b"1" and b"host" not in headers:
+        raise Unacceptable("host: wanted with HTTP/1.1, got none")
+    return RequestHead(
+        method,
+        target,
+        "1.1" if minor == b"1" else "1.0",
+        fields,
+        headers,
+        minor == b"1" and not (b"connection" in headers and _closes(fields)),
+        minor == b"1" and headers.get(b"expect", b"").lower() == b"100-continue",
+        _body_nbytes(headers, minor),
+    )
+
+
+def split_target(target: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a request's target; raises Unacceptable where it names no path here."""
+    match = TARGET.match(target)
+    if match is None:
+        raise Unacceptable(f"target: a path wanted, got {show(target)}")
+    return match[1], match[2] or b""
+
+
+def check_trailers(lines: bytes) -> None:
+    """Raises Unacceptable for what are not header fields; what they say is not listened to. lines: those behind the
+    last chunk, without the empty one."""
+    count = lines.count(b"\r\n")
+    if count > MAX_FIELDS:
+        raise Unacceptable(f"trailers: at most {MAX_FIELDS} wanted, got {count}", 431)
+    if len(FIELD.findall(b"\r\n" + lines)) != count:
+        raise Unacceptable("trailers: lines of a name, a colon and a value wanted, each ended by CR LF")
+
+
+def _closes(fields: list[tuple[bytes, bytes]]) -> bool:
+    said = b",".join(value for name, value in fields if name == b"connection").lower()
+    return b"close" in [option.strip() for option in said.split(b",")]
+
+
+def _body_nbytes(headers: dict[bytes, bytes], minor: bytes) -> int | None:
+    coding, length = headers.get(b"transfer-encoding"), headers.get(b"content-length")
+    if coding is not None:
+        if coding.lower() != b"chunked" or length is not None or minor != b"1":
+            raise Unacceptable("transfer-encoding: chunked alone wanted, in HTTP/1.1, and no content-length beside it")
+        return None
+    if length is None:
+        return 0
+    if not length.isdigit() or len(length) > MAX_LENGTH_DIGITS:
+        raise Unacceptable(f"content-length: a whole number wanted, got {show(length)}")
+    return int(length)

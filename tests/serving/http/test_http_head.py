@@ -1,0 +1,191 @@
+"""Heads as they must be, and every way in which one party could read them otherwise."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.http.http_head import MAX_FIELDS, Unacceptable, check_trailers, read_head, split_target
+
+HOST = b"Host: x\r\n"
+
+
+def head(*lines, line=b"POST /a HTTP/1.1", host=HOST):
+    return line + b"\r\n" + host + b"".join(each + b"\r\n" for each in lines) + b"\r\n"
+
+
+def refused(data):
+    with pytest.raises(Unacceptable) as caught:
+        read_head(data)
+    return caught.value.http_status
+
+
+def test_a_head_is_its_line_its_fields_and_the_length_behind_it():
+    read = read_head(head(b"Content-Length: 12", b"X-A:  b c\t ", b"X-A: d"))
+    assert (read.method, read.target, read.version) == (b"POST", b"/a", "1.1")
+    assert read.fields == [(b"host", b"x"), (b"content-length", b"12"), (b"x-a", b"b c"), (b"x-a", b"d")]
+    assert read.headers[b"x-a"] == b"d"
+    assert (read.keep_alive, read.expects, read.nbytes) == (True, False, 12)
+
+
+def test_a_body_is_of_a_length_or_chunked_or_not_there():
+    assert read_head(head()).nbytes == 0
+    assert read_head(head(b"content-length: 007")).nbytes == 7
+    assert read_head(head(b"transfer-encoding: Chunked")).nbytes is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "kept"),
+    [
+        ((), b"GET / HTTP/1.1", True),
+        ((b"connection: keep-alive",), b"GET / HTTP/1.1", True),
+        ((b"connection: Close",), b"GET / HTTP/1.1", False),
+        ((b"connection: upgrade, close",), b"GET / HTTP/1.1", False),
+        ((b"connection: upgrade", b"connection: close"), b"GET / HTTP/1.1", False),
+        ((b"connection: keep-alive",), b"GET / HTTP/1.0", False),
+    ],
+)
+def test_a_connection_is_kept_as_its_client_says(lines, line, kept):
+    assert read_head(head(*lines, line=line)).keep_alive is kept
+
+
+def test_upgrade_is_a_field_like_any_other():
+    read = read_head(head(b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"content-length: 3"))
+    assert (read.keep_alive, read.nbytes) == (True, 3)
+
+
+def test_who_waits_for_a_word_before_the_body_is_known():
+    assert read_head(head(b"expect: 100-Continue", b"content-length: 3")).expects
+    assert not read_head(head(b"expect: 100-continue", line=b"GET / HTTP/1.0")).expects
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        head(b"content-length: 5", b"transfer-encoding: chunked"),
+        head(b"content-length: 5", b"content-length: 5"),
+        head(b"content-length: 5", b"Content-Length: 6"),
+        head(b"content-length: 5, 5"),
+        head(b"content-length: +5"),
+        head(b"content-length: -5"),
+        head(b"content-length: 5.0"),
+        head(b"content-length: 0x5"),
+        head(b"content-length: 5 5"),
+        head(b"content-length:"),
+        head(b"content-length: " + b"9" * 19),
+        head("content-length: \u0665".encode()),
+        head(b"transfer-encoding: chunked", b"transfer-encoding: chunked"),
+        head(b"transfer-encoding: chunked", b"transfer-encoding: identity"),
+        head(b"transfer-encoding: chunked, chunked"),
+        head(b"transfer-encoding: gzip, chunked"),
+        head(b"transfer-encoding: chunked, gzip"),
+        head(b"transfer-encoding: xchunked"),
+        head(b"transfer-encoding: chunked;q=1"),
+        head(b"transfer-encoding:"),
+        head(b"transfer-encoding: \x0bchunked"),
+        head(b"transfer-encoding: chunked", line=b"POST / HTTP/1.0"),
+        head(b"transfer-encoding : chunked"),
+        head(b"content-length : 5"),
+        head(b"content-length\t: 5"),
+        head(b" content-length: 5"),
+        head(b"x: 1", b" folded: 2"),
+        head(b"x: 1", b"\tfolded"),
+        head(b"x: 1\ny: 2"),
+        head(b"x: 1\n\r\ny: 2"),
+        head(b"x: 1\ry: 2"),
+        head(b"x: 1\r\r\ny: 2"),
+        head(b"x: 1\x00"),
+        head(b"x: \x7f"),
+        head(b"x"),
+        head(b": 1"),
+        head(b"x y: 1"),
+        head(b"x(y): 1"),
+        head("\u00e4: 1".encode()),
+        head(b"content-length: 5\x00"),
+        head(b"host: y"),
+        head(host=b""),
+        head(b"host: y", line=b"GET / HTTP/1.0"),
+        head(line=b""),
+        head(line=b"POST"),
+        head(line=b"POST /a"),
+        head(line=b"POST  /a HTTP/1.1"),
+        head(line=b"POST /a  HTTP/1.1"),
+        head(line=b"POST /a HTTP/1.1 "),
+        head(line=b" POST /a HTTP/1.1"),
+        head(line=b"POST\t/a\tHTTP/1.1"),
+        head(line=b"POST /a b HTTP/1.1"),
+        head(line=b"POST /a HTTP/11"),
+        head(line=b"POST /a http/1.1"),
+        head(line=b"POST /a HTTP/1.1.1"),
+        head(line="POST /\u00e4 HTTP/1.1".encode()),
+        head(line=b"PO(ST /a HTTP/1.1"),
+        head(line=b"X" * 33 + b" /a HTTP/1.1"),
+        b"POST /a HTTP/1.1\nhost: x\r\n\r\n",
+        b"\r\n\r\n",
+    ],
+)
+def test_what_somebody_else_could_read_in_another_way_is_refused(data):
+    assert refused(data) == 400
+
+
+@pytest.mark.parametrize("version", [b"0.9", b"1.2", b"2.0", b"3.0"])
+def test_another_version_of_http_is_named(version):
+    assert refused(head(line=b"POST / HTTP/" + version)) == 505
+
+
+def test_fields_are_bounded_in_number():
+    lines = [b"x: %d" % n for n in range(MAX_FIELDS)]
+    assert len(read_head(head(*lines[1:])).fields) == MAX_FIELDS
+    assert refused(head(*lines)) == 431
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        (b"/", b"/", b""),
+        (b"/a%20b?x=1?y", b"/a%20b", b"x=1?y"),
+        (b"/a#part", b"/a", b""),
+        (b"http://somewhere/a?b", b"/a", b"b"),
+        (b"HTTPS://u@somewhere:1/a", b"/a", b""),
+    ],
+)
+def test_a_target_is_a_path_and_a_query(target, path, query):
+    assert split_target(target) == (path, query)
+
+
+@pytest.mark.parametrize("target", [b"*", b"a", b"host:80", b"ftp://x/a", b"?a", b"http://x"])
+def test_a_target_without_a_path_is_refused(target):
+    with pytest.raises(Unacceptable):
+        split_target(target)
+
+
+@pytest.mark.parametrize("lines", [b"", b"x: 1\r\n", b"x: 1\r\ncontent-length: 5\r\n"])
+def test_trailers_are_header_fields(lines):
+    check_trailers(lines)
+
+
+@pytest.mark.parametrize("lines", [b"x\r\n", b" x: 1\r\n", b"x: 1\ny: 2\r\n", b"x : 1\r\n", b"GET / HTTP/1.1\r\n"])
+def test_trailers_that_are_not_are_refused(lines):
+    with pytest.raises(Unacceptable):
+        check_trailers(lines)
+
+
+TOKENS = st.text("abcXYZ019-_!#$%&'*+.^`|~", min_size=1, max_size=12).map(str.encode)
+VALUES = st.text(st.characters(min_codepoint=33, max_codepoint=255, exclude_characters="\x7f"), max_size=20).map(
+    lambda text: text.encode("latin-1")
+)
+
+
+@given(st.lists(st.tuples(TOKENS, VALUES, st.sampled_from([b"", b" ", b"\t ", b"   "])), max_size=20))
+def test_any_fields_come_back_as_they_were_written(fields):
+    written = [b"x-" + name + b":" + pad + value + pad for name, value, pad in fields]
+    read = read_head(head(*written))
+    assert read.fields[1:] == [(b"x-" + name.lower(), value) for name, value, _ in fields]
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_head_or_unacceptable(data):
+    for made in (data, head(data), b"POST " + data + b" HTTP/1.1\r\n" + HOST + b"\r\n"):
+        with contextlib.suppress(Unacceptable):
+            read_head(made)
