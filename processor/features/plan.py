@@ -224,12 +224,18 @@ class SparsePlan:
         """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]."""
         pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
 
-    def varying(self, bound: BoundRequest) -> Pooling | None:
-        """The features that differ between rows of a request, in the columns that fill() writes them to; None where all
-        may."""
-        rows = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)[:, 1]
-        differ = rows[self.plan[:, pool.SOURCE]] != 1
-        return None if differ.all() else Pooling(self.plan[differ], self.scaling[differ])
+    def varying(self, bound: BoundRequest) -> tuple[Pooling, int] | None:
+        """The features that differ between rows of a request, in the columns that fill() writes them to, and how many
+        of its ids are of the others; None where all features may."""
+        words = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)
+        sources, tables = self.plan[:, pool.SOURCE], self.plan[:, pool.TABLE]
+        alike = words[sources, 1] == 1
+        if not alike.any():
+            return None
+        ids = 0
+        for _, _, stride, splits in words[np.unique(sources[alike & (tables >= 0)])].tolist():
+            ids += _read_word(splits + 8).value if splits else stride
+        return Pooling(self.plan[~alike], self.scaling[~alike]), ids
 
     def pooling(self, features: Sequence[Feature]) -> Pooling:
         """The pooling of these features alone, side by side in their order from column 0 on."""

@@ -77,12 +77,14 @@ class Priced(Protocol):
 @dataclass(slots=True, eq=False)
 class Ticket:
     """A queued request. deadline_s: on the batcher's clock, or None. piece_rows: how many of its rows may run in one
-    go, with nobody else's; 0 for one that is not divided. The rest is the batcher's own."""
+    go, with nobody else's; 0 for one that is not divided. first_ids: of its ids, those that its first piece looks up
+    for all of them. The rest is the batcher's own."""
 
     rows: int
     ids: int = 0
     deadline_s: float | None = None
     piece_rows: int = 0
+    first_ids: int = 0
     arrived_s: float = field(default=0.0, init=False)
     share_s: float = field(default=0.0, init=False)
     octave: int = field(default=0, init=False)
@@ -90,9 +92,10 @@ class Ticket:
     def cut(self, rows: int) -> Self:
         """Its first rows as a ticket of their own; the others stay. rows: fewer than it has."""
         head = copy(self)
-        head.rows, head.ids = rows, self.ids * rows // self.rows
+        head.rows, head.ids = rows, self.first_ids + (self.ids - self.first_ids) * rows // self.rows
         self.rows -= head.rows
         self.ids -= head.ids
+        self.first_ids = 0
         return head
 
 
@@ -431,9 +434,8 @@ class Batcher(Generic[T]):
                 continue
             if ticket.rows <= ticket.piece_rows:
                 return [self._pop(lane)]
-            whole_rows = ticket.rows
             head = ticket.cut(ticket.piece_rows)
-            head.share_s = ticket.share_s * head.rows / whole_rows
+            head.share_s = min(ticket.share_s, target.costs.share(head.rows, head.ids))
             ticket.share_s -= head.share_s
             # From now on the others wait anew.
             ticket.arrived_s = now_s

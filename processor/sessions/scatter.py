@@ -3,7 +3,7 @@
 A request of more rows than a batch has, or of more ids than one go may take, is not run in one go: others would wait
 for all of it. It is queued as a ticket that the batcher divides (processor.sessions.batcher): whenever its turn comes,
 the rows that make one go leave the queue as a share. So there are never more shares than sessions that run one, and the
-one that is left of it waits in the queue.
+one that is left of it waits in the queue. One row is the smallest share, however many ids it has.
 
 Invariants
 - Every share is computed under one state. The first share to be run pins it for all of them, with a reader's word that
@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.errors import FreshetError
-from processor.features.plan import BoundRequest, Pooling
+from processor.features.plan import BoundRequest
 from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from processor.versions.replica import State
 
@@ -62,19 +62,21 @@ class Scatter:
     """The shares of one request and what they have in common. lent: what was computed of its user, float32
     [user_width], once there is something."""
 
-    def __init__(self, whole: Work, piece_rows: int, holds: list[int]) -> None:
-        """piece_rows: of a share that is run. holds: reader's words that are free; one is taken out until the request
-        has been answered."""
+    def __init__(self, whole: Work, sessions: int, most: int, holds: list[int]) -> None:
+        """sessions: how many are to compute it at the same time. most: rows that may run in one go at most. holds:
+        reader's words that are free; one is taken out until the request has been answered."""
         self.state: State
         self.lent: NDArray[np.float32] | None = None
-        self._whole, self._piece_rows, self._left = whole, piece_rows, 0
+        self._whole, self._left = whole, 0
+        self._varying, self._first_ids = whole.replica.plan.varying(whole.bound) or (None, 0)
+        costs, rows = whole.replica.costs, whole.rows
+        self._piece_rows = min(-(-rows // sessions), costs.piece_rows(rows, whole.ids - self._first_ids, most))
         self._holds, self._hold = holds, holds.pop()
         self._results: Outputs = {}
         self._pinned = False
         self._error: FreshetError | None = None
         self._timing: Timing | None = None
         self._sessions: set[int] = set()
-        self._varying: Pooling | None = None
         self._alike: NDArray[np.float32] | None = None
         self._lock = threading.Lock()
 
@@ -84,16 +86,17 @@ class Scatter:
 
     def shares(self, count: int) -> list[Share]:
         """The tickets to queue, one a queue, in order of their rows."""
-        whole, tickets, first = self._whole, [], 0
+        whole, tickets, first, first_ids = self._whole, [], 0, self._first_ids
         for n in range(count, 0, -1):
             rows = -(-(whole.rows - first) // n)
-            ids = whole.ids * rows // whole.rows
+            ids = (whole.ids - self._first_ids) * rows // whole.rows
             tickets.append(
                 Share(
                     rows,
-                    ids,
+                    ids + first_ids,
                     whole.deadline_s,
                     self._piece_rows,
+                    first_ids,
                     replica=whole.replica,
                     bound=whole.bound,
                     done=whole.done,
@@ -102,7 +105,7 @@ class Scatter:
                     scatter=self,
                 )
             )
-            first += rows
+            first, first_ids = first + rows, 0
         self._left = count
         return tickets
 
@@ -119,7 +122,6 @@ class Scatter:
             if not self._pinned:
                 whole, replica = self._whole, self._whole.replica
                 self._results = {n: np.empty((whole.rows, c), np.float32) for n, c in replica.outputs.items()}
-                self._varying = replica.plan.varying(whole.bound)
                 self.state = replica.pin(self._hold)
                 self._pinned = True
             return True

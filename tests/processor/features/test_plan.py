@@ -61,7 +61,11 @@ def test_features_that_are_the_same_in_all_rows_are_told_from_those_that_vary():
     of = {f.name: n for n, f in enumerate(SMALL.features)}
     users = [n for f, n in zip(SMALL.features, of.values()) if f.input == "user"]
     assert PLAN.varying(PLAN.bind(make_inputs(range(5)))) is None
-    varying = PLAN.varying(PLAN.bind(make_inputs(range(5)) | {"user": np.array([1])}))
+    tags = Ragged(Strings.of(["a", "b", "c"]), splits(0, 3))
+    bound = PLAN.bind(make_inputs(range(5)) | {"user": np.array([1])})
+    varying, ids = PLAN.varying(bound)
+    assert ids == 1
+    assert PLAN.varying(PLAN.bind(make_inputs(range(5)) | {"tags": tags}))[1] == 3
     np.testing.assert_array_equal(varying.plan, np.delete(PLAN.plan, users, 0))
     np.testing.assert_array_equal(varying.scaling, np.delete(PLAN.scaling, users, 0))
 

@@ -546,6 +546,15 @@ def test_rows_of_very_many_ids_do_not_pile_up_in_one_batch():
     assert [batcher.take(0.0).batch for _ in range(3)] == [tickets[:2], tickets[2:4], tickets[4:]]
 
 
+def test_ids_that_all_rows_share_are_the_first_pieces():
+    batcher, target = Batcher(4, 1000), linear()
+    whole = Owned(10, 1020, None, 4, 1000, target=target)
+    batcher.put(whole, target, 0.0)
+    taken = [batcher.take(0.0).batch[0] for _ in range(3)]
+    assert [(t.rows, t.ids) for t in taken] == [(4, 1008), (4, 8), (2, 4)]
+    assert [t.share_s for t in taken] == [pytest.approx(target.costs.share(t.rows, t.ids)) for t in taken]
+
+
 def test_what_is_promised_counts_the_turns_of_large_requests_and_no_more_of_them_than_that():
     batcher, target = Batcher(4, 1 << 20), linear()
     put(batcher, 4, 4, target=target, deadline_s=0.5)

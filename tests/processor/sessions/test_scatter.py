@@ -120,7 +120,7 @@ def test_what_is_the_same_for_every_row_is_computed_once_for_all_pieces():
         varying.append(int(spans[0, 1]))
         replica.fill(tables, epoch, bound, spans, out, counts)
 
-    replica.plan.varying = lambda bound: SimpleNamespace(fill=fill)
+    replica.plan.varying = lambda bound: (SimpleNamespace(fill=fill), 0)
     with group(sessions=1) as sessions:
         sessions.enqueue(answers.work(replica, 0, range(10)))
         assert_answers(answers.wait(1)[0], range(10))
