@@ -68,11 +68,13 @@ class Batching(RuleBasedStateMachine):
         ids=st.sampled_from([3, 3, 4]),
         slack=st.none() | st.integers(-1, 6),
         piece_rows=st.sampled_from([0, 0, 0, 1, 5, 100]),
+        first=st.sampled_from([(0, 0), (0, 0), (2, 0), (3, 2)]),
     )
-    def put(self, owner, rows, ids, slack, piece_rows):
+    def put(self, owner, rows, ids, slack, piece_rows, first):
         now_s = self.clock.now_s()
         deadline_s = None if slack is None else now_s + slack
-        ticket = Owned(rows, ids * rows, deadline_s, piece_rows, target=owner, number=len(self.whole))
+        first = first if piece_rows else (0, 0)
+        ticket = Owned(rows, ids * rows, deadline_s, piece_rows, *first, target=owner, number=len(self.whole))
         alike = [t for t in self.waiting if bool(t.piece_rows) == bool(piece_rows)]
         asked = {"ids": ticket.ids, "divided": piece_rows > 0}
         room = (
@@ -106,8 +108,9 @@ class Batching(RuleBasedStateMachine):
                 self.waiting.remove(ticket)
                 self.left.append(ticket)
             else:
-                assert ticket.rows == ticket.piece_rows, "only a piece leaves a rest behind"
+                assert ticket.rows in (0, ticket.piece_rows), "only a piece leaves a rest behind"
                 assert ticket in taken.batch
+                assert ticket.rows or not self.gone[number], "what has no rows comes first"
         for ticket in taken.batch:
             assert ticket.deadline_s is None or ticket.deadline_s > now_s
         for ticket in taken.expired:
@@ -155,9 +158,9 @@ class Batching(RuleBasedStateMachine):
 
     def teardown(self):
         while getattr(self, "waiting", None):
-            before = self.batcher.queue_rows
+            before = self.batcher.queue_rows + sum(t.first_pieces for t in self.waiting)
             self.take(hurry=True)
-            assert self.batcher.queue_rows < before
+            assert self.batcher.queue_rows + sum(t.first_pieces for t in self.waiting) < before
         assert getattr(self, "gone", 0) == getattr(self, "whole", 0)
 
 
