@@ -40,7 +40,7 @@ class Owned(Ticket):
 
     def cut(self, rows):
         head = Ticket.cut(self, rows)
-        self.first += rows
+        self.first += head.rows
         return head
 
 
