@@ -261,7 +261,8 @@ class SparsePlan:
         for source in np.unique(sources[alike & (tables >= 0)]).tolist():
             ids += _length(words[source])
         parts: list[Part] = []
-        together, count = [], 0
+        together: list[int] = []
+        count = 0
         for row in np.flatnonzero(alike).tolist():
             source, most = words[sources[row]], int(self.plan[row, pool.MAX_LENGTH])
             length = _length(source) if source[3] else int(tables[row] >= 0)
