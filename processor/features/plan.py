@@ -13,7 +13,7 @@ elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_int64
 from struct import Struct
 from typing import Any, NamedTuple
@@ -85,6 +85,31 @@ class Pooling(NamedTuple):
         """Writes rows spans[i] of each bound request, one request after another, into `out`; columns that no feature
         of these fills are left as they are."""
         pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+
+
+class Part(NamedTuple):
+    """Some features of one row, or some ids of one feature's list. columns are divided by divisor once they are
+    filled."""
+
+    pooling: Pooling
+    bound: BoundRequest
+    columns: slice = slice(0, 0)
+    divisor: np.float32 = np.float32(1)
+
+    def fill(self, tables: NDArray[np.int64], epoch: int, out: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
+        """Fills its columns of a row, float32 [1, width], in which the parts before it stand."""
+        self.pooling.fill(tables, epoch, [self.bound], np.array([[0, 1]], np.int64), out, counts)
+        if self.divisor != 1:
+            out[0, self.columns] /= self.divisor
+
+
+class Alike(NamedTuple):
+    """What of a request is the same in all of its rows. ids: those of it. parts: to be filled one after another.
+    varying: the features that differ between rows, in the columns that SparsePlan.fill() writes them to."""
+
+    ids: int
+    parts: Sequence[Part]
+    varying: Pooling
 
 
 class SparsePlan:
@@ -224,12 +249,53 @@ class SparsePlan:
         """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]."""
         pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
 
-    def varying(self, bound: BoundRequest) -> Pooling | None:
-        """The features that differ between rows of a request, in the columns that fill() writes them to; None where all
-        may."""
-        rows = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)[:, 1]
-        differ = rows[self.plan[:, pool.SOURCE]] != 1
-        return None if differ.all() else Pooling(self.plan[differ], self.scaling[differ])
+    def alike(self, bound: BoundRequest, most_ids: int) -> Alike | None:
+        """What of a request is the same in all of its rows, in parts of at most so many ids each; None where all may
+        differ."""
+        words = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)
+        sources, tables = self.plan[:, pool.SOURCE], self.plan[:, pool.TABLE]
+        alike = words[sources, 1] == 1
+        if not alike.any():
+            return None
+        ids = 0
+        for source in np.unique(sources[alike & (tables >= 0)]).tolist():
+            ids += _length(words[source])
+        parts: list[Part] = []
+        together: list[int] = []
+        count = 0
+        for row in np.flatnonzero(alike).tolist():
+            source, most = words[sources[row]], int(self.plan[row, pool.MAX_LENGTH])
+            length = _length(source) if source[3] else int(tables[row] >= 0)
+            length = min(length, most) if most > 0 else length
+            if length > most_ids and self.plan[row, pool.COMBINER] != pool.NONE:
+                parts += self._parts(bound, words, row, length, most_ids)
+                continue
+            if together and count + length > most_ids:
+                parts.append(Part(Pooling(self.plan[together], self.scaling[together]), bound))
+                together, count = [], 0
+            together.append(row)
+            count += length
+        if together:
+            parts.append(Part(Pooling(self.plan[together], self.scaling[together]), bound))
+        return Alike(ids, parts, Pooling(self.plan[~alike], self.scaling[~alike]))
+
+    def _parts(
+        self, bound: BoundRequest, words: NDArray[np.int64], row: int, length: int, most_ids: int
+    ) -> Iterator[Part]:
+        """One feature's list, added up so many ids at a time: in the order and so to the bit as in one go."""
+        scaling, plan = self.scaling[row : row + 1], self.plan[row : row + 1].copy()
+        source, combiner, offset, width = plan[0, [pool.SOURCE, pool.COMBINER, pool.OFFSET, pool.WIDTH]].tolist()
+        plan[0, [pool.COMBINER, pool.MAX_LENGTH]] = COMBINERS["sum"], 0
+        for start in range(0, length, most_ids):
+            splits, own = np.array([start, min(start + most_ids, length)], np.int64), words.copy()
+            own[source, 3] = address(splits)
+            divisor = np.float32(1)
+            if splits[1] == length and combiner in (pool.MEAN, pool.SQRTN):
+                divisor = np.sqrt(np.float32(length)) if combiner == pool.SQRTN else np.float32(length)
+            some = BoundRequest(1, int(splits[1]) - start, own.tobytes(), (bound, splits))
+            yield Part(Pooling(plan, scaling), some, slice(offset, offset + width), divisor)
+            plan = plan.copy()
+            plan[0, pool.KIND] = pool.KIND_MORE
 
     def pooling(self, features: Sequence[Feature]) -> Pooling:
         """The pooling of these features alone, side by side in their order from column 0 on."""
@@ -237,6 +303,12 @@ class SparsePlan:
         plan, widths = self.plan[rows], [f.width for f in features]
         plan[:, pool.OFFSET] = np.cumsum([0, *widths[:-1]])
         return Pooling(plan, self.scaling[rows])
+
+
+def _length(words: NDArray[np.int64]) -> int:
+    """Ids in the one row of an input. words: int64 [4] (kernels.pool's inputs)."""
+    _, _, stride, splits = words.tolist()
+    return int(_read_word(splits + 8).value) if splits else int(stride)
 
 
 def blank_inputs(manifest: Manifest) -> dict[str, Column]:

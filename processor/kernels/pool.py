@@ -60,7 +60,8 @@ from processor.kernels.rows import (
 from processor.package.manifest import COMBINERS
 from processor.package.rowtypes import SCALED
 
-KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK = 0, 1, 2, 3
+# MORE: a list whose beginning has been added up in `out` already.
+KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK, KIND_MORE = 0, 1, 2, 3, 4
 MEAN, SQRTN, NONE = COMBINERS["mean"], COMBINERS["sqrtn"], COMBINERS["none"]
 PLAN_FIELDS, INPUT_FIELDS = 8, 4
 KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH = range(PLAN_FIELDS)
@@ -238,7 +239,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                             store_f32(mask + 4 * place, present)
                     if empty_width > 0:
                         count = push(CLEAR, 0, 0, empty, empty_width, count, block, state, epoch, tally)
-                    op, at = COPY, here
+                    op, at = ADD if kind == KIND_MORE else COPY, here
                     for v in range(start, stop):
                         key = load_i64_anywhere(values + 8 * v)
                         count = push(op, table, key, at, each, count, block, state, epoch, tally)

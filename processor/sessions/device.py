@@ -280,8 +280,11 @@ class StagedSession(Session):
     def _hand_over_share(self, share: Share) -> None:
         try:
             if share.scatter.enter():
-                self._fill([share], share)
-                return
+                if share.rows:
+                    self._fill([share], share)
+                    return
+                state = share.scatter.state
+                share.scatter.look_up(state.tables, state.epoch, self._counted(share.replica).counts)
         except Exception as error:
             share.scatter.fail(told(error))
             self.stats.failed += 1

@@ -134,8 +134,11 @@ class Session:
         scatter, stats = share.scatter, self.stats
         try:
             if scatter.enter():
-                results = scatter.results_of(share)
-                timing = self._compute(share.replica, scatter.state, [share], share.rows, results, 0, scatter)
+                if share.rows:
+                    results = scatter.results_of(share)
+                    timing = self._compute(share.replica, scatter.state, [share], share.rows, results, 0, scatter)
+                else:
+                    timing = self._look_up(share)
                 scatter.ran(self.number, timing)
                 stats.rows += share.rows
                 stats.batches += 1
@@ -146,6 +149,15 @@ class Session:
         if scatter.leave():
             stats.requests += 1
             self._buffers(share.replica).block.done(1)
+
+    def _look_up(self, share: Share) -> Timing:
+        """A share of no rows: looks up some of what all rows have in common."""
+        replica, state, began_s = share.replica, share.scatter.state, self._clock.now_s()
+        share.scatter.look_up(state.tables, state.epoch, self._buffers(replica).counts)
+        ended_s = self._clock.now_s()
+        replica.costs.filled(0, 0, share.ids, ended_s - began_s)
+        self._told_ran()
+        return Timing(began_s, ended_s, ended_s - began_s, 0.0, 0, 0)
 
     def _buffers(self, replica: Replica) -> Buffers:
         buffers = self.buffers.get(replica)
@@ -178,7 +190,7 @@ class Session:
             self._whole(batch, works, rows, 0)
         elif scatter is None:
             self._by_way(batch, replica.once, works, rows)
-        elif works[0].bound.once and replica.once.pays(scatter.rows):
+        elif works[0].bound.once and not scatter.first_pieces and replica.once.pays(scatter.rows):
             if scatter.lent is None:
                 scatter.lent = self._users(batch, replica.once, works)[0].copy()
                 self.stats.user_once += 1

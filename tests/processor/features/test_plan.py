@@ -58,12 +58,15 @@ def test_any_input_of_one_row_is_broadcast_to_the_rows_of_the_others(name):
 
 
 def test_features_that_are_the_same_in_all_rows_are_told_from_those_that_vary():
-    of = {f.name: n for n, f in enumerate(SMALL.features)}
-    users = [n for f, n in zip(SMALL.features, of.values()) if f.input == "user"]
-    assert PLAN.varying(PLAN.bind(make_inputs(range(5)))) is None
-    varying = PLAN.varying(PLAN.bind(make_inputs(range(5)) | {"user": np.array([1])}))
-    np.testing.assert_array_equal(varying.plan, np.delete(PLAN.plan, users, 0))
-    np.testing.assert_array_equal(varying.scaling, np.delete(PLAN.scaling, users, 0))
+    users = [n for n, f in enumerate(SMALL.features) if f.input == "user"]
+    assert PLAN.alike(PLAN.bind(make_inputs(range(5))), 100) is None
+    alike = PLAN.alike(PLAN.bind(make_inputs(range(5)) | {"user": np.array([1])}), 100)
+    assert alike.ids == 1
+    (part,) = alike.parts
+    np.testing.assert_array_equal(part.pooling.plan, PLAN.plan[users])
+    np.testing.assert_array_equal(alike.varying.plan, np.delete(PLAN.plan, users, 0))
+    tags = Ragged(Strings.of(["a", "b", "c"]), splits(0, 3))
+    assert PLAN.alike(PLAN.bind(make_inputs(range(5)) | {"tags": tags}), 100).ids == 3
 
 
 def test_the_order_of_the_inputs_does_not_matter():

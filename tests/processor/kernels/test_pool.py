@@ -215,6 +215,29 @@ def test_any_spans_of_requests_are_those_rows_of_the_whole(batch, data):
     np.testing.assert_array_equal(got, np.concatenate(whole))
 
 
+@settings(max_examples=60, deadline=None)
+@given(request=requests(), most_ids=st.integers(1, 6))
+def test_what_all_rows_have_in_common_is_the_same_to_the_bit_in_whatever_parts_it_is_looked_up(request, most_ids):
+    bound = PLAN.bind(request[0])
+    wanted, counts = run([request[0]])
+    alike = PLAN.alike(bound, most_ids)
+    if alike is None:
+        assert 1 not in [source.rows for source in bound.keep]
+        return
+    row, own = np.zeros((1, PLAN.width), F32), np.zeros_like(counts)
+    for part in alike.parts:
+        before = own[:, 0].sum()
+        part.fill(DESCRIPTORS, 0, row, own)
+        # Lists that are laid out side by side are short, and stay whole.
+        assert own[:, 0].sum() - before <= max(most_ids, 3)
+    out = np.repeat(row, bound.rows, 0)
+    alike.varying.fill(DESCRIPTORS, 0, [bound], np.array([[0, bound.rows]]), out, own)
+    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(own, counts)
+    assert alike.ids <= bound.ids
+    assert bound.rows > 1 or alike.ids == bound.ids
+
+
 @settings(max_examples=40, deadline=None)
 @given(batch=st.lists(requests(), min_size=1, max_size=3))
 def test_lookups_and_misses_are_counted_once_for_each_value_that_is_read(batch):

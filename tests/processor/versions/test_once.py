@@ -14,7 +14,7 @@ from compiler.dense.dense_graph import DenseGraph
 from models.training.publication import publish_version
 from models.zoo.deepfm import build
 from models.zoo.dense_input import DenseInput
-from processor.backends.cost import CostTable
+from processor.backends.cost import TURN_S, CostTable
 from processor.chain.ledger import Ledger
 from processor.columns import Packed, Place, Places, Ragged
 from processor.engine import PredictRequest, Processor, ProcessorConfig
@@ -23,6 +23,7 @@ from processor.package.delta import Delta, TableDelta
 from processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
 from processor.package.repository import Repository
 from processor.package.roles import division
+from processor.sessions import group as group_module
 from processor.versions.once import UserOnce
 
 pytestmark = pytest.mark.tensorflow
@@ -202,6 +203,26 @@ def test_a_large_request_in_pieces_looks_up_its_users_ids_once_by_either_way(pro
     assert items == 700 + users * each
     assert divided(processor) == way * users
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("candidates", [1, 5])
+def test_a_user_of_many_ids_is_looked_up_in_parts_with_the_same_scores_to_the_bit(processor, monkeypatch, candidates):
+    always(processor, False)
+    history = Ragged(np.arange(45) % (IDS + 5), np.array([0, 45]))
+    request = inputs(candidates) | {"history": history}
+    (wanted,) = score(processor, request)
+    monkeypatch.setattr(group_module, "LIGHT_IDS", 0)
+    # Ten ids take as long as a turn.
+    processor.replica("m").costs.id_s = TURN_S / 10
+    before = processor.group_stats()["default"].work
+
+    (got,) = score(processor, request)
+
+    work = processor.group_stats()["default"].work
+    # Five parts of the history, one of all else, and the rows.
+    assert work.batches - before.batches == 7
+    assert (work.requests - before.requests, work.rows - before.rows) == (1, candidates)
+    np.testing.assert_array_equal(got, wanted)
 
 
 def test_plain_columns_of_a_body_are_told_apart_in_the_same_way():
