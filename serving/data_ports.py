@@ -42,7 +42,7 @@ class DataPorts:
         connection of the HTTP port. control: what clients may ask of the whole server."""
         exchanges = Exchanges(lifecycle, metrics, options, watching.tracer)
         self.submitter = exchanges.submitter
-        regions = Regions() if options.shared_memory == "on" else None
+        regions = Regions(options.max_body_bytes) if options.shared_memory == "on" else None
         app = DataApp(exchanges, control=control, regions=regions, access=watching.access)
         connection = functools.partial(protocol, data_app=app, **(protocol_options or {}))
         self.http = HttpPort(app, http, options.shutdown_timeout_s, connection)

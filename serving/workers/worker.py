@@ -32,6 +32,7 @@ from typing import Any
 from processor.allowance import Allowance
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
+from processor.features.limits import DEFAULTS, RequestLimits
 from processor.sessions.group import GroupOptions
 from processor.sessions.occupancy import Occupancy
 from processor.sessions.placement import Groups
@@ -66,8 +67,8 @@ CONTROL_TIMEOUT_S = 600.0
 class WorkerPredictor(Predictor):
     """Answers by the replicas that the supervisor's routes name."""
 
-    def __init__(self, groups: Groups, clock: Clock) -> None:
-        super().__init__(groups, clock)
+    def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
+        super().__init__(groups, clock, limits)
         self.groups = groups
         self.ready = False
         self._models: dict[str, Routes[Replica]] = {}
@@ -139,7 +140,7 @@ class Worker:
         self._clock = SystemClock()
         occupancy = Occupancy(Allowance.here().cores, computing, self._seat)
         groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, occupancy)
-        self._predictor = WorkerPredictor(groups, self._clock)
+        self._predictor = WorkerPredictor(groups, self._clock, RequestLimits.of(options))
         self._lifecycle: Lifecycle[WorkerPredictor] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
         self._watching = Observers(options, self._seat)

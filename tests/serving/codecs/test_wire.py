@@ -1,5 +1,9 @@
 import contextlib
 import gzip
+import json
+import math
+import random
+import tracemalloc
 import zlib
 
 import pytest
@@ -7,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.errors import BadInput, FreshetError, TooLarge
+from processor.features.limits import FREE_NBYTES
 from serving.codecs import wire
 
 
@@ -57,9 +62,54 @@ def test_json_nested_too_deeply_is_refused():
         wire.load_json(b'{"a":[NaN,' + b"[" * 100_000 + b"]" * 100_000 + b"]}")
 
 
-def test_the_slow_parser_is_not_given_a_large_body():
-    with pytest.raises(BadInput, match="JSON Parse error"):
-        wire.load_json(b'{"a": [NaN' + b",1" * wire.MAX_SLOW_JSON_NBYTES + b"]}")
+NUMBERS = st.sampled_from([math.nan, math.inf, -math.inf, 1.5, 7, "NaN", "-Infinity", None])
+NESTED = st.recursive(NUMBERS, lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(max_size=2), v, max_size=4))
+
+
+@given(st.dictionaries(st.text(max_size=2), NESTED, max_size=4))
+def test_nan_and_infinity_are_read_wherever_they_stand(document):
+    assert repr(wire.load_json(json.dumps(document).encode())) == repr(document)
+
+
+@pytest.mark.parametrize("number", [b"7e307", b"8e307", b"-8e307", b"7" + b"0" * 307])
+def test_the_numbers_that_stand_for_them_meanwhile_are_none_of_a_request_that_has_both(number):
+    alone = wire.load_json(b'{"a": [%b]}' % number)
+    assert math.isfinite(alone["a"][0])
+    with pytest.raises(BadInput, match=r"JSON Parse error: 8e[+]307 or 7e[+]307 beside NaN or Infinity"):
+        wire.load_json(b'{"a": [NaN, Infinity], "b": %b}' % number)
+
+
+def test_a_body_of_nothing_but_nan_costs_no_more_than_a_few_times_its_length():
+    """As many as the limits allow of a hundredth of a body: found one after the other, not each from the beginning."""
+    count = 80_000
+    document = wire.load_json(b'{"a": [' + b"NaN," * count + b"-Infinity]}")
+    assert len(document["a"]) == count + 1
+    assert document["a"][-1] == -math.inf
+    assert all(map(math.isnan, document["a"][:-1]))
+
+
+def test_a_compressed_body_may_become_so_many_times_its_length_and_no_less_than_a_small_one():
+    headers = {b"content-encoding": b"gzip"}
+    small = gzip.compress(bytes(FREE_NBYTES))
+    assert len(wire.inflate(small, headers)) == FREE_NBYTES
+    large = gzip.compress(bytes(FREE_NBYTES + 1))
+    wanted = f"max_inflation: at most 100 times the {len(large)} bytes that came wanted after inflation, got more than"
+    with pytest.raises(TooLarge, match=wanted):
+        wire.inflate(large, headers)
+    assert len(wire.inflate(large, headers, max_inflation=1000)) == FREE_NBYTES + 1
+    dull = gzip.compress(random.Random(0).randbytes(8000) * 90)
+    assert len(wire.inflate(dull, headers)) == 720_000
+
+
+def test_a_bomb_takes_no_more_memory_than_its_limit():
+    bomb = gzip.compress(bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge, match="max_inflation"):
+            wire.inflate(bomb[:20_000], {b"content-encoding": b"gzip"})
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_only_utf_8_is_read():
