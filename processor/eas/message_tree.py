@@ -12,7 +12,7 @@ import numpy as np
 
 from processor.errors import TooLarge
 from processor.features.limits import RequestLimits
-from processor.kernels.wire_format import FIELDS, FIXED32, FIXED64, LEAF, VARINTS, count_nodes
+from processor.kernels.wire_format import FIELDS, FIXED32, FIXED64, HOLDER, LEAF, VARINTS, count_nodes
 
 # Of a descriptor's field types: those that are fixed in width, and those that never stand end to end.
 WIDTHS = {1: FIXED64, 2: FIXED32, 6: FIXED64, 7: FIXED32, 9: LEAF, 12: LEAF, 15: FIXED32, 16: FIXED64}
@@ -39,12 +39,12 @@ class MessageTree:
         self._kinds = np.stack(rows)
 
     def count(self, data: bytes) -> int:
-        """Fields and values of a serialized message; see kernels.wire_format."""
+        """See kernels.wire_format.count_nodes."""
         return int(count_nodes(np.frombuffer(data, np.uint8), self._kinds))
 
     def check(self, data: bytes, limits: RequestLimits) -> None:
         """Raises TooLarge."""
-        # None is shorter than a byte.
-        if len(data) > limits.max_nodes and (nodes := self.count(data)) > limits.max_nodes:
+        # A message of nothing is the shortest of its weight: two bytes.
+        if HOLDER * len(data) > 2 * limits.max_nodes and (nodes := self.count(data)) > limits.max_nodes:
             wanted = f"at most {limits.max_nodes} fields and values wanted"
             raise TooLarge(f"max_nodes: {wanted}, got {nodes}; send tensors as bytes, or ask for fewer at once")

@@ -74,7 +74,8 @@ class RequestLimits:
     max_nodes: int = field(
         default=4_000_000,
         metadata=option(
-            "Values and names of a JSON document, fields and values of a message",
+            "Values and names of a JSON document, fields and values of a message; a string counts twice, a list, an "
+            "object or a message within it four times",
             between(1, 1 << 31),
             heading=REQUESTS,
         ),

@@ -5,25 +5,35 @@ A string begins and ends at a quotation mark that no backslash stands before; th
 
 # mypy: ignore-errors
 
+import math
+import secrets
+
 import numba as nb
 import numpy as np
 
 Bytes = nb.types.Array(nb.uint8, 1, "C", readonly=True)
 QUOTE, BACKSLASH, COMMA, COLON, MINUS = 34, 92, 44, 58, 45
 OPENING, CLOSING, SPACES = (91, 123), (93, 125), (32, 10, 13, 9)
-NOT_A_NUMBER, INFINITE = 7e307, 8e307
-"""What spell_out() writes for NaN and Infinity: numbers that no float32 holds."""
+# What a list or an object weighs, a number being 1; a string that is no name weighs 2. As they do in memory.
+HOLDER = 4
+# Drawn anew by every process: what stands for NaN must be a number that nobody sends, or sends for what it is.
+_drawn = secrets.randbelow(10**6)
+_spelled = [f" {first}.{_drawn:06d}e307 " for first in (7, 8)]
+NOT_A_NUMBER, INFINITE = map(float, _spelled)
+MEANT = {NOT_A_NUMBER: math.nan, INFINITE: math.inf, -INFINITE: -math.inf}
+"""What is meant by the numbers that spell_out() writes, which no float32 holds."""
 
 _NAN, _INFINITY = np.frombuffer(b"NaN", np.uint8), np.frombuffer(b"Infinity", np.uint8)
-_SPELLED = np.frombuffer(b" 7e307  8e307 ", np.uint8).reshape(2, 7)
+_SPELLED = np.frombuffer("".join(_spelled).encode(), np.uint8).reshape(2, -1)
 
 
 @nb.njit(nb.int64(Bytes), cache=True, nogil=True)
 def count_nodes(text):
-    """Values and names of a document: what a parser makes an object of. Of a text that is no JSON, no fewer than a
-    parser makes before it refuses it.
+    """The weight of the values and names of a document, of all that a parser makes an object of. Of a text that is no
+    JSON, no less than of what a parser makes before it refuses it.
 
-    Each begins at the text's own beginning, behind a comma or a colon, or as the first of a list or an object.
+    Each begins at the text's own beginning, behind a comma or a colon, or as the first of a list or an object. A name
+    weighs what it takes less than a string would for the value behind its colon.
     """
     count, at = 1, 0
     opened = inside = False
@@ -35,7 +45,7 @@ def count_nodes(text):
             elif c == QUOTE:
                 inside = False
         elif c in (COMMA, COLON):
-            count += 1
+            count += c == COMMA
             opened = False
         elif c in CLOSING:
             opened = False
@@ -43,7 +53,10 @@ def count_nodes(text):
             if opened:
                 count += 1
             opened = c in OPENING
+            if opened:
+                count += HOLDER - 1
             inside = c == QUOTE
+            count += inside
         at += 1
     return count
 
@@ -57,12 +70,12 @@ def _is_at(text, at, word):
 
 
 @nb.njit(
-    nb.types.UniTuple(nb.int64, 2)(Bytes, nb.uint8[::1], Bytes, Bytes, nb.types.Array(nb.uint8, 2, "C", readonly=True)),
+    nb.int64(Bytes, nb.uint8[::1], Bytes, Bytes, nb.types.Array(nb.uint8, 2, "C", readonly=True)),
     cache=True,
     nogil=True,
 )
 def _spell_out(text, out, nan, infinity, spelled):
-    at, end, count = 0, 0, 0
+    at, end = 0, 0
     inside = False
     while at < len(text):
         c = text[at]
@@ -92,14 +105,12 @@ def _spell_out(text, out, nan, infinity, spelled):
                 out[end] = spelled[which, i]
                 end += 1
             at += length
-            count += 1
-    return end, count
+    return end
 
 
-def spell_out(text: bytes) -> tuple[bytes, int]:
-    """The text with a number in the place of each NaN and Infinity that is no string's, which RFC 8259 does not know;
-    and how many there were."""
+def spell_out(text: bytes) -> bytes:
+    """The text with a number of MEANT in the place of each NaN and Infinity that is no string's: RFC 8259 has none."""
     source = np.frombuffer(text, np.uint8)
-    out = np.empty(len(text) + (_SPELLED.shape[1] - len(_NAN)) * text.count(b"NaN"), np.uint8)
-    nbytes, count = _spell_out(source, out, _NAN, _INFINITY, _SPELLED)
-    return out[:nbytes].tobytes(), count
+    longer = _SPELLED.shape[1] - len(_NAN)
+    out = np.empty(len(text) + longer * (text.count(b"NaN") + text.count(b"Infinity")), np.uint8)
+    return out[: _spell_out(source, out, _NAN, _INFINITY, _SPELLED)].tobytes()

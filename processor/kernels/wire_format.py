@@ -13,14 +13,16 @@ FIELDS = 128
 LEAF, VARINTS, FIXED32, FIXED64 = 0, -1, -4, -8
 # The runtime refuses what is nested more deeply.
 DEPTH = 128
+# A message takes as much as some numbers do.
+HOLDER = 4
 VARINT, EIGHT_BYTES, LENGTH, BEGIN, END, FOUR_BYTES = range(6)
 MAX_VARINT_NBYTES = 10
 
 
 @nb.njit(nb.int64(nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.int32[:, ::1]), cache=True, nogil=True)
 def count_nodes(data, kinds):
-    """Fields of the message and of all within it, and values of packed ones: what a parser makes something of. Counting
-    ends where a parser refuses the message, or before it.
+    """Fields of the message and of all within it, and values of packed ones: what a parser makes something of; each
+    message within it counts HOLDER times. Counting ends where a parser refuses the message, and no sooner.
 
     A group is unknown to all of ours: the parser passes over it whole, so nothing within it is a message.
     """
@@ -59,6 +61,7 @@ def count_nodes(data, kinds):
             length = np.int64(number)
             what = np.int64(kinds[kind, field]) if groups == 0 and field < FIELDS else np.int64(LEAF)
             if what > 0:
+                count += HOLDER - 1
                 if depth == DEPTH:
                     return count
                 ends[depth], outer[depth] = end, kind

@@ -91,7 +91,7 @@ def _values(given: Any, where: str) -> Values:
         return values
     spec = Input(where, "string")
     if types <= {str, dict} and all(type(v) is str or is_base64(v) for v in values):
-        return strings(spec, values)
+        return [v.encode() if type(v) is str else v for v in strings(spec, values)]
     raise BadInput(f"{where}: numbers, or strings, wanted, got {json_kind(next(iter(values)))}")
 
 

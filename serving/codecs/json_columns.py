@@ -22,6 +22,7 @@ from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput, json_kind
 from processor.features.limits import Extent
 from processor.kernels.boolean_letters import has_boolean_letters
+from processor.kernels.json_text import INFINITE, MEANT, NOT_A_NUMBER
 from processor.package.manifest import Input
 
 FORMATS = {"int64": "q", "float32": "f"}
@@ -121,6 +122,9 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
         raise _type_error(spec, flat, (int, float))
     try:
         wide = np.array(flat, np.float64)
+        if len(wide) and max(wide.max(), -wide.min()) in (NOT_A_NUMBER, INFINITE):
+            for number, meant in MEANT.items():
+                wide[wide == number] = meant
         with np.errstate(over="raise"):
             return wide.astype(np.float32)
     except (OverflowError, FloatingPointError):
@@ -128,13 +132,11 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
 
 
 def strings(spec: Input, flat: list[Any]) -> list[bytes | str]:
-    """Strings (UTF-8) and {"b64": ...} objects (bytes); raises BadInput for anything else."""
+    """Strings, and bytes for {"b64": ...} objects; raises BadInput for anything else."""
     types = set(map(type, flat))
     if types - {str, dict}:
         raise _type_error(spec, flat, (str, dict))
-    if dict in types:
-        flat = [_base64(spec, v) if type(v) is dict else v for v in flat]
-    return [v.encode() if type(v) is str else v for v in flat]
+    return [_base64(spec, v) if type(v) is dict else v for v in flat] if dict in types else flat
 
 
 def is_base64(value: Any) -> bool:
@@ -167,4 +169,6 @@ def _shown(value: Any) -> str:
     """A JSON value as JSON writes it, cut."""
     if type(value) is int:
         return _digits(value)
+    if type(value) is float:
+        value = MEANT.get(value, value)
     return json.dumps(value[:64] if type(value) is str else value)

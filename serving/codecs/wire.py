@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from processor.errors import BadInput, FreshetError, TooLarge, json_kind
 from processor.features.limits import DEFAULTS, FREE_NBYTES, RequestLimits
-from processor.kernels.json_text import INFINITE, NOT_A_NUMBER, count_nodes, spell_out
+from processor.kernels.json_text import HOLDER, count_nodes, spell_out
 
 MAX_TIMEOUT_S = 3600.0
 # Below that a compressed reply is no shorter in packets.
@@ -27,7 +27,6 @@ MAX_ACCEPT_NBYTES = 256
 MAX_DIGITS = 18
 CONTENT_ENCODING = b"content-encoding"
 CODINGS = ((b"gzip", zlib.MAX_WBITS | 16), (b"deflate", zlib.MAX_WBITS))
-SPELLED = {NOT_A_NUMBER: math.nan, INFINITE: math.inf, -INFINITE: -math.inf}
 VARY = (b"vary", b"accept-encoding")
 SIGNATURE = "serving_default"
 """The name of the one signature that a model has, for TensorFlow Serving's clients."""
@@ -98,14 +97,15 @@ def deflate(body: bytes, headers: Headers) -> tuple[bytes, Sequence[tuple[bytes,
 
 
 def load_json(body: bytes, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
-    """The body's JSON object; NaN, Infinity and -Infinity are numbers. Raises BadInput, TooLarge."""
+    """The body's JSON object; what stands in it for NaN, Infinity and -Infinity, json_columns knows. Raises BadInput,
+    TooLarge."""
     if not body:
         raise BadInput("JSON Parse error: The document is empty")
     if len(body) > limits.max_json_bytes:
         wanted = f"at most {limits.max_json_bytes} bytes of JSON wanted"
         raise TooLarge(f"max_json_bytes: {wanted}, got {len(body)}; send tensors as bytes, or ask for fewer at once")
-    # No text has more nodes than every other byte.
-    if len(body) > 2 * limits.max_nodes:
+    # A list of nothing is the shortest of its weight: two bytes.
+    if HOLDER * len(body) > 2 * limits.max_nodes:
         nodes = int(count_nodes(np.frombuffer(body, np.uint8)))
         if nodes > limits.max_nodes:
             wanted = f"at most {limits.max_nodes} values and names in JSON wanted"
@@ -120,40 +120,13 @@ def load_json(body: bytes, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
 
 
 def _load_with_nan(body: bytes, first: orjson.JSONDecodeError) -> Any:
-    """A document that orjson has refused, read with numbers in the place of NaN and Infinity, which are put in after
-    that: no parser that knows them reads as fast, and none gives way to other threads while it does."""
-    refused = BadInput(f"JSON Parse error: at offset: {first.pos}")
-    if b"NaN" not in body and b"Infinity" not in body:
-        raise refused from None
-    text, count = spell_out(body)
+    """A document that orjson has refused, with the numbers of kernels.json_text in the place of NaN and Infinity."""
     try:
-        document = orjson.loads(text)
+        if b"NaN" in body or b"Infinity" in body:
+            return orjson.loads(spell_out(body))
     except orjson.JSONDecodeError:
-        raise refused from None
-    if _put_in(document) != count:
-        raise BadInput(f"JSON Parse error: {INFINITE:g} or {NOT_A_NUMBER:g} beside NaN or Infinity") from None
-    return document
-
-
-def _put_in(document: Any) -> int:
-    """Puts NaN and Infinity in the place of the numbers that stand for them; returns how many there were."""
-    count, holders = 0, [document] if type(document) in (list, dict) else []
-    # Grows while it is walked.
-    for holder in holders:
-        values = holder if type(holder) is list else list(holder.values())
-        kinds = set(map(type, values))
-        if list in kinds or dict in kinds:
-            holders += [value for value in values if value and type(value) in (list, dict)]
-        if float not in kinds:
-            continue
-        names = range(len(values)) if type(holder) is list else list(holder)
-        for spelled, meant in SPELLED.items():
-            at = -1
-            for _ in range(values.count(spelled)):
-                at = values.index(spelled, at + 1)
-                holder[names[at]] = values[at] = meant
-                count += 1
-    return count
+        pass
+    raise BadInput(f"JSON Parse error: at offset: {first.pos}") from None
 
 
 def dump_json(document: Any) -> bytes:
