@@ -17,8 +17,8 @@ OPENING, CLOSING, SPACES = (91, 123), (93, 125), (32, 10, 13, 9)
 # What a list or an object weighs, a number being 1; a string that is no name weighs 2. As they do in memory.
 HOLDER = 4
 # Drawn anew by every process: what stands for NaN must be a number that nobody sends, or sends for what it is.
-_drawn = secrets.randbelow(10**6)
-_spelled = [f" {first}.{_drawn:06d}e307 " for first in (7, 8)]
+_drawn = secrets.randbelow(10**5)
+_spelled = [f" {first}.{_drawn:05d}e307 " for first in (7, 8)]
 NOT_A_NUMBER, INFINITE = map(float, _spelled)
 MEANT = {NOT_A_NUMBER: math.nan, INFINITE: math.inf, -INFINITE: -math.inf}
 """What is meant by the numbers that spell_out() writes, which no float32 holds."""
@@ -108,9 +108,9 @@ def _spell_out(text, out, nan, infinity, spelled):
     return end
 
 
-def spell_out(text: bytes) -> bytes:
+def spell_out(text: bytes) -> memoryview:
     """The text with a number of MEANT in the place of each NaN and Infinity that is no string's: RFC 8259 has none."""
     source = np.frombuffer(text, np.uint8)
     longer = _SPELLED.shape[1] - len(_NAN)
     out = np.empty(len(text) + longer * (text.count(b"NaN") + text.count(b"Infinity")), np.uint8)
-    return out[: _spell_out(source, out, _NAN, _INFINITY, _SPELLED)].tobytes()
+    return memoryview(out)[: _spell_out(source, out, _NAN, _INFINITY, _SPELLED)]
