@@ -54,6 +54,7 @@ class DataPorts:
         await self._rpc.start()
         await self.http.listen()
         await asyncio.gather(*self._stopping)
+        self.submitter.close()
 
     def opened(self) -> None:
         """The applications ask the same Lifecycle, so there is nothing to tell them."""

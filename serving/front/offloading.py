@@ -55,6 +55,10 @@ class Offloading:
         self._waiting[id(work)] = nbytes
         self._threads.submit(self._run, work, nbytes, finish, time.monotonic())
 
+    def close(self) -> None:
+        """Returns when what is at work is done; what waits is not done any more."""
+        self._threads.shutdown(cancel_futures=True)
+
     def _run(self, work: Work, nbytes: int, finish: Finish, submitted_s: float) -> None:
         try:
             with self._reading if nbytes else contextlib.nullcontext():

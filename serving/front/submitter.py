@@ -34,7 +34,7 @@ class Submitter:
         self._wakeups: Wakeups
         # Brings replies to the loop; None where they are computed on it.
         self._post: Callable[[Finish, Any], None] | None = None
-        self._offloading: Offloading
+        self._offloading: Offloading | None = None
 
     def deliver(self, processor: Answering, finish: Finish) -> Done:
         """What Processor.submit() is to be given, by whatever thread, so that `finish` is called once, later, on the
@@ -46,6 +46,7 @@ class Submitter:
 
     def offload(self, work: Work, nbytes: int, finish: Finish) -> None:
         """See Offloading.submit; the running loop is one that deliver() was called on."""
+        assert self._offloading is not None, "deliver() made it"
         self._offloading.submit(work, nbytes, finish)
 
     async def elsewhere(self, processor: Answering, function: Callable[[], T], nbytes: int) -> T:
@@ -63,6 +64,11 @@ class Submitter:
             raise result
         return result
 
+    def close(self) -> None:
+        """Ends the loop's threads: everything has been answered, or is not to be any more."""
+        if self._offloading is not None:
+            self._offloading.close()
+
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Answering) -> None:
         """Has replies come on this loop: computed there, or handed over by session threads."""
         thread = threading.get_ident()
@@ -75,6 +81,7 @@ class Submitter:
             else:
                 loop.call_soon(processor.run_once)
 
+        self.close()
         self._wakeups = Wakeups(loop)
         post = self._wakeups.post
         self._post = None if processor.attach(wake, post) else post

@@ -356,7 +356,7 @@ def test_plain_and_packed_requests_are_held_to_the_limits_each_time():
     for inputs in [packed(0, ids, age)] * 2 + [{"ids": ids, "age": age}]:
         with pytest.raises(TooLarge, match="max_rows: at most 5 rows a request wanted, got 6"):
             PLAIN.bind(inputs, LIMITS)
-        with pytest.raises(TooLarge, match="max_ids: .* got 18"):
+        with pytest.raises(TooLarge, match=r"max_ids: .* got 18"):
             PLAIN.bind(inputs, RequestLimits(max_ids=17))
         assert PLAIN.bind(inputs, RequestLimits(max_ids=18)).rows == 6
 

@@ -182,15 +182,24 @@ class Long(Given):
         return super().read(source, manifest)
 
 
-class LongRoom(Room):
-    """Asks as Room does, of requests that are long."""
+@pytest.fixture
+def long_room():
+    """Makes a Room whose requests are long."""
+    made = []
 
-    exchange = Long
+    def make(**options):
+        made.append(Room(**options))
+        made[-1].exchange = Long
+        return made[-1]
+
+    yield make
+    for room in made:
+        room.submitter.close()
 
 
-def test_what_is_long_is_read_and_submitted_on_another_thread_and_answered_on_the_loop():
+def test_what_is_long_is_read_and_submitted_on_another_thread_and_answered_on_the_loop(long_room):
     tracer = FakeTrail()
-    room = LongRoom(tracer=tracer)
+    room = long_room(tracer=tracer)
     for _ in range(TIMED_EVERY):
         assert room.ask().outputs["score"].shape == (2, 1)
     assert threading.get_ident() not in Long.threads
@@ -200,8 +209,8 @@ def test_what_is_long_is_read_and_submitted_on_another_thread_and_answered_on_th
 
 
 @pytest.mark.parametrize("error", [BadInput("no such column"), Overloaded("full")], ids=["read", "submitted"])
-def test_an_error_of_what_is_long_is_answered_and_counted_once(error):
-    room = LongRoom()
+def test_an_error_of_what_is_long_is_answered_and_counted_once(error, long_room):
+    room = long_room()
     if isinstance(error, Overloaded):
         room.processor.refuse = error
         assert room.ask() is error
@@ -210,10 +219,10 @@ def test_an_error_of_what_is_long_is_answered_and_counted_once(error):
     assert room.served == {"ctr/3": (0, 0, 1)}
 
 
-def test_what_waits_to_be_read_counts_towards_its_deadline_and_is_not_read_too_late(monkeypatch):
+def test_what_waits_to_be_read_counts_towards_its_deadline_and_is_not_read_too_late(monkeypatch, long_room):
     clock_s = iter([0.0, 0.25] * 2 + [0.0, 5.0])
     monkeypatch.setattr(offloading, "time", SimpleNamespace(monotonic=lambda: next(clock_s)))
-    room = LongRoom(default_timeout_ms=1000.0)
+    room = long_room(default_timeout_ms=1000.0)
     room.ask()
     room.ask(source=(INPUTS, 0.5))
     assert [request.timeout_s for request in room.processor.requests] == [0.75, 0.25]
