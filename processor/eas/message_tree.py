@@ -12,10 +12,10 @@ import numpy as np
 
 from processor.errors import TooLarge
 from processor.features.limits import RequestLimits
-from processor.kernels.wire_format import FIELDS, FIXED32, FIXED64, HOLDER, LEAF, VARINTS, count_nodes
+from processor.kernels.wire_format import FIELDS, FIXED32, FIXED64, HOLDER, LEAF, STRINGS, VARINTS, count_nodes
 
 # Of a descriptor's field types: those that are fixed in width, and those that never stand end to end.
-WIDTHS = {1: FIXED64, 2: FIXED32, 6: FIXED64, 7: FIXED32, 9: LEAF, 12: LEAF, 15: FIXED32, 16: FIXED64}
+WIDTHS = {1: FIXED64, 2: FIXED32, 6: FIXED64, 7: FIXED32, 9: STRINGS, 12: STRINGS, 15: FIXED32, 16: FIXED64}
 
 
 class MessageTree:

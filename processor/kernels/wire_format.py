@@ -1,7 +1,7 @@
 """What a serialized protobuf message holds, told by its bytes, before anybody parses it.
 
-kinds  int32 [kinds of messages, FIELDS]: what a field's bytes are: LEAF, or 1 + the kind of message, or values end to
-       end, VARINTS or so many bytes each (negative). Fields of higher numbers are leaves.
+kinds  int32 [kinds of messages, FIELDS]: what a field's bytes are: LEAF, or 1 + the kind of message, or one of many
+       STRINGS, or values end to end, VARINTS or so many bytes each (negative). Fields of higher numbers are leaves.
 """
 
 # mypy: ignore-errors
@@ -10,7 +10,7 @@ import numba as nb
 import numpy as np
 
 FIELDS = 128
-LEAF, VARINTS, FIXED32, FIXED64 = 0, -1, -4, -8
+LEAF, VARINTS, STRINGS, FIXED32, FIXED64 = 0, -1, -2, -4, -8
 # The runtime refuses what is nested more deeply.
 DEPTH = 128
 # A message takes as much as some numbers do.
@@ -22,7 +22,8 @@ MAX_VARINT_NBYTES = 10
 @nb.njit(nb.int64(nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.int32[:, ::1]), cache=True, nogil=True)
 def count_nodes(data, kinds):
     """Fields of the message and of all within it, and values of packed ones: what a parser makes something of; each
-    message within it counts HOLDER times. Counting ends where a parser refuses the message, and no sooner.
+    message within it counts HOLDER times, each string of many twice. Counting ends where a parser refuses the message,
+    and no sooner.
 
     A group is unknown to all of ours: the parser passes over it whole, so nothing within it is a message.
     """
@@ -71,6 +72,8 @@ def count_nodes(data, kinds):
             if what == VARINTS:
                 for i in range(at, at + length):
                     count += data[i] < 0x80
+            elif what == STRINGS:
+                count += 1
             elif what < 0:
                 count += length // -what
             at += length

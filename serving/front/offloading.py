@@ -10,7 +10,7 @@ ends well has seen to its answer itself. No more than MAX_WAITING wait, and no m
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import logging
 import threading
 import time
@@ -61,12 +61,33 @@ class Offloading:
 
     def _run(self, work: Work, nbytes: int, finish: Finish, submitted_s: float) -> None:
         try:
-            with self._reading if nbytes else contextlib.nullcontext():
-                work(time.monotonic() - submitted_s)
-        except FreshetError as error:
-            self._post(finish, error)
-        except Exception:
-            log.exception("a request could not be submitted")
-            self._post(finish, FreshetError("the model could not be run on this request"))
+            error = self._read(work, submitted_s) if nbytes else _done(work, time.monotonic() - submitted_s)
         finally:
             del self._waiting[id(work)]
+        if error is not None:
+            self._post(finish, error)
+
+    def _read(self, work: Work, submitted_s: float) -> FreshetError | None:
+        """Work that reads, one at a time: without the collector, which would look at all that a parser makes again and
+        again, while nothing of it is ever part of a circle."""
+        with self._reading:
+            collecting = gc.isenabled()
+            gc.disable()
+            try:
+                return _done(work, time.monotonic() - submitted_s)
+            finally:
+                if collecting:
+                    gc.enable()
+
+
+def _done(work: Work, waited_s: float) -> FreshetError | None:
+    """What went wrong with it, without the frames that it went wrong in: they would keep what was read."""
+    try:
+        work(waited_s)
+    except FreshetError as error:
+        error.__context__ = None
+        return error.with_traceback(None)
+    except Exception:
+        log.exception("a request could not be submitted")
+        return FreshetError("the model could not be run on this request")
+    return None

@@ -43,7 +43,7 @@ def nodes(message):
         elif not field.is_repeated:
             count += 1
         else:
-            count += len(value) + (field.type != field.TYPE_BYTES and field.type != field.TYPE_STRING)
+            count += 2 * len(value) if field.type in (field.TYPE_BYTES, field.TYPE_STRING) else 1 + len(value)
     return count
 
 

@@ -3,6 +3,7 @@ bounded."""
 
 import gc
 import threading
+import weakref
 
 import pytest
 
@@ -106,3 +107,28 @@ def test_one_is_read_at_a_time_and_what_does_not_read_goes_beside_it():
     gate.set()
     line.wait(2)
     assert order == ["stage", "long", "long too"]
+
+
+def test_reading_is_not_looked_at_by_the_collector_and_an_error_keeps_nothing_that_was_read():
+    line, seen, kept = Line(), [], []
+
+    class Document(list):
+        """A list that can be referred to weakly."""
+
+    def read(_):
+        document = Document()
+        kept.append(weakref.ref(document))
+        seen.append(gc.isenabled())
+        try:
+            document.remove(1)
+        except ValueError:
+            raise BadInput("too long") from None
+
+    line.submit(read, 10)
+    line.wait()
+    line.submit(lambda _: seen.append(gc.isenabled()))
+    line.wait()
+    assert seen == [False, True]
+    assert gc.isenabled()
+    assert len(line.posted) == 1
+    assert kept[0]() is None

@@ -51,8 +51,8 @@ def test_a_message_beyond_a_limit_is_resource_exhausted():
         error = refused(live.infer, request(rows=3))
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert error.details().startswith("max_rows: at most 2 rows a request wanted, got 3")
-        error = refused(tfs_predict(live), message("tensorflow.serving.PredictRequest")(output_filter=["a"] * 1001))
-        assert error.details().startswith("max_nodes: at most 1000 fields and values wanted, got 1001")
+        error = refused(tfs_predict(live), message("tensorflow.serving.PredictRequest")(output_filter=["a"] * 501))
+        assert error.details().startswith("max_nodes: at most 1000 fields and values wanted, got 1002")
 
 
 def test_errors_become_statuses_of_the_same_meaning():
