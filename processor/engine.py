@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.clock import Clock, SystemClock
-from processor.errors import BadInput
+from processor.errors import BadInput, TooLarge
+from processor.features.limits import DEFAULTS, RequestLimits
 from processor.generation import UNDO_DEPTH
 from processor.overview import describe
 from processor.sessions.placement import Groups
@@ -58,8 +59,9 @@ __all__ = [
 class ProcessorConfig(SessionConfig):
     """The options of a Processor. repository: folder of models. models: the only ones to serve, or None. undo_depth:
     deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row store, or None.
-    budgets: memory for the rows of tables, or None. policies: by model. strict: a model that is there and cannot be
-    served ends the start; else the others are served. The rest: see processor.sessions.session_options."""
+    budgets: memory for the rows of tables, or None. policies: by model. limits: of requests. strict: a model that is
+    there and cannot be served ends the start; else the others are served. The rest: see
+    processor.sessions.session_options."""
 
     repository: str
     models: list[str] | None = None
@@ -67,6 +69,7 @@ class ProcessorConfig(SessionConfig):
     remote: RemoteConfig | None = None
     budgets: Budgets | None = None
     policies: Mapping[str, ModelPolicy] = field(default_factory=dict)
+    limits: RequestLimits = DEFAULTS
     strict: bool = True
 
 
@@ -81,7 +84,7 @@ class Processor(Predictor, ModelHost):
         ModelHost.__init__(
             self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets, config.policies
         )
-        Predictor.__init__(self, Groups(config, clock), clock)
+        Predictor.__init__(self, Groups(config, clock), clock, config.limits)
 
     @classmethod
     def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Self:
@@ -145,7 +148,11 @@ class Processor(Predictor, ModelHost):
         from processor.eas import codec as eas
 
         name = self._only_model() if model is None else model
-        inputs, wanted = eas.decode(request, self.manifest(name)[0])
+        limits = self.limits(name)
+        if len(request) > limits.max_body_bytes:
+            wanted = f"at most {limits.max_body_bytes} bytes wanted"
+            raise TooLarge(f"max_body_bytes: {wanted}, got {len(request)}; ask for fewer at once")
+        inputs, wanted = eas.decode(request, self.manifest(name)[0], limits)
         return eas.encode(super().process(PredictRequest(name, inputs)).outputs, wanted)
 
     def _only_model(self) -> str:

@@ -44,7 +44,7 @@ class DataPorts:
         connection of the HTTP port. control: what clients may ask of the whole server."""
         exchanges = Exchanges(lifecycle, metrics, options, watching.tracer)
         self.submitter = exchanges.submitter
-        regions = Regions() if options.shared_memory == "on" else None
+        regions = Regions(options.max_body_bytes) if options.shared_memory == "on" else None
         app = DataApp(exchanges, control=control, regions=regions, access=watching.access)
         connection = functools.partial(protocol, data_app=app, **(protocol_options or {}))
         self.http = HttpPort(app, http, options.shutdown_timeout_s, connection)
@@ -56,6 +56,7 @@ class DataPorts:
         await self._rpc.start()
         await self.http.listen()
         await asyncio.gather(*self._stopping)
+        self.submitter.close()
 
     def opened(self) -> None:
         """The applications ask the same Lifecycle, so there is nothing to tell them."""

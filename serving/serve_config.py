@@ -2,7 +2,8 @@
 
 The fields of ServeConfig are the only list of options, and their metadata (processor.options) all that is said about
 them: the command line, the environment, the file and docs/options.md are read off them. Those of the data ports and of
-the sessions lie where they are passed on from: serving.front_options, processor.sessions.session_options.
+the sessions lie where they are passed on from: serving.front_options, processor.sessions.session_options,
+processor.features.limits.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from processor.errors import BadInput
+from processor.features.limits import REQUESTS
 from processor.generation import UNDO_DEPTH
 from processor.options import Values, between, check, one_of, option, options_of
 from processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from processor.tables.budgets import Budgets
 from processor.tables.remote.settings import RemoteConfig
 from serving.admin.authorization import is_loopback
-from serving.front_options import LIFE, PORTS, REQUESTS, WATCHING, FrontOptions
+from serving.front_options import LIFE, PORTS, WATCHING, FrontOptions
 
 if TYPE_CHECKING:
     from processor.versions.policy import ModelPolicy

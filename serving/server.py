@@ -34,6 +34,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from processor.errors import BadInput, FreshetError
+from processor.features.limits import RequestLimits
 from processor.overview import model_stats
 from serving.admin.api import MAX_DELTA_NBYTES, create_admin
 from serving.data_ports import DataPorts
@@ -75,6 +76,7 @@ def open_processor(config: ServeConfig, layout: Layout) -> Processor:
         "remote": config.remote(),
         "budgets": config.budgets(),
         "policies": config.policies(),
+        "limits": RequestLimits.of(config),
         "strict": config.strict,
     }
     return Processor.initialize(ProcessorConfig.of(layout.session_options(config) | others))

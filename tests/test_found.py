@@ -38,6 +38,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/kernels/rows.py": ("tests/processor/tables/test_table.py",),
     "processor/kernels/string_hashes.py": ("tests/processor/features/test_evaluation.py",),
     "processor/kernels/texts.py": ("tests/processor/features/test_evaluation.py",),
+    "processor/kernels/wire_format.py": ("tests/processor/eas/test_message_tree.py",),
     "processor/package/atomic.py": (
         "tests/processor/package/test_delta.py",
         "tests/processor/package/test_repository.py",

@@ -17,6 +17,8 @@ from typing import Any
 
 from processor.engine import Processor, ProcessorConfig
 from processor.errors import BadInput, FreshetError, NotFound
+from processor.features.limits import RequestLimits
+from processor.options import check
 
 log = logging.getLogger("freshet.capi")
 
@@ -30,6 +32,8 @@ OPTIONS: dict[str, tuple[type, ...]] = {
     "threads": (int,),
     "poll_interval_s": (int, float),
 }
+LIMITS = ("max_rows", "max_ids", "max_nodes", "max_body_bytes")
+OPTIONS |= dict.fromkeys(LIMITS, (int,))
 INTERNAL = 500, b"the request failed for a reason that is not its own"
 
 
@@ -43,7 +47,10 @@ class Embedded:
         if not 0 < interval_s <= 3600:
             raise BadInput(f"poll_interval_s: above 0, to 3600, wanted, got {interval_s:g}")
         model = options.pop("model", None)
-        self._processor = Processor.initialize(ProcessorConfig(models=None if model is None else [model], **options))
+        limits = RequestLimits(**{name: options.pop(name) for name in LIMITS if name in options})
+        check(limits, "model_config.")
+        models = None if model is None else [model]
+        self._processor = Processor.initialize(ProcessorConfig(models=models, limits=limits, **options))
         self._model = model
         self._closing = threading.Event()
         self._poller = threading.Thread(target=self._poll, args=(interval_s,), name="freshet-poller", daemon=True)

@@ -2,7 +2,8 @@
 
 A SparsePlan is made once from the manifest. bind() checks a request against it and turns it into addresses; fill()
 runs the fused kernel over the bound requests of a batch. Bounds are checked in bind() and only there: the kernel
-trusts what bind() returns.
+trusts what bind() returns. So is the extent of a request, by shapes alone: before strings are hashed, transforms
+computed or a stage run (processor.features.limits).
 
 What a version computes of a request's inputs by itself, such as hash buckets (processor.features.evaluation), is
 computed in bind() too, once they are checked. A version with a stage (processor.features.stage) has part of its inputs
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from processor.columns import Column, Packed, Places, Ragged, Strings
 from processor.errors import BadInput
 from processor.features.evaluation import Transforms
+from processor.features.limits import Extent, RequestLimits
 from processor.features.stage import Stage
 from processor.kernels import pool
 from processor.kernels.hashing import hash_strings
@@ -136,6 +138,9 @@ class SparsePlan:
             for name, spec in sources.items()
         ]
         self._transforms = Transforms(manifest)
+        # Where every row has as many ids, and none has to be hashed to be read, the rows tell the extent.
+        self._plain = not any(i.ragged or i.dtype == "string" for i in manifest.inputs)
+        self._row_ids = sum(i.columns or 1 for i in manifest.inputs if i.dtype == "int64")
         first = len(self._inputs)
         last = first + (len(manifest.stage.outputs) if manifest.stage else 0)
         self._reads, self._staged, self._transformed = reads[:first], reads[first:last], reads[last:]
@@ -165,20 +170,28 @@ class SparsePlan:
             )
             self.scaling[row] = (f.log1p, f.mean, f.scale)
 
-    def bind(self, inputs: Mapping[str, Column]) -> BoundRequest:
-        """Checks names, dtypes, shapes and rows; raises BadInput naming the input, the wanted and the got.
+    def bind(self, inputs: Mapping[str, Column], limits: RequestLimits | None = None) -> BoundRequest:
+        """Checks names, dtypes, shapes and rows; raises BadInput naming the input, the wanted and the got, and
+        TooLarge.
 
-        Inputs of one row are broadcast to the rows of the others.
+        Inputs of one row are broadcast to the rows of the others. limits: of a request; None for what is no request.
         """
         if type(inputs) is Packed and (layout := self._layout(inputs)) is not None:
+            rows = layout.rows
+            if limits is not None and (rows > limits.max_rows or rows * self._row_ids > limits.max_ids):
+                self._measure(inputs, limits)
             start = address_of_bytes(inputs.buffer) + inputs.start
             packed = [word for at, count, stride in layout.sources for word in (start + at, count, stride, 0)]
-            return BoundRequest(layout.rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.once)
+            return BoundRequest(rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.once)
         if inputs.keys() != self._inputs.keys():
             self._refuse_names(inputs)
+        if limits is not None and not self._plain:
+            self._measure(inputs, limits)
         words: list[int] = []
         keep: list[BoundInput] = []
         rows, ids, once = self._read(self._reads, inputs, 1, words, keep)
+        if limits is not None and self._plain and (rows > limits.max_rows or rows * self._row_ids > limits.max_ids):
+            self._measure(inputs, limits)
         if self.stage is not None:
             staged = self.stage.run(inputs, rows)
             rows, more, same = self._read(self._staged, staged, rows, words, keep)
@@ -187,6 +200,12 @@ class SparsePlan:
             rows, more, same = self._read(self._transformed, self._transforms.run(inputs), rows, words, keep)
             ids, once = ids + more, once and same
         return BoundRequest(rows, ids, self._pack(*words), keep, once)
+
+    def _measure(self, inputs: Mapping[str, Column], limits: RequestLimits) -> None:
+        """Raises TooLarge for a request beyond its limits; looks at no value."""
+        extent = Extent(limits)
+        for read, _ in self._reads:
+            extent.add(read.spec, *_size(inputs[read.name], read.width))
 
     def _read(
         self,
@@ -356,10 +375,10 @@ class _Read:
 
     def __init__(self, spec: Input, looked_up: bool) -> None:
         self.name = spec.name
-        self._spec = spec
+        self.spec = spec
         self.looked_up = looked_up
         self._where = f"input {spec.name!r}"
-        self._width = spec.columns or 1
+        self.width = spec.columns or 1
         self.looks_at_values = spec.ragged or spec.dtype == "string"
         self._dtype = None if self.looks_at_values else np.dtype(spec.dtype)
         self._shapes = ((spec.columns,),) if spec.columns else ((), (1,))
@@ -370,14 +389,14 @@ class _Read:
             shape = column.shape
             if shape and shape[0] and shape[1:] in self._shapes:
                 values = column if column.flags.c_contiguous else np.ascontiguousarray(column)
-                return BoundInput(values, shape[0], self._width, None)
-        return self._ragged(column, seed) if self._spec.ragged else self._dense(column, seed)
+                return BoundInput(values, shape[0], self.width, None)
+        return self._ragged(column, seed) if self.spec.ragged else self._dense(column, seed)
 
     def _ragged(self, column: Column, seed: int) -> BoundInput:
         where = self._where
         if not isinstance(column, Ragged):
             raise BadInput(f"{where}: ragged rows wanted, got {_describe(column)}")
-        values = _ids(self._spec, column.values, seed, where)
+        values = _ids(self.spec, column.values, seed, where)
         whole = column.row_splits.dtype.kind in "iu" and column.row_splits.ndim == 1
         splits = np.ascontiguousarray(column.row_splits, np.int64) if whole else np.empty(0, np.int64)
         # Neighbours are compared, not subtracted: a difference can wrap around to a positive one.
@@ -386,7 +405,7 @@ class _Read:
         return BoundInput(values, len(splits) - 1, 1, splits)
 
     def _dense(self, column: Column, seed: int) -> BoundInput:
-        spec, where, width = self._spec, self._where, self._width
+        spec, where, width = self.spec, self._where, self.width
         if isinstance(column, Ragged):
             raise BadInput(f"{where}: one value a row wanted, got ragged rows")
         if isinstance(column, Strings):
@@ -401,6 +420,15 @@ class _Read:
         if column.dtype != self._dtype:
             raise BadInput(f"{where}: {spec.dtype} wanted, got {column.dtype.name}")
         return BoundInput(np.ascontiguousarray(column), column.shape[0], width, None)
+
+
+def _size(column: Column, width: int) -> tuple[int, int]:
+    """Rows and values of a column, whether it is what was wanted or not. width: values of a row of strings."""
+    if isinstance(column, Ragged):
+        return len(column.row_splits) - 1, len(column.values)
+    if isinstance(column, Strings):
+        return len(column) // width, len(column)
+    return len(column) if column.ndim else 0, column.size
 
 
 Reading = tuple[_Read, list[int]]

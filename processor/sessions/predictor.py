@@ -13,6 +13,7 @@ from functools import partial
 from processor.clock import Clock
 from processor.columns import first_value
 from processor.errors import FreshetError
+from processor.features.limits import DEFAULTS, RequestLimits
 from processor.features.plan import BoundRequest
 from processor.generation import Generation
 from processor.package.manifest import Manifest
@@ -35,8 +36,10 @@ Tap = Callable[[PredictRequest, Replica, BoundRequest, Done], Done]
 class Predictor(ABC):
     """Answers requests by the replicas that replica() picks."""
 
-    def __init__(self, groups: Groups, clock: Clock) -> None:
-        self._groups, self._clock = groups, clock
+    def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
+        """limits: of a request, where its model has none of its own."""
+        self._groups, self._clock, self._limits = groups, clock, limits
+        self._own_limits: dict[str, RequestLimits] = {}
         # Models whose requests are split by the value of an input; nearly always none.
         self._by_input: dict[str, Callable[[PredictRequest], Replica | None]] = {}
         self._taps: tuple[Tap, ...] = ()
@@ -49,6 +52,7 @@ class Predictor(ABC):
     def follow(self, traffic: Mapping[str, Traffic], shadows: Mapping[str, Replica]) -> None:
         """The traffic of every model, and the shadows of those that have one, whenever they have changed: what submit()
         has to look at beyond route()."""
+        self._own_limits = {model: self._limits.over(t.limits) for model, t in traffic.items() if t.limits}
         self._by_input = {
             model: partial(self._route_by_input, t.sticky_input)
             for model, t in traffic.items()
@@ -70,6 +74,10 @@ class Predictor(ABC):
         if self._shadow is not None:
             self._shadow.close()
         self._groups.close()
+
+    def limits(self, model: str) -> RequestLimits:
+        """What a request for a model may cost, whether there is such a model or not."""
+        return self._own_limits.get(model, self._limits)
 
     @abstractmethod
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
@@ -104,7 +112,7 @@ class Predictor(ABC):
             replica = self.route(request.model, request.version, request.label, request.key)
         if self._by_input and request.model in self._by_input:
             replica = self._by_input[request.model](request) or replica
-        bound = replica.plan.bind(request.inputs)
+        bound = replica.plan.bind(request.inputs, self._own_limits.get(request.model, self._limits))
         for tap in self._taps:
             done = tap(request, replica, bound, done)
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s

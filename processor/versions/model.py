@@ -444,7 +444,7 @@ class ServedModel:
             split = Split.of(policy.split, salt)
         else:
             split = split.reweighted(policy.split)
-        return Traffic(split, policy.sticky_input, policy.shadow, policy.shadow_share, out)
+        return Traffic(split, policy.sticky_input, policy.shadow, policy.shadow_share, out, policy.limits)
 
     def _kept_traffic(self) -> tuple[ModelPolicy, Split | None, dict[int, Out]]:
         """What the repository has kept; nothing where it is not ours."""

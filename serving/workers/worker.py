@@ -34,6 +34,7 @@ from typing import Any
 from processor.allowance import Allowance
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
+from processor.features.limits import DEFAULTS, RequestLimits
 from processor.sessions.group import GroupOptions
 from processor.sessions.occupancy import Occupancy
 from processor.sessions.placement import Groups
@@ -70,8 +71,8 @@ STARVED_RETRY_S = 0.1
 class WorkerPredictor(Predictor):
     """Answers by the replicas that the supervisor's routes name."""
 
-    def __init__(self, groups: Groups, clock: Clock) -> None:
-        super().__init__(groups, clock)
+    def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
+        super().__init__(groups, clock, limits)
         self.groups = groups
         self.ready = False
         self._models: dict[str, Routes[Replica]] = {}
@@ -143,7 +144,7 @@ class Worker:
         self._clock = SystemClock()
         self._occupancy = Occupancy(Allowance.here().cores, computing, self._seat, beats)
         groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, self._occupancy)
-        self._predictor = WorkerPredictor(groups, self._clock)
+        self._predictor = WorkerPredictor(groups, self._clock, RequestLimits.of(options))
         self._lifecycle: Lifecycle[WorkerPredictor] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
         self._watching = Observers(options, self._seat)

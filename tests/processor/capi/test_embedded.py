@@ -42,6 +42,19 @@ def test_what_is_wrong_is_a_status_and_a_message(number):
     assert b"PredictRequest" in message
 
 
+def test_a_request_may_cost_as_much_as_the_configuration_says(tmp_path):
+    write_package(tmp_path, users=USERS)
+    config = {"repository": str(tmp_path), "max_rows": 2, "max_body_bytes": 1000}
+    number, _ = embedded.initialize(json.dumps(config).encode())
+    try:
+        status, message = embedded.process(number, predict_request())
+        assert (status, message[:46]) == (413, b"max_rows: at most 2 rows a request wanted, got")
+        status, message = embedded.process(number, bytes(1001))
+        assert (status, message[:45]) == (413, b"max_body_bytes: at most 1000 bytes wanted, go")
+    finally:
+        embedded.close(number)
+
+
 def test_it_says_what_it_serves(number):
     status, text = embedded.info(number)
     assert status == 200

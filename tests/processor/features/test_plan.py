@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from processor.columns import Packed, Place, Places, Ragged, Strings
-from processor.errors import BadInput
+from processor.errors import BadInput, TooLarge
 from processor.features import plan as sparse
+from processor.features.limits import RequestLimits
 from processor.features.plan import SparsePlan
 from processor.kernels.hashing import hash_strings
 from processor.kernels.pool import SOURCE
@@ -336,6 +337,47 @@ def test_a_plan_that_looks_at_values_takes_packed_inputs_as_columns():
     )
     with pytest.raises(BadInput, match="strings wanted"):
         plan.bind(Packed(b"\0" * 8, 0, Places((Place("tag", np.dtype(I64), 1, 0, 0),), 8)))
+
+
+LIMITS = RequestLimits(max_rows=5, max_ids=16)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (make_inputs(range(6)), "max_rows: at most 5 rows a request wanted, got 6"),
+        (make_inputs([1], tags=[["a"] * 16]), "max_ids: at most 16 ids and strings a request wanted, got 17"),
+        (make_inputs(range(5), tags=[["a"] * 12, [], [], [], []]), "max_ids: .* got 17"),
+    ],
+)
+def test_a_request_beyond_its_limits_is_refused_before_its_values_are_looked_at(inputs, message, monkeypatch):
+    PLAN.bind(inputs)
+    monkeypatch.setattr(sparse, "hash_strings", None)
+    with pytest.raises(TooLarge, match=message):
+        PLAN.bind(inputs, LIMITS)
+
+
+def test_a_request_within_its_limits_is_bound_as_without():
+    inputs = make_inputs(range(5), tags=[["a"] * 11, [], [], [], []])
+    bound, alike = PLAN.bind(inputs), PLAN.bind(inputs, LIMITS)
+    assert (alike.rows, alike.ids) == (bound.rows, bound.ids)
+
+
+def test_plain_and_packed_requests_are_held_to_the_limits_each_time():
+    ids, age = np.zeros((6, 3), I64), np.zeros(6, F32)
+    for inputs in [packed(0, ids, age)] * 2 + [{"ids": ids, "age": age}]:
+        with pytest.raises(TooLarge, match="max_rows: at most 5 rows a request wanted, got 6"):
+            PLAIN.bind(inputs, LIMITS)
+        with pytest.raises(TooLarge, match=r"max_ids: .* got 18"):
+            PLAIN.bind(inputs, RequestLimits(max_ids=17))
+        assert PLAIN.bind(inputs, RequestLimits(max_ids=18)).rows == 6
+
+
+def test_ids_of_one_row_do_not_count_for_every_row_that_they_are_broadcast_to():
+    inputs = {"ids": np.zeros((1, 3), I64), "age": np.zeros(600, F32)}
+    assert PLAIN.bind(inputs, RequestLimits(max_ids=9)).rows == 600
+    with pytest.raises(TooLarge, match="got 3, 3 of them in one row for 600 and so 3 times"):
+        PLAIN.bind(inputs, RequestLimits(max_ids=8))
 
 
 def test_few_layouts_are_kept(monkeypatch):

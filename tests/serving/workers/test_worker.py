@@ -8,6 +8,7 @@ import pytest
 
 from processor.clock import FakeClock
 from processor.errors import NotFound, NotReady
+from processor.features.limits import RequestLimits
 from processor.versions.routes import VersionStatus
 from processor.versions.traffic import Traffic
 from serving.workers import worker as worker_module
@@ -51,6 +52,16 @@ def test_requests_are_answered_by_what_the_supervisor_names(predictor):
     assert predictor.replica("ctr") == "twelve"
     assert predictor.replica("ctr", label="stable") == "three"
     assert predictor.status("ctr")[-1] == VersionStatus(2, "END", "why")
+
+
+def test_a_models_own_limits_come_with_its_routes():
+    predictor = WorkerPredictor(None, FakeClock(), RequestLimits(max_ids=7))
+    own = {"ctr": {**ROUTES["models"]["ctr"], "traffic": Traffic(limits={"max_rows": 3}).to_json()}}
+    predictor.reroute({**ROUTES, "models": own}, {11: Held("three"), 14: Held("twelve")})
+    assert predictor.limits("ctr") == RequestLimits(max_rows=3, max_ids=7)
+    assert predictor.limits("other") == RequestLimits(max_ids=7)
+    predictor.reroute(ROUTES, {11: Held("three"), 14: Held("twelve")})
+    assert predictor.limits("ctr") == RequestLimits(max_ids=7)
 
 
 @pytest.mark.parametrize(
