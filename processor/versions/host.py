@@ -1,7 +1,8 @@
 """The models of a repository and their one writer: what is loaded and changed, whoever answers requests.
 
 Changes run in the caller's thread under the model's lock and never block a request. Once a second a thread looks at
-what has been counted, over all processes that answer, and takes out canaries that are bad (look()).
+what has been counted, over all processes that answer, and takes out canaries that are bad (look()); another looks at
+the files that are served from where they lie, and ends versions whose files are damaged (examine()).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from processor.clock import Clock
 from processor.errors import BadInput, FreshetError, NotReady
 from processor.generation import Generation
+from processor.package.mapped_file import CHANGES, SIZES
 from processor.package.repository import FolderWatch, Repository, listed
 from processor.package.version import VersionReader
 from processor.tables.budgets import Budgets
@@ -267,6 +269,18 @@ class ModelHost(ABC):
                     model.take_out(number, f"{verdict.kind}: {verdict.reason}")
         self._judges, self._trends = judges, trends
 
+    def examine(self, efforts: Sequence[int] = (SIZES, CHANGES)) -> list[str]:
+        """Looks at every mapped file, with one effort after another (processor.package.mapped_file), and serves no more
+        what is damaged; returns what has happened. Waits for nobody who changes a model."""
+        events: list[str] = []
+        for effort in efforts:
+            for name, model in self._models.items():
+                try:
+                    events += model.examine(effort)
+                except Exception:
+                    log.exception("the files of %s could not be looked at", name)
+        return events
+
     def trend(self, model: str, version: int) -> Trend:
         """The trend of a version's scores, how they have moved, as of the last look()."""
         return self._trends.get((model, version)) or Trend()
@@ -304,7 +318,10 @@ class ModelHost(ABC):
         return ServedVersion(files, self._undo_depth, self._clock, self._processes, remote, self._budgets)
 
     def _start_keepers(self) -> None:
-        self._keepers = [Keeper(self._look, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-guard")]
+        self._keepers = [
+            Keeper(self._look, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-guard"),
+            Keeper(self._patrol, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
+        ]
         if self._budgets:
             self._keepers.append(Keeper(self._tend))
         for keeper in self._keepers:
@@ -319,6 +336,10 @@ class ModelHost(ABC):
             self.look()
         except Exception:
             log.exception("what has been counted could not be looked at")
+        return False
+
+    def _patrol(self) -> bool:
+        report(log, self.examine())
         return False
 
     def _tend(self) -> bool:

@@ -13,6 +13,8 @@ Invariants
 - A process that is new gets its share of the connections there are: the others give theirs up, each with a reply that
   says so, and no request is lost.
 - A seat whose process keeps dying is tried again later and later; the others do not notice.
+- A seat gets another process only after its owner has been told what the last one died of: what killed it may be there
+  still (a mapped file that was cut short), and is served no more by then.
 
 Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
 workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/workers.md.
@@ -63,6 +65,10 @@ class Owner(Protocol):
 
     def buried(self, worker: WorkerProcess) -> None:
         """The process is dead and its seat about to be free."""
+
+    def mourn(self, signal: str) -> None:
+        """A process has died unasked; called with no lock, before its seat gets another. signal: its name, "" where it
+        is not known."""
 
     def heard(self, worker: WorkerProcess, message: Message) -> None:
         """Something that a process says unasked."""
@@ -115,6 +121,11 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def signal(self) -> str:
+        """The name of the signal that ended it, once it is buried; "" where that is not known."""
+        return self._process.signal
 
     @property
     def up(self) -> bool:
@@ -210,6 +221,7 @@ class Seat:
         self.offered = False
         self.been_up = False
         self.restarts = 0
+        self.died_of = ""
 
 
 class Fleet:
@@ -304,6 +316,7 @@ class Fleet:
                     "up": seat.offered,
                     "connections": self._connections(seat.worker) if seat.worker is not None else 0,
                     "restarts": seat.restarts,
+                    "died_of": seat.died_of,
                 }
                 for seat in self._seats
             ]
@@ -347,16 +360,24 @@ class Fleet:
         failures = 0
         while not self._ending.is_set():
             started_s = time.monotonic()
-            self._live(seat)
+            died_of = self._live(seat)
             if self._ending.is_set():
                 return
+            self._mourn(died_of)
             seat.restarts += 1
             failures = failures + 1 if time.monotonic() - started_s < HEALTHY_S else 0
             if failures:
                 self._ending.wait(min(FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), MAX_BACKOFF_S))
 
-    def _live(self, seat: Seat) -> None:
-        """One process from its first breath to its grave."""
+    def _mourn(self, signal: str) -> None:
+        assert self._owner is not None, "start() comes first"
+        try:
+            self._owner.mourn(signal)
+        except Exception:
+            log.exception("what a worker died of could not be looked into")
+
+    def _live(self, seat: Seat) -> str:
+        """One process from its first breath to its grave; returns the name of the signal that it died of, or ""."""
         assert self._owner is not None, "start() comes first"
         parcel = Parcel()
         board = parcel.pack(self._board_handle, writable=True)
@@ -366,13 +387,13 @@ class Fleet:
             worker = WorkerProcess(self._nursery, seat.number, message, parcel.fds, self._owner.heard)
         except (OSError, Gone) as error:
             log.error("worker %d could not be started: %s", seat.number, error)
-            return
+            return ""
         with self._changed:
             seat.worker = worker
             late = self._ending.is_set()
         try:
             if late:
-                return
+                return ""
             worker.hello.result(START_TIMEOUT_S)
             self._owner.introduce(worker)
             while not worker.gone.wait(SILENCE_CHECK_S):
@@ -389,16 +410,18 @@ class Fleet:
             if self._ending.is_set() and worker.up:
                 worker.wait(self.settings.front.shutdown_timeout_s + END_MARGIN_S)
             self.bury(worker)
+        return worker.signal
 
     def _on_death(self, worker: WorkerProcess) -> None:
         assert self._owner is not None, "start() comes first"
         seat = self._seats[worker.seat]
         with self._changed:
-            seat.offered, seat.worker = False, None
+            seat.offered, seat.worker, seat.died_of = False, None, worker.signal
         self._computing[worker.seat] = 0
         self._owner.buried(worker)
         if not self._ending.is_set():
-            log.error("worker %d, process %d, has died and is replaced", worker.seat, worker.pid)
+            of = f" of {worker.signal}" if worker.signal else ""
+            log.error("worker %d, process %d, has died%s and is replaced", worker.seat, worker.pid, of)
 
     def _connections(self, worker: WorkerProcess) -> int:
         return worker.handed - int(self._ended[worker.seat])

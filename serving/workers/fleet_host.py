@@ -15,6 +15,10 @@ A FleetHost is a ModelHost that answers nothing itself: connect() gives a versio
 Order of locks: a model's, a version's, `_publishing`, `_registry`. The dead are buried under any of them: burying takes
 `_registry` alone.
 
+A worker that dies of a mapped file that was cut short would take its successors with it: before a seat gets another
+process the files are looked at, and a version whose file is damaged goes from the routes and from the replicas that a
+new process is given (mourn()).
+
 With all workers dead at once nothing can be prepared: loads, and deltas that bring a frame, are NotReady until one is
 back. Deltas of rows are taken: whoever comes serves them from its first request on.
 """
@@ -36,8 +40,10 @@ from numpy.typing import NDArray
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
 from processor.overview import describe
+from processor.package.mapped_file import BYTES
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.versions.host import ModelHost
+from processor.versions.refusals import report
 from processor.versions.replica import Frame
 from processor.versions.served_version import ServedVersion
 from processor.watching.sketch import Sketch
@@ -90,6 +96,7 @@ class FleetHost(ModelHost):
         self.totals = Totals()
         self._scrapes = ThreadPoolExecutor(1, "freshet-scrapes")
         self._controls = ThreadPoolExecutor(CONTROLS, "freshet-controls")
+        self._readings = ThreadPoolExecutor(1, "freshet-readings")
         self._scrape, self._control = scrape, control
         fleet.start(self)
 
@@ -210,6 +217,7 @@ class FleetHost(ModelHost):
         super().close()
         self._scrapes.shutdown()
         self._controls.shutdown()
+        self._readings.shutdown(wait=False, cancel_futures=True)
 
     # What a Fleet asks of its owner.
 
@@ -236,6 +244,15 @@ class FleetHost(ModelHost):
         for replicas in there:
             replicas.buried(worker)
         self.totals.buried(worker.seat)
+
+    def mourn(self, signal: str) -> None:
+        """See fleet.Owner. A worker that dies of SIGBUS has touched a page that is gone: of a file that was cut short,
+        which its size says, or one that the disk cannot read any more, which only reading all of them says."""
+        found = self.examine()
+        report(log, found)
+        if signal == "SIGBUS" and not found:
+            log.error("no mapped file has changed: all of them are read")
+            self._readings.submit(lambda: report(log, self.examine([BYTES])))
 
     def heard(self, worker: WorkerProcess, message: Message) -> None:
         """See fleet.Owner."""

@@ -47,7 +47,7 @@ from serving.front_options import FrontOptions
 from serving.http.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
 from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Lifecycle
-from serving.telemetry.logs import log_to_stderr
+from serving.telemetry.logs import last_words, log_to_stderr
 from serving.telemetry.metrics import Counts
 from serving.telemetry.observers import Observers
 from serving.workers.changes import Receiver
@@ -360,6 +360,7 @@ def main(fd: int) -> int:
     assert received is not None, "a blocking receive brings a message"
     settings, fds = received
     log_to_stderr(settings["front"]["log_level"], settings["front"]["log_format"], f"worker-{settings['seat']}")
+    last_words()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_descriptor_limit()
     with Unpacker(fds) as unpacker:

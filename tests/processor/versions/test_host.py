@@ -262,3 +262,17 @@ def test_a_version_that_is_told_of_is_listed_by_its_state_until_it_is_there(root
     write_package(root, version=1, model="new")
     assert processor.poll() == ["new 1.0 loaded"]
     assert processor.status("new") == [VersionStatus(1, "AVAILABLE")]
+
+
+def test_one_model_whose_files_cannot_be_looked_at_ends_the_look_at_no_other(root, open_processor, monkeypatch, caplog):
+    write_package(root, users=USERS, model="a-stuck")
+    processor = open_processor()
+    monkeypatch.setattr(processor.catalogue["a-stuck"], "examine", lambda effort: 1 / 0)
+    os.truncate(root / "small" / "1" / "tables" / "user.safetensors", 100)
+    (line,) = processor.examine()
+    assert line.startswith("small version 1 is served no more: tables/user.safetensors: was cut short")
+    assert "the files of a-stuck could not be looked at" in caplog.text
+    with pytest.raises(NotReady, match="was cut short while it is served"):
+        processor.process(request([1]))
+    processor.poll()
+    assert processor.ready, "one that cannot be read keeps nobody waiting"
