@@ -258,7 +258,8 @@ class Server:
             self._failed = True
             self.stop()
             return
-        importer = AutoImporter(self._config.repository, self._config.models, processor)
+        config = self._config
+        importer = AutoImporter(config.repository, config.models, processor, config.import_limits())
         processor.expect(importer.announce())
         # What was loaded stays: without it the collector has less to walk between two requests.
         gc.collect()
