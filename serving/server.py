@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("freshet.server")
 
 ADMIN_STOP_S = 5.0
+PATIENCE_S = 0.05
+"""How long the deltas of other models wait for one that loads a version, once."""
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -272,7 +275,7 @@ class Server:
             self._front.opened()
             self._importer = importer
             self._watcher = Watcher(
-                lambda: importer.poll() + processor.poll(),
+                lambda: importer.poll() + processor.poll(PATIENCE_S),
                 self._config.poll_interval_s,
                 lambda lines: self._announce(processor),
                 begin=give_way if self._bulk is not None else lambda: None,

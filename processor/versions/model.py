@@ -138,10 +138,12 @@ class ServedModel:
         return self.routes.pick(version, label)
 
     def tell(self, status: VersionStatus) -> None:
-        """Makes the state of a version that is not served known."""
-        with self._lock:
-            if status.version not in self.served:
-                self._state(status)
+        """Makes the state of a version that is not served known; waits for nobody who changes the model."""
+        self._publish(
+            lambda routes: (
+                {} if status.version in routes.served else {"states": {**routes.states, status.version: status}}
+            )
+        )
 
     def poll(self) -> list[str]:
         """Looks at the model's folders once: loads a newer version, applies new deltas. Returns what happened."""

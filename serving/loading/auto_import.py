@@ -1,7 +1,7 @@
 """Plain SavedModels, Keras and ONNX files in a repository: found, and imported by processes of their own.
 
-Beside the server and never in it: importing needs TensorFlow, takes seconds and reads what somebody else wrote. Two at a
-time, of two models, so that one that takes its time, which is limited (serving.loading.import_process), holds up nobody.
+Beside the server and never in it: importing needs TensorFlow, takes seconds and reads what somebody else wrote. Two at
+a time, of two models, so that one that takes all the time that it may (serving.loading.import_process) holds up nobody.
 What it makes is an ordinary package in the same folder, its manifest last, which the next look at the repository finds;
 here is only said how far it is.
 

@@ -1,12 +1,13 @@
 """One worker process: the data ports, sessions and replicas, told what to do by the supervisor.
 
-Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes` prepares
-frames: maps buffers and packs dense weights, one frame after the other, so that neither ever stands between two
-requests; `freshet-session-n` are helpers (processor.sessions.group), or the sessions where they have threads. What a
-flip changes beyond a frame, sessions read from the control words; no thread is told of it.
+Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes-n` prepare
+frames: they map buffers and pack dense weights, of one version one frame after the other, so that neither ever stands
+between two requests; `freshet-session-n` are helpers (processor.sessions.group), or the sessions where they have
+threads. What a flip changes beyond a frame, sessions read from the control words; no thread is told of it.
 
 Invariants
-- A message is acted on in the order in which it was sent: routes and connections on the loop, changes on their thread.
+- A message is acted on in the order in which it was sent: routes and connections on the loop, changes of one version
+  on the threads of changes. A version that is being warmed delays no frame of another.
 - Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, how many of its
   connections have ended, and how many of its threads compute.
 - A worker without a supervisor ends at once: nobody would flip, replace or drain it.
@@ -25,7 +26,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
@@ -53,11 +54,14 @@ from serving.telemetry.observers import Observers
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message, refusal
 from serving.workers.parcel import Unpacker
+from serving.workers.sequences import Sequences
 from serving.workers.worker_counts import Report
 
 log = logging.getLogger("freshet.worker")
 
 REPORT_INTERVAL_S = 1.0
+# Versions whose frames are prepared at once.
+CHANGES = 4
 SCRAPE_TIMEOUT_S = 10.0
 # A version that is loaded and warmed takes a while.
 CONTROL_TIMEOUT_S = 600.0
@@ -156,7 +160,7 @@ class Worker:
             protocol=CountedProtocol,
             protocol_options={"ended": self._connection_ended},
         )
-        self._changes = ThreadPoolExecutor(1, "freshet-changes")
+        self._changes = Sequences(CHANGES, "freshet-changes")
         self._receivers: dict[int, Receiver] = {}
         remote = settings["remote"]
         self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
@@ -175,7 +179,7 @@ class Worker:
         self._report_regularly()
         await serving
         loop.remove_reader(self._channel.fileno())
-        self._changes.shutdown()
+        self._changes.close()
         self._predictor.end()
         self._watching.close()
 
@@ -196,7 +200,7 @@ class Worker:
         elif op == "shed":
             self._ports.shed(message["count"])
         elif op in ("open", "frame", "forget", "close"):
-            self._changes.submit(self._change, message, fds)
+            self._changes.submit(message["version"], lambda: self._change(message, fds))
         elif op == "routes":
             self._reroute(message)
             self._reply(message)
@@ -253,7 +257,7 @@ class Worker:
         self._channel.send({"op": "report", "report": self._report()})
 
     def _change(self, message: Message, fds: list[int]) -> None:
-        """One step in the life of a version; on the thread of changes."""
+        """One step in the life of a version; on a thread of changes."""
         op, key = message["op"], message["version"]
         try:
             with Unpacker(fds) as unpacker:

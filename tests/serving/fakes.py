@@ -174,7 +174,7 @@ class FakeProcessor:
     def awaited(self) -> list[str]:
         return [] if self.ready else self.models()
 
-    def poll(self) -> list[str]:
+    def poll(self, patience_s: float | None = None) -> list[str]:
         self.polls += 1
         changes, self.changes = self.changes, []
         return changes

@@ -492,3 +492,27 @@ def test_what_deltas_and_dense_files_brought_is_served_though_the_files_are_cut_
         os.truncate(root / "small" / "1" / name, 0)
     assert model.examine(BYTES) == []
     assert_serves(model, "1.1", {1: 5, 2: 5}, dense_seed=3)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.json", "chain/0000000001.json", "chain/0000000002.json", "deltas/1.safetensors"]
+)
+def test_a_pipe_in_the_place_of_a_served_or_awaited_file_holds_up_no_look(root, name):
+    publish(root, 1, [1], tag=5)
+    model = open_model(root)
+    path = root / "small" / "1" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    for _ in range(4):
+        model.poll()
+    assert model.chain(1).state == "DIVERGED"
+    assert_serves(model, "1.1", {1: 5})
+
+
+def test_pipes_in_the_place_of_what_is_kept_of_a_model_hold_up_no_start(root):
+    for name in ("labels.json", "traffic.json"):
+        os.mkfifo(root / "small" / name)
+    write_package(root, 2, users=USERS)
+    (root / "small" / "2" / "model.json").unlink()
+    os.mkfifo(root / "small" / "2" / "model.json")
+    assert list(open_model(root).served) == [1]
