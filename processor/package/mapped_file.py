@@ -54,7 +54,7 @@ class MappedFile:
         """Maps the file at `path`. verified: what it was when it was verified, None where it was not; raises Corrupt
         where it has changed since, where it is no regular file, empty or unreadable."""
         try:
-            with open_regular(path) as file:
+            with open_regular(path, name) as file:
                 seen = stat_of(file.fileno())
                 if verified is not None and seen != verified:
                     raise Corrupt(f"{name}: was changed while it was read")

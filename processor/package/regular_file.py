@@ -36,29 +36,31 @@ KINDS = {
 }
 
 
-def open_regular(path: Path) -> FileIO:
-    """A regular file, open for reading; raises Corrupt for anything else, OSError for what the system refuses."""
-    _check_kind(path, os.stat(path).st_mode)
+def open_regular(path: Path, name: str = "") -> FileIO:
+    """A regular file, open for reading; raises Corrupt for anything else, OSError for what the system refuses.
+    name: what messages call it; by default its last part."""
+    _check_kind(name or path.name, os.stat(path).st_mode)
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        _check_kind(path, os.fstat(fd).st_mode)
+        _check_kind(name or path.name, os.fstat(fd).st_mode)
     except BaseException:
         os.close(fd)
         raise
     return FileIO(fd)
 
 
-def read_file(path: Path, most_nbytes: int) -> NDArray[np.uint8]:
+def read_file(path: Path, most_nbytes: int, name: str = "") -> NDArray[np.uint8]:
     """The file's bytes; raises Corrupt for more than most_nbytes and for what is no regular file, OSError."""
-    with open_regular(path) as file:
+    name = name or path.name
+    with open_regular(path, name) as file:
         nbytes = os.fstat(file.fileno()).st_size
         if nbytes > most_nbytes:
-            raise Corrupt(f"{path.name}: at most {most_nbytes} bytes wanted, got {nbytes}")
+            raise Corrupt(f"{name}: at most {most_nbytes} bytes wanted, got {nbytes}")
         data, at = np.empty(nbytes, np.uint8), 0
         while at < nbytes:
             count = file.readinto(data[at : at + READ_NBYTES].data)
             if not count:
-                raise Corrupt(f"{path.name}: was cut short while it was read")
+                raise Corrupt(f"{name}: was cut short while it was read")
             at += count
     return data
 
@@ -69,6 +71,6 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check_kind(path: Path, mode: int) -> None:
+def _check_kind(name: str, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise Corrupt(f"{path.name}: a regular file wanted, got {KINDS.get(stat.S_IFMT(mode), 'something else')}")
+        raise Corrupt(f"{name}: a regular file wanted, got {KINDS.get(stat.S_IFMT(mode), 'something else')}")

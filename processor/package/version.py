@@ -215,7 +215,7 @@ class VersionReader:
     def _verify_file(self, name: str) -> None:
         entry = self.manifest.files[name]
         try:
-            with open_regular(self._path(name)) as file:
+            with open_regular(self._path(name), name) as file:
                 seen = stat_of(file.fileno())
                 if seen[1] != entry.nbytes:
                     raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {seen[1]}")
@@ -228,7 +228,8 @@ class VersionReader:
 
     def tensors(self, name: str) -> dict[str, NDArray[Any]]:
         """Views of one safetensors file that the manifest names, mapped: what verify() has read, where it has."""
-        file = MappedFile.of(self._path(name), name, self._entry(name).crc32, self._verified.get(name))
+        entry = self._entry(name)
+        file = MappedFile.of(self._path(name), name, entry.crc32, self._verified.get(name))
         arrays = parse_tensors(file.array, name).arrays
         self.mapped.append(file)
         return arrays
@@ -240,7 +241,7 @@ class VersionReader:
     def _read(self, name: str) -> NDArray[np.uint8]:
         entry = self._entry(name)
         try:
-            data = read_file(self._path(name), min(entry.nbytes, MOST_NBYTES))
+            data = read_file(self._path(name), min(entry.nbytes, MOST_NBYTES), name)
         except OSError as error:
             raise Corrupt(f"{name}: {error.strerror}") from None
         if data.nbytes != entry.nbytes:

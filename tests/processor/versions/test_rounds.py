@@ -51,7 +51,7 @@ def until_told(rounds, line):
     """What is told up to a line that comes when it comes."""
     told, pause = [], threading.Event()
     for _ in range(WAIT_S * 100):
-        told += rounds.go([], PATIENT_S)
+        told += rounds.go([], IMPATIENT_S)
         if line in told:
             return told
         pause.wait(0.01)
