@@ -47,7 +47,9 @@ def test_with_workers_the_version_before_is_served_the_file_is_named_and_no_work
         assert {generation_of(server, model) for model in ("small", "other") for _ in range(4)} == {"1.0"}
         why = f"{TABLE}: {os.path.getsize(tmp_path / 'whole')} bytes wanted, got 100"
         assert versions(server, "small") == {1: ("AVAILABLE", ""), 2: ("END", why)}
-        assert f'freshet_files_damaged_total{{model="small",file="{TABLE}"}}' in samples(server, "freshet_files")
+        assert samples(server, "freshet_files_damaged_total") == {
+            f'freshet_files_damaged_total{{file="{TABLE}",model="small"}}': 1.0
+        }
         assert all(w["restarts"] <= 2 and w["died_of"] in ("", "SIGBUS") for w in workers(server))
         os.replace(tmp_path / "whole", path)
         wait_for(lambda: generation_of(server, "small") == "2.0")
