@@ -67,7 +67,7 @@ READERS = {
     "PyFunc": lambda value: tf.reshape(tf.numpy_function(lambda v: v * 2, [value], tf.float32), [-1]),
     "MatchingFiles": lambda value: value + tf.cast(tf.size(tf.io.matching_files("/etc/*")), tf.float32),
     "ReadFile": lambda value: value + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), tf.float32),
-    "ReduceDataset": dataset,
+    "FlatMapDataset": dataset,
     "RestoreV2": lambda value: value + tf.raw_ops.RestoreV2(
         prefix="/elsewhere", tensor_names=["w"], shape_and_slices=[""], dtypes=[tf.float32]
     )[0],
