@@ -190,7 +190,9 @@ class Ledger:
     def keep(self, delta: Delta, data: DeltaBytes) -> KeptDelta:
         """Makes a delta's bytes durable in the version's folder, for commit(), under a name that nobody adopts: whether
         they become part of the chain is not known yet."""
-        return self._write(delta, lambda file: file.write(data), lambda digest: f"{delta.step}-{digest[:8]}{SUFFIX}")
+        return self._write(
+            delta, lambda file: file.write(memoryview(data)), lambda digest: f"{delta.step}-{digest[:8]}{SUFFIX}"
+        )
 
     def commit(self, delta: Delta, kept: KeptDelta) -> Link:
         """Commits the record of a delta whose file is durable; takes the file back where that cannot be."""

@@ -300,6 +300,11 @@ class ModelHost(ABC):
                     log.exception("the files of %s could not be looked at", name)
         return events
 
+    @property
+    def condemned(self) -> int:
+        """How often a version was served no more because of a damaged file."""
+        return sum(model.damaged.total() for model in self._models.values())
+
     def trend(self, model: str, version: int) -> Trend:
         """The trend of a version's scores, how they have moved, as of the last look()."""
         return self._trends.get((model, version)) or Trend()

@@ -165,7 +165,8 @@ class AutoImporter:
 
     def _collect(self, now_s: float) -> list[str]:
         """What became of the imports that were at work."""
-        events, left = [], []
+        events: list[str] = []
+        left = []
         for running in self._running:
             why = running.ended(now_s)
             if why is None:
@@ -205,12 +206,18 @@ def _foreign(path: Path) -> str:
     if path.suffix in FILE_SUFFIXES or os.path.exists(path / SAVED_MODEL):
         return ""
     try:
-        names = sorted(name for name in os.listdir(path) if not name.startswith("."))
+        names = sorted(_called(path, name) for name in os.listdir(path) if not name.startswith("."))
     except OSError as error:
         return f"its folder cannot be read: {error.strerror}"
-    shown = ", ".join(name[:64] for name in names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
+    shown = ", ".join(names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
     wanted = f"{MANIFEST}, {SAVED_MODEL}, or one {' or '.join(FILE_SUFFIXES)} file"
     return f"nothing that could be served: {wanted} wanted, got {shown}"
+
+
+def _called(folder: Path, name: str) -> str:
+    """What lies in a folder, for a message: a pipe is no model.json."""
+    path = os.path.join(folder, name)
+    return name[:64] if os.path.isfile(path) or os.path.isdir(path) else f"{name[:64]} (no regular file)"
 
 
 def _state(path: Path) -> State:

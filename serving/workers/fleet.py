@@ -66,9 +66,9 @@ class Owner(Protocol):
     def buried(self, worker: WorkerProcess) -> None:
         """The process is dead and its seat about to be free."""
 
-    def mourn(self, signal: str) -> None:
-        """A process has died unasked; called with no lock, before its seat gets another. signal: its name, "" where it
-        is not known."""
+    def mourn(self, seat: int, signal: str) -> None:
+        """The process of a seat has died unasked; called with no lock, before the seat gets another. signal: its name,
+        "" where it is not known."""
 
     def heard(self, worker: WorkerProcess, message: Message) -> None:
         """Something that a process says unasked."""
@@ -363,16 +363,16 @@ class Fleet:
             died_of = self._live(seat)
             if self._ending.is_set():
                 return
-            self._mourn(died_of)
+            self._mourn(seat.number, died_of)
             seat.restarts += 1
             failures = failures + 1 if time.monotonic() - started_s < HEALTHY_S else 0
             if failures:
                 self._ending.wait(min(FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), MAX_BACKOFF_S))
 
-    def _mourn(self, signal: str) -> None:
+    def _mourn(self, seat: int, signal: str) -> None:
         assert self._owner is not None, "start() comes first"
         try:
-            self._owner.mourn(signal)
+            self._owner.mourn(seat, signal)
         except Exception:
             log.exception("what a worker died of could not be looked into")
 

@@ -91,6 +91,8 @@ class FleetHost(ModelHost):
         self._keys = itertools.count(1)
         self._publishing = threading.RLock()
         self._loaded = self._draining = False
+        # How many versions had been condemned when a seat's process came.
+        self._introduced: dict[int, int] = {}
         # Sessions of each worker, where they are not as at the start: by group, None for all.
         self._resized: dict[str | None, int] = {}
         self.totals = Totals()
@@ -223,6 +225,7 @@ class FleetHost(ModelHost):
 
     def introduce(self, worker: WorkerProcess) -> None:
         """See fleet.Owner."""
+        self._introduced[worker.seat] = self.condemned
         with self._registry:
             self._joined = (*self._joined, worker)
             there = list(self._replicas.values())
@@ -245,12 +248,12 @@ class FleetHost(ModelHost):
             replicas.buried(worker)
         self.totals.buried(worker.seat)
 
-    def mourn(self, signal: str) -> None:
+    def mourn(self, seat: int, signal: str) -> None:
         """See fleet.Owner. A worker that dies of SIGBUS has touched a page that is gone: of a file that was cut short,
         which its size says, or one that the disk cannot read any more, which only reading all of them says."""
-        found = self.examine()
-        report(log, found)
-        if signal == "SIGBUS" and not found:
+        report(log, self.examine())
+        # Whoever has noticed it: another seat's process may have died of the same file.
+        if signal == "SIGBUS" and self.condemned == self._introduced.get(seat, 0):
             log.error("no mapped file has changed: all of them are read")
             self._readings.submit(lambda: report(log, self.examine([BYTES])))
 

@@ -308,3 +308,12 @@ def test_a_package_that_is_still_being_copied_is_not_called_foreign(root, start)
     for size in range(1, 4):
         (tables / ".user.safetensors.x1y2").write_text("x" * size)
         assert bench.look(SETTLED_S) == []
+
+
+def test_a_pipe_in_the_place_of_a_manifest_is_called_what_it_is(root, start):
+    (root / "ctr" / "1").mkdir(parents=True)
+    os.mkfifo(root / "ctr" / "1" / "model.json")
+    bench = start()
+    bench.look()
+    (line,) = bench.look(SETTLED_S)
+    assert line.endswith("file wanted, got model.json (no regular file)")

@@ -34,8 +34,8 @@ class Owner:
     def heard(self, worker, message):
         pass
 
-    def mourn(self, signal):
-        self.mourned.append((signal, len(self.introduced)))
+    def mourn(self, seat, signal):
+        self.mourned.append((seat, signal, len(self.introduced)))
 
 
 class Mortal(FakeWorker):
@@ -131,7 +131,7 @@ def test_the_owner_is_told_what_a_process_died_of_before_its_seat_gets_another(f
     victim.gone.set()
     spawns(2)
     until(lambda: fleet.offered() not in ([], [victim]))
-    assert owner.mourned == [("SIGBUS", 1)]
+    assert owner.mourned == [(0, "SIGBUS", 1)]
     assert fleet.info()[0]["died_of"] == "SIGBUS"
     assert "worker 0, process 1000, has died of SIGBUS and is replaced" in caplog.text
 
@@ -139,7 +139,7 @@ def test_the_owner_is_told_what_a_process_died_of_before_its_seat_gets_another(f
 def test_an_owner_that_fails_to_look_into_a_death_keeps_no_seat_empty(fleets, monkeypatch, caplog):
     fleet, owner = fleets(1)
     fleet.wait_complete()
-    monkeypatch.setattr(owner, "mourn", lambda signal: 1 / 0)
+    monkeypatch.setattr(owner, "mourn", lambda seat, signal: 1 / 0)
     (victim,) = fleet.offered()
     victim.gone.set()
     spawns(2)

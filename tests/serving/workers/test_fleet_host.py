@@ -310,7 +310,9 @@ def test_a_size_that_is_refused_is_not_kept_and_without_a_worker_there_is_nobody
     assert late.ops("resize") == []
 
 
-def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_is_given_what_there_is(hosts, root):
+def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_is_given_what_there_is(
+    hosts, root, caplog
+):
     write_package(root, 2, users=USERS)
     host, workers = hosts()
     host.load_all()
@@ -318,7 +320,9 @@ def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_i
     path = root / "small/2/tables/user.safetensors"
     why = f"tables/user.safetensors: {path.stat().st_size} bytes wanted, got 100"
     os.truncate(path, 100)
-    host.mourn("SIGBUS")
+    host.mourn(0, "SIGBUS")
+    host.mourn(1, "SIGBUS")
+    assert "all of them are read" not in caplog.text
     assert host.catalogue["small"].served == {}
     for worker in workers:
         assert worker.said[-1] == ("close", {"version": key})
@@ -340,9 +344,9 @@ def test_a_death_by_sigbus_that_no_size_explains_has_every_mapped_byte_read(host
     with open(path, "r+b") as file:
         file.write(b"other")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    host.mourn("SIGKILL")
+    host.mourn(0, "SIGKILL")
     assert list(host.catalogue["small"].served) == [1]
-    host.mourn("SIGBUS")
+    host.mourn(0, "SIGBUS")
     host._readings.shutdown()
     assert host.catalogue["small"].served == {}
     assert "served no more: tables/user.safetensors: was overwritten while it is served" in caplog.text
