@@ -39,6 +39,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from processor.chain.bare_delta import bare_deltas
 from processor.chain.chain_record import (
     DELTA,
@@ -190,9 +192,8 @@ class Ledger:
     def keep(self, delta: Delta, data: DeltaBytes) -> KeptDelta:
         """Makes a delta's bytes durable in the version's folder, for commit(), under a name that nobody adopts: whether
         they become part of the chain is not known yet."""
-        return self._write(
-            delta, lambda file: file.write(memoryview(data)), lambda digest: f"{delta.step}-{digest[:8]}{SUFFIX}"
-        )
+        content = data.data if isinstance(data, np.ndarray) else data
+        return self._write(delta, lambda file: file.write(content), lambda digest: f"{delta.step}-{digest[:8]}{SUFFIX}")
 
     def commit(self, delta: Delta, kept: KeptDelta) -> Link:
         """Commits the record of a delta whose file is durable; takes the file back where that cannot be."""
