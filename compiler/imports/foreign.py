@@ -121,6 +121,8 @@ def _check_folder(folder: Path) -> None:
                 raise TooLarge(f"source: at most {MAX_FILES} files wanted")
             if not path.resolve().is_relative_to(base):
                 raise BadInput("source: a file leads out of its folder")
+            if not (path.is_file() or path.is_dir()):
+                raise BadInput(f"source: {path.name[:64]!r} is no regular file")
 
 
 def _read(path: Path) -> Any:

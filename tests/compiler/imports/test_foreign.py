@@ -173,10 +173,14 @@ def test_a_file_that_is_written_when_the_model_is_opened_is_refused_by_its_opera
     assert not (tmp_path / "written").exists()
 
 
-def test_a_pipe_in_the_place_of_the_graph_holds_up_nobody(tmp_path):
-    (tmp_path / "model").mkdir()
-    os.mkfifo(tmp_path / "model" / "saved_model.pb")
-    assert "saved_model.pb is missing" in refused(tmp_path / "model")
+def test_a_pipe_in_the_place_of_the_graph_or_of_variables_holds_up_nobody(copied, tmp_path):
+    data = copied / "variables" / "variables.data-00000-of-00001"
+    data.unlink()
+    os.mkfifo(data)
+    assert "'variables.data-00000-of-00001' is no regular file" in refused(copied)
+    (tmp_path / "other").mkdir()
+    os.mkfifo(tmp_path / "other" / "saved_model.pb")
+    assert "saved_model.pb is missing" in refused(tmp_path / "other")
 
 
 def test_a_table_filled_from_any_file_but_an_asset_is_refused(tmp_path, foreign):
