@@ -15,6 +15,7 @@ request.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, cast, overload
@@ -80,6 +81,7 @@ class Processor(Predictor, ModelHost):
         """Opens the repository and starts the sessions; poll() loads the models. See initialize()."""
         self.config = config
         clock = clock or SystemClock()
+        self._following = threading.Lock()
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
         ModelHost.__init__(
             self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets, config.policies
@@ -115,9 +117,11 @@ class Processor(Predictor, ModelHost):
 
     def rerouted(self) -> None:
         """See ModelHost.rerouted."""
-        routes = {name: model.routes for name, model in self._models.items()}
-        shadows = {name: cast(Replica, r.shadow.replicas) for name, r in routes.items() if r.shadow is not None}
-        self.follow({name: r.traffic for name, r in routes.items()}, shadows)
+        # Models change side by side: nobody may follow older routes after newer ones.
+        with self._following:
+            routes = {name: model.routes for name, model in self._models.items()}
+            shadows = {name: cast(Replica, r.shadow.replicas) for name, r in routes.items() if r.shadow is not None}
+            self.follow({name: r.traffic for name, r in routes.items()}, shadows)
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""

@@ -60,6 +60,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("freshet.server")
 
 ADMIN_STOP_S = 5.0
+PATIENCE_S = 0.05
+"""How long the deltas of other models wait for one that loads a version, once."""
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Of drain_s: in how many parts connections are told to leave.
 DRAIN_STEPS = 10
@@ -286,7 +289,8 @@ class Server:
             self._failed = True
             self.stop()
             return
-        importer = AutoImporter(self._config.repository, self._config.models, processor)
+        config = self._config
+        importer = AutoImporter(config.repository, config.models, processor, config.import_limits())
         processor.expect(importer.announce())
         # What was loaded stays: without it the collector has less to walk between two requests.
         gc.collect()
@@ -299,7 +303,7 @@ class Server:
             self._front.opened()
             self._importer = importer
             self._watcher = Watcher(
-                lambda: importer.poll() + processor.poll(),
+                lambda: importer.poll() + processor.poll(PATIENCE_S),
                 self._config.poll_interval_s,
                 lambda lines: self._announce(processor),
                 begin=give_way if self._bulk is not None else lambda: None,

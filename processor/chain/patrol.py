@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from processor.chain.chain_record import root_hash, sha256
+from processor.chain.chain_record import root_hash
 from processor.chain.history import History
 from processor.errors import BadInput, Diverged
-from processor.package.manifest import Manifest
-from processor.package.tensors import map_file
+from processor.package.manifest import MAX_MANIFEST_NBYTES, Manifest
+from processor.package.regular_file import file_sha256, read_file
 from processor.package.version import MANIFEST
 
 Identity = tuple[int, int, int]
@@ -92,8 +92,8 @@ def identity_of(path: Path) -> Identity | None:
 def _content(path: Path) -> str:
     try:
         if path.name == MANIFEST:
-            return root_hash(Manifest.from_json(path.read_bytes()))
-        return sha256(map_file(path))
+            return root_hash(Manifest.from_json(read_file(path, MAX_MANIFEST_NBYTES).tobytes()))
+        return file_sha256(path)
     except BadInput:
         return ""
 

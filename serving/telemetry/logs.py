@@ -6,12 +6,15 @@ message says by itself what there is to say.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import sys
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+
+STANDARD_ERROR = 2
 
 
 class JsonFormatter(logging.Formatter):
@@ -47,6 +50,12 @@ def log_to_stderr(level: str, form: str, process: str = "") -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("uvicorn", "urllib3", "opentelemetry"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def last_words() -> None:
+    """Has a process that a signal ends (a page of a mapped file that is gone, an invalid address) say on standard error
+    which signal, and where it was, before it dies of it. In lines of the interpreter's own, whatever the log's form."""
+    faulthandler.enable(STANDARD_ERROR, all_threads=False)
 
 
 class AccessLog:

@@ -15,6 +15,10 @@ A FleetHost is a ModelHost that answers nothing itself: connect() gives a versio
 Order of locks: a model's, a version's, `_publishing`, `_registry`. The dead are buried under any of them: burying takes
 `_registry` alone.
 
+A worker that dies of a mapped file that was cut short would take its successors with it: before a seat gets another
+process the files are looked at, and a version whose file is damaged goes from the routes and from the replicas that a
+new process is given (mourn()).
+
 With all workers dead at once nothing can be prepared: loads, and deltas that bring a frame, are NotReady until one is
 back. Deltas of rows are taken: whoever comes serves them from its first request on.
 """
@@ -36,8 +40,10 @@ from numpy.typing import NDArray
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
 from processor.overview import describe
+from processor.package.mapped_file import BYTES
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.versions.host import ModelHost
+from processor.versions.refusals import report
 from processor.versions.replica import Frame
 from processor.versions.served_version import ServedVersion
 from processor.watching.sketch import Sketch
@@ -87,11 +93,14 @@ class FleetHost(ModelHost):
         # Of suspects, apart from routes: who waits for a silent worker to take routes is not to keep this back.
         self._telling = threading.Lock()
         self._loaded = self._draining = False
+        # How many versions had been condemned when a seat's process came.
+        self._introduced: dict[int, int] = {}
         # Sessions of each worker, where they are not as at the start: by group, None for all.
         self._resized: dict[str | None, int] = {}
         self.totals = Totals()
         self._scrapes = ThreadPoolExecutor(1, "freshet-scrapes")
         self._controls = ThreadPoolExecutor(CONTROLS, "freshet-controls")
+        self._readings = ThreadPoolExecutor(1, "freshet-readings")
         self._scrape, self._control = scrape, control
         fleet.start(self)
 
@@ -218,11 +227,13 @@ class FleetHost(ModelHost):
         super().close()
         self._scrapes.shutdown()
         self._controls.shutdown()
+        self._readings.shutdown(wait=False, cancel_futures=True)
 
     # What a Fleet asks of its owner.
 
     def introduce(self, worker: WorkerProcess) -> None:
         """See fleet.Owner."""
+        self._introduced[worker.seat] = self.condemned
         with self._registry:
             self._joined = (*self._joined, worker)
             there = list(self._replicas.values())
@@ -245,6 +256,15 @@ class FleetHost(ModelHost):
         for replicas in there:
             replicas.buried(worker)
         self.totals.buried(worker.seat)
+
+    def mourn(self, seat: int, signal: str) -> None:
+        """See fleet.Owner. A worker that dies of SIGBUS has touched a page that is gone: of a file that was cut short,
+        which its size says, or one that the disk cannot read any more, which only reading all of them says."""
+        report(log, self.examine())
+        # Whoever has noticed it: another seat's process may have died of the same file.
+        if signal == "SIGBUS" and self.condemned == self._introduced.get(seat, 0):
+            log.error("no mapped file has changed: all of them are read")
+            self._readings.submit(lambda: report(log, self.examine([BYTES])))
 
     def heard(self, worker: WorkerProcess, message: Message) -> None:
         """See fleet.Owner."""

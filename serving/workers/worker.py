@@ -1,12 +1,13 @@
 """One worker process: the data ports, sessions and replicas, told what to do by the supervisor.
 
-Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes` prepares
-frames: maps buffers and packs dense weights, one frame after the other, so that neither ever stands between two
-requests; `freshet-session-n` are helpers (processor.sessions.group), or the sessions where they have threads. What a
-flip changes beyond a frame, sessions read from the control words; no thread is told of it.
+Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes-n` prepare
+frames: they map buffers and pack dense weights, of one version one frame after the other, so that neither ever stands
+between two requests; `freshet-session-n` are helpers (processor.sessions.group), or the sessions where they have
+threads. What a flip changes beyond a frame, sessions read from the control words; no thread is told of it.
 
 Invariants
-- A message is acted on in the order in which it was sent: routes and connections on the loop, changes on their thread.
+- A message is acted on in the order in which it was sent: routes and connections on the loop, changes of one version
+  on the threads of changes. A version that is being warmed delays no frame of another.
 - Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, how many of its
   connections have ended, how many of its threads compute, and that it gets on.
 - A worker without a supervisor ends at once: nobody would flip, replace or drain it.
@@ -27,7 +28,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
@@ -50,18 +51,21 @@ from serving.front_options import FrontOptions
 from serving.http.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
 from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Lifecycle
-from serving.telemetry.logs import log_to_stderr
+from serving.telemetry.logs import last_words, log_to_stderr
 from serving.telemetry.metrics import Counts
 from serving.telemetry.observers import Observers
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message, Starved, refusal
 from serving.workers.parcel import Unpacker
+from serving.workers.sequences import Sequences
 from serving.workers.worker_counts import Report
 
 log = logging.getLogger("freshet.worker")
 
 REPORT_INTERVAL_S = 1.0
 BEAT_INTERVAL_S = 0.25
+# Versions whose frames are prepared at once.
+CHANGES = 4
 SCRAPE_TIMEOUT_S = 10.0
 # A version that is loaded and warmed takes a while.
 CONTROL_TIMEOUT_S = 600.0
@@ -161,7 +165,7 @@ class Worker:
             protocol=CountedProtocol,
             protocol_options={"ended": self._connection_ended},
         )
-        self._changes = ThreadPoolExecutor(1, "freshet-changes")
+        self._changes = Sequences(CHANGES, "freshet-changes")
         self._receivers: dict[int, Receiver] = {}
         remote = settings["remote"]
         self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
@@ -181,7 +185,7 @@ class Worker:
         self._beat_regularly()
         await serving
         loop.remove_reader(self._channel.fileno())
-        self._changes.shutdown()
+        self._changes.close()
         self._predictor.end()
         self._watching.close()
 
@@ -232,7 +236,7 @@ class Worker:
         elif op == "silent":
             self._notice(message["seats"])
         elif op in ("open", "frame", "forget", "close"):
-            self._changes.submit(self._change, message, fds)
+            self._changes.submit(message["version"], lambda: self._change(message, fds))
         elif op == "routes":
             self._reroute(message)
             self._reply(message)
@@ -297,7 +301,7 @@ class Worker:
         self._channel.send({"op": "report", "report": self._report()})
 
     def _change(self, message: Message, fds: list[int]) -> None:
-        """One step in the life of a version; on the thread of changes."""
+        """One step in the life of a version; on a thread of changes."""
         op, key = message["op"], message["version"]
         try:
             with Unpacker(fds) as unpacker:
@@ -408,6 +412,7 @@ def main(fd: int) -> int:
     assert received is not None, "a blocking receive brings a message"
     settings, fds = received
     log_to_stderr(settings["front"]["log_level"], settings["front"]["log_format"], f"worker-{settings['seat']}")
+    last_words()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_descriptor_limit()
     with Unpacker(fds) as unpacker:

@@ -179,7 +179,7 @@ class FakeProcessor:
     def awaited(self) -> list[str]:
         return [] if self.ready else self.models()
 
-    def poll(self) -> list[str]:
+    def poll(self, patience_s: float | None = None) -> list[str]:
         self.polls += 1
         changes, self.changes = self.changes, []
         return changes
@@ -198,8 +198,9 @@ class FakeProcessor:
         chain = ChainStatus("HELD", "late labels", "ab" * 16, 17, 19, 2)
         states = [VersionStatus(4, "END", "a table does not fit"), VersionStatus(3, "AVAILABLE")]
         model = SimpleNamespace(
-            ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, status=lambda: states
-        )
+            ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, status=lambda: states,
+            damaged={"tables/user.safetensors": 1},
+        )  # fmt: skip
         return dict.fromkeys(self.manifests, model)
 
     def lookups(self, version: Any) -> np.ndarray:

@@ -262,3 +262,52 @@ def test_a_version_that_is_told_of_is_listed_by_its_state_until_it_is_there(root
     write_package(root, version=1, model="new")
     assert processor.poll() == ["new 1.0 loaded"]
     assert processor.status("new") == [VersionStatus(1, "AVAILABLE")]
+
+
+def test_one_model_whose_files_cannot_be_looked_at_ends_the_look_at_no_other(root, open_processor, monkeypatch, caplog):
+    write_package(root, users=USERS, model="a-stuck")
+    processor = open_processor()
+    monkeypatch.setattr(processor.catalogue["a-stuck"], "examine", lambda effort: 1 / 0)
+    os.truncate(root / "small" / "1" / "tables" / "user.safetensors", 100)
+    (line,) = processor.examine()
+    assert line.startswith("small version 1 is served no more: tables/user.safetensors: was cut short")
+    assert "the files of a-stuck could not be looked at" in caplog.text
+    with pytest.raises(NotReady, match="was cut short while it is served"):
+        processor.process(request([1]))
+    processor.poll()
+    assert processor.ready, "one that cannot be read keeps nobody waiting"
+
+
+def test_a_model_that_loads_delays_neither_deltas_of_others_nor_what_is_told_of_it(root, open_processor, monkeypatch):
+    write_package(root, users=USERS, model="other")
+    processor = open_processor()
+    other = processor.catalogue["other"]
+    loading, gate, load = threading.Event(), threading.Event(), other._load
+
+    def held(files):
+        loading.set()
+        assert gate.wait(TIMEOUT_S)
+        return load(files)
+
+    monkeypatch.setattr(other, "_load", held)
+    write_package(root, 2, users=USERS, model="other")
+    events = processor.poll(0.01)
+    assert loading.wait(TIMEOUT_S)
+    for step in (1, 2):
+        publish(root, step, [1], tag=step)
+        events += processor.poll(TIMEOUT_S)
+    processor.tell("other", VersionStatus(3, "LOADING"))
+    assert events == ["small 1.1 served", "small 1.2 served"]
+    assert [(s.version, s.state) for s in processor.status("other")] == [
+        (3, "LOADING"),
+        (2, "LOADING"),
+        (1, "AVAILABLE"),
+    ]
+    assert processor.ready
+    gate.set()
+    pause = threading.Event()
+    while "other 2.0 loaded" not in events:
+        events += processor.poll(TIMEOUT_S)
+        pause.wait(0.01)
+    assert events[2:] == ["other 2.0 loaded", "other version 1 unloaded"]
+    assert_reply(processor.process(request([1], model="other")), "2.0", scores([1]))

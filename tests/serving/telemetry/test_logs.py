@@ -2,6 +2,9 @@
 
 import json
 import logging
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -59,3 +62,17 @@ def test_an_access_log_has_a_share_of_the_requests(caplog):
         "kserve ctr:infer 200 1.500 ms 64 bytes id-3", "kserve ctr:infer 200 1.500 ms 64 bytes id-7",
     ]  # fmt: skip
     assert caplog.records[0].fields["request_id"] == "id-3"
+
+
+def test_a_process_that_dies_of_a_page_that_is_gone_says_so(tmp_path):
+    (tmp_path / "table").write_bytes(bytes(1 << 16))
+    program = (
+        "import mmap, os, sys; from serving.telemetry.logs import last_words; last_words()\n"
+        "with open(sys.argv[1], 'r+b') as file: mapped = mmap.mmap(file.fileno(), 0)\n"
+        "os.truncate(sys.argv[1], 0); mapped[1 << 15]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "table")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == -signal.SIGBUS
+    assert "Fatal Python error: Bus error" in done.stderr

@@ -1,5 +1,6 @@
 """The supervisor's side of a change: asked of all, flipped after all, whatever dies or refuses on the way."""
 
+import os
 import threading
 
 import pytest
@@ -10,6 +11,7 @@ from processor.generation import Generation
 from processor.overview import model_stats
 from processor.package.delta import write_delta
 from processor.versions.control import IDLE, PINS
+from processor.versions.routes import VersionStatus
 from serving.serve_config import ServeConfig
 from serving.workers import fleet_host as host_module
 from serving.workers.fleet_host import FleetHost
@@ -344,3 +346,45 @@ def test_a_size_that_is_refused_is_not_kept_and_without_a_worker_there_is_nobody
     late = FakeWorker(0)
     host.introduce(late)
     assert late.ops("resize") == []
+
+
+def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_is_given_what_there_is(
+    hosts, root, caplog
+):
+    write_package(root, 2, users=USERS)
+    host, workers = hosts()
+    host.load_all()
+    key = version_of(host).replicas.key
+    path = root / "small/2/tables/user.safetensors"
+    why = f"tables/user.safetensors: {path.stat().st_size} bytes wanted, got 100"
+    os.truncate(path, 100)
+    host.mourn(0, "SIGBUS")
+    host.mourn(1, "SIGBUS")
+    assert "all of them are read" not in caplog.text
+    assert host.catalogue["small"].served == {}
+    for worker in workers:
+        assert worker.said[-1] == ("close", {"version": key})
+        (*_, last) = (m["models"] for op, m in worker.said if op == "routes")
+        assert last["small"]["served"] == {}
+    late = FakeWorker(2)
+    host.introduce(late)
+    assert late.ops("open", "frame") == []
+    assert host.poll() == [f"small version 2 refused: {why}", "small 1.0 loaded"]
+    assert host.status("small")[0] == VersionStatus(2, "END", why)
+    assert [op for op, *_ in late.ops("open", "frame")] == ["open", "frame"]
+
+
+def test_a_death_by_sigbus_that_no_size_explains_has_every_mapped_byte_read(hosts, root, caplog):
+    host, _ = hosts()
+    host.load_all()
+    path = root / "small/1/tables/user.safetensors"
+    before = path.stat()
+    with open(path, "r+b") as file:
+        file.write(b"other")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    host.mourn(0, "SIGKILL")
+    assert list(host.catalogue["small"].served) == [1]
+    host.mourn(0, "SIGBUS")
+    host._readings.shutdown()
+    assert host.catalogue["small"].served == {}
+    assert "served no more: tables/user.safetensors: was overwritten while it is served" in caplog.text
