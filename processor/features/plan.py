@@ -4,6 +4,10 @@ A SparsePlan is made once from the manifest. bind() checks a request against it 
 runs the fused kernel over the bound requests of a batch. Bounds are checked in bind() and only there: the kernel
 trusts what bind() returns.
 
+A float that is infinite, or is so once it is scaled, is refused, for what a network makes of it says nothing; NaN is a
+missing value. fill() meets every float anyway and tells that there was such a one; whose it was, and where, refusal()
+says, to whoever has to answer the batch. What a stage puts out is the model's own matter.
+
 What a version computes of a request's inputs by itself, such as hash buckets (processor.features.evaluation), is
 computed in bind() too, once they are checked. A version with a stage (processor.features.stage) has part of its inputs
 computed elsewhere: bind() checks the request, runs the stage on it once, and checks what the stage puts out as it
@@ -14,7 +18,7 @@ elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ctypes import c_int64
+from ctypes import c_float, c_int64
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -81,10 +85,11 @@ class Pooling(NamedTuple):
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> None:
+    ) -> int:
         """Writes rows spans[i] of each bound request, one request after another, into `out`; columns that no feature
-        of these fills are left as they are."""
-        pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+        of these fills are left as they are. Returns whether refusal() has something to say of one of the requests."""
+        unfit: int = pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+        return unfit
 
 
 class SparsePlan:
@@ -105,9 +110,12 @@ class SparsePlan:
             seeds = {tables[f.table][1].hash_seed for f in manifest.features if f.input == name and f.table}
             for seed in sorted(seeds or {0}) if spec.dtype == "string" else [0]:
                 self._sources[name, seed] = len(self._sources)
+        # Floats that the kernel may never see: a transform or the stage makes something else of them.
+        read_here = {name for t in manifest.transforms for name in t.inputs} | (set(self._inputs) if stage else set())
+        finite = {i.name for i in manifest.inputs if i.dtype == "float32" and i.name in read_here}
         # In the order of their sources' numbers: the request's inputs, the stage's outputs, the transforms.
         reads = [
-            (_Read(spec, name in looked_up), [seed for owner, seed in self._sources if owner == name])
+            (_Read(spec, name in looked_up, name in finite), [seed for owner, seed in self._sources if owner == name])
             for name, spec in sources.items()
         ]
         self._transforms = Transforms(manifest)
@@ -120,7 +128,8 @@ class SparsePlan:
         self._layouts: dict[Places, PackedLayout] = {}
         self._pack = Struct(f"={len(self._sources) * pool.INPUT_FIELDS}q").pack
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
-        self.scaling = np.zeros((len(manifest.features), 3), np.float32)
+        self.scaling = np.zeros((len(manifest.features), pool.SCALING_FIELDS), np.float32)
+        staged = {i.name for i in manifest.stage.outputs} if manifest.stage else set()
         for row, f in enumerate(manifest.features):
             table, seed = -1, 0
             if f.table:
@@ -138,7 +147,7 @@ class SparsePlan:
                 f.offset,
                 f.width,
             )
-            self.scaling[row] = (f.log1p, f.mean, f.scale)
+            self.scaling[row] = (f.log1p, f.mean, f.scale, np.inf if f.input in staged else pool.LARGEST)
 
     def bind(self, inputs: Mapping[str, Column]) -> BoundRequest:
         """Checks names, dtypes, shapes and rows; raises BadInput naming the input, the wanted and the got.
@@ -178,6 +187,9 @@ class SparsePlan:
             for seed in seeds:
                 source = read(inputs[read.name], seed)
                 values, count, stride, splits = source
+                if read.finite and np.isinf(values).any():
+                    place = int(np.isinf(values).argmax())
+                    raise _infinite(read.name, values.reshape(-1)[place], *divmod(place, stride))
                 keep.append(source)
                 words += (address(values), count, stride, 0 if splits is None else address(splits))
                 if count != 1:
@@ -220,9 +232,23 @@ class SparsePlan:
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> None:
-        """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]."""
-        pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+    ) -> int:
+        """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]. Returns
+        whether refusal() has something to say of one of the requests."""
+        unfit: int = pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+        return unfit
+
+    def refusal(self, bound: BoundRequest) -> BadInput | None:
+        """Why a request is refused that fill() may have told of: a float of it that is infinite, or is so once it is
+        scaled; None for another one."""
+        (inputs,) = inputs_of([bound])
+        feature, row, column = pool.find_unfit(self.plan, self.scaling, inputs)
+        if feature < 0:
+            return None
+        number = self.plan[feature, pool.SOURCE]
+        name = next(name for (name, _), n in self._sources.items() if n == number)
+        values, _, stride, _ = inputs[number].tolist()
+        return _infinite(name, c_float.from_address(values + 4 * (row * stride + column)).value, row, column)
 
     def pooling(self, features: Sequence[Feature]) -> Pooling:
         """The pooling of these features alone, side by side in their order from column 0 on."""
@@ -230,6 +256,11 @@ class SparsePlan:
         plan, widths = self.plan[rows], [f.width for f in features]
         plan[:, pool.OFFSET] = np.cumsum([0, *widths[:-1]])
         return Pooling(plan, self.scaling[rows])
+
+
+def _infinite(name: str, value: float, row: int, column: int) -> BadInput:
+    wanted = "a number that stays finite once it is scaled" if np.isfinite(value) else "finite numbers (or NaN)"
+    return BadInput(f"input {name!r}: {wanted} wanted, got {value:.6g} in row {row}, column {column}")
 
 
 def blank_inputs(manifest: Manifest) -> dict[str, Column]:
@@ -275,10 +306,11 @@ if not address(_probe) == address_of_bytes(_bytes) == _probe.ctypes.data:
 class _Read:
     """Reads one input: contiguous and typed as the manifest says, or BadInput."""
 
-    def __init__(self, spec: Input, looked_up: bool) -> None:
+    def __init__(self, spec: Input, looked_up: bool, finite: bool) -> None:
+        """finite: whether its values have to be, as far as they are read by more than the kernel."""
         self.name = spec.name
         self._spec = spec
-        self.looked_up = looked_up
+        self.looked_up, self.finite = looked_up, finite
         self._where = f"input {spec.name!r}"
         self._width = spec.columns or 1
         self.looks_at_values = spec.ragged or spec.dtype == "string"

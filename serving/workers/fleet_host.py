@@ -40,6 +40,7 @@ from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.versions.host import ModelHost
 from processor.versions.replica import Frame
 from processor.versions.served_version import ServedVersion
+from processor.watching.judge import Evidence
 from processor.watching.sketch import Sketch
 from processor.watching.stats import Compared, GroupStats, SessionStats
 from serving.front.model_control import Act, nothing_to_control
@@ -47,7 +48,7 @@ from serving.serve_config import ServeConfig
 from serving.workers.changes import Outgoing, Sender
 from serving.workers.channel import Gone, Message
 from serving.workers.fleet import Fleet, WorkerProcess
-from serving.workers.worker_counts import Totals, add
+from serving.workers.worker_counts import Totals, add, trial_key
 
 log = logging.getLogger("freshet.fleet")
 
@@ -138,6 +139,12 @@ class FleetHost(ModelHost):
         """See ModelHost.sketch: as last reported."""
         return Sketch.from_json(len(version.manifest.outputs), self._reported("sketches", version))
 
+    def tried(self, canary: ServedVersion, baseline: ServedVersion) -> Evidence:
+        """See ModelHost.tried: as last reported."""
+        counted = self.totals.counted("trials", trial_key(_key(canary), _key(baseline)))
+        outputs = len(canary.manifest.outputs)
+        return Evidence(*(Sketch.from_json(outputs, side) for side in counted)) if counted else Evidence.none(outputs)
+
     def shadowed(self, version: ServedVersion) -> Compared | None:
         """See ModelHost.shadowed: as last reported."""
         counted = self._reported("shadows", version)
@@ -153,9 +160,7 @@ class FleetHost(ModelHost):
 
     def _reported(self, what: str, version: ServedVersion) -> Any:
         """What all processes have counted of a version; None for nothing."""
-        replicas = version.replicas
-        assert isinstance(replicas, FleetReplicas), "connect() made them"
-        return self.totals.counted(what, str(replicas.key))
+        return self.totals.counted(what, str(_key(version)))
 
     def rerouted(self) -> None:
         """See ModelHost.rerouted: every worker has the new routes when this returns."""
@@ -321,6 +326,13 @@ class FleetHost(ModelHost):
             models[name] = {"served": served, "labels": dict(routes.labels), "states": states, "traffic": traffic}
         flags = {"loaded": self._loaded, "ready": self.ready, "draining": self._draining}
         return {"models": models, **flags}
+
+
+def _key(version: ServedVersion) -> int:
+    """What workers know a version by."""
+    replicas = version.replicas
+    assert isinstance(replicas, FleetReplicas), "connect() made them"
+    return replicas.key
 
 
 class FleetReplicas:
