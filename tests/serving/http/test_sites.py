@@ -48,8 +48,9 @@ def test_names_of_this_machine_are_its_own(host):
 @pytest.mark.parametrize(
     "host",
     [
-        b"evil.example", b"127.0.0.1.evil.example", b"localhost.evil.example", b"", b"[", b"10.0.0.1:8501", b"0.0.0.0:8501",
-        b"\xff", b"localhost@evil.example", b"evil.example#@localhost", b"evil.example/localhost", b"2130706434",
+        b"evil.example", b"127.0.0.1.evil.example", b"localhost.evil.example", b"", b"[", b"10.0.0.1:8501",
+        b"0.0.0.0:8501", b"\xff", b"localhost@evil.example", b"evil.example#@localhost",
+        b"evil.example/localhost", b"2130706434",
     ],
 )  # fmt: skip
 def test_names_that_others_can_point_here_are_not(host):

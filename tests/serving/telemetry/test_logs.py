@@ -22,17 +22,9 @@ from serving.telemetry.logs import (
     printable,
 )
 
+ENDS, ESCAPES = "\r\n\u2028\u2029\x85\x0b\x0c\x1c", "\x1b[2K\x1b[1A\x9b31m\x7f\x08\0"
 TEXT = st.text(st.characters(), max_size=40) | st.sampled_from(
-    [
-        "a\nERROR forged",
-        "\r\x1b[2K\x1b[1A",
-        "\u2028\u2029\x85\x0b\x0c\x1c",
-        "\u202egnp.exe",
-        "\ud800",
-        "%s %d",
-        "\x7f\x9b31m",
-        "\0",
-    ]
+    ["a\n2026-11-22 12:00:00,000 ERROR forged", ENDS, ESCAPES, "\u202egnp.exe", "\ud800", "%s %d"]
 )
 
 
@@ -96,6 +88,11 @@ def raised(text):
         return type(error), error, error.__traceback__
 
 
+def paired(text):
+    """The text with halves of a surrogate that stand side by side as one character: JSON knows no difference."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
 def written(formatter, *records):
     """What a handler writes of some records, as bytes that a file or a terminal gets."""
     stream = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace", newline="")
@@ -116,8 +113,8 @@ def test_a_record_is_one_line_without_control_characters_whatever_is_in_it(messa
         assert line.isprintable()
         assert len(line.splitlines()) == 1
     told = json.loads(line)
-    assert (told["message"], told["path"]) == (f"{message}: {field}", field)
-    assert told["exception"].endswith(f"ValueError: {error}" if error else "ValueError")
+    assert (told["message"], told["path"]) == (paired(f"{message}: {field}"), paired(field))
+    assert told["exception"].endswith(paired(f"ValueError: {error}" if error else "ValueError"))
 
 
 @given(TEXT)
