@@ -71,3 +71,30 @@ def test_configurations_that_are_wrong_are_refused(config, message):
     with pytest.raises(BadInput, match=message):
         embedded.Embedded(config)
     assert embedded.initialize(config)[0] == 0
+
+
+def test_a_repository_that_cannot_be_looked_at_is_told_of_now_and_then(number, monkeypatch, caplog):
+    waits, served = [], embedded._open[number]
+
+    class Closing:
+        def wait(self, delay_s):
+            waits.append(delay_s)
+            return len(waits) > 4
+
+        set = served._closing.set
+
+    looks = iter([OSError("gone"), OSError("gone"), [], []])
+
+    def poll():
+        found = next(looks)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    served._closing.set()
+    served._poller.join()
+    monkeypatch.setattr(served, "_closing", Closing())
+    monkeypatch.setattr(served._processor, "poll", poll)
+    served._poll(0.05)
+    assert waits == [0.05, embedded.REST_S, embedded.REST_S, 0.05, 0.05]
+    assert caplog.text.count("polling the repository failed; next look in 5 s") == 2
