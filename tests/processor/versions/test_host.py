@@ -306,15 +306,13 @@ def test_looking_outlives_a_rollback_that_nothing_in_memory_reaches(root, open_p
     for step in (1, 2, 3):
         publish(root, step, [step], tag=step, dense_seed=step)
     processor = open_processor(undo_depth=1)
+    processor.batch_process([request([n], seed=n) for n in range(10)])
     processor.look()
-    processor.batch_process([request([n]) for n in range(10)])
-    processor.look()
-    before = processor.trend("small", 1).scores[0]
     processor.rollback("small", Generation(1, 1))
-    processor.batch_process([request([n, n, n]) for n in range(20)])
+    processor.batch_process([request([1, 2, 3]) for _ in range(20)])
     processor.look()
     processor.process(request([1]))
     processor.look()
-    after = processor.trend("small", 1).scores[0]
-    assert (before.count, after.count) == (10, 1), "counted anew since the look that found it so"
-    assert (after.bins >= 0).all()
+    scores_since = processor.trend("small", 1).scores[0]
+    assert scores_since.count == 1, "more than before the rollback, and yet counted anew"
+    assert (scores_since.bins >= 0).all()
