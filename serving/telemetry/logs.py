@@ -19,6 +19,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -168,6 +169,9 @@ def log_to_stderr(level: str, form: str, process: str = "") -> None:
     for noisy in ("uvicorn", "urllib3", "opentelemetry"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     threading.excepthook = _thread_ended
+    # gRPC's core writes to the descriptor itself, a line for each broken header of each client. It reads this when it is
+    # imported, here or in processes that come of this one.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def _thread_ended(ended: threading.ExceptHookArgs) -> None:
