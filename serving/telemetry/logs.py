@@ -169,8 +169,8 @@ def log_to_stderr(level: str, form: str, process: str = "") -> None:
     for noisy in ("uvicorn", "urllib3", "opentelemetry"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     threading.excepthook = _thread_ended
-    # gRPC's core writes to the descriptor itself, a line for each broken header of each client. It reads this when it is
-    # imported, here or in processes that come of this one.
+    # gRPC's core writes to the descriptor itself, a line for each broken header of each client. It reads this when it
+    # is imported, here or in processes that come of this one.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
