@@ -250,6 +250,11 @@ class SparsePlan:
         values, _, stride, _ = inputs[number].tolist()
         return _infinite(name, c_float.from_address(values + 4 * (row * stride + column)).value, row, column)
 
+    def largest(self, bound: BoundRequest) -> float:
+        """The size of the largest float that a request comes to, scaled where it is; 0 where there is none."""
+        (inputs,) = inputs_of([bound])
+        return float(pool.largest(self.plan, self.scaling, inputs))
+
     def pooling(self, features: Sequence[Feature]) -> Pooling:
         """The pooling of these features alone, side by side in their order from column 0 on."""
         rows = [self._features[f.name] for f in features]

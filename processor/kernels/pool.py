@@ -290,3 +290,26 @@ def find_unfit(plan, scaling, inputs):
                     if abs(value) > scaling[f, 3] or (kind == KIND_FLOAT and np.isnan(value)):
                         return f, i, j
     return -1, 0, 0
+
+
+@nb.njit(
+    nb.float32(nb.int64[:, ::1], nb.float32[:, ::1], nb.int64[:, ::1]),
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+)
+def largest(plan, scaling, inputs):
+    """The size of the largest float that one request (int64 [S, 4]) comes to; 0 where there is none."""
+    most = np.float32(0.0)
+    for f in range(plan.shape[0]):
+        kind, source, column = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN]
+        if kind in (KIND_FLOAT, KIND_BLOCK):
+            for i in range(inputs[source, 1]):
+                for j in range(column, column + plan[f, WIDTH]):
+                    value = load_f32_anywhere(inputs[source, 0] + 4 * (i * inputs[source, 2] + j))
+                    if kind == KIND_FLOAT:
+                        value = transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2])
+                    if abs(value) > most:
+                        most = abs(value)
+    return most

@@ -2,7 +2,7 @@
 
 Evidence is what canary and baseline make of the same rows, of requests that the split sent to the canary. So nobody who
 asks chooses what one side is asked and not the other: not by a label or a version (such requests are no evidence), not
-by a sticky key on the canary's side, not by numbers that no network bears.
+by a sticky key on the canary's side, not by numbers that no network bears, or that one bears just not.
 
 Invariants
 - A request counts when the split chose who answers it: it names neither version nor label, and is no shadow's copy.
@@ -11,6 +11,9 @@ Invariants
 - The baseline's opinion is asked after the reply has gone, on one thread a process with a session and a reader's word
   of its own (processor.versions.control), so no request waits for it. It takes at most SHARE of the time, busy or not:
   an overload must not keep a bad canary. What finds the queue full is no evidence.
+- A request with a number FAR from the usual ones is no evidence: with patience somebody finds one that the one network
+  just bears and the other does not. What is usual the requests say that were looked at; until there are USUAL of them
+  nothing is concluded.
 - A trial is of two replicas. When one of them is another, as after a version was built anew, counting begins anew.
 
 Costs: nothing where no traffic is split, and nothing for the baseline's requests; for the canary's a closure and a look
@@ -23,6 +26,7 @@ the baseline's opinion on every request (twice the work of a canary at 50 %).
 from __future__ import annotations
 
 import logging
+import statistics
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -48,7 +52,19 @@ Pair = tuple[Replica, Replica]
 
 MAX_SAMPLES, MAX_FAULTS, MAX_QUEUED_NBYTES = 8, 64, 32 << 20
 MAX_ROWS = 256
+FAR, USUAL, MAX_USUAL = 1e6, 8, 256
 SETTLE_S, SHARE = 0.005, 0.02
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finding:
+    """What both sides made of the same rows of a request: scores by output, or None for a failure. largest: number in
+    it. fault: whether the canary has not borne it; else it is a sample."""
+
+    largest: float
+    fault: bool
+    mine: Outputs | None
+    theirs: Outputs | None
 
 
 class Trial:
@@ -58,11 +74,41 @@ class Trial:
         self.canary, self.baseline = canary, baseline
         self.names = list(canary.outputs)
         self.mine, self.theirs = Block(len(self.names)), Block(len(self.names))
+        self._usual: deque[float] = deque(maxlen=MAX_USUAL)
+        self._found: list[Finding] = []
 
     @property
     def evidence(self) -> Evidence:
         count = len(self.names)
         return Evidence(Sketch.total(count, [self.theirs]), Sketch.total(count, [self.mine]))
+
+    def find(self, finding: Finding) -> None:
+        """Counts a finding, and those before it, unless it is far from the usual ones."""
+        self._usual.append(finding.largest)
+        self._found.append(finding)
+        if len(self._usual) >= USUAL:
+            far = FAR * max(1.0, statistics.median(self._usual))
+            for one in self._found:
+                if one.largest <= far:
+                    self._count(one)
+            self._found.clear()
+
+    def _count(self, finding: Finding) -> None:
+        if finding.theirs is None:
+            self.theirs.fail(not finding.fault)
+        elif finding.mine is None:
+            self.mine.fail(1)
+        else:
+            for n, name in enumerate(self.names):
+                mine, theirs = finding.mine[name], finding.theirs.get(name)
+                if theirs is None or theirs.shape != mine.shape:
+                    continue
+                if finding.fault:
+                    self.mine.lose(n, int((~np.isfinite(mine) & np.isfinite(theirs)).sum()))
+                else:
+                    self.mine.note(n, mine)
+                    self.theirs.note(n, theirs)
+            self.theirs.done(not finding.fault)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,35 +216,22 @@ class Trials:
         with self._lock:
             exhibit = self._queue.popleft()
             self._queued_nbytes -= exhibit.nbytes
-        baseline, first = exhibit.trial.baseline, exhibit.first
+        trial, first = exhibit.trial, exhibit.first
         try:
-            bound = baseline.plan.bind(exhibit.inputs)
+            bound = trial.baseline.plan.bind(exhibit.inputs)
         except FreshetError:
             return
         rows, opinions = min(MAX_ROWS, bound.rows - first), list[PredictReply | FreshetError]()
         self._session.run(
-            [Work(rows, bound.ids, replica=baseline, bound=bound, done=opinions.append, first=first)],
+            [Work(rows, bound.ids, replica=trial.baseline, bound=bound, done=opinions.append, first=first)],
         )
+        (opinion,) = opinions
+        if isinstance(opinion, FreshetError) and opinion.http_status < 500:
+            return
+        theirs = None if isinstance(opinion, FreshetError) else opinion.outputs
+        mine = None
+        if exhibit.outputs is not None:
+            # Copies: they are slices of what a whole batch has scored.
+            mine = {name: scores[first : first + rows].copy() for name, scores in exhibit.outputs.items()}
         with self._lock:
-            _compare(exhibit, opinions[0], rows)
-
-
-def _compare(exhibit: Exhibit, opinion: PredictReply | FreshetError, rows: int) -> None:
-    """Counts what both have made of the same rows."""
-    trial, outputs = exhibit.trial, exhibit.outputs
-    if isinstance(opinion, FreshetError):
-        trial.theirs.fail(not exhibit.fault and opinion.http_status >= 500)
-        return
-    if outputs is None:
-        trial.mine.fail(1)
-        return
-    for n, name in enumerate(trial.names):
-        mine, theirs = outputs[name][exhibit.first : exhibit.first + rows], opinion.outputs.get(name)
-        if theirs is None or theirs.shape != mine.shape:
-            continue
-        if exhibit.fault:
-            trial.mine.lose(n, int((~np.isfinite(mine) & np.isfinite(theirs)).sum()))
-        else:
-            trial.mine.note(n, mine)
-            trial.theirs.note(n, theirs)
-    trial.theirs.done(not exhibit.fault)
+            trial.find(Finding(trial.baseline.plan.largest(bound), exhibit.fault, mine, theirs))

@@ -308,6 +308,9 @@ def test_a_float_beyond_its_size_is_told_of_where_its_row_is_filled_and_found(va
     assert (refusal is None) == np.isfinite(whole).all()
     if refusal is not None:
         assert str(refusal).startswith("input 'packed': ")
+    floats = np.concatenate([column_of(whole, name) for name, kind, *_ in FEATURES if kind == "float"])
+    if np.isfinite(whole).all():
+        assert PLAN.largest(bound) == np.abs(floats).max()
 
 
 def test_without_a_combiner_rows_lie_one_after_another_and_a_mask_says_how_many():

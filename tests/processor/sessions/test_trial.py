@@ -103,9 +103,10 @@ def test_who_asks_for_a_version_or_a_label_is_no_witness(opened):
     assert out(processor) == {}
     assert (evidence(processor).canary.requests, len(processor._trials._queue)) == (0, 0)
     key = canarys_key(processor)
-    processor.process(request(key=key))
-    until(processor, lambda e: e.canary.scores(0).lost == 4)
-    assert out(processor)["2"]["reason"].startswith("nonfinite: 4 of 4 scores are NaN or infinite")
+    for n in range(trials.USUAL):
+        processor.process(request(n, key=key))
+    until(processor, lambda e: e.canary.scores(0).lost == 4 * trials.USUAL)
+    assert out(processor)["2"]["reason"].startswith("nonfinite: 32 of 32 scores are NaN or infinite")
 
 
 def test_what_is_no_number_with_the_baseline_either_is_no_evidence(opened):
@@ -119,20 +120,47 @@ def test_what_is_no_number_with_the_baseline_either_is_no_evidence(opened):
     assert evidence(processor).canary.scores(0).lost == 0
 
 
-def test_only_rows_that_the_baseline_bears_count(opened):
-    def bears_little(seed):
-        weights = make_weights(seed)
-        weights["mlp_0/kernel"] *= 1e12
-        return weights
+def bearing(factor):
+    """Weights of a network that bears numbers up to some size."""
 
-    processor = opened(canary=bears_little)
+    def weights(seed):
+        made = make_weights(seed)
+        made["mlp_0/kernel"] *= factor
+        return made
+
+    return weights
+
+
+def test_only_rows_that_the_baseline_bears_count(opened):
+    processor = opened(canary=bearing(1e34))
+    key = canarys_key(processor)
     inputs = make_inputs([0, 1, 2, 3])
-    inputs["floats"][2] = 1e30
+    inputs["floats"][2] = 1e5
     reply = processor.process(PredictRequest("small", inputs, version=2)).outputs["score"]
-    wanted = int((~np.isfinite(reply)).sum())
-    assert 0 < wanted < 4, "the model has to bear some rows and not others"
-    processor.process(PredictRequest("small", inputs, key=canarys_key(processor)))
-    until(processor, lambda e: e.canary.scores(0).lost == wanted)
+    lost = int((~np.isfinite(reply)).sum())
+    assert 0 < lost < 4, "the canary has to bear some rows and not others"
+    for _ in range(trials.USUAL):
+        processor.process(PredictRequest("small", inputs, key=key))
+    until(processor, lambda e: e.canary.scores(0).lost == trials.USUAL * lost)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the first request", "the last"])
+def test_a_number_that_the_one_network_just_bears_and_the_other_does_not_is_no_evidence(opened, first):
+    processor = opened(canary=bearing(1e12))
+    key = canarys_key(processor)
+    processor.look()
+    crafted = make_inputs([0, 1, 2, 3])
+    crafted["floats"][:] = 1e30
+    asked = [PredictRequest("small", crafted, key=key), *(request(n, key=key) for n in range(trials.USUAL))]
+    for one in asked if first else reversed(asked):
+        processor.process(one)
+        until(processor, lambda e: not processor._trials._queue)
+    until(processor, lambda e: processor._trials._session.stats.requests == len(asked))
+    found = until(processor, lambda e: e.baseline.requests == trials.USUAL)
+    assert not np.isfinite(processor.process(PredictRequest("small", crafted, version=2)).outputs["score"]).all()
+    assert np.isfinite(processor.process(PredictRequest("small", crafted, version=1)).outputs["score"]).all()
+    assert found.canary.scores(0).lost == 0
+    assert out(processor) == {}
 
 
 def test_infinite_numbers_are_the_clients_mistake_and_count_for_nobody(opened):
@@ -157,13 +185,13 @@ def test_a_failure_counts_once_the_baseline_has_answered(opened, monkeypatch, ca
     key = canarys_key(processor)
     caplog.set_level("CRITICAL")
     monkeypatch.setattr(processor.replica("small", 2).plan, "fill", fail)
-    processor.batch_process([request(n, key=key) for n in range(5)])
-    found = until(processor, lambda e: e.canary.failed == 5)
+    processor.batch_process([request(n, key=key) for n in range(9)])
+    found = until(processor, lambda e: e.canary.failed == 9)
     assert found.canary.requests == 0
     monkeypatch.setattr(processor.replica("small", 1).plan, "fill", fail)
-    processor.batch_process([request(n, key=key) for n in range(5)])
-    until(processor, lambda e: processor._trials._session.stats.failed == 5)
-    assert evidence(processor).canary.failed == 5
+    processor.batch_process([request(n, key=key) for n in range(9)])
+    until(processor, lambda e: processor._trials._session.stats.failed == 9)
+    assert evidence(processor).canary.failed == 9
 
 
 def test_a_key_on_the_canarys_side_does_not_choose_what_it_is_compared_with(opened):
