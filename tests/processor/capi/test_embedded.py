@@ -11,12 +11,13 @@ from tests.processor.eas.test_codec import array
 USERS = [0, 3, 7]
 
 
-def predict_request():
-    """Three rows of the small model."""
+def predict_request(last=None):
+    """Three rows of the small model. last: its very last float."""
     made = eas.Request(signature_name="serving_default")
     array(made.inputs["user"], 9, [3], int64_val=USERS)
     array(made.inputs["tags"], 7, [3, 1], string_val=[b"a", b"b", b"zz"])
     floats = make_inputs(USERS)["floats"]
+    floats[-1, -1] = floats[-1, -1] if last is None else last
     array(made.inputs["floats"], 1, floats.shape, float_val=floats.ravel())
     return made.SerializeToString()
 
@@ -40,6 +41,14 @@ def test_what_is_wrong_is_a_status_and_a_message(number):
     status, message = embedded.process(number, b"\xff")
     assert status == 400
     assert b"PredictRequest" in message
+
+
+def test_infinite_numbers_are_refused_by_the_inputs_name(number):
+    for value, got in ((float("-inf"), b"-inf"), (3.3e38, b"3.3e+38")):
+        status, message = embedded.process(number, predict_request(last=value))
+        assert status == 400
+        assert message.startswith(b"input 'floats': ")
+        assert message.endswith(b"got %b in row 2, column 3" % got)
 
 
 def test_it_says_what_it_serves(number):
