@@ -92,6 +92,19 @@ def first_value(column: Column | None) -> bytes | None:
     return column[:1].reshape(-1)[:1].tobytes()
 
 
+def nbytes_of(inputs: Mapping[str, Column]) -> int:
+    """Memory that a request's values take."""
+    return inputs.places.nbytes if type(inputs) is Packed else sum(map(_nbytes, inputs.values()))
+
+
+def _nbytes(column: Column) -> int:
+    if isinstance(column, Ragged):
+        return _nbytes(column.values) + column.row_splits.nbytes
+    if isinstance(column, Strings):
+        return int(column.offsets[-1] - column.offsets[0]) + column.offsets.nbytes
+    return column.nbytes
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A plain column inside a buffer: rows of `columns` values (0: shape [rows]), the first at byte `offset`."""

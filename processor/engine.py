@@ -41,6 +41,7 @@ from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replica
 from processor.versions.routes import VersionStatus
 from processor.versions.served_version import ServedVersion
+from processor.watching.judge import Evidence
 from processor.watching.sketch import Sketch
 from processor.watching.stats import Compared
 
@@ -121,7 +122,9 @@ class Processor(Predictor, ModelHost):
         with self._following:
             routes = {name: model.routes for name, model in self._models.items()}
             shadows = {name: cast(Replica, r.shadow.replicas) for name, r in routes.items() if r.shadow is not None}
-            self.follow({name: r.traffic for name, r in routes.items()}, shadows)
+            pairs = [pair for r in routes.values() for pair in r.trials()]
+            trials = [(cast(Replica, canary.replicas), cast(Replica, baseline.replicas)) for canary, baseline in pairs]
+            self.follow({name: r.traffic for name, r in routes.items()}, shadows, trials)
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
@@ -172,6 +175,11 @@ class Processor(Predictor, ModelHost):
     def shadowed(self, version: ServedVersion) -> Compared | None:
         """See ModelHost.shadowed."""
         return self.compared().get((version.manifest.model, version.manifest.version))
+
+    def tried(self, canary: ServedVersion, baseline: ServedVersion) -> Evidence:
+        """See ModelHost.tried."""
+        pair = cast(Replica, canary.replicas), cast(Replica, baseline.replicas)
+        return self.evidence().get(pair) or Evidence.none(len(canary.manifest.outputs))
 
     def sketch(self, version: ServedVersion) -> Sketch:
         """See ModelHost.sketch."""

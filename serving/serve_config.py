@@ -25,8 +25,8 @@ from processor.options import Values, between, check, one_of, option, options_of
 from processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from processor.tables.budgets import Budgets
 from processor.tables.remote.settings import RemoteConfig
-from serving.admin.authorization import is_loopback
 from serving.front_options import LIFE, PORTS, WATCHING, FrontOptions
+from serving.http.sites import is_loopback
 from serving.loading.import_process import ImportLimits
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from processor.engine import Processor, ProcessorConfig
 from processor.errors import BadInput, FreshetError, NotFound
 from processor.features.limits import RequestLimits
 from processor.options import check
+from processor.versions.host import REST_S
 
 log = logging.getLogger("freshet.capi")
 
@@ -70,12 +71,16 @@ class Embedded:
         self._processor.close()
 
     def _poll(self, interval_s: float) -> None:
-        while not self._closing.wait(interval_s):
+        delay_s = interval_s
+        while not self._closing.wait(delay_s):
+            delay_s = interval_s
             try:
                 for line in self._processor.poll():
                     log.info("%s", line)
             except Exception:
-                log.exception("polling the repository failed")
+                # Whatever it is that lasts, it is told of now and then.
+                delay_s = max(interval_s, REST_S)
+                log.exception("polling the repository failed; next look in %g s", delay_s)
 
 
 _numbers = itertools.count(1)

@@ -5,6 +5,10 @@ runs the fused kernel over the bound requests of a batch. Bounds are checked in 
 trusts what bind() returns. So is the extent of a request, by shapes alone: before strings are hashed, transforms
 computed or a stage run (processor.features.limits).
 
+A float that is infinite, or is so once it is scaled, is refused, for what a network makes of it says nothing; NaN is a
+missing value. fill() meets every float anyway and tells that there was such a one; whose it was, and where, refusal()
+says, to whoever has to answer the batch. What a stage puts out is the model's own matter.
+
 What a version computes of a request's inputs by itself, such as hash buckets (processor.features.evaluation), is
 computed in bind() too, once they are checked. A version with a stage (processor.features.stage) has part of its inputs
 computed elsewhere: bind() checks the request, runs the stage on it once, and checks what the stage puts out as it
@@ -15,7 +19,7 @@ elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from ctypes import c_int64
+from ctypes import c_float, c_int64
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -83,10 +87,11 @@ class Pooling(NamedTuple):
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> None:
+    ) -> int:
         """Writes rows spans[i] of each bound request, one request after another, into `out`; columns that no feature
-        of these fills are left as they are."""
-        pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+        of these fills are left as they are. Returns whether refusal() has something to say of one of the requests."""
+        unfit: int = pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+        return unfit
 
 
 class Part(NamedTuple):
@@ -98,11 +103,13 @@ class Part(NamedTuple):
     columns: slice = slice(0, 0)
     divisor: np.float32 = np.float32(1)
 
-    def fill(self, tables: NDArray[np.int64], epoch: int, out: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
-        """Fills its columns of a row, float32 [1, width], in which the parts before it stand."""
-        self.pooling.fill(tables, epoch, [self.bound], np.array([[0, 1]], np.int64), out, counts)
+    def fill(self, tables: NDArray[np.int64], epoch: int, out: NDArray[np.float32], counts: NDArray[np.int64]) -> int:
+        """Fills its columns of a row, float32 [1, width], in which the parts before it stand. Returns what
+        Pooling.fill() does."""
+        unfit = self.pooling.fill(tables, epoch, [self.bound], np.array([[0, 1]], np.int64), out, counts)
         if self.divisor != 1:
             out[0, self.columns] /= self.divisor
+        return unfit
 
 
 class Alike(NamedTuple):
@@ -132,9 +139,12 @@ class SparsePlan:
             seeds = {tables[f.table][1].hash_seed for f in manifest.features if f.input == name and f.table}
             for seed in sorted(seeds or {0}) if spec.dtype == "string" else [0]:
                 self._sources[name, seed] = len(self._sources)
+        # Floats that the kernel may never see: a transform or the stage makes something else of them.
+        read_here = {name for t in manifest.transforms for name in t.inputs} | (set(self._inputs) if stage else set())
+        finite = {i.name for i in manifest.inputs if i.dtype == "float32" and i.name in read_here}
         # In the order of their sources' numbers: the request's inputs, the stage's outputs, the transforms.
         reads = [
-            (_Read(spec, name in looked_up), [seed for owner, seed in self._sources if owner == name])
+            (_Read(spec, name in looked_up, name in finite), [seed for owner, seed in self._sources if owner == name])
             for name, spec in sources.items()
         ]
         self._transforms = Transforms(manifest)
@@ -150,7 +160,8 @@ class SparsePlan:
         self._layouts: dict[Places, PackedLayout] = {}
         self._pack = Struct(f"={len(self._sources) * pool.INPUT_FIELDS}q").pack
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
-        self.scaling = np.zeros((len(manifest.features), 3), np.float32)
+        self.scaling = np.zeros((len(manifest.features), pool.SCALING_FIELDS), np.float32)
+        staged = {i.name for i in manifest.stage.outputs} if manifest.stage else set()
         for row, f in enumerate(manifest.features):
             table, seed = -1, 0
             if f.table:
@@ -168,7 +179,7 @@ class SparsePlan:
                 f.offset,
                 f.width,
             )
-            self.scaling[row] = (f.log1p, f.mean, f.scale)
+            self.scaling[row] = (f.log1p, f.mean, f.scale, np.inf if f.input in staged else pool.LARGEST)
 
     def bind(self, inputs: Mapping[str, Column], limits: RequestLimits | None = None) -> BoundRequest:
         """Checks names, dtypes, shapes and rows; raises BadInput naming the input, the wanted and the got, and
@@ -222,6 +233,9 @@ class SparsePlan:
             for seed in seeds:
                 source = read(inputs[read.name], seed)
                 values, count, stride, splits = source
+                if read.finite and np.isinf(values).any():
+                    place = int(np.isinf(values).argmax())
+                    raise _infinite(read.name, values.reshape(-1)[place], *divmod(place, stride))
                 keep.append(source)
                 words += (address(values), count, stride, 0 if splits is None else address(splits))
                 if count != 1:
@@ -264,9 +278,28 @@ class SparsePlan:
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> None:
-        """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]."""
-        pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+    ) -> int:
+        """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]. Returns
+        whether refusal() has something to say of one of the requests."""
+        unfit: int = pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+        return unfit
+
+    def refusal(self, bound: BoundRequest) -> BadInput | None:
+        """Why a request is refused that fill() may have told of: a float of it that is infinite, or is so once it is
+        scaled; None for another one."""
+        (inputs,) = inputs_of([bound])
+        feature, row, column = pool.find_unfit(self.plan, self.scaling, inputs)
+        if feature < 0:
+            return None
+        number = self.plan[feature, pool.SOURCE]
+        name = next(name for (name, _), n in self._sources.items() if n == number)
+        values, _, stride, _ = inputs[number].tolist()
+        return _infinite(name, c_float.from_address(values + 4 * (row * stride + column)).value, row, column)
+
+    def largest(self, bound: BoundRequest) -> float:
+        """The size of the largest float that a request comes to, scaled where it is; 0 where there is none."""
+        (inputs,) = inputs_of([bound])
+        return float(pool.largest(self.plan, self.scaling, inputs))
 
     def alike(self, bound: BoundRequest, most_ids: int) -> Alike | None:
         """What of a request is the same in all of its rows, in parts of at most so many ids each; None where all may
@@ -330,6 +363,11 @@ def _length(words: NDArray[np.int64]) -> int:
     return int(_read_word(splits + 8).value) if splits else int(stride)
 
 
+def _infinite(name: str, value: float, row: int, column: int) -> BadInput:
+    wanted = "a number that stays finite once it is scaled" if np.isfinite(value) else "finite numbers (or NaN)"
+    return BadInput(f"input {name!r}: {wanted} wanted, got {value:.6g} in row {row}, column {column}")
+
+
 def blank_inputs(manifest: Manifest) -> dict[str, Column]:
     """A request of one row: zeros, and empty strings; one value in each ragged input."""
     inputs: dict[str, Column] = {}
@@ -373,10 +411,11 @@ if not address(_probe) == address_of_bytes(_bytes) == _probe.ctypes.data:
 class _Read:
     """Reads one input: contiguous and typed as the manifest says, or BadInput."""
 
-    def __init__(self, spec: Input, looked_up: bool) -> None:
+    def __init__(self, spec: Input, looked_up: bool, finite: bool) -> None:
+        """finite: whether its values have to be, as far as they are read by more than the kernel."""
         self.name = spec.name
         self.spec = spec
-        self.looked_up = looked_up
+        self.looked_up, self.finite = looked_up, finite
         self._where = f"input {spec.name!r}"
         self.width = spec.columns or 1
         self.looks_at_values = spec.ragged or spec.dtype == "string"

@@ -21,8 +21,8 @@ Who owns what
   queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
 - Inline, done() is called on the owner's thread: a helper hands its replies home.
 - Numbers are reader's words of processor.versions.control: sessions use those below HOLDS, scattered requests those
-  from there on, trays of device stages the last of these, processor.sessions.shadow the very last. A number is used
-  again only after its session has ended. One group at most serves a version.
+  from there on, trays of device stages the last of these, processor.sessions.shadow and .trial the very last. A number
+  is used again only after its session has ended. One group at most serves a version.
 
 A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
 way to wakes another only when it holds more than one batch's worth (CostTable.shares), and a session that takes a batch
@@ -385,12 +385,14 @@ class SessionGroup:
 
     def sketch(self, replica: Replica) -> Sketch:
         """The sketch of a replica's batches, over all sessions."""
-        found = [s.buffers.get(replica) for s in self._sessions()]
+        with self._lock:
+            # Together: what a session has counted that ends meanwhile is in the one or in the other.
+            found = [s.buffers.get(replica) for s in self._sessions()]
+            past = self._past_sketches.get(replica)
         blocks = [buffers.block for buffers in found if buffers is not None]
         if self._device is not None:
             blocks += self._device.blocks(replica)
         whole = Sketch.total(len(replica.outputs), blocks)
-        past = self._past_sketches.get(replica)
         return whole if past is None else whole + past
 
     def close(self) -> None:

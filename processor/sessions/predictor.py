@@ -21,8 +21,10 @@ from processor.sessions.group import Post, Wake
 from processor.sessions.placement import Groups
 from processor.sessions.request import Done, PredictReply, PredictRequest, Work
 from processor.sessions.shadow import Shadow
+from processor.sessions.trial import Pair, Trials
 from processor.versions.replica import Replica
 from processor.versions.traffic import Traffic
+from processor.watching.judge import Evidence
 from processor.watching.stats import Compared, GroupStats
 
 # How often a thread that waits for an inline reply looks whether the owner is still there to compute it.
@@ -44,35 +46,45 @@ class Predictor(ABC):
         self._by_input: dict[str, Callable[[PredictRequest], Replica | None]] = {}
         self._taps: tuple[Tap, ...] = ()
         self._shadow: Shadow | None = None
+        self._trials: Trials | None = None
 
     def tap(self, tap: Tap) -> None:
         """Adds a tap, which requests pass from now on."""
         self._taps = (*self._taps, tap)
 
-    def follow(self, traffic: Mapping[str, Traffic], shadows: Mapping[str, Replica]) -> None:
-        """The traffic of every model, and the shadows of those that have one, whenever they have changed: what submit()
-        has to look at beyond route()."""
+    def follow(self, traffic: Mapping[str, Traffic], shadows: Mapping[str, Replica], trials: Sequence[Pair]) -> None:
+        """The traffic of every model, the shadows of those that have one, and who is on trial, whenever they have
+        changed: what submit() has to look at beyond route()."""
         self._own_limits = {model: self._limits.over(t.limits) for model, t in traffic.items() if t.limits}
         self._by_input = {
             model: partial(self._route_by_input, t.sticky_input)
             for model, t in traffic.items()
             if t.split is not None and t.sticky_input
         }
-        if self._shadow is None:
-            if not shadows:
-                return
+        if self._shadow is None and shadows:
             self._shadow = Shadow(self._groups, self._clock)
             self.tap(self._shadow)
-        self._shadow.follow({model: (replica, traffic[model].shadow_share) for model, replica in shadows.items()})
+        if self._shadow is not None:
+            self._shadow.follow({model: (replica, traffic[model].shadow_share) for model, replica in shadows.items()})
+        if self._trials is None and trials:
+            self._trials = Trials(self._clock)
+            self.tap(self._trials)
+        if self._trials is not None:
+            self._trials.follow(trials)
 
     def compared(self) -> dict[tuple[str, int], Compared]:
         """The shadows' snapshots, by model and version."""
         return self._shadow.compared() if self._shadow is not None else {}
 
+    def evidence(self) -> dict[Pair, Evidence]:
+        """What has been gathered of the canaries that are on trial."""
+        return self._trials.evidence() if self._trials is not None else {}
+
     def end(self) -> None:
-        """Answers what is queued, then ends shadow and sessions."""
-        if self._shadow is not None:
-            self._shadow.close()
+        """Answers what is queued, then ends shadow, trials and sessions."""
+        for aside in (self._shadow, self._trials):
+            if aside is not None:
+                aside.close()
         self._groups.close()
 
     def limits(self, model: str) -> RequestLimits:

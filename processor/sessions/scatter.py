@@ -144,24 +144,26 @@ class Scatter:
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> None:
+    ) -> int:
         """SparsePlan.fill() for rows of this request: looks up once what is the same for all."""
         if self._alike is None:
-            self._whole.replica.plan.fill(tables, epoch, bound, spans, out, counts)
-            return
+            return self._whole.replica.plan.fill(tables, epoch, bound, spans, out, counts)
+        unfit = 0
         while self._parts or self._row is None:
-            self.look_up(tables, epoch, counts)
+            unfit |= self.look_up(tables, epoch, counts)
         out[: spans[0, 1]] = self._row
-        self._alike.varying.fill(tables, epoch, bound, spans, out, counts)
+        return unfit | self._alike.varying.fill(tables, epoch, bound, spans, out, counts)
 
-    def look_up(self, tables: NDArray[np.int64], epoch: int, counts: NDArray[np.int64]) -> None:
-        """The next part of what is the same for all rows, if there is one left."""
+    def look_up(self, tables: NDArray[np.int64], epoch: int, counts: NDArray[np.int64]) -> int:
+        """The next part of what is the same for all rows, if there is one left. Returns what SparsePlan.fill() does."""
         with self._looking_up:
+            unfit = 0
             if self._row is None:
                 self._row = np.zeros((1, self._whole.replica.plan.width), np.float32)
             if self._parts:
-                self._parts[0].fill(tables, epoch, self._row, counts)
+                unfit = self._parts[0].fill(tables, epoch, self._row, counts)
                 self._parts.popleft()
+            return unfit
 
     def results_of(self, share: Share) -> Outputs:
         """The rows of the request's outputs that a share fills."""

@@ -32,7 +32,7 @@ from processor.versions.replica import Replicas
 from processor.versions.rounds import Rounds
 from processor.versions.routes import VersionStatus, find
 from processor.versions.served_version import ServedVersion
-from processor.watching.judge import Judge
+from processor.watching.judge import Evidence, Judge
 from processor.watching.keeper import Keeper
 from processor.watching.sketch import Sketch
 from processor.watching.stats import Compared, GroupStats
@@ -102,6 +102,10 @@ class ModelHost(ABC):
     @abstractmethod
     def sketch(self, version: ServedVersion) -> Sketch:
         """The sketch of a version's batches, over all processes."""
+
+    @abstractmethod
+    def tried(self, canary: ServedVersion, baseline: ServedVersion) -> Evidence:
+        """The evidence for and against a canary, over all processes."""
 
     @abstractmethod
     def shadowed(self, version: ServedVersion) -> Compared | None:
@@ -269,23 +273,17 @@ class ModelHost(ABC):
         self._model(model).readmit(version)
 
     def look(self) -> None:
-        """Judges every canary by what has been counted, and follows the scores of every version."""
+        """Judges every canary by the evidence, and follows the scores of every version. What goes wrong with one model
+        keeps nobody from looking at the others."""
         now_s = self._clock.now_s()
         judges: dict[tuple[str, int], Judge] = {}
         trends: dict[tuple[str, int], Trend] = {}
         for name, model in self._models.items():
-            routes = model.routes
-            sketches = {number: self.sketch(version) for number, version in routes.served.items()}
-            for number, sketch in sketches.items():
-                trend = trends[name, number] = self.trend(name, number)
-                trend.look(now_s, routes.served[number].generation, sketch)
-            baseline, *canaries = dict.fromkeys(routes.active().values()) or [0]
-            for number in canaries:
-                judge = judges[name, number] = self._judges.get((name, number)) or Judge()
-                verdict = judge.look(model.policy.guard, now_s, sketches[baseline], sketches[number])
-                if verdict is not None:
-                    log.error("%s version %d is taken out of the split: %s", name, number, verdict.reason)
-                    model.take_out(number, f"{verdict.kind}: {verdict.reason}")
+            try:
+                judges |= self._judged(model, now_s)
+                trends |= self._followed(model, now_s)
+            except Exception:
+                log.exception("what has been counted of model %s could not be looked at", name)
         self._judges, self._trends = judges, trends
 
     def examine(self, efforts: Sequence[int] = (SIZES, CHANGES)) -> list[str]:
@@ -304,6 +302,26 @@ class ModelHost(ABC):
     def condemned(self) -> int:
         """How often a version was served no more because of a damaged file."""
         return sum(model.damaged.total() for model in self._models.values())
+
+    def _judged(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], Judge]:
+        """Judges the model's canaries; their judges, to be asked again."""
+        judges = {}
+        for canary, baseline in model.routes.trials():
+            key = model.name, canary.manifest.version
+            judge = judges[key] = self._judges.get(key) or Judge()
+            verdict = judge.look(model.policy.guard, now_s, *self.tried(canary, baseline))
+            if verdict is not None:
+                log.error("%s version %d is taken out of the split: %s", *key, verdict.reason)
+                model.take_out(canary.manifest.version, f"{verdict.kind}: {verdict.reason}")
+        return judges
+
+    def _followed(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], Trend]:
+        """Follows the scores of the model's versions; their trends."""
+        trends = {}
+        for number, version in model.routes.served.items():
+            trend = trends[model.name, number] = self.trend(model.name, number)
+            trend.look(now_s, version.generation, self.sketch(version))
+        return trends
 
     def trend(self, model: str, version: int) -> Trend:
         """The trend of a version's scores, how they have moved, as of the last look()."""
@@ -356,10 +374,7 @@ class ModelHost(ABC):
                 keeper.close()
 
     def _look(self) -> bool:
-        try:
-            self.look()
-        except Exception:
-            log.exception("what has been counted could not be looked at")
+        self.look()
         return False
 
     def _patrol(self) -> bool:
@@ -375,4 +390,6 @@ class ModelHost(ABC):
                     busy |= version.tend()
                 except FreshetError as error:
                     log.warning("tables of %s could not be tended: %s", model.name, error)
+                except Exception:
+                    log.exception("tables of %s could not be tended", model.name)
         return busy

@@ -25,9 +25,9 @@ from serving.codecs.wire import CONTENT_ENCODING, Headers, deflate, dump_json, h
 from serving.front import catalog, queries
 from serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
 from serving.front.holdings import BodyMemory
-from serving.front.model_control import Act, Gate, nothing_to_control
+from serving.front.model_control import Act, Forbidden, Gate, nothing_to_control
 from serving.front.shared_memory import Regions
-from serving.http import openapi, pages
+from serving.http import openapi, pages, sites
 from serving.http.asgi import (
     JSON_TYPE,
     Disconnected,
@@ -252,6 +252,11 @@ class DataApp:
 
     async def _post(self, route: Route, headers: Headers, receive: Receive) -> Answer:
         """Routes that change something, or that KServe's clients post for."""
+        if route.action != "index" and sites.from_browser(headers):
+            # No page but one on this very machine has a reason to.
+            refusal = sites.foreign(headers, changes=True) or sites.rebound(headers)
+            if refusal:
+                raise Forbidden(refusal)
         if route.action in ("load", "unload"):
             self._gate.check(headers.get(b"authorization"))
         body = inflate(await read_body(receive, headers, MAX_CONTROL_NBYTES), headers, MAX_CONTROL_NBYTES)

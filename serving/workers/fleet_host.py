@@ -46,6 +46,7 @@ from processor.versions.host import ModelHost
 from processor.versions.refusals import report
 from processor.versions.replica import Frame
 from processor.versions.served_version import ServedVersion
+from processor.watching.judge import Evidence
 from processor.watching.sketch import Sketch
 from processor.watching.stats import Compared, GroupStats, SessionStats
 from serving.front.model_control import Act, nothing_to_control
@@ -53,7 +54,7 @@ from serving.serve_config import ServeConfig
 from serving.workers.changes import Outgoing, Sender
 from serving.workers.channel import Gone, Message
 from serving.workers.fleet import Fleet, WorkerProcess
-from serving.workers.worker_counts import Totals, add
+from serving.workers.worker_counts import Totals, add, trial_key
 
 log = logging.getLogger("freshet.fleet")
 
@@ -149,6 +150,12 @@ class FleetHost(ModelHost):
         """See ModelHost.sketch: as last reported."""
         return Sketch.from_json(len(version.manifest.outputs), self._reported("sketches", version))
 
+    def tried(self, canary: ServedVersion, baseline: ServedVersion) -> Evidence:
+        """See ModelHost.tried: as last reported."""
+        counted = self.totals.counted("trials", trial_key(_key(canary), _key(baseline)))
+        outputs = len(canary.manifest.outputs)
+        return Evidence(*(Sketch.from_json(outputs, side) for side in counted)) if counted else Evidence.none(outputs)
+
     def shadowed(self, version: ServedVersion) -> Compared | None:
         """See ModelHost.shadowed: as last reported."""
         counted = self._reported("shadows", version)
@@ -164,9 +171,7 @@ class FleetHost(ModelHost):
 
     def _reported(self, what: str, version: ServedVersion) -> Any:
         """What all processes have counted of a version; None for nothing."""
-        replicas = version.replicas
-        assert isinstance(replicas, FleetReplicas), "connect() made them"
-        return self.totals.counted(what, str(replicas.key))
+        return self.totals.counted(what, str(_key(version)))
 
     def rerouted(self) -> None:
         """See ModelHost.rerouted: every worker has the new routes when this returns."""
@@ -362,6 +367,13 @@ def _wait(asked: list[tuple[WorkerProcess, Future[Message]]]) -> None:
     for _, answer in asked:
         with contextlib.suppress(Gone, TimeoutError):
             answer.result(max(0.0, give_up_s - time.monotonic()))
+
+
+def _key(version: ServedVersion) -> int:
+    """What workers know a version by."""
+    replicas = version.replicas
+    assert isinstance(replicas, FleetReplicas), "connect() made them"
+    return replicas.key
 
 
 class FleetReplicas:

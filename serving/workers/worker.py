@@ -58,7 +58,7 @@ from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message, Starved, refusal
 from serving.workers.parcel import Unpacker
 from serving.workers.sequences import Sequences
-from serving.workers.worker_counts import Report
+from serving.workers.worker_counts import Report, trial_key
 
 log = logging.getLogger("freshet.worker")
 
@@ -94,7 +94,8 @@ class WorkerPredictor(Predictor):
             for name, model in message["models"].items()
         }
         shadows = {name: routes.shadow for name, routes in self._models.items() if routes.shadow is not None}
-        self.follow({name: routes.traffic for name, routes in self._models.items()}, shadows)
+        trials = [pair for routes in self._models.values() for pair in routes.trials()]
+        self.follow({name: routes.traffic for name, routes in self._models.items()}, shadows, trials)
         self.ready = message["ready"]
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
@@ -346,6 +347,12 @@ class Worker:
             for key, r in replicas.items()
             if (done := compared.get((r.manifest.model, r.manifest.version))) is not None
         }
+        keys = {replica: key for key, replica in replicas.items()}
+        trials = {
+            trial_key(keys[canary], keys[baseline]): [side.to_json() for side in evidence]
+            for (canary, baseline), evidence in self._predictor.evidence().items()
+            if canary in keys and baseline in keys
+        }
         costs = {key: list(replica.cost.items()) for key, replica in replicas.items()}
         remote = {key: asdict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
         work = {name: asdict(group.work) for name, group in statistics.items()}
@@ -358,6 +365,7 @@ class Worker:
             "remote": remote,
             "sketches": sketches,
             "shadows": shadows,
+            "trials": trials,
             "served": served,
         }
         return {

@@ -17,6 +17,7 @@ from processor.features.plan import SparsePlan
 from processor.kernels.hashing import hash_strings
 from processor.kernels.pool import SOURCE
 from processor.package.manifest import Feature, Input, TableEntry
+from processor.package.transforms import Transform
 from tests.packages import make_inputs, manifest
 
 SMALL = manifest()
@@ -393,3 +394,16 @@ def test_blank_inputs_are_a_request_of_one_row(tmp_path):
 
     made = manifest()
     assert SparsePlan(made).bind(blank_inputs(made)).rows == 1
+
+
+def test_infinite_numbers_that_only_a_transform_reads_are_refused_too():
+    inputs, bucket = (
+        [Input("price", "float32", columns=2)],
+        Transform("bucket", "bucketize", ["price"], floats=[1.0, 2.0]),
+    )
+    features = [Feature("b", "id", "bucket", column=1, table="t")]
+    made = dataclasses.replace(with_features(inputs, features, [TableEntry("t", 4, 3)]), transforms=[bucket])
+    plan = SparsePlan(made)
+    assert plan.bind({"price": np.array([[0, np.nan], [3e38, -3e38]], F32)}).rows == 2
+    with pytest.raises(BadInput, match=r"input 'price': finite numbers \(or NaN\) wanted, got -inf in row 1, column 0"):
+        plan.bind({"price": np.array([[0, 1], [-np.inf, 2]], F32)})

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from processor.columns import Ragged, Strings
 from processor.features.plan import SparsePlan
@@ -317,6 +318,22 @@ def test_only_the_first_max_length_values_of_a_row_count():
 def test_log1p_keeps_the_sign_and_missing_is_zero(value, wanted):
     got, _ = run([one_row(packed=F32([[value, 0, 0]]))])
     np.testing.assert_allclose(column_of(got, "p0"), [[wanted]], rtol=1e-6)
+
+
+@given(hnp.arrays(F32, (3, 3), elements=st.floats(width=32)), st.integers(0, 2), st.integers(1, 3))
+def test_a_float_beyond_its_size_is_told_of_where_its_row_is_filled_and_found(values, first, rows):
+    rows = min(rows, 3 - first)
+    bound = PLAN.bind(one_row(packed=values))
+    out, counts = np.zeros((rows, PLAN.width), F32), np.zeros((len(DESCRIPTORS), 2), np.int64)
+    unfit = PLAN.fill(DESCRIPTORS, 0, [bound], np.array([[first, rows]]), out, counts)
+    assert unfit == (not np.isfinite(out).all()), "NaN is a missing value, and 0 by now"
+    whole, refusal = run([one_row(packed=values)])[0], PLAN.refusal(bound)
+    assert (refusal is None) == np.isfinite(whole).all()
+    if refusal is not None:
+        assert str(refusal).startswith("input 'packed': ")
+    floats = np.concatenate([column_of(whole, name) for name, kind, *_ in FEATURES if kind == "float"])
+    if np.isfinite(whole).all():
+        assert PLAN.largest(bound) == np.abs(floats).max()
 
 
 def test_without_a_combiner_rows_lie_one_after_another_and_a_mask_says_how_many():

@@ -101,7 +101,7 @@ def look_up(table, ids, epoch=0):
     out, counts = np.empty((len(ids), DIM), np.float32), np.zeros((1, 2), np.int64)
     inputs = np.array([[[ids.ctypes.data, len(ids), 1, 0]]], np.int64)
     spans, tables = np.array([[0, len(ids)]], np.int64), np.array([row], np.int64)
-    pool.run(tables, plan, np.zeros((1, 3), np.float32), inputs, spans, epoch, out, counts)
+    pool.run(tables, plan, np.zeros((1, 4), np.float32), inputs, spans, epoch, out, counts)
     return out
 
 

@@ -18,6 +18,7 @@ from processor.generation import Generation
 from processor.package import repository as repository_module
 from processor.package.delta import write_delta
 from processor.versions.routes import VersionStatus
+from processor.versions.served_version import ServedVersion
 from tests.packages import make_delta, tag_id, write_package
 from tests.processor.engines import (
     TIMEOUT_S,
@@ -311,3 +312,56 @@ def test_a_model_that_loads_delays_neither_deltas_of_others_nor_what_is_told_of_
         pause.wait(0.01)
     assert events[2:] == ["other 2.0 loaded", "other version 1 unloaded"]
     assert_reply(processor.process(request([1], model="other")), "2.0", scores([1]))
+
+
+def test_what_goes_wrong_with_one_model_keeps_nobody_from_looking_at_the_others(
+    root, open_processor, monkeypatch, caplog
+):
+    write_package(root, model="able", users=USERS)
+    processor = open_processor()
+    sketch = processor.sketch
+
+    def broken(version):
+        if version.manifest.model == "able":
+            raise RuntimeError("out of order")
+        return sketch(version)
+
+    monkeypatch.setattr(processor, "sketch", broken)
+    processor.look()
+    processor.process(request([1]))
+    processor.look()
+    assert processor.trend("small", 1).scores[0].count == 1
+    assert "what has been counted of model able could not be looked at" in caplog.text
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of order"), NotReady("no room"), OSError(28, "No space left")])
+def test_what_goes_wrong_with_one_models_tables_keeps_nobody_from_tending_the_others(
+    root, open_processor, monkeypatch, caplog, error
+):
+    write_package(root, model="able", users=USERS)
+    processor = open_processor()
+
+    def tend(version):
+        if version.manifest.model == "able":
+            raise error
+        return True
+
+    monkeypatch.setattr(ServedVersion, "tend", tend)
+    assert processor._tend()
+    assert "tables of able could not be tended" in caplog.text
+
+
+def test_looking_outlives_a_rollback_that_nothing_in_memory_reaches(root, open_processor):
+    for step in (1, 2, 3):
+        publish(root, step, [step], tag=step, dense_seed=step)
+    processor = open_processor(undo_depth=1)
+    processor.batch_process([request([n], seed=n) for n in range(10)])
+    processor.look()
+    processor.rollback("small", Generation(1, 1))
+    processor.batch_process([request([1, 2, 3]) for _ in range(20)])
+    processor.look()
+    processor.process(request([1]))
+    processor.look()
+    scores_since = processor.trend("small", 1).scores[0]
+    assert scores_since.count == 1, "more than before the rollback, and yet counted anew"
+    assert (scores_since.bins >= 0).all()

@@ -161,6 +161,20 @@ def test_requests_of_both_kinds_and_many_sizes_in_one_batch_keep_their_own_score
     assert divided(processor) >= 7
 
 
+def test_infinite_numbers_of_user_or_candidate_are_refused_and_others_of_the_batch_answered(processor):
+    requests = [inputs(n, seed=n) for n in (3, 70, 16, 5)]
+    wanted = score(processor, requests[0], requests[3])
+    requests[1]["price"][69] = np.inf
+    requests[2]["age"][0] = -np.inf
+    replies = processor.batch_process([PredictRequest("m", r) for r in requests])
+    assert [str(reply) for reply in replies[1:3]] == [
+        "input 'price': finite numbers (or NaN) wanted, got inf in row 69, column 0",
+        "input 'age': finite numbers (or NaN) wanted, got -inf in row 0, column 0",
+    ]
+    for mine, theirs in zip((replies[0], replies[3]), wanted):
+        np.testing.assert_allclose(mine.outputs["score"], theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_more_users_than_any_bucket_share_a_batch(processor):
     requests = [inputs(2, seed=n) for n in range(40)]
     always(processor, False)

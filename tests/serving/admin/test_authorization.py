@@ -49,3 +49,10 @@ def test_other_sites_cannot_use_a_browser_to_get_in():
             reply = client("POST", "/admin/models/ctr/versions/1/load", headers={**headers, "origin": origin})
             assert reply.status_code == 403
         assert client.processor.calls == []
+
+
+def test_a_page_of_another_site_changes_nothing_though_its_browser_names_no_origin():
+    client = Client()
+    reply = client("POST", "/admin/models/ctr/versions/1/load", headers={"sec-fetch-site": "cross-site"})
+    assert (reply.status_code, client.processor.calls) == (403, [])
+    assert client("GET", "/", headers={"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}).status_code == 200

@@ -12,9 +12,11 @@ from processor.overview import model_stats
 from processor.package.delta import write_delta
 from processor.versions.control import IDLE, PINS
 from processor.versions.routes import VersionStatus
+from processor.watching.sketch import Block, Sketch
 from serving.serve_config import ServeConfig
 from serving.workers import fleet_host as host_module
 from serving.workers.fleet_host import FleetHost
+from serving.workers.worker_counts import trial_key
 from tests.packages import make_delta, write_package
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 
@@ -303,6 +305,23 @@ def test_what_workers_report_is_what_the_models_have_done(hosts):
     assert (group.work.requests, group.queue_rows, stats.lookups) == (7, 5, 200)
     assert host.info()["workers"] == host.workers()
     assert host.info()["models"]["small"]["served"]["1"]["buckets"] == {"1": 500000.0}, "of those that live"
+
+
+def test_what_workers_know_of_a_canary_adds_up(hosts):
+    host, workers = hosts()
+    host.load_all()
+    version = version_of(host)
+    assert host.tried(version, version).canary.requests == 0
+    for worker, requests in zip(workers, (3, 4)):
+        block = Block(1)
+        block.done(requests, rows=2 * requests)
+        sides = [Sketch.empty(1).to_json(), Sketch.total(1, [block]).to_json()]
+        counters = {"trials": {trial_key(version.replicas.key, version.replicas.key): sides}}
+        report = {"counters": counters, "gauges": {"groups": {}, "costs": {}, "cpu_s": 1.0}}
+        host.heard(worker, {"op": "report", "report": report})
+    host._fleet.bury(workers[0])
+    baseline, canary = host.tried(version, version)
+    assert (baseline.requests, canary.requests, canary.rows) == (0, 7, 14)
 
 
 def test_a_scrape_is_answered_to_the_worker_that_asked_even_when_it_fails(hosts, caplog):
