@@ -1,5 +1,6 @@
 """Descriptors that this process holds, counted so that what other tests have left does not count."""
 
+import contextlib
 import gc
 import os
 
@@ -13,3 +14,13 @@ def settled_fds():
     """How many are open once garbage of other tests is gone: what to compare open_fds() with afterwards."""
     gc.collect()
     return open_fds()
+
+
+def fds_of(path):
+    """How many are open on this very file: whatever other threads and tests open and close does not count."""
+    file, found = os.stat(path), 0
+    for fd in os.listdir("/proc/self/fd"):
+        # The listing's own descriptor is gone by now.
+        with contextlib.suppress(OSError):
+            found += os.path.samestat(os.fstat(int(fd)), file)
+    return found

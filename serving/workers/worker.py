@@ -9,6 +9,8 @@ Invariants
 - A message is acted on in the order in which it was sent: routes and connections on the loop, changes on their thread.
 - Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, how many of its
   connections have ended, and how many of its threads compute.
+- No client meets a worker that has not been introduced, with every version and the routes: connections of the HTTP port
+  are handed to it after that, and it listens for gRPC only then. It would refuse, again and again, what another answers.
 - A worker without a supervisor ends at once: nobody would flip, replace or drain it.
 
 Refused: PR_SET_PDEATHSIG (it fires when the thread that spawned the worker ends, not the process).
@@ -161,13 +163,14 @@ class Worker:
         remote = settings["remote"]
         self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
         self._adopting: set[asyncio.Task[None]] = set()
+        self._calls: asyncio.Task[None] | None = None
         self._asked: dict[int, Future[Message]] = {}
         self._numbers = itertools.count(1)
 
     async def run(self) -> None:
         """Serves until the supervisor says end."""
         loop = self._loop = asyncio.get_running_loop()
-        serving = asyncio.create_task(self._ports.listen())
+        serving = asyncio.create_task(self._ports.take_connections())
         serving.add_done_callback(lambda _: self._ports.http.listening.set())
         await self._ports.http.listening.wait()
         loop.add_reader(self._channel.fileno(), self._read)
@@ -199,7 +202,10 @@ class Worker:
             self._changes.submit(self._change, message, fds)
         elif op == "routes":
             self._reroute(message)
-            self._reply(message)
+            if self._calls is None:
+                self._calls = self._loop.create_task(self._take_calls(message))
+            else:
+                self._reply(message)
         elif op == "resize":
             self._resize(message)
         elif op == "report":
@@ -213,6 +219,15 @@ class Worker:
             self._loop.create_task(self._end())
         elif op == "abort":
             self._ports.abort()
+
+    async def _take_calls(self, message: Message) -> None:
+        """With the first routes come gRPC's connections: the kernel gives them to whoever listens."""
+        try:
+            await self._ports.take_calls()
+        except FreshetError as error:
+            log.error("gRPC calls cannot be taken: %s", error)
+            os._exit(1)
+        self._reply(message)
 
     async def _adopt(self, fd: int) -> None:
         connection = socket.socket(fileno=fd)

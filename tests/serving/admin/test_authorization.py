@@ -49,3 +49,9 @@ def test_other_sites_cannot_use_a_browser_to_get_in():
             reply = client("POST", "/admin/models/ctr/versions/1/load", headers={**headers, "origin": origin})
             assert reply.status_code == 403
         assert client.processor.calls == []
+
+
+@pytest.mark.parametrize("given", ["", " ", " s3", " s3cret2", " s3cret s3cret", " S3CRET"])
+def test_a_part_of_the_token_or_more_than_it_is_no_token(given):
+    client = Client(token="s3cret", host="0.0.0.0", base="http://freshet.example:8502")
+    assert client("GET", "/admin/models", headers={"authorization": f"Bearer{given}"}).status_code == 401

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from serving.http.head_cache import HeadCache
+from serving.http.paths import parse
 from serving.http.protocol import PredictProtocol
 from tests.serving.fakes import FakeProcessor
 from tests.serving.test_server import running, until
@@ -248,3 +250,35 @@ def test_a_request_id_comes_back_whichever_way_the_request_takes(address, proces
     ((status, headers, _),) = request(address, post(body=b"{", x_request_id=b"y" * 500))
     assert (status, headers["x-request-id"]) == (400, "y" * 128)
     assert "x-request-id" not in request(address, post())[0][1]
+
+
+def test_a_known_head_that_closes_closes_again(address):
+    """Two connections with the very same bytes: what the first one taught must not keep the second one open."""
+    closing = post(connection=b"close")
+    for _ in range(2):
+        with socket.create_connection(address, timeout=30) as connection:
+            file = connection.makefile("rb")
+            connection.sendall(closing)
+            status, headers, scores = read_reply(file)
+            assert (status, headers["connection"], scores) == (200, "close", SCORED)
+            assert file.read() == b""
+
+
+def test_a_slow_request_whose_head_is_known_is_not_taken_for_idleness():
+    timers, closed, asked = Timers(), [], []
+    connection = PredictProtocol.__new__(PredictProtocol)
+    connection.loop, connection.timeout_keep_alive, connection.timeout_keep_alive_task = timers, 75, None
+    connection.pipeline, connection.server_state = [], SimpleNamespace(total_requests=0)
+    connection.flow = SimpleNamespace(resume_reading=lambda: None)
+    connection.transport = SimpleNamespace(is_closing=lambda: bool(closed), close=lambda: closed.append(timers.now_s))
+    heads = HeadCache()
+    heads.keep(post(), parse(b"/v1/models/ctr:predict"), {b"content-length": b"%d" % len(BODY)})
+    connection._app = SimpleNamespace(heads=heads, start=lambda *arguments: asked.append(arguments))
+    connection.cycle, connection._on_boundary = None, True
+    connection.on_response_complete()
+    timers.advance(70)
+    connection.data_received(post())
+    timers.advance(70)
+    timers.advance(70)
+    assert len(asked) == 1
+    assert not closed, "a request is on its way"

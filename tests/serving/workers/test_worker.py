@@ -1,12 +1,24 @@
 """What a worker process makes of what it is told, without the process."""
 
+import asyncio
+import socket
+import threading
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from processor.clock import FakeClock
 from processor.errors import NotFound, NotReady
 from processor.versions.routes import VersionStatus
 from processor.versions.traffic import Traffic
-from serving.workers.worker import WorkerPredictor
+from serving.front_options import FrontOptions
+from serving.http.port import new_loop, reserve
+from serving.workers.channel import Channel
+from serving.workers.fleet import WorkerSettings
+from serving.workers.worker import Worker, WorkerPredictor
+
+WAIT_S = 30
 
 ROUTES = {
     "loaded": True,
@@ -66,3 +78,47 @@ def test_routes_are_replaced_whole_and_a_version_unknown_here_replaces_nothing(p
     with pytest.raises(KeyError):
         predictor.reroute(wrong, {11: Held("three")})
     assert predictor.replica("ctr") == "twelve"
+
+
+@pytest.fixture
+def born():
+    """A worker on a thread of this process: (the supervisor's end of its channel, the address of the gRPC port)."""
+    reserved, grpc = reserve("127.0.0.1", 0)
+    here, there = Channel.pair()
+    channel = Channel(there)
+    settings = WorkerSettings(FrontOptions(version="9"), {"groups": {}}, None, grpc).message()
+    board = SimpleNamespace(unpack=lambda _: np.zeros((2, 1), np.int64))
+    worker = Worker(channel, {**settings, "seat": 0, "board": None}, board)
+
+    def run():
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(worker.run())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield here, reserved.getsockname()
+    here.send({"op": "end"})
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    for end in (here, channel, reserved):
+        end.close()
+
+
+def heard(channel, op):
+    """Waits until the worker has said this."""
+    while channel.receive()[0]["op"] != op:
+        pass
+
+
+def listens(address):
+    with socket.socket() as client:
+        return client.connect_ex(address) == 0
+
+
+def test_a_worker_listens_for_calls_only_once_it_has_its_routes(born):
+    channel, grpc = born
+    heard(channel, "hello")
+    assert not listens(grpc), "a client would be refused what another worker answers"
+    channel.send({**ROUTES, "loaded": False, "models": {}, "op": "routes", "id": 1})
+    heard(channel, "reply")
+    assert listens(grpc)
