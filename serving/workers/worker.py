@@ -9,8 +9,8 @@ Invariants
 - A message is acted on in the order in which it was sent: routes and connections on the loop, changes on their thread.
 - Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, how many of its
   connections have ended, and how many of its threads compute.
-- No client meets a worker that has not been introduced, with every version and the routes: connections of the HTTP port
-  are handed to it after that, and it listens for gRPC only then. It would refuse, again and again, what another answers.
+- No client meets a worker that has not been introduced, with every version and the routes: connections of the HTTP
+  port are handed to it after that, and it listens for gRPC only then. It would refuse what another worker answers.
 - A worker without a supervisor ends at once: nobody would flip, replace or drain it.
 
 Refused: PR_SET_PDEATHSIG (it fires when the thread that spawned the worker ends, not the process).
