@@ -106,7 +106,7 @@ class Module:
             self._path.write_text(source)
             # Whole seconds: Python compares no more of it.
             os.utime(self._path, (self._runs, self._runs))
-            with tempfile.TemporaryDirectory(dir=".") as cache:
+            with tempfile.TemporaryDirectory(dir=os.getcwd()) as cache:
                 return attempt(tests, limit_s, cache if self._compiles else "")
         finally:
             self._path.write_text(self._source)
