@@ -33,7 +33,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tests.mutants.operators import Mutant
 from tests.mutants.report import page
 from tests.mutants.slot import SURVIVED
-from tests.mutants.subjects import ROOT, chosen, modules, tests_of
+from tests.mutants.subjects import ROOT, beneath, chosen, compiles, modules, tests_of
 from tests.test_found import FLOORS
 
 RESULTS = ROOT / "loadtest" / "results"
@@ -139,8 +139,11 @@ def answers(copy: Path, module: str, mutants: Iterable[Mutant], until_s: float) 
     """What a slot says of each mutant."""
     source = (ROOT / module).read_text()
     own, beside = tests_of(module)
+    ours, libraries = beneath(module, own + beside)
     job = {
         "module": module,
+        "beneath": [*libraries, *ours],
+        "kernels": compiles(module),
         "own": own,
         "beside": beside,
         "until_s": until_s,

@@ -11,8 +11,8 @@ Invariants
 - Tests draw the same examples for every mutant (Hypothesis is derandomised), and shrink none.
 - A mutant that hangs is ended, with all that it has started.
 
-Reads a job as JSON from standard input: module, tests (own and beside), until_s, mutants (name and source). Answers a
-line of JSON for each mutant that there was time for.
+Reads a job as JSON from standard input: module, beneath (what to import before), kernels (whether such change), tests
+(own and beside), until_s, mutants (name and source). Answers a line of JSON for each mutant that there was time for.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.mutants.subjects import beneath, compiles
-
 KILLED, SURVIVED, HUNG = "killed", "survived", "hung"
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
 MOST_DATA_NBYTES = 12 << 30
@@ -47,8 +45,10 @@ def main() -> int:
     os.dup2(2, 1)
     # What a test has started and left behind is ours to end.
     _prctl(SET_CHILD_SUBREAPER, 1)
-    module = Module(job["module"])
-    module.preload(job["own"] + job["beside"])
+    for name in ("hypothesis", "pytest", *job["beneath"]):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    module = Module(job["module"], job["kernels"])
 
     def tell(**answer) -> None:
         print(json.dumps(answer), file=answers, flush=True)
@@ -76,19 +76,12 @@ def main() -> int:
 class Module:
     """The module that is mutated."""
 
-    def __init__(self, path: str) -> None:
-        self._name, self._path = path, Path(path)
+    def __init__(self, path: str, kernels: bool = False) -> None:
+        """kernels: whether mutants of it change kernels."""
+        self._path, self._kernels = Path(path), kernels
         self._source, self._stat = self._path.read_text(), self._path.stat()
-        self._compiles = compiles(path)
         self._took_s: dict[str, float] = {}
         self._runs = 0
-
-    def preload(self, tests: list[str]) -> None:
-        """Imports what they need and no mutant changes."""
-        ours, libraries = beneath(self._name, tests)
-        for name in ("hypothesis", "pytest", *libraries, *ours):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
 
     def sound(self, tests: list[str]) -> list[str]:
         """Those of the test files that pass as things are."""
@@ -107,7 +100,7 @@ class Module:
             # Whole seconds: Python compares no more of it.
             os.utime(self._path, (self._runs, self._runs))
             with tempfile.TemporaryDirectory(dir=os.getcwd()) as cache:
-                return attempt(tests, limit_s, cache if self._compiles else "")
+                return attempt(tests, limit_s, cache if self._kernels else "")
         finally:
             self._path.write_text(self._source)
             os.utime(self._path, ns=(self._stat.st_atime_ns, self._stat.st_mtime_ns))

@@ -98,13 +98,19 @@ def reached(start: set[str], edges: dict[str, set[str]]) -> set[str]:
     return seen
 
 
-def importers(module: str) -> set[str]:
-    """A module's dotted name and those of all that import it, directly or not."""
+@cache
+def _back() -> dict[str, set[str]]:
+    """Each module, and which of them import it."""
     back: dict[str, set[str]] = {}
     for name, used in arrows().items():
         for other in used:
             back.setdefault(other, set()).add(name)
-    return reached({name_of(module)}, back)
+    return back
+
+
+def importers(module: str) -> set[str]:
+    """A module's dotted name and those of all that import it, directly or not."""
+    return reached({name_of(module)}, _back())
 
 
 def beneath(module: str, tests: list[str]) -> tuple[list[str], list[str]]:

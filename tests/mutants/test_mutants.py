@@ -151,7 +151,6 @@ def tree(tmp_path, monkeypatch):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(slot, "compiles", lambda path: False)
     monkeypatch.setattr(slot, "MARGIN_S", 3.0)
     return tmp_path
 
