@@ -68,6 +68,8 @@ def main() -> int:
             tell(name=mutant["name"], outcome=outcome, by=by, seconds=seconds)
     beside = module.sound(job["beside"]) if left else []
     for mutant, before_s in left:
+        if time.time() > job["until_s"]:
+            break
         outcome, by, seconds = module.run(beside, mutant["source"]) if beside else (SURVIVED, "", 0.0)
         tell(name=mutant["name"], outcome=outcome, by=by, seconds=before_s + seconds)
     return 0

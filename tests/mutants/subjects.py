@@ -39,11 +39,11 @@ def modules() -> dict[str, list[str]]:
 
 
 def tests_of(module: str) -> tuple[list[str], list[str]]:
-    """The test files of a module, and those beside them, in the rooms of its tests."""
-    own = found()[module] or list(TESTED_BY[module])
+    """The test files of a module, and those beside them, in the rooms of its tests, that have to do with it as well."""
+    own, above = found()[module] or list(TESTED_BY[module]), importers(module)
     rooms = {Path(test).parent for test in own}
     beside = sorted(p.relative_to(ROOT).as_posix() for room in rooms for p in (ROOT / room).glob("test_*.py"))
-    return own, [test for test in beside if test not in own]
+    return own, [test for test in beside if test not in own and name_of(test) in above]
 
 
 def chosen(module: str, most: int, seed: int) -> list[Mutant]:
