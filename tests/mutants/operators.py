@@ -69,8 +69,9 @@ def mutants(source: str) -> list[Mutant]:
     starts = [0]
     for line in source.encode().split(b"\n"):
         starts.append(starts[-1] + len(line) + 1)
-    found, times = [], Counter[tuple[str, str, str]]()
-    for where, scope, operator, nodes, new in _changes(ast.parse(source), "", None):
+    found, times, scopes = [], Counter[tuple[str, str, str]](), dict[int, str]()
+    tree = ast.parse(source)
+    for where, scope, operator, nodes, new in _changes(tree, "", None):
         before, after = "; ".join(map(_shown, nodes)), _shown(new)
         text = ast.unparse(new) if isinstance(new, ast.stmt) else f"({ast.unparse(new)})"
         first, last = nodes[0], nodes[-1]
@@ -78,8 +79,10 @@ def mutants(source: str) -> list[Mutant]:
         end = starts[(last.end_lineno or 0) - 1] + (last.end_col_offset or 0)
         nth = times[where, before, after]
         times[where, before, after] += 1
-        crc = f"{zlib.crc32(ast.dump(scope or first).encode()):08x}"
-        found.append(Mutant(where, operator, first.lineno, before, after, nth, crc, start, end, text))
+        held = scope or first
+        if id(held) not in scopes:
+            scopes[id(held)] = f"{zlib.crc32(ast.dump(held).encode()):08x}"
+        found.append(Mutant(where, operator, first.lineno, before, after, nth, scopes[id(held)], start, end, text))
     return sorted(found, key=lambda m: (m.line, m.start, m.name))
 
 

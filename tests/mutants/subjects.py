@@ -117,14 +117,7 @@ def beneath(module: str, tests: list[str]) -> tuple[list[str], list[str]]:
     """What a module's tests need and a mutant of it does not change: modules of ours, and libraries."""
     above = importers(module)
     needed = reached({name_of(test) for test in tests}, arrows())
-    libraries = set()
-    for name in needed & above:
-        path = ROOT / f"{name.replace('.', '/')}.py"
-        for node in ast.parse(path.read_text()).body if path.exists() else ():
-            if isinstance(node, ast.Import):
-                libraries |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                libraries.add(node.module)
+    libraries = {library for name in needed & above for library in _libraries(name)}
     outside = {name for name in libraries if name.partition(".")[0] not in (*FLOORS, "tests")}
     # Test modules and their helpers are pytest's to import; a load test's import other people's event loops.
     ours = {name for name in needed - above if name.partition(".")[0] not in ("tests", "loadtest")}
@@ -133,5 +126,18 @@ def beneath(module: str, tests: list[str]) -> tuple[list[str], list[str]]:
 
 def compiles(module: str) -> bool:
     """Whether a mutant of the module changes kernels: its own, or those that have it inlined."""
-    paths = [ROOT / f"{name.replace('.', '/')}.py" for name in importers(module)]
-    return any("import numba" in path.read_text() for path in paths if path.exists())
+    served = {name for name in importers(module) if name.partition(".")[0] in ("processor", "models", "serving")}
+    return any("numba" in _libraries(name) for name in served)
+
+
+@cache
+def _libraries(name: str) -> frozenset[str]:
+    """What a module imports at its top."""
+    path = ROOT / f"{name.replace('.', '/')}.py"
+    found = set()
+    for node in ast.parse(path.read_text()).body if path.exists() else ():
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return frozenset(found)
