@@ -37,7 +37,6 @@ from tests.mutants.subjects import ROOT, beneath, chosen, compiles, modules, tes
 from tests.test_found import FLOORS
 
 RESULTS = ROOT / "loadtest" / "results"
-MOST_AT_ONCE = 2
 
 
 def main() -> int:
@@ -46,6 +45,7 @@ def main() -> int:
     parser.add_argument("--mutants", type=int, default=12, help="of each module [12]")
     parser.add_argument("--seed", type=int, default=1, help="[1]")
     parser.add_argument("--only", default="", help="a group, or what a module's path begins with [all]")
+    parser.add_argument("--at-once", type=int, default=2, help="modules at a time [2]")
     parser.add_argument("--minutes", type=float, default=600.0, help="no mutant is begun after that [600]")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     given = parser.parse_args()
@@ -56,7 +56,8 @@ def main() -> int:
         for module in names
         if given.only in ("", group) or module.startswith(given.only)
     }
-    run({module: mutants for module, mutants in work.items() if mutants}, records, time.time() + 60 * given.minutes)
+    work = {module: mutants for module, mutants in work.items() if mutants}
+    run(work, records, given.at_once, time.time() + 60 * given.minutes)
     text, worst = page(records.kept)
     (given.out / "mutants.md").write_text(text)
     return 1 if worst > 0.1 else 0
@@ -103,14 +104,15 @@ def fingerprint(module: str) -> str:
     return f"{crc:08x}"
 
 
-def run(work: dict[str, list[Mutant]], records: Records, until_s: float) -> None:
-    """Runs mutants by module, in copies of the tree; what becomes of them is noted as it is known."""
+def run(work: dict[str, list[Mutant]], records: Records, at_once: int, until_s: float) -> None:
+    """Runs mutants by module, so many modules at a time, each in a copy of the tree; what becomes of them is noted as it
+    is known."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
     )  # fmt: skip
     copies: queue.Queue[Path] = queue.Queue()
     with tempfile.TemporaryDirectory(prefix="freshet-mutants-") as folder, Progress(*columns) as progress:
-        for number in range(min(MOST_AT_ONCE, len(work))):
+        for number in range(min(at_once, len(work))):
             copies.put(copied(Path(folder) / str(number)))
         bar = progress.add_task("mutants", total=sum(map(len, work.values())))
         survived = itertools.count(1)
@@ -131,7 +133,7 @@ def run(work: dict[str, list[Mutant]], records: Records, until_s: float) -> None
             finally:
                 copies.put(copy)
 
-        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        with ThreadPoolExecutor(at_once) as pool:
             list(pool.map(one, spread(work)))
 
 
