@@ -105,8 +105,7 @@ def fingerprint(module: str) -> str:
 
 
 def run(work: dict[str, list[Mutant]], records: Records, at_once: int, until_s: float) -> None:
-    """Runs mutants by module, so many modules at a time, each in a copy of the tree; notes what becomes of them as it is
-    known."""
+    """Runs mutants by module, each module in a copy of the tree; what becomes of a mutant is noted at once."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
     )  # fmt: skip
