@@ -36,7 +36,8 @@ MOST_DATA_NBYTES = 12 << 30
 BASELINE_S = 900.0
 # A mutant may be so much slower than what is there, on a machine that does something else as well.
 SLOWER, MARGIN_S = 4.0, 30.0
-QUICK = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+# Plugins were imported before pytest could rewrite them.
+QUICK = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
 def main() -> int:
@@ -55,7 +56,7 @@ def main() -> int:
 
     own = module.sound(job["own"])
     if not own:
-        tell(error=f"{', '.join(job['own'])}: no test passes as things are")
+        tell(error=f"no test file passes as things are: {module.unsound}")
         return 1
     left = []
     for mutant in job["mutants"]:
@@ -83,15 +84,20 @@ class Module:
         self._path, self._kernels = Path(path), kernels
         self._source, self._stat = self._path.read_text(), self._path.stat()
         self._took_s: dict[str, float] = {}
+        # Test files that do not pass as things are, and why.
+        self.unsound: dict[str, str] = {}
         self._runs = 0
 
     def sound(self, tests: list[str]) -> list[str]:
         """Those of the test files that pass as things are."""
         for test in tests:
-            if test not in self._took_s:
-                outcome, _, seconds = attempt([test], BASELINE_S)
-                self._took_s[test] = seconds if outcome == SURVIVED else -1.0
-        return [test for test in tests if self._took_s[test] >= 0]
+            if test not in self._took_s and test not in self.unsound:
+                outcome, by, seconds = attempt([test], BASELINE_S)
+                if outcome == SURVIVED:
+                    self._took_s[test] = seconds
+                else:
+                    self.unsound[test] = by
+        return [test for test in tests if test in self._took_s]
 
     def run(self, tests: list[str], source: str) -> tuple[str, str, float]:
         """What becomes of a mutant: (outcome, by which test, seconds). tests: sound ones."""
@@ -118,6 +124,8 @@ def attempt(tests: list[str], limit_s: float, kernels: str = "") -> tuple[str, s
         try:
             os.close(told)
             os.write(tell, json.dumps(_tested(tests, kernels)).encode())
+        except BaseException as error:
+            os.write(tell, json.dumps((KILLED, f"{type(error).__name__}: {error}"[:500])).encode())
         finally:
             os._exit(0)
     os.close(tell)
