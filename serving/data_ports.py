@@ -53,7 +53,15 @@ class DataPorts:
 
     async def listen(self) -> None:
         """Serves until end() is called and what was in flight is answered."""
+        await self.take_calls()
+        await self.take_connections()
+
+    async def take_calls(self) -> None:
+        """Serves the gRPC port from now on. Raises BadInput when the address cannot be had."""
         await self._rpc.start()
+
+    async def take_connections(self) -> None:
+        """Serves connections of the HTTP port until end() is called and what was in flight on either is answered."""
         await self.http.listen()
         await asyncio.gather(*self._stopping)
         self.submitter.close()

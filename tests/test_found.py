@@ -101,7 +101,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/models/publishing/test_publisher.py",
         "tests/models/publishing/test_publisher_chain.py",
     ),
-    "models/training/publication.py": ("tests/models/training/test_loop.py", "tests/models/training/test_parity.py"),
     "models/zoo/architectures.py": ("tests/models/zoo/test_arch.py",),
     "models/zoo/layers.py": ("tests/models/zoo/test_deepfm.py", "tests/models/zoo/test_dlrm.py"),
     **found_serving.TESTED_BY,

@@ -10,6 +10,8 @@ Invariants
   on the threads of changes. A version that is being warmed delays no frame of another.
 - Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, how many of its
   connections have ended, how many of its threads compute, and that it gets on.
+- No client meets a worker that has not been introduced, with every version and the routes: connections of the HTTP
+  port are handed to it after that, and it listens for gRPC only then. It would refuse what another worker answers.
 - A worker without a supervisor ends at once: nobody would flip, replace or drain it.
 - A worker that has no descriptor left takes no connection: it reads what it is told once it has one. A change that
   brings more descriptors than there are is refused, and what is served stays.
@@ -171,13 +173,14 @@ class Worker:
         remote = settings["remote"]
         self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
         self._adopting: set[asyncio.Task[None]] = set()
+        self._calls: asyncio.Task[None] | None = None
         self._asked: dict[int, Future[Message]] = {}
         self._numbers = itertools.count(1)
 
     async def run(self) -> None:
         """Serves until the supervisor says end."""
         loop = self._loop = asyncio.get_running_loop()
-        serving = asyncio.create_task(self._ports.listen())
+        serving = asyncio.create_task(self._ports.take_connections())
         serving.add_done_callback(lambda _: self._ports.http.listening.set())
         await self._ports.http.listening.wait()
         loop.add_reader(self._channel.fileno(), self._read)
@@ -240,7 +243,10 @@ class Worker:
             self._changes.submit(message["version"], lambda: self._change(message, fds))
         elif op == "routes":
             self._reroute(message)
-            self._reply(message)
+            if self._calls is None:
+                self._calls = self._loop.create_task(self._take_calls(message))
+            else:
+                self._reply(message)
         elif op == "drain":
             self._lifecycle.drain()
             self._reply(message)
@@ -257,6 +263,15 @@ class Worker:
             self._loop.create_task(self._end())
         elif op == "abort":
             self._ports.abort()
+
+    async def _take_calls(self, message: Message) -> None:
+        """With the first routes come gRPC's connections: the kernel gives them to whoever listens."""
+        try:
+            await self._ports.take_calls()
+        except FreshetError as error:
+            log.error("gRPC calls cannot be taken: %s", error)
+            os._exit(1)
+        self._reply(message)
 
     async def _adopt(self, fd: int) -> None:
         connection = socket.socket(fileno=fd)

@@ -447,3 +447,11 @@ def test_without_admission_the_queue_fills_with_work_that_expires():
 def test_at_half_load_nothing_is_refused_and_nothing_is_late():
     outcome = simulate(0.5 * SATURATION, 3.0, 0.05)
     assert outcome.refused == outcome.expired == outcome.late == 0
+
+
+def test_the_last_ticket_is_dropped_too_when_it_would_be_late_behind_a_batch():
+    target = Target(cost={1: 0.5, 4: 5.0})
+    batcher = Batcher(10, 100)
+    soon, hopeless = put(batcher, 1, target=target, deadline_s=1.0), put(batcher, 4, target=target, deadline_s=1.5)
+    taken = batcher.take(0.0)
+    assert (taken.batch, taken.expired) == (soon, hopeless)

@@ -3,9 +3,11 @@
 import os
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
+from processor.clock import FakeClock
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import (
     BadInput,
@@ -13,10 +15,13 @@ from processor.errors import (
     Corrupt,
     NotFound,
     NotReady,
+    TooLarge,
 )
 from processor.generation import Generation
 from processor.package import repository as repository_module
 from processor.package.delta import write_delta
+from processor.versions.host import ModelHost
+from processor.versions.policy import ModelPolicy
 from processor.versions.routes import VersionStatus
 from processor.versions.served_version import ServedVersion
 from tests.packages import make_delta, tag_id, write_package
@@ -365,3 +370,32 @@ def test_looking_outlives_a_rollback_that_nothing_in_memory_reaches(root, open_p
     scores_since = processor.trend("small", 1).scores[0]
     assert scores_since.count == 1, "more than before the rollback, and yet counted anew"
     assert (scores_since.bins >= 0).all()
+
+
+@pytest.mark.parametrize("error", [NotReady("a reader stands still"), TooLarge("the arena is full")])
+def test_tables_that_cannot_be_tended_keep_no_others_from_it(error, caplog):
+    tended = []
+
+    def fail():
+        raise error
+
+    def tend():
+        tended.append(True)
+        return True
+
+    versions = {"a": SimpleNamespace(tend=fail), "b": SimpleNamespace(tend=tend)}
+    models = {name: SimpleNamespace(name=name, served={1: version}) for name, version in versions.items()}
+    assert ModelHost._tend(SimpleNamespace(_models=models)) is True
+    assert tended == [True]
+    assert f"tables of a could not be tended: {error}" in caplog.text
+
+
+def test_the_judge_of_a_version_that_is_no_canary_any_more_goes(root, open_processor):
+    write_package(root, 2, users=USERS)
+    policy = {"labels": {"stable": 1, "canary": 2}, "split": {"stable": 1, "canary": 1}}
+    processor = open_processor(clock=FakeClock(), policies={"small": ModelPolicy.parse(policy, "model.small")})
+    processor.look()
+    assert set(processor._judges) == {("small", 2)}
+    processor.set_policy("small", {"split": {"stable": 1}})
+    processor.look()
+    assert not processor._judges

@@ -277,6 +277,8 @@ def test_what_nobody_was_there_to_serve_is_tried_again_and_not_refused(root, mon
     monkeypatch.setattr(Absent, "there", False)
     publish(root, 1, dense_seed=1)
     write_package(root, version=2, users=USERS)
+    # By its age alone the folder is not looked at again: what waits has to see to that.
+    os.utime(root / "small", (LONG_AGO_S, LONG_AGO_S))
     assert sorted(e.split(":")[0] for e in model.poll()) == ["small delta 1 waits", "small version 2 waits"]
     assert [model.poll() for _ in range(2)] == [[], []]
     assert model.chain(1).state == "WAITING"
@@ -516,3 +518,19 @@ def test_pipes_in_the_place_of_what_is_kept_of_a_model_hold_up_no_start(root):
     (root / "small" / "2" / "model.json").unlink()
     os.mkfifo(root / "small" / "2" / "model.json")
     assert list(open_model(root).served) == [1]
+
+
+def test_a_policy_that_cannot_be_kept_changes_nothing(three, monkeypatch):
+    model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 95, "canary": 5})
+    policy, shares = model.policy, model.routes.shares()
+
+    def refuse(*_):
+        raise NotReady("traffic: the repository cannot be written")
+
+    monkeypatch.setattr(model._repository, "keep_traffic", refuse)
+    with pytest.raises(NotReady):
+        model.set_policy({"split": {"stable": 1, "canary": 1}, "versions": "all"})
+    assert model.policy == policy
+    assert model.routes.shares() == shares
+    model.poll()
+    assert sorted(model.served) == [2, 3]

@@ -148,3 +148,11 @@ def test_bounds_are_checked(raw, words):
 
 def test_bounds_are_read():
     assert Bounds.parse({"window_s": 10, "max_error_share": 1}, "guard") == Bounds(10.0, max_error_share=1.0)
+
+
+def test_a_baseline_that_is_counted_anew_begins_a_window(sides):
+    judge, _, canary = sides
+    baseline = Side().serve(10)
+    assert look(judge, baseline, canary.serve(10)) is None
+    verdict = look(judge, baseline.serve(1000), canary.serve(100, scores=RANDOM.beta(8, 20, 400)))
+    assert verdict.kind == "shift"

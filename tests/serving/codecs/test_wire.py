@@ -87,3 +87,15 @@ def test_a_bomb_takes_no_more_memory_than_its_limit():
 def test_only_utf_8_is_read():
     with pytest.raises(BadInput):
         wire.load_json('{"a": NaN}'.encode("utf-16"))
+
+
+def test_a_bomb_is_inflated_no_further_than_its_limit():
+    bomb = gzip.compress(b"\0" * (64 << 20), 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge):
+            wire.inflate(bomb, {b"content-encoding": b"gzip"}, len(bomb))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20

@@ -254,3 +254,15 @@ def test_a_request_id_comes_back_whichever_way_the_request_takes(address, proces
     ((status, headers, _),) = request(address, post(body=b"{", x_request_id=b"y" * 500))
     assert (status, headers["x-request-id"]) == (400, "y" * 128)
     assert "x-request-id" not in request(address, post())[0][1]
+
+
+def test_a_known_head_that_closes_closes_again(address):
+    """Two connections with the very same bytes: what the first one taught must not keep the second one open."""
+    closing = post(connection=b"close")
+    for _ in range(2):
+        with socket.create_connection(address, timeout=30) as connection:
+            file = connection.makefile("rb")
+            connection.sendall(closing)
+            status, headers, scores = read_reply(file)
+            assert (status, headers["connection"], scores) == (200, "close", SCORED)
+            assert file.read() == b""

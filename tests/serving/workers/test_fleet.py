@@ -339,3 +339,19 @@ def test_a_connection_goes_to_the_worker_that_has_the_fewest_and_past_one_that_i
     assert [w.handed for w in workers] == [3, 6, 4], "the first has the fewest, but seems not to listen"
     here.close()
     there.close()
+
+
+def test_a_process_that_dies_after_it_was_healthy_is_replaced_as_soon_as_the_first_was(monkeypatch):
+    fleet, now_s, waited_s = Fleet(1, SETTINGS), [0.0], []
+    lives_s = iter([1.0, 1.0, 1.0, fleet_module.HEALTHY_S + 1.0, 1.0])
+
+    def live(seat):
+        now_s[0] += next(lives_s)
+
+    monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(fleet, "_live", live)
+    monkeypatch.setattr(fleet, "_ending", SimpleNamespace(is_set=lambda: len(waited_s) == 4, wait=waited_s.append))
+    fleet._keep(fleet._seats[0])
+    first_s = fleet_module.FIRST_BACKOFF_S
+    assert waited_s == [first_s, 2 * first_s, 4 * first_s, first_s]
+    assert fleet.info()[0]["restarts"] == 5
