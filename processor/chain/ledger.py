@@ -425,7 +425,7 @@ class Ledger:
         self._written = record.number
         self._patrol.add(path, identity, sha256(data))
 
-    def _take(self, record: ChainRecord, data: bytes, path: Path) -> None:
+    def _take(self, record: ChainRecord, data: bytes, path: Path | None = None) -> None:
         try:
             self.history.check(record)
         except Conflict as error:

@@ -51,7 +51,7 @@ class Running:
     tables: NDArray[np.int64]
     buffers: Buffers
     results: Outputs
-    fill: Callable[..., None]
+    fill: Callable[..., int]
     sparse_s: float = 0.0
     dense_s: float = 0.0
     padded: int = 0
