@@ -215,7 +215,7 @@ RPC = {
         PREDICT, b"\x0a\x07\x0a\x05small" + b"\x1a\x01a" * 1_900_000, "input size does not match signature",
     ),
     "Classify": (CLASSIFY, classify_examples(65_537), "max_rows"),
-    "MultiInference": (MULTI, b"\x0a\x00" * 500_000, "Inference tasks"),
+    "MultiInference": (MULTI, b"\x0a\x00" * 500_000, "tasks: at most 64 wanted, got 500000"),
     "a long question": (READY, bytes(2 << 20), "at most 1048576 bytes"),
 }  # fmt: skip
 
@@ -231,7 +231,7 @@ def channel(server):
 def test_a_request_over_grpc_is_answered_by_the_name_of_its_limit(channel, method, data, wanted):
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(method)(data, timeout=60)
-    limit = wanted.startswith(("max_", "at most"))
+    limit = wanted.startswith(("max_", "at most", "tasks"))
     code = grpc.StatusCode.RESOURCE_EXHAUSTED if limit else grpc.StatusCode.INVALID_ARGUMENT
     assert caught.value.code() == code, caught.value.details()
     assert wanted in caught.value.details()
