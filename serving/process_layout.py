@@ -24,7 +24,7 @@ from serving.serve_config import ServeConfig
 MOST_WORKERS, MOST_SESSIONS = 8, 8
 # What a worker has of its own: Python, libraries, compiled kernels; and a queue for each, so its length does not tell.
 WORKER_NBYTES = 128 << 20
-PER_WORKER = {"max_queue_rows"}
+PER_WORKER = {"max_queue_rows", "max_queue_ids"}
 # The share of the memory that all workers may take, beside tables and what else runs there.
 MEMORY_SHARE = 0.5
 FLOAT_NBYTES = 4

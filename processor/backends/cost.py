@@ -31,6 +31,8 @@ RUN_S, ROW_S, ID_S = 2e-5, 1e-7, 5e-8
 WORTH = 1.2
 # And where none is: nothing, but for rounding.
 FREE = 1.01
+# What others may be made to wait for by many ids, or by many small buckets: long beside what it takes to start a batch.
+TURN_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,19 @@ class CostTable:
             while shares > 1 and shares * self.predict(-(-rows // shares)) > bound_s:
                 shares -= max(1, shares // 4)
         return shares
+
+    @property
+    def heavy_ids(self) -> float:
+        """Ids that take as long as TURN_S, or as a run of the largest bucket where that is longer."""
+        return max(TURN_S, self._plan.dense_s[-1]) / self.id_s
+
+    def piece_rows(self, rows: int, ids: int, most: int) -> int:
+        """Rows to run in one go of a request of so many rows and ids: a bucket's, or as many buckets' as TURN_S allows,
+        at most `most`; fewer where its ids are heavy."""
+        bucket = min(most, self.max_rows)
+        buckets = max(1, min(most // bucket, int(TURN_S / self.predict(bucket))))
+        light = int(rows * self.heavy_ids / ids) if ids else rows
+        return max(1, min(bucket * buckets, light))
 
     def share(self, rows: int, ids: int = 0) -> float:
         """Seconds of so many rows and ids as a part of good batches: additive, so a queue's is the sum over it."""

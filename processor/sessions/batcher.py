@@ -1,35 +1,49 @@
 """The auto-batcher: which queued requests run together, when, and which not at all. Pure: the clock's readings come in.
 
 Order. Of one target, the earliest deadline first; a ticket without a deadline is ordered as if it had one PATIENCE_S
-after its arrival; equal deadlines go by arrival. A batch holds tickets of one target. Targets take turns, by the work
+after its arrival; equal deadlines go by arrival. A batch holds tickets of one target. Models take turns, by the work
 that each was given (start-time fair queueing: Goyal, Vin, Cheng 1996), so that a ticket of a model that asks for little
 waits for the batch that runs, and not for the queue of a neighbour that is saturated. One whose deadline would pass in
-its turn's wait goes before; so nobody starves.
+its turn's wait goes before, but never to more than PATIENCE_S of work ahead of the model whose turn it is; so nobody
+starves.
 
-When. Work-conserving: take() gives an idle session what is queued, at once; batches grow by themselves while all
-sessions are busy. With a window, a target's tickets wait until the first of them has waited that long, a batch is full,
-or the tightest deadline leaves no more time than the batch takes.
+Division. A ticket that says how many of its rows may run in one go (piece_rows) shares a batch with nobody and leaves
+in pieces, the first rows first, and before them what is looked up for all rows; between two of them others go. The
+batches and the pieces of one model take turns as models do, so what is not divided waits for a piece and not for a
+request, and what is divided is given half of its model's work whatever else comes. Of divided tickets the first is the
+one that would be done first if they all ran at once (fair queueing: Demers, Keshav, Shenker 1989): in order of arrival
+where they are alike, each run to its end; a smaller one that comes later goes before, but none that comes when as much
+has been done as the larger one itself is.
 
 Invariants
-- Every ticket leaves exactly once: in a batch, as expired, or by drain().
-- A batch has at most `max_rows` rows, unless it is one ticket that is larger (its session runs several buckets).
+- Every row leaves exactly once: in a batch, as expired, or by drain(). What is left of a divided ticket leaves whole
+  when it expires or is drained.
+- A batch has at most `max_rows` rows, unless it is one ticket that is larger (its session runs several buckets); a
+  piece has at most the ticket's piece_rows. A batch does not grow by ids that take longer than CostTable.heavy_ids.
+- What is divided and what is not have a queue's bounds each: neither can shut the other out.
+- What a model was given counts for as long as others are behind it, whether a ticket of it waits all that time or not:
+  one that comes anew with every turn is not first every time.
 - An expired ticket is never computed. Neither is one that would be late even if it ran alone from now on, as long as
   something else waits: its reply would be worth nothing and would make others late (goodput). When nothing else waits
   it runs all the same, for a wrong prediction has to be found out by a measurement.
 - A batch does not grow past its earliest deadline: a ticket stays behind if the batch would be in time without it and
   late with it.
 
-Costs O(log n) a ticket, and O(targets) a batch. Refused: one heap for all targets (a batch would end at the first
-ticket of another one), summing up a queue on admission (kept per octave of patience instead).
+Costs O(log n) a ticket, and O(targets) a batch; O(divided tickets) for admitting one more of those. Refused: one heap
+for all targets (a batch would end at the first ticket of another one), summing up a queue on admission (kept per octave
+of patience instead), divided tickets by deadline (one of 65,536 rows that is in a hurry would go before all others that
+have more than a batch, for as long as it takes), each of them by turns of its own (all would be under way at once, and
+deltas wait for every one of them).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 from processor.backends.cost import CostTable, follow
 from processor.errors import Overloaded
@@ -45,6 +59,10 @@ MARGIN = 1.15
 WAIT_MARGIN = 1.5
 
 
+# So few ids never take long.
+LIGHT_IDS = 1 << 16
+
+
 class Priced(Protocol):
     """A target: tickets of one may share a batch. Told apart by identity."""
 
@@ -55,14 +73,34 @@ class Priced(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A queued request. deadline_s: on the batcher's clock, or None. The rest is the batcher's own."""
+    """A queued request. deadline_s: on the batcher's clock, or None. piece_rows: how many of its rows may run in one
+    go, with nobody else's; 0 for one that is not divided. first_ids: of its ids, those that are looked up once for all
+    rows, with the first of them, or before that in so many pieces of no rows (first_pieces). The rest is the batcher's
+    own."""
 
     rows: int
     ids: int = 0
     deadline_s: float | None = None
+    piece_rows: int = 0
+    first_ids: int = 0
+    first_pieces: int = 0
     arrived_s: float = field(default=0.0, init=False)
     share_s: float = field(default=0.0, init=False)
     octave: int = field(default=0, init=False)
+
+    def cut(self, rows: int) -> Self:
+        """Its first piece as a ticket of its own; the others stay. rows: of a piece that has some."""
+        head = copy(self)
+        first_ids = self.first_ids
+        if self.first_pieces:
+            head.rows, head.ids = 0, first_ids // self.first_pieces
+            self.first_ids, self.first_pieces = first_ids - head.ids, self.first_pieces - 1
+        else:
+            head.rows, head.ids = rows, first_ids + (self.ids - first_ids) * rows // self.rows
+            self.first_ids = 0
+        self.rows -= head.rows
+        self.ids -= head.ids
+        return head
 
 
 T = TypeVar("T", bound=Ticket)
@@ -78,45 +116,79 @@ class Taken(NamedTuple, Generic[T]):
 
 
 class _Account:
-    """What the targets of one table of costs, a model's, have been given while tickets of theirs waited, on the
-    batcher's own clock of work."""
+    """What the targets of one table of costs, a model's, have been given, on the batcher's own clock of work. whole_s,
+    divided_s: the same of what is not divided and of what is, since there has been something that is, on a clock of the
+    account's; given_s: where that clock stands."""
 
-    __slots__ = ("costs", "lanes", "work_s")
+    __slots__ = ("costs", "divided_s", "given_s", "lanes", "whole_s", "work_s")
 
     def __init__(self, costs: CostTable, work_s: float) -> None:
         self.costs, self.work_s, self.lanes = costs, work_s, 0
+        self.whole_s = self.divided_s = self.given_s = 0.0
+
+
+class _Waiting:
+    """What waits, divided or not. Nothing does without rows; and that weighs nothing, whatever rounding has left over
+    elsewhere."""
+
+    __slots__ = ("ids", "rows", "work_s")
+
+    def __init__(self) -> None:
+        self.rows = self.ids = 0
+        self.work_s = 0.0
 
 
 class _Lane(Generic[T]):
-    """The tickets of one target. since_s: no later than the arrival of any of them."""
+    """The tickets of one target that are divided, or those that are not. heap: by when they are due; divided ones by
+    the work at which they would be done, given_s being where the lane stands. since_s: no later than any's arrival."""
 
-    __slots__ = ("account", "heap", "rows", "since_s", "target")
+    __slots__ = ("account", "divided", "given_s", "heap", "key", "rows", "since_s", "target")
 
-    def __init__(self, target: Priced, account: _Account, since_s: float) -> None:
-        self.target, self.account, self.since_s = target, account, since_s
-        account.lanes += 1
+    def __init__(self, key: int, target: Priced, account: _Account, since_s: float, divided: bool) -> None:
+        self.key, self.target, self.account, self.since_s, self.divided = key, target, account, since_s, divided
         self.heap: list[tuple[float, int, T]] = []
-        self.rows = 0
+        self.rows, self.given_s = 0, 0.0
+
+    @property
+    def turn(self) -> tuple[float, float, bool]:
+        """Whose is the least is next."""
+        account, divided = self.account, self.divided
+        return account.work_s, account.divided_s if divided else account.whole_s, divided
+
+    @property
+    def due(self) -> tuple[float, int]:
+        """When its first ticket is due, and which that is."""
+        due_s, number, ticket = self.heap[0]
+        if self.divided:
+            due_s = ticket.arrived_s + PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s
+        return due_s, number
 
 
 class Batcher(Generic[T]):
     """A bounded queue that is emptied in batches. Not thread-safe: its owner locks."""
 
-    def __init__(self, max_rows: int, max_queue_rows: int, window_s: float = 0.0) -> None:
-        self._max_rows, self._max_queue_rows, self._window_s = max_rows, max_queue_rows, window_s
+    def __init__(self, max_rows: int, max_queue_rows: int, window_s: float = 0.0, max_queue_ids: int = 1 << 62) -> None:
+        self._max_rows, self._window_s = max_rows, window_s
+        self._max_queue_rows, self._max_queue_ids = max_queue_rows, max_queue_ids
+        # By id of the target, and by its complement for what is divided.
         self._lanes: dict[int, _Lane[T]] = {}
-        # By id of the table of costs, as long as one of its lanes is there.
+        # By id of the table of costs, as long as one of its lanes is there, or another account is behind it.
         self._accounts: dict[int, _Account] = {}
         # Where the account stood that was served last: who comes now begins there, whatever was done without it.
         self._given_s = 0.0
         self._shares_s = [0.0] * OCTAVES
-        self._total_s = 0.0
+        # What is not divided, what is, and what a piece of that costs.
+        self._whole, self._divided, self._piece_s = _Waiting(), _Waiting(), 0.0
         self._arrivals = self._count = 0
-        self.queue_rows = 0
         self.pace = 1.0
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def queue_rows(self) -> int:
+        """Rows that wait."""
+        return self._whole.rows + self._divided.rows
 
     def put(self, ticket: T, target: Priced, now_s: float) -> None:
         """Queues a ticket for a target, whether there is room or not: admit() is asked before."""
@@ -124,30 +196,57 @@ class Batcher(Generic[T]):
         ticket.arrived_s = now_s
         ticket.octave = octave = PATIENT if ticket.deadline_s is None else _octave(patience_s)
         ticket.share_s = share_s = target.costs.share(ticket.rows, ticket.ids)
-        lane = self._lanes.get(id(target))
+        divided = ticket.piece_rows > 0
+        key = ~id(target) if divided else id(target)
+        lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[id(target)] = _Lane(target, self._account(target.costs), now_s)
+            lane = self._lanes[key] = _Lane(key, target, self._account(target.costs, divided), now_s, divided)
         self._arrivals += 1
-        heappush(lane.heap, (now_s + patience_s, self._arrivals, ticket))
         lane.rows += ticket.rows
-        self.queue_rows += ticket.rows
-        self._shares_s[octave] += share_s
-        self._total_s += share_s
         self._count += 1
+        if divided:
+            waiting = self._divided
+            piece_s = share_s * min(1.0, ticket.piece_rows / ticket.rows)
+            self._piece_s = max(self._piece_s, piece_s) if waiting.rows else piece_s
+            heappush(lane.heap, (lane.given_s + share_s, self._arrivals, ticket))
+        else:
+            waiting = self._whole
+            self._shares_s[octave] += share_s
+            heappush(lane.heap, (now_s + patience_s, self._arrivals, ticket))
+        waiting.rows += ticket.rows
+        waiting.ids += ticket.ids
+        waiting.work_s += share_s
 
-    def admit(self, rows: int, own_s: float, patience_s: float | None, sessions: int, running_s: float) -> None:
-        """Raises Overloaded when so many rows more may not wait, or when they cannot be answered in time.
+    def admit(
+        self,
+        rows: int,
+        own_s: float,
+        patience_s: float | None,
+        sessions: int,
+        running_s: float,
+        ids: int = 0,
+        divided: bool = False,
+    ) -> None:
+        """Raises Overloaded when so many rows or ids more may not wait, or when they cannot be answered in time.
 
-        own_s: what they cost alone, by predict_s(); running_s: predicted of the batches being run. What finds nothing
-        before it is always admitted: so a wrong prediction cannot shut the door for good.
+        own_s: what they cost alone, by predict_s(); running_s: predicted of the batches being run. divided: whether
+        they would leave in pieces. What finds nothing before it is always admitted: so a wrong prediction cannot shut
+        the door for good. What finds nothing of its kind has room, however large it is.
         """
         if not self._count:
             return
-        if self.queue_rows + rows > self._max_queue_rows:
-            message = f"queue: at most {self._max_queue_rows} rows wait, {self.queue_rows} do"
-            raise Overloaded(message, (self.work_s + running_s) / sessions)
+        waiting = self._divided if divided else self._whole
+        if waiting.rows:
+            message = ""
+            if waiting.rows + rows > self._max_queue_rows:
+                message = f"queue: at most {self._max_queue_rows} rows wait, {waiting.rows} do"
+            elif waiting.ids + ids > self._max_queue_ids:
+                message = f"queue: at most {self._max_queue_ids} ids wait, {waiting.ids} do"
+            if message:
+                raise Overloaded(message, (self.wait_s + running_s) / sessions)
         if patience_s is not None and patience_s > 0:
-            wait_s = (self.work_before_s(patience_s) + running_s) / sessions
+            before_s = self._before_divided_s(own_s) if divided else self.work_before_s(patience_s)
+            wait_s = (before_s + running_s) / sessions
             answer_s = wait_s * WAIT_MARGIN + own_s
             if answer_s > patience_s:
                 wanted, given = answer_s * 1e3, patience_s * 1e3
@@ -161,14 +260,34 @@ class Batcher(Generic[T]):
     @property
     def work_s(self) -> float:
         """Predicted seconds of a session for all that is queued."""
-        return self.pace * self._total_s
+        return self.pace * (self._whole.work_s + self._divided.work_s)
+
+    @property
+    def wait_s(self) -> float:
+        """Predicted seconds of a session before a ticket that came now, divided by nothing, would be taken."""
+        return self._with_turns_s(self.pace * self._whole.work_s)
 
     def work_before_s(self, patience_s: float) -> float:
-        """The same for what goes before a ticket with so long to go.
+        """The same for a ticket with so long to go.
 
         Sums octaves of patience: of two tickets in one octave each counts for the other.
         """
-        return self.pace * sum(self._shares_s[: _octave(patience_s) + 1])
+        return self._with_turns_s(self.pace * sum(self._shares_s[: _octave(patience_s) + 1]))
+
+    def _with_turns_s(self, before_s: float) -> float:
+        """So much work, and what of the divided tickets takes turns with it."""
+        if not self._divided.rows:
+            return before_s
+        return before_s + min(before_s + self.pace * self._piece_s, self.pace * self._divided.work_s)
+
+    def _before_divided_s(self, own_s: float) -> float:
+        """What is done before the last piece of a divided ticket of so much work: of others like it those that go
+        before, of each as much as is left; of what is not divided as much as of itself."""
+        ahead_s = sum(
+            [min(own_s, self.pace * ticket.share_s)
+             for lane in self._lanes.values() if lane.divided for _, _, ticket in lane.heap]
+        )  # fmt: skip
+        return ahead_s + (own_s if self._whole.rows else 0.0)
 
     def predict_s(self, target: Priced, rows: int, ids: int) -> float:
         """Seconds of a batch, at the pace that sessions have."""
@@ -179,21 +298,34 @@ class Batcher(Generic[T]):
         if predicted_s > 0 and measured_s > 0:
             self.pace = follow(self.pace, self.pace * measured_s / predicted_s)
 
-    def take(self, now_s: float, free: int = 1, hurry: bool = False) -> Taken[T]:
+    def take(self, now_s: float, free: int = 1, hurry: bool = False, sessions: int = 1) -> Taken[T]:
         """Removes the next batch and every expired ticket met on the way; both are empty when nothing is due.
 
         free: sessions that could take a batch now; one leaves the others their share, if that is worth a batch.
-        hurry: the window does not count.
+        hurry: the window does not count. sessions: how many may run pieces of one ticket at the same time.
         """
         expired: list[T] = []
         while self._lanes:
             lane, until_s = self._next(now_s, hurry)
             if lane is None:
                 return Taken([], expired, until_s)
-            before_s = self._total_s
-            batch = self._fill(lane, now_s, free, expired)
-            self._given_s = max(self._given_s, lane.account.work_s)
-            lane.account.work_s += before_s - self._total_s
+            account, divided = lane.account, self._divided
+            before_s = self._whole.work_s + divided.work_s
+            if lane.divided:
+                account.given_s = max(account.given_s, account.divided_s)
+                batch = self._cut(lane, now_s, sessions, expired)
+                given_s = before_s - self._whole.work_s - divided.work_s
+                account.divided_s += given_s
+                lane.given_s += given_s
+            else:
+                batch = self._fill(lane, now_s, free, expired)
+                given_s = before_s - self._whole.work_s - divided.work_s
+                if divided.rows:
+                    account.given_s = max(account.given_s, account.whole_s)
+                    account.whole_s += given_s
+            if account.work_s > self._given_s:
+                self._given_s = account.work_s
+            account.work_s += given_s
             if not lane.heap:
                 self._close(lane)
             if batch:
@@ -207,45 +339,67 @@ class Batcher(Generic[T]):
                 yield self._pop(lane), lane.target
             self._close(lane)
 
-    def _account(self, costs: CostTable) -> _Account:
+    def _account(self, costs: CostTable, divided: bool) -> _Account:
+        """The account of one lane more."""
         account = self._accounts.get(id(costs))
         if account is None:
             account = self._accounts[id(costs)] = _Account(costs, self._given_s)
+        elif not account.lanes:
+            account.work_s = max(account.work_s, self._given_s)
+        account.lanes += 1
+        if divided:
+            account.whole_s = account.divided_s = account.given_s = 0.0
+        elif account.whole_s < account.given_s:
+            account.whole_s = account.given_s
         return account
 
     def _close(self, lane: _Lane[T]) -> None:
-        del self._lanes[id(lane.target)]
+        del self._lanes[lane.key]
         lane.account.lanes -= 1
-        if not lane.account.lanes:
-            del self._accounts[id(lane.account.costs)]
+        if not self._lanes:
+            self._accounts.clear()
+        elif not lane.account.lanes:
+            # Kept as long as it has been given more than others, who would have to wait for it once more.
+            given_s = self._given_s
+            self._accounts = {key: a for key, a in self._accounts.items() if a.lanes or a.work_s > given_s}
 
     def _next(self, now_s: float, hurry: bool) -> tuple[_Lane[T] | None, float | None]:
         """The lane whose turn it is among those that may go, else None and when one may."""
         best: _Lane[T] | None = None
         first: _Lane[T] | None = None
         until_s: float | None = None
+        if len(self._lanes) == 1 and not self._window_s:
+            return next(iter(self._lanes.values())), None
         for lane in self._lanes.values():
-            if self._window_s > 0 and not hurry and lane.rows < self._max_rows:
+            if self._window_s > 0 and not hurry and lane.rows < self._max_rows and not lane.divided:
                 last_s = lane.heap[0][0] - self.predict_s(lane.target, lane.rows, 0)
                 go_s = min(lane.since_s + self._window_s, last_s)
                 if go_s > now_s:
                     until_s = go_s if until_s is None else min(until_s, go_s)
                     continue
-            if best is None or (lane.account.work_s, lane.heap[0]) < (best.account.work_s, best.heap[0]):
+            if best is None or first is None:
+                best = first = lane
+                continue
+            if (lane.turn, lane.heap[0]) < (best.turn, best.heap[0]):
                 best = lane
-            if first is None or lane.heap[0] < first.heap[0]:
+            if lane.due < first.due:
                 first = lane
-        if best is not first and best is not None and first is not None:
-            due_s, _, ticket = first.heap[0]
+        if best is not None and first is not None and best.account is not first.account:
+            ahead_s = first.account.work_s - best.account.work_s
             wait_s = self.predict_s(best.target, min(best.rows, self._max_rows), 0)
-            if due_s < now_s + wait_s + self.predict_s(first.target, ticket.rows, ticket.ids):
+            ticket = first.heap[0][2]
+            rows = min(ticket.rows, ticket.piece_rows or ticket.rows)
+            own_s = self.predict_s(first.target, rows, ticket.ids * rows // ticket.rows)
+            if ahead_s < PATIENCE_S and first.due[0] < now_s + wait_s + own_s:
                 best = first
         return best, until_s
 
     def _fill(self, lane: _Lane[T], now_s: float, free: int, expired: list[T]) -> list[T]:
         batch: list[T] = []
         heap, target, rows, ids = lane.heap, lane.target, 0, 0
-        closes_s = math.inf
+        closes_s = heavy_ids = math.inf
+        if self._whole.ids > LIGHT_IDS:
+            heavy_ids = target.costs.heavy_ids
         most = self._max_rows
         if free > 1:
             most = min(most, -(-lane.rows // target.costs.shares(lane.rows, free)))
@@ -258,7 +412,7 @@ class Batcher(Generic[T]):
                 expired.append(self._pop(lane))
                 continue
             if batch:
-                if rows + ticket.rows > most:
+                if rows + ticket.rows > most or ids + ticket.ids > heavy_ids:
                     break
                 if closes_s < math.inf:
                     end_s = now_s + MARGIN * self.predict_s(target, rows + ticket.rows, ids + ticket.ids)
@@ -271,23 +425,51 @@ class Batcher(Generic[T]):
             ids += ticket.ids
         return batch
 
-    def _is_late(self, ticket: T, target: Priced, deadline_s: float, now_s: float, batch: list[T]) -> bool:
+    def _cut(self, lane: _Lane[T], now_s: float, sessions: int, expired: list[T]) -> list[T]:
+        """The next piece of a divided lane, alone; none where all of its tickets are late."""
+        heap, target = lane.heap, lane.target
+        while heap:
+            ticket = heap[0][2]
+            deadline_s = ticket.deadline_s
+            if deadline_s is not None and (
+                deadline_s <= now_s or self._is_late(ticket, target, deadline_s, now_s, [], sessions)
+            ):
+                expired.append(self._pop(lane))
+                continue
+            if ticket.rows <= ticket.piece_rows and not ticket.first_pieces:
+                return [self._pop(lane)]
+            head = ticket.cut(ticket.piece_rows)
+            head.share_s = min(ticket.share_s, target.costs.share(head.rows, head.ids))
+            ticket.share_s -= head.share_s
+            # From now on the others wait anew.
+            ticket.arrived_s = now_s
+            lane.rows -= head.rows
+            waiting = self._divided
+            waiting.rows -= head.rows
+            waiting.ids -= head.ids
+            waiting.work_s -= head.share_s
+            return [head]
+        return []
+
+    def _is_late(
+        self, ticket: T, target: Priced, deadline_s: float, now_s: float, batch: list[T], sessions: int = 1
+    ) -> bool:
         """Whether it would be late alone, while there is something better to do."""
         if not batch and self._count == 1:
             return False
-        return now_s + self.predict_s(target, ticket.rows, ticket.ids) > deadline_s
+        return now_s + self.predict_s(target, ticket.rows, ticket.ids) / sessions > deadline_s
 
     def _pop(self, lane: _Lane[T]) -> T:
         ticket = heappop(lane.heap)[2]
-        lane.rows -= ticket.rows
-        self.queue_rows -= ticket.rows
+        waiting = self._divided if lane.divided else self._whole
+        rows, share_s = ticket.rows, ticket.share_s
+        lane.rows -= rows
         self._count -= 1
-        if self._count:
-            self._shares_s[ticket.octave] -= ticket.share_s
-            self._total_s -= ticket.share_s
-        else:
-            # An empty queue weighs nothing, whatever rounding has left over elsewhere.
-            self._shares_s[ticket.octave] = self._total_s = 0.0
+        waiting.rows -= rows
+        waiting.ids -= ticket.ids
+        if not lane.divided:
+            self._shares_s[ticket.octave] = self._shares_s[ticket.octave] - share_s if waiting.rows else 0.0
+        waiting.work_s = waiting.work_s - share_s if waiting.rows else 0.0
         return ticket
 
 

@@ -3,6 +3,10 @@
 Policies say which queue a request joins: `shared` is one queue that idle sessions pull from; `round-robin`, `mod` (by
 caller) and `least-loaded` (by predicted work) are one queue a session.
 
+A request that idle sessions share, or that is larger than what may run in one go (CostTable.piece_rows), is scattered
+(processor.sessions.scatter): it is queued as one ticket, or one a queue, and leaves in pieces. Inline, the owner's loop
+turns between two of them, so that others are read, answered and take their turns while a large request is computed.
+
 Computing happens on the sessions' own threads, or `inline`: one session without a thread, driven through run_once() by
 an owner (an event loop that attach() has named) or, without one, by whoever waits for a reply. Inline there is no
 hand-over between threads at all: what arrived in one turn of the owner's loop is the next batch. Further sessions of an
@@ -17,8 +21,8 @@ Who owns what
   queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
 - Inline, done() is called on the owner's thread: a helper hands its replies home.
 - Numbers are reader's words of processor.versions.control: sessions use those below HOLDS, scattered requests those
-  from there on, trays of device stages the last of these, processor.sessions.shadow the very last. A number is used
-  again only after its session has ended. One group at most serves a version.
+  from there on, trays of device stages the last of these, processor.sessions.shadow and .trial the very last. A number
+  is used again only after its session has ended. One group at most serves a version.
 
 A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
 way to wakes another only when it holds more than one batch's worth (CostTable.shares), and a session that takes a batch
@@ -42,7 +46,7 @@ from processor.backends.cost import FREE, WORTH
 from processor.clock import Clock
 from processor.cores import run_on
 from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
-from processor.sessions.batcher import Batcher, Taken
+from processor.sessions.batcher import LIGHT_IDS, Batcher, Taken
 from processor.sessions.device import DeviceStages, StagedSession, trays_of
 from processor.sessions.occupancy import Occupancy
 from processor.sessions.request import Done, PredictReply, Work, answer
@@ -61,6 +65,8 @@ Post = Callable[[Done, PredictReply | FreshetError], None]
 HOLDS = MAX_SESSIONS
 # What it takes to give a helper work and to have its reply back; half of a request has to take longer.
 HANDOVER_S = 1e-4
+# How fast the cost of the usual request is followed.
+USUAL_RATE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +95,12 @@ class Queue:
 
     def __init__(self, options: GroupOptions) -> None:
         window_s = options.batch_window_us / 1e6
-        self.batcher: Batcher[Work] = Batcher(options.max_batch_rows, options.max_queue_rows, window_s)
+        rows, ids = options.max_queue_rows, options.max_queue_ids
+        self.batcher: Batcher[Work] = Batcher(options.max_batch_rows, rows, window_s, ids)
         self.sessions = 0
         self.idle: list[SessionThread] = []
         self.waking = 0
-        self.running_s = self.turn_s = 0.0
+        self.running_s = self.turn_s = self.usual_s = 0.0
 
     @property
     def load_s(self) -> float:
@@ -106,9 +113,9 @@ class Queue:
             self.waking += 1
             self.idle.pop().gate.release()
 
-    def take(self, session: Session, now_s: float, hurry: bool, free: int) -> Taken[Work]:
-        """The next batch, as the session's own from now on. free: see Batcher.take."""
-        taken = self.batcher.take(now_s, free, hurry)
+    def take(self, session: Session, now_s: float, hurry: bool, free: int, sessions: int) -> Taken[Work]:
+        """The next batch, as the session's own from now on. free, sessions: see Batcher.take."""
+        taken = self.batcher.take(now_s, free, hurry, sessions)
         if taken.batch:
             rows, ids, arrived_s = 0, 0, 0.0
             for work in taken.batch:
@@ -181,7 +188,7 @@ class SessionGroup:
         self._owner = 0
         self._asked = False
         if options.compute == "inline":
-            self._inline = Session(0, clock)
+            self._inline = Session(0, clock, self._occupancy.beat)
             self._queues.append(Queue(options))
             self._queues[0].sessions = self._count = 1
         self.resize(options.sessions)
@@ -201,13 +208,18 @@ class SessionGroup:
         return idle and not any(queue.batcher for queue in queues)
 
     def check_room(self, timeout_s: float | None) -> None:
-        """Raises Overloaded for a request that would be refused whatever it holds: before it is read, at little
-        cost."""
+        """Raises Overloaded for a request that would be refused if it is like those that came before it: before it is
+        read, at little cost. A queue that is overloaded stands where one like them has no place any more; so if this
+        took one of no rows for granted, it would let all of them pass, to be refused when they have been read."""
         queues = self._queues
         if len(queues) == 1 and not queues[0].batcher:
             return
         with self._lock:
-            self._check(min(queues, key=_load_s), 1, 0.0, timeout_s)
+            queue = min(queues, key=_load_s)
+            patience_s = timeout_s
+            if self._inline is not None and timeout_s is not None:
+                patience_s = timeout_s - queue.turn_s
+            self._check(queue, 1, 0, queue.usual_s, patience_s)
 
     def enqueue(self, work: Work) -> None:
         """Queues work; raises NotReady, or Overloaded with the time that the queue takes to drain. Its deadline is on
@@ -217,6 +229,7 @@ class SessionGroup:
                 raise NotReady("the processor is closed")
             now_s = self._clock.now_s()
             shares = self._shares(work)
+            scattered = shares > 1 or self._is_large(work)
             queue = self._route(work)
             if self._inline is not None and work.deadline_s is not None:
                 # While a batch was computed nobody read: the request may have been there all that time.
@@ -224,21 +237,16 @@ class SessionGroup:
             if queue.batcher:
                 patience_s = None if work.deadline_s is None else work.deadline_s - now_s
                 own_s = queue.batcher.predict_s(work.replica, work.rows // shares, work.ids // shares)
-                self._check(queue, work.rows, own_s, patience_s)
-            self._past.predicted_wait_s += queue.load_s / queue.sessions
-            if shares == 1:
+                if not scattered:
+                    queue.usual_s += USUAL_RATE * (own_s - queue.usual_s)
+                self._check(queue, work.rows, work.ids, own_s, patience_s, scattered)
+            self._past.predicted_wait_s += (queue.batcher.wait_s + queue.running_s) / queue.sessions
+            if not scattered:
                 queue.batcher.put(work, work.replica, now_s)
                 if queue.idle and self._inline is None:
                     queue.wake()
             else:
-                if self._inline is not None:
-                    work.done = partial(self._home, work.done)
-                for share in Scatter(work, shares, self._holds).shares():
-                    queue = self._route(share)
-                    queue.batcher.put(share, share, now_s)
-                    # Inline, one of them is the owner's.
-                    if self._inline is None or len(queue.batcher) > 1:
-                        self._wake_one(queue)
+                self._scatter(work, shares, now_s)
             if self._wake is not None and not self._asked:
                 self._ask(0.0)
 
@@ -272,7 +280,7 @@ class SessionGroup:
         with self._turn:
             with self._lock:
                 self._asked = False
-                taken = queue.take(session, self._clock.now_s(), hurry, 1 + self._helpers(queue))
+                taken = queue.take(session, self._clock.now_s(), hurry, 1 + self._helpers(queue), self._count)
                 if taken.batch:
                     self._occupancy.change(1)
                     if queue.batcher:
@@ -305,9 +313,10 @@ class SessionGroup:
                     self._wake_one(queue)
                     break
                 if self._inline is None:
-                    taken = queue.take(session, now_s, self._closing, 1 + queue.waking + len(queue.idle))
+                    free = 1 + queue.waking + len(queue.idle)
+                    taken = queue.take(session, now_s, self._closing, free, queue.sessions)
                 elif self._occupancy.spare > 0:
-                    taken = queue.take(session, now_s, self._closing, 1 + self._helpers(queue))
+                    taken = queue.take(session, now_s, self._closing, 1 + self._helpers(queue), self._count)
                 else:
                     taken = Taken([], [])
                 if taken.batch:
@@ -376,12 +385,14 @@ class SessionGroup:
 
     def sketch(self, replica: Replica) -> Sketch:
         """The sketch of a replica's batches, over all sessions."""
-        found = [s.buffers.get(replica) for s in self._sessions()]
+        with self._lock:
+            # Together: what a session has counted that ends meanwhile is in the one or in the other.
+            found = [s.buffers.get(replica) for s in self._sessions()]
+            past = self._past_sketches.get(replica)
         blocks = [buffers.block for buffers in found if buffers is not None]
         if self._device is not None:
             blocks += self._device.blocks(replica)
         whole = Sketch.total(len(replica.outputs), blocks)
-        past = self._past_sketches.get(replica)
         return whole if past is None else whole + past
 
     def close(self) -> None:
@@ -410,7 +421,8 @@ class SessionGroup:
         number = next(n for n in count() if n not in taken)
         cpus = self.options.cpus
         staged, clock = self._device, self._clock
-        session = Session(number, clock) if staged is None else StagedSession(number, clock, staged)
+        beat = self._occupancy.beat
+        session = Session(number, clock, beat) if staged is None else StagedSession(number, clock, staged)
         thread = SessionThread(session, self, queue, cpus[number % len(cpus)] if cpus else frozenset())
         # Helpers are not counted on: a queue is promised to be answered in time without them.
         queue.sessions += self._inline is None
@@ -446,9 +458,11 @@ class SessionGroup:
                 before = self._past_sketches.get(replica)
                 self._past_sketches[replica] = ended if before is None else before + ended
 
-    def _check(self, queue: Queue, rows: int, own_s: float, patience_s: float | None) -> None:
+    def _check(
+        self, queue: Queue, rows: int, ids: int, own_s: float, patience_s: float | None, divided: bool = False
+    ) -> None:
         try:
-            queue.batcher.admit(rows, own_s, patience_s, queue.sessions, queue.running_s)
+            queue.batcher.admit(rows, own_s, patience_s, queue.sessions, queue.running_s, ids, divided)
         except Overloaded as error:
             if error.late:
                 self._past.refused_late += 1
@@ -457,17 +471,13 @@ class SessionGroup:
             raise
 
     def _shares(self, work: Work) -> int:
-        """In how many shares to run a request: as many as there are sessions, if that costs no more than being done
-        sooner is worth, or nothing when no session idles. With device stages as many as it takes for each to fit into a
-        tray; raises Overloaded when too many such are under way."""
+        """On how many sessions to run a request at the same time: as many as there are, if that costs no more than
+        being done sooner is worth, or nothing when no session idles."""
         sessions = self._count
-        if self._device is not None:
-            shares = -(-work.rows // work.replica.costs.max_rows)
-            if shares > 1 and not self._holds:
-                raise Overloaded("queue: too many requests are larger than the largest batch")
-            return shares
         if sessions == 1 or work.rows == 1 or not self._holds:
             return 1
+        if self._device is not None:
+            return min(sessions, -(-work.rows // work.replica.costs.max_rows))
         if self._inline is not None:
             queue = self._queues[0]
             if queue.batcher or work.replica.costs.predict(work.rows, work.ids) < 2 * HANDOVER_S:
@@ -475,6 +485,33 @@ class SessionGroup:
             return work.replica.costs.shares(work.rows, max(1, min(len(queue.idle) + 1, self._occupancy.spare)))
         idle = sum([len(queue.idle) for queue in self._queues])
         return work.replica.costs.shares(work.rows, sessions, WORTH if idle > 1 else FREE)
+
+    def _most_rows(self, work: Work) -> int:
+        """Rows of a request that run in one go at most. With device stages they have to fit into a tray."""
+        return self.options.max_batch_rows if self._device is None else work.replica.costs.max_rows
+
+    def _is_large(self, work: Work) -> bool:
+        """Whether others would have to wait long for a request in one go, or it would not fit into a tray; raises
+        Overloaded when too many such are under way."""
+        few = work.ids <= LIGHT_IDS or work.ids <= work.replica.costs.heavy_ids
+        if few and work.rows <= self._most_rows(work):
+            return False
+        if not self._holds:
+            raise Overloaded("queue: too many requests are larger than the largest batch")
+        return True
+
+    def _scatter(self, work: Work, shares: int, now_s: float) -> None:
+        """Queues a request that leaves in pieces, for so many sessions at a time."""
+        if self._inline is not None:
+            work.done = partial(self._home, work.done)
+        scatter = Scatter(work, shares, self._most_rows(work), self._holds)
+        tickets = scatter.shares(min(shares, len(self._queues)))
+        for share in tickets:
+            queue = self._route(share)
+            queue.batcher.put(share, work.replica, now_s)
+            # Inline, one of those that are to compute is the owner.
+            for _ in range(shares // len(tickets) - (self._inline is not None)):
+                self._wake_one(queue)
 
     def _route(self, work: Work) -> Queue:
         """The queue that a request joins."""

@@ -1,7 +1,12 @@
-"""The cores that several processes compute on, and how many of them are taken now.
+"""The cores that several processes compute on, how many of them are taken now, and who gets on.
 
-One word a process, written by it alone and read by all: threads of it that are computing. It is a hint, read without
-a lock: two processes may both take the last core for the length of a batch, which then takes longer, and no more.
+Two words a process, written by it alone and read by all, without a lock.
+
+computing    threads of it that are computing. A hint: two processes may both take the last core for the length of a
+             batch, which then takes longer, and no more.
+beats        counts up while the process gets on: with every run of an executable, and while its loop turns. Several
+             threads of the process write it, and one of two increments at once may be lost; what is looked for is
+             whether it moves (serving.workers.fleet).
 """
 
 from __future__ import annotations
@@ -13,16 +18,28 @@ from numpy.typing import NDArray
 class Occupancy:
     """Who computes on so many cores. Its own word has one writer at a time, whose lock is the caller's."""
 
-    def __init__(self, cores: int, words: NDArray[np.int64] | None = None, seat: int = 0) -> None:
-        """words: int64 [processes], shared by all; None for a process alone. seat: this process's word."""
-        own = np.zeros(1, np.int64) if words is None else words
+    def __init__(
+        self,
+        cores: int,
+        words: NDArray[np.int64] | None = None,
+        seat: int = 0,
+        beats: NDArray[np.int64] | None = None,
+    ) -> None:
+        """words, beats: int64 [processes], shared by all; None for a process alone. seat: this process's word."""
         # Items of a memoryview come at a fraction of what those of an array take.
-        self._words, self._cores, self._seat, self._own = memoryview(own.data), cores, seat, 0
+        self._words, self._beats = (
+            memoryview((np.zeros(seat + 1, np.int64) if given is None else given).data) for given in (words, beats)
+        )
+        self._cores, self._seat, self._own = cores, seat, 0
 
     def change(self, threads: int) -> None:
         """So many threads more compute in this process; fewer, when negative."""
         self._own += threads
         self._words[self._seat] = self._own
+
+    def beat(self) -> None:
+        """This process gets on."""
+        self._beats[self._seat] += 1
 
     @property
     def spare(self) -> int:

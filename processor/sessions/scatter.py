@@ -1,64 +1,112 @@
-"""A large request on several sessions at once, answered as one.
+"""A large request in shares: on several sessions at once, or in turns with other requests; answered as one.
+
+A request of more rows than a batch has, or of more ids than one go may take, is not run in one go: others would wait
+for all of it. It is queued as a ticket that the batcher divides (processor.sessions.batcher): whenever its turn comes,
+the rows that make one go leave the queue as a share. So there are never more shares than sessions that run one, and the
+one that is left of it waits in the queue. Where all rows have so many ids in common that one go would not do, shares of
+no rows look them up first.
 
 Invariants
 - Every share is computed under one state. The first share to be run pins it for all of them, with a reader's word that
   no session uses (a hold); the last to be done with, run or not, releases it. A session's own pin is not involved.
-- Shares write their rows straight into the request's results: rejoining costs nothing and order cannot change.
+- Shares divide the request's rows: each is computed once, and written straight into its place in the request's results.
+  So rejoining costs nothing and order cannot change.
 - done() is called once, by whoever is done with the last share. Once a share has failed or expired the others are not
   run; the pin is held until then all the same, for one of them may be running.
+- What is the same for every row is looked up once, part after part (features.plan.Alike), and copied to the rows; who
+  comes meanwhile waits. The user's part of a version that has one (processor.versions.once) is computed once and kept;
+  sessions that begin at the same moment may each compute it. Rows of a row store are not kept: each share asks for its
+  own.
 
-The pin is taken when the first share runs, not when the request is queued: a delta waits for pins, not for queues.
+What the pin costs. It is taken when the first share runs, not when the request is queued: a delta waits for pins, not
+for queues. It is held until the last share is done, and between shares others have their turns, so it is held for up to
+twice the time that the request takes alone, and once more for smaller ones that come before its end. Meanwhile a delta
+is published and served to everybody else at once. But the call that brought it returns, and the next delta of the
+version is taken, once the pin is gone; until then the rows that it replaced are kept, of one delta at most; a rollback
+waits likewise before it takes rows back. So a model's limit of rows a request is a limit for its deltas' delay, too.
+There are as many holds as control words are left over by sessions: who finds none is refused.
+
+Refused: a state a share (replies would mix generations), a hold that is given up in favour of a delta (the request
+would have to begin again), all shares in the queue at once (256 tickets for one request, in everybody's sums).
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from processor.backends.cost import CostTable
 from processor.errors import FreshetError
-from processor.sessions.request import Outputs, PredictReply, Work, answer
+from processor.features.plan import BoundRequest
+from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from processor.versions.replica import State
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Share(Work):
-    """Some rows of a scattered request; its own target in the batcher, so that nothing shares its batch."""
+    """Some rows of a scattered request."""
 
     scatter: Scatter
 
-    @property
-    def costs(self) -> CostTable:
-        """See Priced.costs."""
-        return self.replica.costs
+    def cut(self, rows: int) -> Self:
+        """See Ticket.cut."""
+        # Not super(): a class with slots is made anew by dataclass().
+        head = Work.cut(self, rows)
+        self.first += head.rows
+        self.scatter.divide()
+        return head
 
 
 class Scatter:
-    """The shares of one request and what they have in common."""
+    """The shares of one request and what they have in common. lent: what was computed of its user, float32
+    [user_width], once there is something. first_pieces: see Ticket."""
 
-    def __init__(self, whole: Work, count: int, holds: list[int]) -> None:
-        """holds: reader's words that are free; one is taken out until the request has been answered."""
+    def __init__(self, whole: Work, sessions: int, most: int, holds: list[int]) -> None:
+        """sessions: how many are to compute it at the same time. most: rows that may run in one go at most. holds:
+        reader's words that are free; one is taken out until the request has been answered."""
         self.state: State
-        self._whole, self._left = whole, count
+        self.lent: NDArray[np.float32] | None = None
+        self._whole, self._left = whole, 0
+        replica, costs, rows = whole.replica, whole.replica.costs, whole.rows
+        most_ids = max(1, int(costs.heavy_ids))
+        self._alike = None if replica.remote is not None else replica.plan.alike(whole.bound, most_ids)
+        self._parts = deque(() if self._alike is None else self._alike.parts)
+        self._row: NDArray[np.float32] | None = None
+        self._looking_up = threading.Lock()
+        self._first_ids = 0 if self._alike is None else self._alike.ids
+        self._piece_rows = min(-(-rows // sessions), costs.piece_rows(rows, whole.ids - self._first_ids, most))
+        self.first_pieces = len(self._parts) if len(self._parts) > 1 else 0
         self._holds, self._hold = holds, holds.pop()
         self._results: Outputs = {}
         self._pinned = False
         self._error: FreshetError | None = None
+        self._timing: Timing | None = None
+        self._sessions: set[int] = set()
         self._lock = threading.Lock()
 
-    def shares(self) -> list[Share]:
-        """The tickets to queue, in order of their rows."""
-        whole, tickets, first = self._whole, [], 0
-        for n in range(self._left, 0, -1):
+    @property
+    def rows(self) -> int:
+        return self._whole.rows
+
+    def shares(self, count: int) -> list[Share]:
+        """The tickets to queue, one a queue, in order of their rows."""
+        whole, tickets, first, first_ids = self._whole, [], 0, self._first_ids
+        first_pieces = self.first_pieces
+        for n in range(count, 0, -1):
             rows = -(-(whole.rows - first) // n)
-            ids = whole.ids * rows // whole.rows
+            ids = (whole.ids - self._first_ids) * rows // whole.rows
             tickets.append(
                 Share(
                     rows,
-                    ids,
+                    ids + first_ids,
                     whole.deadline_s,
+                    self._piece_rows,
+                    first_ids,
+                    first_pieces,
                     replica=whole.replica,
                     bound=whole.bound,
                     done=whole.done,
@@ -67,8 +115,14 @@ class Scatter:
                     scatter=self,
                 )
             )
-            first += rows
+            first, first_ids, first_pieces = first + rows, 0, 0
+        self._left = count
         return tickets
+
+    def divide(self) -> None:
+        """There is one share more."""
+        with self._lock:
+            self._left += 1
 
     def enter(self) -> bool:
         """Whether a share is to be run: `state` is pinned then. Every enter() is followed by a leave()."""
@@ -76,15 +130,58 @@ class Scatter:
             if self._error is not None:
                 return False
             if not self._pinned:
-                replica = self._whole.replica
-                self._results = {n: np.empty((self._whole.rows, c), np.float32) for n, c in replica.outputs.items()}
+                whole, replica = self._whole, self._whole.replica
+                self._results = {n: np.empty((whole.rows, c), np.float32) for n, c in replica.outputs.items()}
                 self.state = replica.pin(self._hold)
                 self._pinned = True
             return True
 
+    def fill(
+        self,
+        tables: NDArray[np.int64],
+        epoch: int,
+        bound: list[BoundRequest],
+        spans: NDArray[np.int64],
+        out: NDArray[np.float32],
+        counts: NDArray[np.int64],
+    ) -> int:
+        """SparsePlan.fill() for rows of this request: looks up once what is the same for all."""
+        if self._alike is None:
+            return self._whole.replica.plan.fill(tables, epoch, bound, spans, out, counts)
+        unfit = 0
+        while self._parts or self._row is None:
+            unfit |= self.look_up(tables, epoch, counts)
+        out[: spans[0, 1]] = self._row
+        return unfit | self._alike.varying.fill(tables, epoch, bound, spans, out, counts)
+
+    def look_up(self, tables: NDArray[np.int64], epoch: int, counts: NDArray[np.int64]) -> int:
+        """The next part of what is the same for all rows, if there is one left. Returns what SparsePlan.fill() does."""
+        with self._looking_up:
+            unfit = 0
+            if self._row is None:
+                self._row = np.zeros((1, self._whole.replica.plan.width), np.float32)
+            if self._parts:
+                unfit = self._parts[0].fill(tables, epoch, self._row, counts)
+                self._parts.popleft()
+            return unfit
+
     def results_of(self, share: Share) -> Outputs:
         """The rows of the request's outputs that a share fills."""
         return {n: result[share.first : share.first + share.rows] for n, result in self._results.items()}
+
+    def ran(self, session: int, timing: Timing) -> None:
+        """A session has computed a share."""
+        with self._lock:
+            self._sessions.add(session)
+            first = self._timing or timing
+            self._timing = Timing(
+                min(first.began_s, timing.began_s),
+                timing.ended_s,
+                timing.sparse_s + (first.sparse_s if first is not timing else 0.0),
+                timing.dense_s + (first.dense_s if first is not timing else 0.0),
+                1,
+                self._whole.rows,
+            )
 
     def fail(self, error: FreshetError) -> None:
         """The request is answered with the first error of any share."""
@@ -100,7 +197,9 @@ class Scatter:
         whole = self._whole
         reply: PredictReply | FreshetError = FreshetError("the request was not run")
         if self._pinned:
-            reply = PredictReply(self._results, self.state.generation, whole.replica.manifest.model)
+            # Sessions that work at the same time have no timing in common.
+            timing = self._timing if len(self._sessions) == 1 else None
+            reply = PredictReply(self._results, self.state.generation, whole.replica.manifest.model, timing)
             del self.state
             whole.replica.unpin(self._hold)
         self._holds.append(self._hold)

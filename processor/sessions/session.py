@@ -2,16 +2,17 @@
 
 Who owns what: a session is used by one thread at a time; nobody else touches its buffers, its bindings or its pin. A
 batch runs wholly on one session, under one pinned state, so every reply it gives carries one generation. A scattered
-request is several works on several sessions: their Scatter holds one pin for all of them, so it carries one generation
-too. done() of a request is called exactly once, with a reply or an error; an error in one batch never reaches another.
-What a batch allocates is the arrays that its replies are made of; everything else is kept from batch to batch.
+request is several works, on one session or several: their Scatter holds one pin for all of them, so it carries one
+generation too. done() of a request is called exactly once, with a reply or an error; an error in one batch never
+reaches another, and what is one request's own fault (floats that are refused, rows that cannot be had) none of its
+batch. What a batch allocates is the arrays that its replies are made of; everything else is kept from batch to batch.
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ from processor.features.plan import BoundRequest, address
 from processor.package.manifest import CANDIDATE, USER
 from processor.package.roles import LENT
 from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
-from processor.sessions.scatter import Share
+from processor.sessions.scatter import Scatter, Share
 from processor.versions.once import UserOnce
 from processor.versions.replica import Replica, State
 from processor.watching.sketch import Block, note_batch, note_scores
@@ -36,16 +37,21 @@ log = logging.getLogger("freshet.sessions")
 EXPLORE_EVERY = 64
 
 
+class Unfit(Exception):
+    """A request of the batch has floats that are refused (SparsePlan.refusal)."""
+
+
 @dataclass(slots=True, eq=False)
 class Running:
-    """A batch while it is computed. tables: int64 [T, TABLE_FIELDS], remote rows stood in for. sparse_s to padded: of
-    all its runs so far."""
+    """A batch while it is computed. tables: int64 [T, TABLE_FIELDS], remote rows stood in for. fill: SparsePlan.fill,
+    or a scatter's. sparse_s to padded: of all its runs so far."""
 
     replica: Replica
     state: State
     tables: NDArray[np.int64]
     buffers: Buffers
     results: Outputs
+    fill: Callable[..., int]
     sparse_s: float = 0.0
     dense_s: float = 0.0
     padded: int = 0
@@ -75,9 +81,10 @@ def note(
 class Session:
     """A session: one executor with its own buffers. number: of the reader's word that it pins with, for any replica."""
 
-    def __init__(self, number: int, clock: Clock) -> None:
+    def __init__(self, number: int, clock: Clock, ran: Callable[[], None] = lambda: None) -> None:
+        """ran: called after every run of an executable; must cost nothing."""
         self.number = number
-        self._clock = clock
+        self._clock, self._told_ran = clock, ran
         # Weak: a replica that is asked no more is freed with its last batch, and its buffers with it.
         self.buffers: weakref.WeakKeyDictionary[Replica, Buffers] = weakref.WeakKeyDictionary()
         self.stats = SessionStats()
@@ -101,10 +108,10 @@ class Session:
             finally:
                 replica.unpin(self.number)
         except Exception as error:
-            if isinstance(error, NotReady) and len(batch) > 1:
-                # Rows that one request reads could not be had: the others are not to fail with it.
-                for work in batch:
-                    self.run([work])
+            again = parts_again(batch, error)
+            if again is not None:
+                for part in again:
+                    self.run(part)
                 return
             self.stats.failed += len(batch)
             self._buffers(replica).block.fail(len(batch))
@@ -131,9 +138,16 @@ class Session:
         scatter, stats = share.scatter, self.stats
         try:
             if scatter.enter():
-                self._compute(share.replica, scatter.state, [share], share.rows, scatter.results_of(share), 0)
+                if share.rows:
+                    results = scatter.results_of(share)
+                    timing = self._compute(share.replica, scatter.state, [share], share.rows, results, 0, scatter)
+                else:
+                    timing = self._look_up(share)
+                scatter.ran(self.number, timing)
                 stats.rows += share.rows
                 stats.batches += 1
+        except Unfit as error:
+            scatter.fail(share.replica.plan.refusal(share.bound) or told(error))
         except Exception as error:
             scatter.fail(told(error))
             stats.failed += 1
@@ -142,6 +156,16 @@ class Session:
             stats.requests += 1
             self._buffers(share.replica).block.done(1)
 
+    def _look_up(self, share: Share) -> Timing:
+        """A share of no rows: looks up some of what all rows have in common."""
+        replica, state, began_s = share.replica, share.scatter.state, self._clock.now_s()
+        if share.scatter.look_up(state.tables, state.epoch, self._buffers(replica).counts):
+            raise Unfit
+        ended_s = self._clock.now_s()
+        replica.costs.filled(0, 0, share.ids, ended_s - began_s)
+        self._told_ran()
+        return Timing(began_s, ended_s, ended_s - began_s, 0.0, 0, 0)
+
     def _buffers(self, replica: Replica) -> Buffers:
         buffers = self.buffers.get(replica)
         if buffers is None:
@@ -149,10 +173,17 @@ class Session:
         return buffers
 
     def _compute(
-        self, replica: Replica, state: State, works: Sequence[Work], rows: int, results: Outputs, requests: int
+        self,
+        replica: Replica,
+        state: State,
+        works: Sequence[Work],
+        rows: int,
+        results: Outputs,
+        requests: int,
+        scatter: Scatter | None = None,
     ) -> Timing:
         """Scores of all rows of the works, one after another; notes what the batch was like. requests: those that this
-        answers."""
+        answers. scatter: of the one work, a share."""
         began_s = self._clock.now_s()
         buffers = self._buffers(replica)
         # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
@@ -160,11 +191,19 @@ class Session:
         if replica.remote is not None:
             stand_in = replica.remote.stand_in(state.tables, state.epoch, *self._cut(works, 0, rows))
         tables = state.tables if stand_in is None else stand_in.tables
-        batch = Running(replica, state, tables, buffers, results)
+        fill = replica.plan.fill if scatter is None else scatter.fill
+        batch = Running(replica, state, tables, buffers, results, fill)
         if replica.once is None:
             self._whole(batch, works, rows, 0)
-        else:
+        elif scatter is None:
             self._by_way(batch, replica.once, works, rows)
+        elif works[0].bound.once and not scatter.first_pieces and replica.once.pays(scatter.rows):
+            if scatter.lent is None:
+                scatter.lent = self._users(batch, replica.once, works)[0].copy()
+                self.stats.user_once += 1
+            self._candidates(batch, replica.once, scatter.lent, works[0], 0)
+        else:
+            self._whole(batch, works, rows, 0)
         sparse_s, dense_s = batch.sparse_s, batch.dense_s
         note(buffers.block, requests, rows, batch.padded, results, self.wait_s, sparse_s, dense_s)
         return Timing(began_s, self._clock.now_s(), sparse_s, dense_s, len(works), rows)
@@ -192,7 +231,7 @@ class Session:
     def _whole(self, batch: Running, works: Sequence[Work], rows: int, first: int) -> None:
         """All rows of the works, bucket by bucket, to the results from row `first` on; measures what they cost."""
         replica, state, tables, buffers = batch.replica, batch.state, batch.tables, batch.buffers
-        costs, fill, now_s, stats = replica.costs, replica.plan.fill, self._clock.now_s, self.stats
+        costs, fill, now_s, stats = replica.costs, batch.fill, self._clock.now_s, self.stats
         cover = costs.cover(rows)
         if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
             cover = costs.explore(rows)
@@ -202,7 +241,8 @@ class Session:
             started_s = now_s()
             x, outputs, run = buffers.get(state.executables[bucket])
             bound, spans = self._cut(works, at, stop)
-            fill(tables, state.epoch, bound, spans, x, buffers.counts)
+            if fill(tables, state.epoch, bound, spans, x, buffers.counts):
+                raise Unfit
             filled_s = now_s()
             run()
             ended_s = now_s()
@@ -220,48 +260,63 @@ class Session:
     def _once(self, batch: Running, once: UserOnce, works: Sequence[tuple[Work, int]]) -> None:
         """Requests whose user's part is computed once, several users at a time; then each one's candidates. works: with
         the row of the results where each begins."""
-        state, tables, buffers = batch.state, batch.tables, batch.buffers
-        costs, now_s, stats = once.costs, self._clock.now_s, self.stats
         done = 0
-        for users in costs[USER].cover(len(works)):
+        for users in once.costs[USER].cover(len(works)):
             group = works[done : done + users]
             done += users
+            lent = self._users(batch, once, [work for work, _ in group], users)
+            for u, (work, first) in zip(lent, group):
+                self._candidates(batch, once, u, work, first)
+                self.stats.user_once += 1
+
+    def _users(self, batch: Running, once: UserOnce, works: Sequence[Work], bucket: int = 0) -> NDArray[np.float32]:
+        """What is computed of each work's user, float32 [bucket, user_width]; in buffers that the next call uses."""
+        state, buffers, now_s = batch.state, batch.buffers, self._clock.now_s
+        costs = once.costs[USER]
+        bucket = bucket or costs.cover(len(works))[0]
+        began_s = now_s()
+        x, lent, run = buffers.get(state.parts[USER][bucket], USER)
+        spans = np.zeros((len(works), 2), np.int64)
+        spans[:, 1] = 1
+        if once.fill[USER](batch.tables, state.epoch, [work.bound for work in works], spans, x, buffers.counts):
+            raise Unfit
+        started_s = now_s()
+        run()
+        ended_s = now_s()
+        costs.ran(bucket, ended_s - started_s)
+        self._told_ran()
+        batch.sparse_s += started_s - began_s
+        batch.dense_s += ended_s - started_s
+        return lent[LENT]
+
+    def _candidates(self, batch: Running, once: UserOnce, u: NDArray[np.float32], work: Work, first: int) -> None:
+        """One work's candidates by what was computed of its user, to the results from row `first` on."""
+        state, buffers, now_s = batch.state, batch.buffers, self._clock.now_s
+        costs, at = once.costs[CANDIDATE], 0
+        for bucket in costs.cover(work.rows):
+            stop = min(at + bucket, work.rows)
             began_s = now_s()
-            x, lent, run = buffers.get(state.parts[USER][users], USER)
-            spans = np.zeros((len(group), 2), np.int64)
-            spans[:, 1] = 1
-            once.fill[USER](tables, state.epoch, [work.bound for work, _ in group], spans, x, buffers.counts)
+            x, outputs, run = buffers.get(state.parts[CANDIDATE][bucket], CANDIDATE)
+            once.lend(u, x)
+            bound, spans = self._cut([work], at, stop)
+            if once.fill[CANDIDATE](batch.tables, state.epoch, bound, spans, x, buffers.counts):
+                raise Unfit
             started_s = now_s()
             run()
             ended_s = now_s()
-            costs[USER].ran(users, ended_s - started_s)
+            costs.ran(bucket, ended_s - started_s)
             batch.sparse_s += started_s - began_s
             batch.dense_s += ended_s - started_s
-            for u, (work, first) in zip(lent[LENT], group):
-                at = 0
-                for bucket in costs[CANDIDATE].cover(work.rows):
-                    stop = min(at + bucket, work.rows)
-                    began_s = now_s()
-                    x, outputs, run = buffers.get(state.parts[CANDIDATE][bucket], CANDIDATE)
-                    once.lend(u, x)
-                    bound, spans = self._cut([work], at, stop)
-                    once.fill[CANDIDATE](tables, state.epoch, bound, spans, x, buffers.counts)
-                    started_s = now_s()
-                    run()
-                    ended_s = now_s()
-                    costs[CANDIDATE].ran(bucket, ended_s - started_s)
-                    batch.sparse_s += started_s - began_s
-                    batch.dense_s += ended_s - started_s
-                    for name, result in batch.results.items():
-                        result[first + at : first + stop] = outputs[name][: stop - at]
-                    self._ran(batch, bucket, stop - at)
-                    at = stop
-                stats.user_once += 1
+            for name, result in batch.results.items():
+                result[first + at : first + stop] = outputs[name][: stop - at]
+            self._ran(batch, bucket, stop - at)
+            at = stop
 
     def _ran(self, batch: Running, bucket: int, rows: int) -> None:
         """Notes a run of so many rows in a bucket."""
         batch.padded += bucket - rows
         self.stats.ran(bucket, rows)
+        self._told_ran()
 
     def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[BoundRequest], NDArray[np.int64]]:
         """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""
@@ -282,6 +337,25 @@ class Session:
         spans = self._spans[: len(part)]
         spans[:, 0], spans[:, 1] = firsts, counts
         return part, spans
+
+
+def parts_again(works: Sequence[Work], error: Exception) -> Sequence[Sequence[Work]] | None:
+    """After an error that is not the whole batch's: in which parts the others are computed again. Those whose floats
+    are refused are answered. None for any other error."""
+    if isinstance(error, Unfit):
+        sound = []
+        for work in works:
+            refusal = work.replica.plan.refusal(work.bound)
+            if refusal is None:
+                sound.append(work)
+            else:
+                answer(work.done, refusal)
+        if len(sound) < len(works):
+            return [sound] if sound else []
+    if isinstance(error, NotReady) and len(works) > 1:
+        # Rows that one request reads could not be had: the others are not to fail with it.
+        return [[work] for work in works]
+    return None
 
 
 def told(error: Exception) -> FreshetError:

@@ -57,6 +57,10 @@ class SessionOptions:
         default=65536,
         metadata=option("Candidate rows that may wait before shedding", between(1, 1 << 31), heading=COMPUTING),
     )
+    max_queue_ids: int = field(
+        default=64 * 65536,
+        metadata=option("Ids of candidates that may wait before shedding", between(1, 1 << 40), heading=COMPUTING),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class GroupConfig:
     policy: Policy | None = None
     batch_window_us: float | None = None
     max_queue_rows: int | None = None
+    max_queue_ids: int | None = None
     device_stages: int | None = None
 
 

@@ -13,9 +13,9 @@ Who makes a connection leave: the end of a port (end_connections), a drain, and 
 75 s without a request) skips `leaving` and is finished in the same way.
 
 Invariants
-- What a client had sent before it could know is answered. A reply is the last only if no other request is begun, or
-  unread here or in the kernel's buffer. An
-  idle connection is finished only when it has been quiet for PATIENCE_S and nothing is unread.
+- What a client had sent before it could know is answered. A reply is the last only if nothing is unread behind it, here
+  or in the kernel's buffer; an idle connection is finished only when it has been quiet for PATIENCE_S and nothing is
+  unread.
 - No reset follows a reply. A descriptor with unread bytes is closed with RST, on which a client's system throws away
   what the client has not read yet: so we send FIN, read on, and close when the client has finished as well.
 - The end is bounded: what is in flight after timeout_s is answered with 503, and ANSWERED_S later nothing is left.

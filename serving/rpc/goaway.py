@@ -59,7 +59,11 @@ async def say_goaway(port: int) -> None:
             return
         end_s = loop.time() + TOLD_S
         while untold and loop.time() < end_s:
-            untold = [each for each in untold if not _tell(each)]
+            for each in untold:
+                if _tell(each):
+                    # It is not to outlive gRPC's own descriptor.
+                    each.close()
+            untold = [each for each in untold if each.fileno() >= 0]
             await asyncio.sleep(LOOK_S)
         await asyncio.sleep(max(0.0, end_s - loop.time()))
 

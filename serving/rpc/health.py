@@ -22,6 +22,7 @@ class Health:
     def __init__(self, lifecycle: Availability[Engine], calls_of: Callable[[str], Calls], names: Iterable[str]) -> None:
         self._lifecycle = lifecycle
         self._names = frozenset(["", *names])
+        self._ended = False
         calls = calls_of("grpc")
         self.services: dict[str, Handlers] = {
             f"{PACKAGE}Health": {
@@ -29,6 +30,10 @@ class Health:
                 "Watch": calls.server_stream("Watch", self._watch),
             }
         }
+
+    def end(self) -> None:
+        """Ends every watch, once it has told the newest status: the end of a port waits for nothing that never ends."""
+        self._ended = True
 
     async def _check(self, request: Any, context: Any) -> Any:
         if request.service not in self._names:
@@ -38,7 +43,7 @@ class Health:
     async def _watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
         """The status now, and again whenever it has changed."""
         name, told = parse(f"{PACKAGE}HealthCheckRequest", data).service, None
-        while True:
+        while not (self._ended and told == self._status(name)):
             status = self._status(name)
             if status != told:
                 told = status

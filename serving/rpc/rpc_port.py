@@ -17,6 +17,7 @@ and thread of its own (see docs/grpc.md for what it measured).
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,7 @@ from serving.telemetry.logs import AccessLog
 # What a message may have besides its tensors, which the limit of bodies is about.
 MARGIN_NBYTES = 64 << 10
 KEEPALIVE_MIN_MS = 10_000
+QUIET_S = 0.05
 MAX_METADATA_NBYTES = 64 << 10
 MAX_STREAMS = 1024
 HANDSHAKE_MS = 20_000
@@ -60,6 +62,7 @@ class RpcPort:
     ) -> None:
         """address: host:port, reserved. The rest: see DataApp."""
         lifecycle, options = exchanges.lifecycle, exchanges.options
+        self._exchanges = exchanges
         self._address, self._shutdown_timeout_s = address, options.shutdown_timeout_s
         self._options = [
             ("grpc.so_reuseport", 1),
@@ -83,7 +86,8 @@ class RpcPort:
             **TensorFlowServing(lifecycle, calls_of, control, gate).services,
             **Inference(lifecycle, calls_of, control, gate, regions, options.version).services,
         }
-        services |= Health(lifecycle, calls_of, services).services
+        self._health = Health(lifecycle, calls_of, services)
+        services |= self._health.services
         services |= Reflection(calls_of, services).services
         self._services = services
         self._server: Any = None
@@ -108,6 +112,18 @@ class RpcPort:
         that waits."""
         if self._server is None:
             return
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + (0.0 if hurry else self._shutdown_timeout_s)
+        self._health.end()
         if not hurry:
             await say_goaway(self._port)
-        await self._server.stop(0.0 if hurry else self._shutdown_timeout_s)
+            await self._wait_quiet(end_s)
+        await self._server.stop(max(0.0, end_s - loop.time()))
+
+    async def _wait_quiet(self, end_s: float) -> None:
+        """Returns when no prediction has begun for a moment: what gRPC has received it hands over one by one, and what
+        it still holds when its server stops it cancels."""
+        begun = -1
+        while begun != self._exchanges.begun and asyncio.get_running_loop().time() < end_s:
+            begun = self._exchanges.begun
+            await asyncio.sleep(QUIET_S)

@@ -18,6 +18,13 @@ Invariants
 - A process that shows no life for SUSPECT_S is a suspect: it gets no connections, and the server is not ready, until it
   is heard again. It may be stopped, or the machine be out of memory: nothing is taken from it, and it is killed only
   after SILENCE_TIMEOUT_S. Two looks are needed, so that a supervisor that was itself stopped suspects nobody.
+- A process hangs that has shown no life for SILENCE_TIMEOUT_S: neither a message nor a beat (its word on the board,
+  which counts up with every bucket that it runs and while its loop turns). One that computes for long without turning
+  its loop beats and is left alone; one that was stopped by a signal does neither. Of those that hang one is killed at a
+  time: the next when its successor answers, or has not come within START_TIMEOUT_S. What stops all of them at once
+  (a machine that swaps, one bucket that takes a minute) does not take all of them down.
+- A seat gets another process only after its owner has been told what the last one died of: what killed it may be there
+  still (a mapped file that was cut short), and is served no more by then.
 
 Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
 workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/workers.md.
@@ -29,6 +36,7 @@ worker's own accept queue (what waits in it dies with it).
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -38,6 +46,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,8 +65,10 @@ log = logging.getLogger("freshet.fleet")
 START_TIMEOUT_S = 60.0
 SILENCE_TIMEOUT_S = 30.0
 SILENCE_CHECK_S = 0.5
-# A process reports once a second.
-SUSPECT_S = 2.0
+# A process beats four times a second.
+LATE_S, SUSPECT_S = 1.0, 2.0
+# What /proc says of a process.
+STATES = {"R": "running", "S": "asleep", "D": "waiting for a disk", "T": "stopped by a signal", "t": "being debugged"}
 HEALTHY_S = 10.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
 END_MARGIN_S = 5.0
@@ -71,6 +82,10 @@ class Owner(Protocol):
 
     def buried(self, worker: WorkerProcess) -> None:
         """The process is dead and its seat about to be free."""
+
+    def mourn(self, seat: int, signal: str) -> None:
+        """The process of a seat has died unasked; called with no lock, before the seat gets another. signal: its name,
+        "" where it is not known."""
 
     def heard(self, worker: WorkerProcess, message: Message) -> None:
         """Something that a process says unasked."""
@@ -99,13 +114,23 @@ Heard = Callable[["WorkerProcess", Message], None]
 class WorkerProcess:
     """One worker's process and the talk with it. Thread-safe."""
 
-    def __init__(self, nursery: Nursery, seat: int, message: Message, fds: Sequence[int], heard: Heard) -> None:
-        """Spawns it; raises Gone. message, fds: its settings. heard: called with what it says unasked."""
+    def __init__(
+        self,
+        nursery: Nursery,
+        seat: int,
+        message: Message,
+        fds: Sequence[int],
+        heard: Heard,
+        beats: Callable[[], int],
+    ) -> None:
+        """Spawns it; raises Gone. message, fds: its settings. heard: called with what it says unasked. beats: how often
+        it has shown that it gets on."""
         self.seat = seat
         self.handed = 0
         self.hello: Future[None] = Future()
         self.gone = threading.Event()
-        self.heard_s = time.monotonic()
+        self.heard_s = self._moved_s = time.monotonic()
+        self._beats, self._seen = beats, 0
         self._heard = heard
         self._lock = threading.Lock()
         self._asked: dict[int, Future[Message]] = {}
@@ -128,9 +153,21 @@ class WorkerProcess:
         return self._process.pid
 
     @property
+    def signal(self) -> str:
+        """The name of the signal that ended it, once it is buried; "" where that is not known."""
+        return self._process.signal
+
+    @property
     def up(self) -> bool:
         """Whether it has got so far that it hears what it is told."""
         return self.hello.done() and self.hello.exception() is None
+
+    def silent_s(self) -> float:
+        """Seconds since it has shown life: said something, or got on. As exact as this is asked often."""
+        beats, now_s = self._beats(), time.monotonic()
+        if beats != self._seen:
+            self._seen, self._moved_s = beats, now_s
+        return now_s - max(self.heard_s, self._moved_s)
 
     def tell(self, op: str, message: Message | None = None, fds: Sequence[int] = ()) -> None:
         """Says something that needs no answer; raises Gone."""
@@ -168,10 +205,6 @@ class WorkerProcess:
             self._channel.close()
             on_death(self)
             self._buried = True
-
-    def silent_s(self) -> float:
-        """Seconds since it was last heard."""
-        return time.monotonic() - self.heard_s
 
     def wait(self, timeout_s: float) -> bool:
         """Whether the process has ended by itself within that time."""
@@ -226,6 +259,7 @@ class Seat:
         self.suspect = False
         self.been_up = False
         self.restarts = 0
+        self.died_of = ""
 
 
 class Fleet:
@@ -235,8 +269,8 @@ class Fleet:
         """nursery: one that has been started already."""
         self.settings = settings
         self._seats = [Seat(n) for n in range(count)]
-        self._board = reserve(2 * count * 8, "seats").view(np.int64)[: 2 * count].reshape(2, count)
-        self._ended, self._computing = self._board
+        self._board = reserve(3 * count * 8, "seats").view(np.int64)[: 3 * count].reshape(3, count)
+        self._ended, self._computing, self._beats = self._board
         (self._board_handle,) = share([self._board], "seats")
         self._owner: Owner | None = None
         self._nursery = nursery or Nursery()
@@ -245,6 +279,8 @@ class Fleet:
         self._ending = threading.Event()
         self._changed = threading.Condition()
         self._turn = 0
+        # The last one that was killed because it hung, and when.
+        self._hung: tuple[WorkerProcess, float] | None = None
         self._threads = [
             threading.Thread(target=self._keep, args=(seat,), name=f"freshet-seat-{seat.number}", daemon=True)
             for seat in self._seats
@@ -301,10 +337,13 @@ class Fleet:
         return bool(counts) and max(counts) - min(counts) > 1
 
     def hand(self, connection: socket.socket) -> bool:
-        """Hands a connection to the worker that has the fewest; False when none can take it now."""
-        workers = self.lively()
+        """Hands a connection to the worker that has the fewest, or to one that has not been heard for LATE_S if nobody
+        else takes it; False when none can now."""
         self._turn += 1
-        order = sorted(workers, key=lambda w: (self._connections(w), (w.seat - self._turn) % len(self._seats)))
+        order = sorted(
+            self.lively(),
+            key=lambda w: (w.silent_s() > LATE_S, self._connections(w), (w.seat - self._turn) % len(self._seats)),
+        )
         return any(worker.hand(connection) for worker in order if self._connections(worker) < self._most)
 
     def _level(self) -> None:
@@ -339,6 +378,7 @@ class Fleet:
                     "silent_s": round(seat.worker.silent_s(), 1) if seat.worker is not None else None,
                     "connections": self._connections(seat.worker) if seat.worker is not None else 0,
                     "restarts": seat.restarts,
+                    "died_of": seat.died_of,
                 }
                 for seat in self._seats
             ]
@@ -382,40 +422,54 @@ class Fleet:
         failures = 0
         while not self._ending.is_set():
             started_s = time.monotonic()
-            self._live(seat)
+            died_of = self._live(seat)
             if self._ending.is_set():
                 return
+            self._mourn(seat.number, died_of)
             seat.restarts += 1
             failures = failures + 1 if time.monotonic() - started_s < HEALTHY_S else 0
             if failures:
                 self._ending.wait(min(FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), MAX_BACKOFF_S))
 
-    def _live(self, seat: Seat) -> None:
-        """One process from its first breath to its grave."""
+    def _mourn(self, seat: int, signal: str) -> None:
+        assert self._owner is not None, "start() comes first"
+        try:
+            self._owner.mourn(seat, signal)
+        except Exception:
+            log.exception("what a worker died of could not be looked into")
+
+    def _live(self, seat: Seat) -> str:
+        """One process from its first breath to its grave; returns the name of the signal that it died of, or ""."""
         assert self._owner is not None, "start() comes first"
         parcel = Parcel()
         board = parcel.pack(self._board_handle, writable=True)
         message = {**self.settings.message(), "seat": seat.number, "board": board}
         try:
             self._board[:, seat.number] = 0
-            worker = WorkerProcess(self._nursery, seat.number, message, parcel.fds, self._owner.heard)
+            beats = functools.partial(self._beats.item, seat.number)
+            worker = WorkerProcess(self._nursery, seat.number, message, parcel.fds, self._owner.heard, beats)
         except (OSError, Gone) as error:
             log.error("worker %d could not be started: %s", seat.number, error)
-            return
+            return ""
         with self._changed:
             seat.worker = worker
             late = self._ending.is_set()
         try:
             if late:
-                return
+                return ""
             worker.hello.result(START_TIMEOUT_S)
             self._owner.introduce(worker)
             silent = 0
             while not worker.gone.wait(SILENCE_CHECK_S):
-                silent = silent + 1 if worker.silent_s() > SUSPECT_S else 0
-                self._suspect(seat, silent > 1)
-                if worker.silent_s() > SILENCE_TIMEOUT_S:
-                    log.error("worker %d has said nothing for %g s", seat.number, SILENCE_TIMEOUT_S)
+                silent_s = worker.silent_s()
+                silent = silent + 1 if silent_s > SUSPECT_S else 0
+                self._suspect(seat, silent > 1 and not self._ending.is_set())
+                if silent_s > SILENCE_TIMEOUT_S and self._may_kill(worker):
+                    where = "within" if self._computing[seat.number] else "outside of"
+                    log.error(
+                        "worker %d, process %d, hangs: no message and no progress for %g s, %s a batch, %s",
+                        seat.number, worker.pid, SILENCE_TIMEOUT_S, where, _state_of(worker.pid),
+                    )  # fmt: skip
                     break
         except Gone:
             pass
@@ -427,6 +481,7 @@ class Fleet:
             if self._ending.is_set() and worker.up:
                 worker.wait(self.settings.front.shutdown_timeout_s + END_MARGIN_S)
             self.bury(worker)
+        return worker.signal
 
     def _suspect(self, seat: Seat, suspect: bool) -> None:
         assert self._owner is not None, "start() comes first"
@@ -440,16 +495,39 @@ class Fleet:
             log.info("worker %d is heard again, or gone", seat.number)
         self._owner.suspected()
 
+    def _may_kill(self, worker: WorkerProcess) -> bool:
+        """Whether no other one has been killed for hanging whose successor does not answer yet."""
+        with self._changed:
+            now_s = time.monotonic()
+            if self._hung is not None:
+                last, killed_s = self._hung
+                seat = self._seats[last.seat]
+                back = seat.offered and seat.worker is not last
+                if not back and now_s - killed_s < START_TIMEOUT_S:
+                    return False
+            self._hung = worker, now_s
+            return True
+
     def _on_death(self, worker: WorkerProcess) -> None:
         assert self._owner is not None, "start() comes first"
         seat = self._seats[worker.seat]
         with self._changed:
-            seat.offered, seat.worker = False, None
+            seat.offered, seat.worker, seat.died_of = False, None, worker.signal
         self._computing[worker.seat] = 0
         self._owner.buried(worker)
         self._suspect(seat, False)
         if not self._ending.is_set():
-            log.error("worker %d, process %d, has died and is replaced", worker.seat, worker.pid)
+            of = f" of {worker.signal}" if worker.signal else ""
+            log.error("worker %d, process %d, has died%s and is replaced", worker.seat, worker.pid, of)
 
     def _connections(self, worker: WorkerProcess) -> int:
         return worker.handed - int(self._ended[worker.seat])
+
+
+def _state_of(pid: int) -> str:
+    """What a process does, as the kernel sees it."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        state = ""
+    return STATES.get(state, "in no state that is known")

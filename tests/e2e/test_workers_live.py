@@ -109,8 +109,10 @@ def test_connections_are_spread_evenly_and_all_answer_as_one_process_would(live)
         scores, generation = live.predict("small", INPUTS)
         assert generation == f"1.{step}"
         np.testing.assert_allclose(np.ravel(scores), expected(step), atol=1e-5)
-    wait_for(lambda: sum(w["connections"] for w in workers(live)) == 0)
-    assert live.get("/v1/models/none")[0] == 404
+    wait_for(lambda: [w["connections"] for w in workers(live)] == [0, 0])
+    for _ in range(4):
+        assert live.get("/v1/models/none")[0] == 404
+    wait_for(lambda: [w["connections"] for w in workers(live)] == [0, 0])
     assert live.request("POST", "/v1/models/small/versions/9:predict", b"{}")[0] == 404
 
 

@@ -45,7 +45,8 @@ def test_initialize_serves_the_newest_version_and_scores_as_plain_numpy_does(roo
     [
         ({"sessions": 3}, {True}),
         ({"sessions": 2, "policy": "least-loaded"}, {True}),
-        ({"compute": "inline", "sessions": 1}, {False}),
+        # More than a batch's rows: in turns with others.
+        ({"compute": "inline", "sessions": 1}, {True}),
         # Helpers take shares where they are idle.
         ({"compute": "inline", "sessions": 3}, {True, False}),
     ],

@@ -162,6 +162,25 @@ def test_the_sparse_cost_is_learnt_for_batches_of_all_kinds():
         assert learnt == pytest.approx(truth(rows, ids), rel=0.35)
 
 
+@pytest.mark.parametrize(
+    ("cost", "rows", "ids", "piece"),
+    [
+        ({256: 0.005}, 65536, 26 * 65536, 256),
+        # Buckets that are quicker than a turn go together, up to a batch.
+        ({64: 0.001}, 65536, 0, 256),
+        ({64: 0.008}, 65536, 0, 128),
+        ({64: 0.5}, 65536, 0, 64),
+        ({1024: 0.005}, 65536, 0, 256),
+        # 400,000 ids take a turn, or as long as the largest bucket does.
+        ({256: 0.005}, 1000, 4_000_000, 100),
+        ({256: 0.1}, 1000, 4_000_000, 256),
+        ({256: 0.005}, 2, 1 << 40, 1),
+    ],
+)
+def test_a_piece_of_a_large_request_is_a_bucket_or_what_takes_no_longer_than_a_turn(cost, rows, ids, piece):
+    assert CostTable(cost).piece_rows(rows, ids, 256) == piece
+
+
 def test_no_rows_need_no_bucket():
     assert CostTable({4: 1.0}).cover(0) == ()
 
@@ -174,3 +193,9 @@ def test_one_bucket_covers_everything():
 def test_a_table_without_a_usable_bucket_is_refused(cost):
     with pytest.raises(ValueError, match="at least one bucket of 1 or more rows"):
         CostTable(cost)
+
+
+def test_rows_that_fill_a_dear_bucket_are_tried_in_that_one_and_not_in_the_next():
+    table = CostTable({16: 1.0, 64: 100.0, 256: 900.0})
+    assert table.cover(64) == (16,) * 4
+    assert [table.explore(rows) for rows in (63, 64, 65)] == [(64,), (64,), (256,)]

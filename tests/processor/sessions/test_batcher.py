@@ -10,30 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from processor.backends.cost import CostTable
 from processor.clock import FakeClock
 from processor.errors import Overloaded
 from processor.sessions.batcher import PATIENCE_S, Batcher, Ticket
-
-
-class Target:
-    """cost: of any batch, by bucket."""
-
-    def __init__(self, name="", cost=None):
-        self.name, self.costs = name, CostTable(cost or {1: 1e-9, 64: 2e-9})
-
-    def __repr__(self):
-        return self.name
-
-
-TARGETS = [Target("a"), Target("b", {1: 0.5, 8: 1.0}), Target("c", {4: 2.0})]
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Owned(Ticket):
-    """A ticket that knows what it was put for."""
-
-    target: Target
+from tests.processor.sessions.tickets import TARGETS, Owned, Target, put
 
 
 def due_s(ticket):
@@ -48,23 +28,41 @@ class Batching(RuleBasedStateMachine):
     )
     def start(self, max_rows, max_queue_rows, window_s):
         self.max_rows, self.max_queue_rows, self.window_s = max_rows, max_queue_rows, window_s
-        self.batcher = Batcher(max_rows, max_queue_rows, window_s)
+        self.batcher = Batcher(max_rows, max_queue_rows, window_s, 3 * max_queue_rows)
         self.clock = FakeClock()
         self.waiting, self.left, self.until_s = [], [], None
+        # By number: rows of the request, and those of them that have left.
+        self.whole, self.gone = [], []
 
-    @rule(owner=st.sampled_from(TARGETS), rows=st.integers(1, 60), slack=st.none() | st.integers(-1, 6))
-    def put(self, owner, rows, slack):
+    @rule(
+        owner=st.sampled_from(TARGETS),
+        rows=st.integers(1, 60),
+        ids=st.sampled_from([3, 3, 4]),
+        slack=st.none() | st.integers(-1, 6),
+        piece_rows=st.sampled_from([0, 0, 0, 1, 5, 100]),
+        first=st.sampled_from([(0, 0), (0, 0), (2, 0), (3, 2)]),
+    )
+    def put(self, owner, rows, ids, slack, piece_rows, first):
         now_s = self.clock.now_s()
-        ticket = Owned(rows, 3 * rows, None if slack is None else now_s + slack, target=owner)
-        room = not self.waiting or sum(t.rows for t in self.waiting) + rows <= self.max_queue_rows
-        if room:
-            self.batcher.admit(rows, 0.0, None, 1, 0.0)
+        deadline_s = None if slack is None else now_s + slack
+        first = first if piece_rows else (0, 0)
+        ticket = Owned(rows, ids * rows, deadline_s, piece_rows, *first, target=owner, number=len(self.whole))
+        alike = [t for t in self.waiting if bool(t.piece_rows) == bool(piece_rows)]
+        asked = {"ids": ticket.ids, "divided": piece_rows > 0}
+        room = (
+            sum(t.rows for t in alike) + rows <= self.max_queue_rows
+            and sum(t.ids for t in alike) + ticket.ids <= 3 * self.max_queue_rows
+        )
+        if room or not alike:
+            self.batcher.admit(rows, 0.0, None, 1, 0.0, **asked)
             self.batcher.put(ticket, owner, now_s)
             self.waiting.append(ticket)
+            self.whole.append(rows)
+            self.gone.append(0)
             self.until_s = None
         else:
             with pytest.raises(Overloaded):
-                self.batcher.admit(rows, 0.0, None, 1, 0.0)
+                self.batcher.admit(rows, 0.0, None, 1, 0.0, **asked)
 
     @rule(seconds=st.integers(0, 3))
     def wait(self, seconds):
@@ -74,27 +72,40 @@ class Batching(RuleBasedStateMachine):
     def take(self, free=1, hurry=False):
         now_s = self.clock.now_s()
         taken = self.batcher.take(now_s, free, hurry)
-        gone = taken.batch + taken.expired
-        for ticket in gone:
-            self.waiting.remove(ticket)
-        self.left += gone
+        for ticket in taken.batch + taken.expired:
+            number = ticket.number
+            assert ticket.first == self.gone[number], "rows leave in order"
+            self.gone[number] += ticket.rows
+            if self.gone[number] == self.whole[number]:
+                self.waiting.remove(ticket)
+                self.left.append(ticket)
+            else:
+                assert ticket.rows in (0, ticket.piece_rows), "only a piece leaves a rest behind"
+                assert ticket in taken.batch
+                assert ticket.rows or not self.gone[number], "what has no rows comes first"
         for ticket in taken.batch:
             assert ticket.deadline_s is None or ticket.deadline_s > now_s
         for ticket in taken.expired:
             alone_s = self.batcher.predict_s(ticket.target, ticket.rows, ticket.ids)
             assert ticket.deadline_s <= now_s or now_s + alone_s > ticket.deadline_s
         assert len({id(t.target) for t in taken.batch}) <= 1
+        if taken.batch and taken.batch[0].piece_rows:
+            (piece,) = taken.batch
+            assert piece.rows <= piece.piece_rows
+            return
+        assert not any(t.piece_rows for t in taken.batch)
         assert sum(t.rows for t in taken.batch) <= self.max_rows or len(taken.batch) == 1
         # Of one target the most urgent leave first, and in order of arrival where they are equally urgent.
         places = [(due_s(t), t.arrived_s) for t in taken.batch]
         assert places == sorted(places)
         if taken.batch:
-            behind = [t for t in self.waiting if t.target is taken.batch[0].target]
+            behind = [t for t in self.waiting if t.target is taken.batch[0].target and not t.piece_rows]
             assert all(due_s(t) >= places[-1][0] for t in behind)
             assert taken.until_s is None
         elif self.window_s == 0 or hurry:
             assert not self.waiting, "an idle session takes what there is"
         elif self.waiting:
+            assert not any(t.piece_rows for t in self.waiting), "the window is for what others may join"
             oldest_s = min(t.arrived_s for t in self.waiting)
             assert now_s < taken.until_s <= oldest_s + self.window_s
             assert now_s < oldest_s + self.window_s
@@ -119,20 +130,14 @@ class Batching(RuleBasedStateMachine):
 
     def teardown(self):
         while getattr(self, "waiting", None):
-            before = len(self.waiting)
+            before = self.batcher.queue_rows + sum(t.first_pieces for t in self.waiting)
             self.take(hurry=True)
-            assert len(self.waiting) < before
+            assert self.batcher.queue_rows + sum(t.first_pieces for t in self.waiting) < before
+        assert getattr(self, "gone", 0) == getattr(self, "whole", 0)
 
 
 TestBatching = Batching.TestCase
 TestBatching.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
-
-
-def put(batcher, *rows, target=TARGETS[0], deadline_s=None, now_s=0.0):
-    tickets = [Owned(n, 0, deadline_s, target=target) for n in rows]
-    for ticket in tickets:
-        batcher.put(ticket, target, now_s)
-    return tickets
 
 
 def test_an_idle_session_gets_what_is_there_at_once():
@@ -442,3 +447,11 @@ def test_without_admission_the_queue_fills_with_work_that_expires():
 def test_at_half_load_nothing_is_refused_and_nothing_is_late():
     outcome = simulate(0.5 * SATURATION, 3.0, 0.05)
     assert outcome.refused == outcome.expired == outcome.late == 0
+
+
+def test_the_last_ticket_is_dropped_too_when_it_would_be_late_behind_a_batch():
+    target = Target(cost={1: 0.5, 4: 5.0})
+    batcher = Batcher(10, 100)
+    soon, hopeless = put(batcher, 1, target=target, deadline_s=1.0), put(batcher, 4, target=target, deadline_s=1.5)
+    taken = batcher.take(0.0)
+    assert (taken.batch, taken.expired) == (soon, hopeless)

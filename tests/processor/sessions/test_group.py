@@ -1,5 +1,6 @@
 """Groups of sessions: queues and their policies, deadlines and overload, inline compute, resizing and closing."""
 
+import contextlib
 import queue
 import threading
 
@@ -274,8 +275,8 @@ def test_inline_what_is_less_than_a_hand_over_is_computed_by_the_owner_alone():
     with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
         wait_until(lambda: sessions._queues[0].idle)
         sessions.enqueue(answers.work(replica, 0, range(8)))
-        assert sessions.run_once()
-        assert sessions._queues[0].idle
+        while sessions.run_once():
+            assert sessions._queues[0].idle
         assert_answers(answers.wait(1)[0], range(8))
 
 
@@ -422,6 +423,34 @@ def test_a_request_that_cannot_be_answered_in_time_is_refused_before_and_after_i
         answers.wait(3)
     stats = total(sessions.statistics())
     assert (stats.refused_late, stats.refused_full, stats.expired) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"compute": "inline"}])
+def test_an_overload_of_requests_that_are_alike_is_refused_before_they_are_read(options):
+    """Whatever check_room() lets pass, enqueue() takes, once it has seen what is asked for."""
+    clock, replica, answers = FakeClock(), FakeReplica({1: 1.0}), Answers()
+    with group(clock=clock, max_queue_rows=10_000, **options) as sessions:
+        with held(replica, sessions, answers) if not options else contextlib.nullcontext():
+            # Inline, a turn of the loop that took so long has just ended.
+            sessions._queues[0].turn_s = 5.0
+            early = late = taken = 0
+            for number in range(200):
+                try:
+                    sessions.check_room(100.0)
+                except Overloaded:
+                    early += 1
+                    continue
+                try:
+                    sessions.enqueue(answers.work(replica, number, [1, 2, 3], clock.now_s() + 100.0))
+                    taken += 1
+                except Overloaded:
+                    late += 1
+            assert early > 150
+            assert late < 10
+            assert 15 < taken < 25
+            while sessions.inline and sessions.run_once():
+                pass
+        answers.wait(taken + (not options))
 
 
 def test_waits_are_counted_as_predicted_and_as_they_were():

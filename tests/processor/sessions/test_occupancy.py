@@ -18,3 +18,12 @@ def test_a_process_alone_has_all_cores():
     occupancy = Occupancy(2)
     occupancy.change(1)
     assert occupancy.spare == 1
+
+
+def test_a_process_that_gets_on_moves_its_own_word_alone():
+    beats = np.zeros(3, np.int64)
+    occupancy = Occupancy(4, np.zeros(3, np.int64), 1, beats)
+    for _ in range(2):
+        occupancy.beat()
+    assert beats.tolist() == [0, 2, 0]
+    Occupancy(1).beat()

@@ -1,7 +1,9 @@
-"""Large requests on several sessions: split, rejoined in order, of one generation, and never answered twice."""
+"""Large requests on several sessions, and in turns with others: split, rejoined in order, of one generation, and never
+answered twice."""
 
 import logging
 import threading
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from processor.backends.cost import CostTable
 from processor.clock import FakeClock, SystemClock
 from processor.errors import Expired, FreshetError, Overloaded
+from processor.features.plan import Alike
 from processor.sessions.group import HOLDS
 from processor.versions.control import SHADOW_READER
 from processor.watching.stats import total
@@ -39,7 +42,8 @@ class Partly(FakeReplica):
 
 
 @pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])
-@pytest.mark.parametrize(("rows", "parts"), [(1, 1), (4, 1), (7, 2), (8, 2), (9, 3), (12, 3), (33, 3), (1000, 3)])
+# Of what is more than a batch of 8 no part has more than a bucket of 4.
+@pytest.mark.parametrize(("rows", "parts"), [(1, 1), (4, 1), (7, 2), (8, 2), (9, 3), (12, 3), (33, 9), (1200, 300)])
 def test_a_large_request_is_split_rejoined_in_order_and_of_one_generation(policy, rows, parts):
     replica, answers = Partly(), Answers()
     with group(sessions=3, policy=policy) as sessions:
@@ -69,16 +73,83 @@ def test_parts_of_a_request_run_at_the_same_time():
         assert_answers(answers.wait(1)[0], range(8))
 
 
-def test_one_session_and_a_process_without_free_holds_split_nothing():
+def test_one_session_and_a_process_without_free_holds_split_nothing_that_fits_into_a_batch():
     replica, answers = Partly(), Answers()
     with group(sessions=1) as sessions:
-        sessions.enqueue(answers.work(replica, 0, range(100)))
-        assert_answers(answers.wait(1)[0], range(100))
+        sessions.enqueue(answers.work(replica, 0, range(8)))
+        assert_answers(answers.wait(1)[0], range(8))
     with group(sessions=2) as sessions:
         sessions._holds.clear()
-        sessions.enqueue(answers.work(replica, 1, range(100)))
-        assert_answers(answers.wait(1)[1], range(100))
+        sessions.enqueue(answers.work(replica, 1, range(8)))
+        assert_answers(answers.wait(1)[1], range(8))
+        with pytest.raises(Overloaded, match="too many requests are larger than the largest batch"):
+            sessions.enqueue(answers.work(replica, 2, range(9)))
     assert all(reader < HOLDS for reader in replica.readers)
+
+
+@pytest.mark.parametrize("options", [{"compute": "inline"}, {"sessions": 1}])
+def test_a_large_request_gives_way_after_every_piece_and_is_answered_in_order_under_one_state(options):
+    """Between two of its pieces a small request comes and the state moves on: the small ones see it, it does not."""
+    replica, answers = Partly(), Answers()
+    order, small = [], iter(range(1, 100))
+
+    def fill(tables, epoch, bound, spans, out, counts):
+        order.append((epoch, bound[0].values[int(spans[0, 0])]))
+        replica.fill(tables, epoch, bound, spans, out, counts)
+        if len(order) % 2 and len(order) < 20:
+            sessions.enqueue(answers.work(replica, number := next(small), [-number]))
+
+    replica.plan.fill = fill
+    with group(**options) as sessions:
+        sessions.enqueue(answers.work(replica, 0, range(1, 41)))
+        while sessions.inline and sessions.run_once():
+            pass
+        got = answers.wait(11)
+    assert_answers(got[0], range(1, 41))
+    assert [value for _, value in order] == [value for n in range(10) for value in (4 * n + 1, -(n + 1))], (
+        "a piece, then who came during it"
+    )
+    assert len({epoch for epoch, value in order if value > 0}) == 1
+    assert len({epoch for epoch, value in order if value < 0}) == 10
+    assert set(replica.pins.values()) == {None}
+
+
+@pytest.mark.parametrize("options", [{"sessions": 1}, {"sessions": 3}, {"sessions": 2, "device_stages": 1}])
+def test_what_is_the_same_for_every_row_is_looked_up_once_part_by_part_and_before_the_rows(options):
+    replica, answers, order = Partly(), Answers(), []
+
+    class Looking:
+        """Of plan.Part."""
+
+        def __init__(self, number):
+            self.number = number
+
+        def fill(self, tables, epoch, out, counts):
+            order.append(self.number)
+            out += self.number
+
+    def fill(tables, epoch, bound, spans, out, counts):
+        order.append("rows")
+        assert (out[: spans[0, 1]] == 6).all()
+        replica.fill(tables, epoch, bound, spans, out, counts)
+
+    replica.plan.alike = lambda bound, most_ids: Alike(4, [Looking(n) for n in (1, 2, 3)], SimpleNamespace(fill=fill))
+    with group(**options) as sessions:
+        sessions.enqueue(answers.work(replica, 0, range(10)))
+        assert_answers(answers.wait(1)[0], range(10))
+    assert order == [1, 2, 3, "rows", "rows", "rows"]
+    assert set(replica.pins.values()) == {None}
+
+
+def test_a_request_of_few_rows_and_very_many_ids_gives_way_as_well_but_for_a_single_row():
+    replica, answers = FakeReplica({1: 1.9e-5, 8: 2e-5}), Answers()
+    with group(sessions=1, max_queue_ids=1 << 30) as sessions:
+        for number, rows in enumerate((8, 1)):
+            work = answers.work(replica, number, range(rows))
+            work.ids = 4 * int(replica.costs.heavy_ids)
+            sessions.enqueue(work)
+            assert_answers(answers.wait(1)[number], range(rows))
+    assert [filled for _, filled in replica.runs] == [2, 2, 2, 2, 1]
 
 
 def test_a_part_that_fails_fails_the_request_and_lets_go_of_the_pin(caplog):

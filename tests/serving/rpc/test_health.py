@@ -32,3 +32,17 @@ def test_who_watches_health_is_told_of_changes():
         unknown = watch(message("grpc.health.v1.HealthCheckRequest")(service="other"), timeout=WAIT_S)
         assert next(unknown).status == 3
         unknown.cancel()
+
+
+def test_a_watch_ends_with_its_port_having_told_the_last_status():
+    with Live(shutdown_timeout_s=2 * WAIT_S) as live:
+        watch = live.channel.unary_stream(
+            "/grpc.health.v1.Health/Watch",
+            lambda m: m.SerializeToString(),
+            message("grpc.health.v1.HealthCheckResponse").FromString,
+        )
+        told = watch(message("grpc.health.v1.HealthCheckRequest")(), timeout=WAIT_S)
+        assert next(told).status == 1
+        live.lifecycle.drain()
+        live.run(live.port.stop())
+        assert [each.status for each in told] == [2]

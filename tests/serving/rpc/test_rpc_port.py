@@ -69,6 +69,29 @@ def test_an_end_waits_for_what_is_in_flight():
         stopping.result(WAIT_S)
 
 
+def test_a_server_is_stopped_once_it_has_handed_over_all_calls_that_it_holds(monkeypatch):
+    monkeypatch.setattr(rpc_port, "QUIET_S", 0)
+    order = []
+    with Live() as live:
+        exchanges, stop = live.port._exchanges, live.port._server.stop
+
+        def begin(left):
+            exchanges.begun += 1
+            if left:
+                live.loop.call_soon(begin, left - 1)
+            else:
+                order.append("all have begun")
+
+        async def stopped(grace):
+            order.append("stopped")
+            await stop(grace)
+
+        live.port._server.stop = stopped
+        live.loop.call_soon_threadsafe(begin, 100)
+        live.run(live.port.stop())
+    assert order[:2] == ["all have begun", "stopped"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="SO_REUSEPORT spreads connections on Linux")
 def test_several_processes_may_listen_on_a_reserved_port():
     with Live() as first:

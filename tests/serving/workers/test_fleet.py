@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,7 @@ from processor.errors import FreshetError, NotReady
 from serving.front_options import FrontOptions
 from serving.workers import fleet as fleet_module
 from serving.workers.channel import Gone
-from serving.workers.fleet import Fleet, WorkerSettings
+from serving.workers.fleet import Fleet, WorkerProcess, WorkerSettings
 from tests.serving.workers.fakes import FakeWorker
 
 SETTINGS = WorkerSettings(FrontOptions(shutdown_timeout_s=1.0, version="9"), {}, None, "127.0.0.1:0")
@@ -20,7 +21,8 @@ class Owner:
     """fleet.Owner: offers every worker at once."""
 
     def __init__(self):
-        self.fleet, self.introduced, self.dead, self.refuse, self.suspicions = None, [], [], None, []
+        self.fleet, self.introduced, self.dead, self.refuse = None, [], [], None
+        self.suspicions, self.mourned = [], []
 
     def introduce(self, worker):
         self.introduced.append(worker)
@@ -37,6 +39,9 @@ class Owner:
     def suspected(self):
         self.suspicions.append(self.fleet.suspects())
 
+    def mourn(self, seat, signal):
+        self.mourned.append((seat, signal, len(self.introduced)))
+
 
 class Mortal(FakeWorker):
     """A WorkerProcess without a process."""
@@ -44,19 +49,20 @@ class Mortal(FakeWorker):
     spawned = threading.Semaphore(0)
     stillborn = False
 
-    def __init__(self, nursery, seat, message, fds, heard):
+    def __init__(self, nursery, seat, message, fds, heard, beats):
         super().__init__(seat)
-        self.settings, self.heard_s, self.waited = message, fleet_module.time.monotonic(), 0
+        self.settings, self.beats, self.silence_s, self.looked, self.waited = message, beats, 0.0, 0, 0
         self._burying, self._buried = threading.Lock(), False
         self.hello, self.up = self, True
         Mortal.spawned.release()
 
-    def silent_s(self):
-        return fleet_module.time.monotonic() - self.heard_s
-
     def result(self, timeout_s):
         if Mortal.stillborn:
             raise Gone("stillborn")
+
+    def silent_s(self):
+        self.looked += 1
+        return self.silence_s
 
     def wait(self, timeout_s):
         return self.gone.wait(timeout_s)
@@ -139,6 +145,30 @@ def test_a_dead_process_is_buried_once_and_replaced_in_its_slot(fleets):
     assert fleet.complete
 
 
+def test_the_owner_is_told_what_a_process_died_of_before_its_seat_gets_another(fleets, caplog):
+    fleet, owner = fleets(1)
+    fleet.wait_complete()
+    (victim,) = fleet.offered()
+    victim.signal = "SIGBUS"
+    victim.gone.set()
+    spawns(2)
+    until(lambda: fleet.offered() not in ([], [victim]))
+    assert owner.mourned == [(0, "SIGBUS", 1)]
+    assert fleet.info()[0]["died_of"] == "SIGBUS"
+    assert "worker 0, process 1000, has died of SIGBUS and is replaced" in caplog.text
+
+
+def test_an_owner_that_fails_to_look_into_a_death_keeps_no_seat_empty(fleets, monkeypatch, caplog):
+    fleet, owner = fleets(1)
+    fleet.wait_complete()
+    monkeypatch.setattr(owner, "mourn", lambda seat, signal: 1 / 0)
+    (victim,) = fleet.offered()
+    victim.gone.set()
+    spawns(2)
+    until(lambda: fleet.offered() not in ([], [victim]))
+    assert "could not be looked into" in caplog.text
+
+
 def test_the_others_give_up_what_is_beyond_their_share_when_a_new_process_is_up(fleets):
     fleet, _ = fleets(3)
     fleet.wait_complete()
@@ -175,12 +205,60 @@ def test_a_seat_whose_process_cannot_serve_is_tried_again_and_never_offered(flee
     assert fleet.info()[0]["restarts"] >= 3
 
 
-def test_a_process_that_says_nothing_for_long_is_replaced(fleets):
+@pytest.mark.parametrize(("computing", "said"), [(1, "within a batch"), (0, "outside of a batch")])
+def test_a_process_that_shows_no_life_for_long_is_replaced_and_the_log_says_what_it_did(
+    fleets, caplog, computing, said
+):
     fleet, owner = fleets(1)
     fleet.wait_complete()
     silent = fleet.offered()[0]
-    silent.heard_s -= 2 * fleet_module.SILENCE_TIMEOUT_S
+    fleet._beats[0] = 7
+    assert silent.beats() == 7
+    fleet._computing[0] = computing
+    silent.silence_s = 2 * fleet_module.SILENCE_TIMEOUT_S
     until(lambda: silent in owner.dead and fleet.offered())
+    (line,) = [r.getMessage() for r in caplog.records if "hangs" in r.getMessage()]
+    assert said in line
+    assert "no message and no progress for 30 s" in line
+
+
+def test_of_processes_that_all_hang_one_is_killed_at_a_time_and_the_next_when_its_successor_answers(fleets):
+    fleet, owner = fleets(3)
+    fleet.wait_complete()
+    held = threading.Event()
+
+    def introduce(worker):
+        owner.introduced.append(worker)
+        assert held.wait(WAIT_S)
+        fleet.offer(worker)
+
+    owner.introduce = introduce
+    hung = fleet.offered()
+    for worker in hung:
+        worker.silence_s = 2 * fleet_module.SILENCE_TIMEOUT_S
+    until(lambda: len(owner.introduced) == 4)
+    others = [worker for worker in hung if worker not in owner.dead]
+    looked = [worker.looked for worker in others]
+    until(lambda: all(worker.looked > before + 3 for worker, before in zip(others, looked, strict=True)))
+    assert len(owner.dead) == 1
+    held.set()
+    until(lambda: len(owner.dead) == 3 and len(fleet.offered()) == 3)
+    assert set(owner.dead) == set(hung)
+
+
+def test_a_process_shows_life_by_what_it_says_and_by_its_beats(monkeypatch):
+    now_s, beats = [100.0], [0]
+    worker = WorkerProcess.__new__(WorkerProcess)
+    worker.heard_s = worker._moved_s = 90.0
+    worker._beats, worker._seen = lambda: beats[0], 0
+    monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    assert worker.silent_s() == 10.0
+    beats[0] += 1
+    assert worker.silent_s() == 0.0
+    now_s[0] = 105.0
+    assert worker.silent_s() == 5.0
+    worker.heard_s = 104.0
+    assert worker.silent_s() == 1.0
 
 
 def test_a_process_that_shows_no_life_for_a_moment_gets_no_connections_until_it_is_heard_again(fleets):
@@ -189,7 +267,7 @@ def test_a_process_that_shows_no_life_for_a_moment_gets_no_connections_until_it_
     silent, other = workers = sorted(fleet.offered(), key=lambda w: w.seat)
     here, there = socket.socketpair()
     with here, there:
-        silent.heard_s -= fleet_module.SUSPECT_S
+        silent.silence_s = fleet_module.SUSPECT_S + 1
         until(fleet.suspects)
         assert fleet.suspects() == [0]
         assert [i["up"] for i in fleet.info()] == [False, True]
@@ -200,11 +278,11 @@ def test_a_process_that_shows_no_life_for_a_moment_gets_no_connections_until_it_
         assert not fleet.uneven, "the suspect's count says nothing"
         fleet.release(0.5)
         assert [[m for op, m in w.said if op == "release"] for w in workers] == [[], [{"share": 0.5}]]
-        other.heard_s -= fleet_module.SUSPECT_S
+        other.silence_s = fleet_module.SUSPECT_S + 1
         until(lambda: fleet.suspects() == [0, 1])
         assert not fleet.hand(there), "it waits"
         for worker in workers:
-            worker.heard_s = fleet_module.time.monotonic() + WAIT_S
+            worker.silence_s = 0.0
         until(lambda: not fleet.suspects())
         assert fleet.hand(there)
     assert owner.dead == []
@@ -216,7 +294,7 @@ def test_a_suspect_that_is_buried_is_none_any_more(fleets):
     fleet, owner = fleets(2)
     fleet.wait_complete()
     victim = fleet.offered()[0]
-    victim.heard_s -= fleet_module.SUSPECT_S
+    victim.silence_s = fleet_module.SUSPECT_S + 1
     until(fleet.suspects)
     fleet.bury(victim)
     assert fleet.suspects() == []
@@ -254,5 +332,26 @@ def test_a_connection_goes_to_the_worker_that_has_the_fewest_and_past_one_that_i
     assert [w.handed for w in workers] == [3, 6, 3]
     workers[1].full = True
     assert not fleet.hand(there)
+    for worker in workers:
+        worker.full = False
+    workers[0].silence_s = fleet_module.LATE_S + 0.1
+    fleet.hand(there)
+    assert [w.handed for w in workers] == [3, 6, 4], "the first has the fewest, but seems not to listen"
     here.close()
     there.close()
+
+
+def test_a_process_that_dies_after_it_was_healthy_is_replaced_as_soon_as_the_first_was(monkeypatch):
+    fleet, now_s, waited_s = Fleet(1, SETTINGS), [0.0], []
+    lives_s = iter([1.0, 1.0, 1.0, fleet_module.HEALTHY_S + 1.0, 1.0])
+
+    def live(seat):
+        now_s[0] += next(lives_s)
+
+    monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(fleet, "_live", live)
+    monkeypatch.setattr(fleet, "_ending", SimpleNamespace(is_set=lambda: len(waited_s) == 4, wait=waited_s.append))
+    fleet._keep(fleet._seats[0])
+    first_s = fleet_module.FIRST_BACKOFF_S
+    assert waited_s == [first_s, 2 * first_s, 4 * first_s, first_s]
+    assert fleet.info()[0]["restarts"] == 5
