@@ -189,12 +189,7 @@ class HttpConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Nothing is in flight; there may be bytes of the next request."""
         self._advance()
-        if self._busy or self.transport.is_closing() or self.flow.write_paused:
-            return
-        if self._half_closed:
-            self.transport.close(finished=True)
-        else:
-            self._at_rest = not self._unread
+        self._at_rest = not (self._busy or self._unread or self.flow.write_paused or self.transport.is_closing())
 
     def _keeps(self) -> bool:
         """Whether the connection goes on after the reply that is about to be written. Nobody wants the rest of a body
@@ -226,6 +221,8 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(error)
         finally:
             self._advancing = False
+        if self._half_closed and not (self._busy or self.flow.write_paused):
+            self.transport.close(finished=True)
 
     def _step(self) -> bool:
         """Takes one head, or what there is of a body; whether there may be more to take."""

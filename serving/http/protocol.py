@@ -87,7 +87,7 @@ class PredictProtocol(HttpConnection):
         limit = self._app.max_body_nbytes
         if head.nbytes is not None and head.nbytes > limit:
             raise TooLarge(f"body: at most {limit} bytes wanted, got {head.nbytes}")
-        if head.expects and not self._unread:
+        if head.expects:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _add(self, piece: bytes | bytearray) -> None:
