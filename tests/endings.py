@@ -59,7 +59,11 @@ HTTP = (
     Habit("in two pieces", 3, pieces=True),
     Habit("a connection each", 2, pause_s=0.01, once=True),
 )
-GRPC = (Habit("gRPC, no pause", 6), Habit("gRPC, pauses of up to 20 ms", 6, pause_s=0.02))
+GRPC = (
+    Habit("gRPC, no pause", 6),
+    Habit("gRPC, pauses of up to 20 ms", 6, pause_s=0.02),
+    Habit("gRPC, a channel each", 4, once=True),
+)
 
 
 @dataclass
@@ -174,18 +178,21 @@ async def _more(loop, connection):
 
 async def over_grpc(habit, port, method, message, seen):
     """A client with a channel of its own, until it cannot connect."""
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
-        call = channel.unary_unary(method)
-        while True:
-            try:
-                await call(message, timeout=WAIT_S)
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.UNAVAILABLE and "connect" in error.details().lower():
-                    return
-                seen.lost.append(f"{habit.name}: {error.code().name} {error.details()}")
-            else:
-                seen.answered[habit.name] += 1
-            await asyncio.sleep(random.uniform(0, habit.pause_s))
+    while True:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            call = channel.unary_unary(method)
+            once = False
+            while not once:
+                try:
+                    await call(message, timeout=WAIT_S)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is grpc.StatusCode.UNAVAILABLE and "connect" in error.details().lower():
+                        return
+                    seen.lost.append(f"{habit.name}: {error.code().name} {error.details()}")
+                else:
+                    seen.answered[habit.name] += 1
+                await asyncio.sleep(random.uniform(0, habit.pause_s))
+                once = habit.once
 
 
 async def meet(server, made):

@@ -39,7 +39,6 @@ from serving.telemetry.logs import AccessLog
 # What a message may have besides its tensors, which the limit of bodies is about.
 MARGIN_NBYTES = 64 << 10
 KEEPALIVE_MIN_MS = 10_000
-QUIET_S = 0.05
 MAX_METADATA_NBYTES = 64 << 10
 MAX_STREAMS = 1024
 HANDSHAKE_MS = 20_000
@@ -116,14 +115,7 @@ class RpcPort:
         end_s = loop.time() + (0.0 if hurry else self._shutdown_timeout_s)
         self._health.end()
         if not hurry:
-            await say_goaway(self._port)
-            await self._wait_quiet(end_s)
+            # Half of the time is for what has begun.
+            told_s = (loop.time() + end_s) / 2
+            await say_goaway(self._port, lambda: self._exchanges.begun, told_s)
         await self._server.stop(max(0.0, end_s - loop.time()))
-
-    async def _wait_quiet(self, end_s: float) -> None:
-        """Returns when no prediction has begun for a moment: what gRPC has received it hands over one by one, and what
-        it still holds when its server stops it cancels."""
-        begun = -1
-        while begun != self._exchanges.begun and asyncio.get_running_loop().time() < end_s:
-            begun = self._exchanges.begun
-            await asyncio.sleep(QUIET_S)

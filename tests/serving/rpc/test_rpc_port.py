@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from serving.front.holdings import Connections
-from serving.rpc import rpc_port
+from serving.rpc import goaway, rpc_port
 from serving.rpc.rpc_port import MAX_METADATA_NBYTES
 from tests.serving.fakes import FakeProcessor
 from tests.serving.rpc.live import WAIT_S, Live, refused, request, scores, until
@@ -70,15 +70,16 @@ def test_an_end_waits_for_what_is_in_flight():
 
 
 def test_a_server_is_stopped_once_it_has_handed_over_all_calls_that_it_holds(monkeypatch):
-    monkeypatch.setattr(rpc_port, "QUIET_S", 0)
+    monkeypatch.setattr(goaway, "LOOK_S", 0)
     order = []
     with Live() as live:
+        live.infer(request(), timeout=WAIT_S)
         exchanges, stop = live.port._exchanges, live.port._server.stop
 
         def begin(left):
             exchanges.begun += 1
             if left:
-                live.loop.call_soon(begin, left - 1)
+                live.loop.call_later(goaway.QUIET_S / 10, begin, left - 1)
             else:
                 order.append("all have begun")
 
@@ -87,7 +88,7 @@ def test_a_server_is_stopped_once_it_has_handed_over_all_calls_that_it_holds(mon
             await stop(grace)
 
         live.port._server.stop = stopped
-        live.loop.call_soon_threadsafe(begin, 100)
+        live.loop.call_soon_threadsafe(begin, 70)
         live.run(live.port.stop())
     assert order[:2] == ["all have begun", "stopped"]
 
