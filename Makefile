@@ -8,6 +8,8 @@ BENCH_ARGS ?=
 PEERS ?=
 PEERS_ARGS ?=
 SOAK_ARGS ?=
+FAULTS_ARGS ?=
+SIEGE_ARGS ?=
 FUZZ_ARGS ?=
 CANARY_ARGS ?=
 LOADTEST_ARGS ?=
@@ -15,7 +17,7 @@ KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-peers canary fuzz soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-peers canary fuzz faults siege soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -67,6 +69,12 @@ canary: .venv/.dev .venv/.kernels ## a canary at 5 % on live servers: split, sti
 
 fuzz: .venv/.dev .venv/.kernels ## broken inputs through every parser; FUZZ_ARGS="--cases 1000000 --seed 2"
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+faults: .venv/.dev .venv/.kernels ## an hour of everything that goes wrong, replies checked; FAULTS_ARGS="--minutes 5"
+	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
+
+siege: .venv/.dev .venv/.kernels ## what hostile requests cost everybody else; loadtest/results/siege.md
+	$(BIN)/python -m tests.faults.siege $(SIEGE_ARGS)
 
 soak: .venv/.dev .venv/.kernels ## ten minutes of load, deltas, loads and unloads; SOAK_ARGS="--minutes 60"
 	$(BIN)/python -m loadtest.bench --only soak $(SOAK_ARGS)

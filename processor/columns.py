@@ -30,7 +30,16 @@ class Strings:
     @classmethod
     def of(cls, strings: Iterable[str | bytes]) -> Strings:
         """Builds the buffer from Python strings (UTF-8) or bytes."""
-        parts = [s.encode() if isinstance(s, str) else s for s in strings]
+        parts = strings if isinstance(strings, list) else list(strings)
+        if set(map(type, parts)) == {str}:
+            # ASCII has as many bytes as characters, so no string has to be one of bytes by itself.
+            text = "".join(parts)
+            data = text.encode()
+            if len(data) == len(text):
+                offsets = np.zeros(len(parts) + 1, np.int64)
+                np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
+                return cls(np.frombuffer(data, np.uint8), offsets)
+        parts = [s.encode() if isinstance(s, str) else s for s in parts]
         offsets = np.zeros(len(parts) + 1, np.int64)
         np.cumsum([len(p) for p in parts], out=offsets[1:])
         return cls(np.frombuffer(b"".join(parts), np.uint8), offsets)
@@ -81,6 +90,19 @@ def first_value(column: Column | None) -> bytes | None:
     if isinstance(column, Strings):
         return column.data[int(column.offsets[0]) : int(column.offsets[1])].tobytes()
     return column[:1].reshape(-1)[:1].tobytes()
+
+
+def nbytes_of(inputs: Mapping[str, Column]) -> int:
+    """Memory that a request's values take."""
+    return inputs.places.nbytes if type(inputs) is Packed else sum(map(_nbytes, inputs.values()))
+
+
+def _nbytes(column: Column) -> int:
+    if isinstance(column, Ragged):
+        return _nbytes(column.values) + column.row_splits.nbytes
+    if isinstance(column, Strings):
+        return int(column.offsets[-1] - column.offsets[0]) + column.offsets.nbytes
+    return column.nbytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ request.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, cast, overload
@@ -23,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.clock import Clock, SystemClock
-from processor.errors import BadInput
+from processor.errors import BadInput, TooLarge
+from processor.features.limits import DEFAULTS, RequestLimits
 from processor.generation import UNDO_DEPTH
 from processor.overview import describe
 from processor.sessions.placement import Groups
@@ -39,6 +41,7 @@ from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replica
 from processor.versions.routes import VersionStatus
 from processor.versions.served_version import ServedVersion
+from processor.watching.judge import Evidence
 from processor.watching.sketch import Sketch
 from processor.watching.stats import Compared
 
@@ -58,8 +61,9 @@ __all__ = [
 class ProcessorConfig(SessionConfig):
     """The options of a Processor. repository: folder of models. models: the only ones to serve, or None. undo_depth:
     deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row store, or None.
-    budgets: memory for the rows of tables, or None. policies: by model. strict: a model that is there and cannot be
-    served ends the start; else the others are served. The rest: see processor.sessions.session_options."""
+    budgets: memory for the rows of tables, or None. policies: by model. limits: of requests. strict: a model that is
+    there and cannot be served ends the start; else the others are served. The rest: see
+    processor.sessions.session_options."""
 
     repository: str
     models: list[str] | None = None
@@ -67,6 +71,7 @@ class ProcessorConfig(SessionConfig):
     remote: RemoteConfig | None = None
     budgets: Budgets | None = None
     policies: Mapping[str, ModelPolicy] = field(default_factory=dict)
+    limits: RequestLimits = DEFAULTS
     strict: bool = True
 
 
@@ -77,11 +82,12 @@ class Processor(Predictor, ModelHost):
         """Opens the repository and starts the sessions; poll() loads the models. See initialize()."""
         self.config = config
         clock = clock or SystemClock()
+        self._following = threading.Lock()
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
         ModelHost.__init__(
             self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets, config.policies
         )
-        Predictor.__init__(self, Groups(config, clock), clock)
+        Predictor.__init__(self, Groups(config, clock), clock, config.limits)
 
     @classmethod
     def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Self:
@@ -112,9 +118,13 @@ class Processor(Predictor, ModelHost):
 
     def rerouted(self) -> None:
         """See ModelHost.rerouted."""
-        routes = {name: model.routes for name, model in self._models.items()}
-        shadows = {name: cast(Replica, r.shadow.replicas) for name, r in routes.items() if r.shadow is not None}
-        self.follow({name: r.traffic for name, r in routes.items()}, shadows)
+        # Models change side by side: nobody may follow older routes after newer ones.
+        with self._following:
+            routes = {name: model.routes for name, model in self._models.items()}
+            shadows = {name: cast(Replica, r.shadow.replicas) for name, r in routes.items() if r.shadow is not None}
+            pairs = [pair for r in routes.values() for pair in r.trials()]
+            trials = [(cast(Replica, canary.replicas), cast(Replica, baseline.replicas)) for canary, baseline in pairs]
+            self.follow({name: r.traffic for name, r in routes.items()}, shadows, trials)
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
@@ -145,7 +155,11 @@ class Processor(Predictor, ModelHost):
         from processor.eas import codec as eas
 
         name = self._only_model() if model is None else model
-        inputs, wanted = eas.decode(request, self.manifest(name)[0])
+        limits = self.limits(name)
+        if len(request) > limits.max_body_bytes:
+            wanted = f"at most {limits.max_body_bytes} bytes wanted"
+            raise TooLarge(f"max_body_bytes: {wanted}, got {len(request)}; ask for fewer at once")
+        inputs, wanted = eas.decode(request, self.manifest(name)[0], limits)
         return eas.encode(super().process(PredictRequest(name, inputs)).outputs, wanted)
 
     def _only_model(self) -> str:
@@ -161,6 +175,11 @@ class Processor(Predictor, ModelHost):
     def shadowed(self, version: ServedVersion) -> Compared | None:
         """See ModelHost.shadowed."""
         return self.compared().get((version.manifest.model, version.manifest.version))
+
+    def tried(self, canary: ServedVersion, baseline: ServedVersion) -> Evidence:
+        """See ModelHost.tried."""
+        pair = cast(Replica, canary.replicas), cast(Replica, baseline.replicas)
+        return self.evidence().get(pair) or Evidence.none(len(canary.manifest.outputs))
 
     def sketch(self, version: ServedVersion) -> Sketch:
         """See ModelHost.sketch."""

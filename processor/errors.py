@@ -17,6 +17,7 @@ Messages name the field, what was wanted and what came. They never carry a path,
 they are sent to clients as they are.
 """
 
+from pathlib import Path
 from typing import Any
 
 
@@ -54,7 +55,10 @@ class Conflict(FreshetError):
 
 
 class Diverged(Conflict):
-    pass
+    def __init__(self, message: str, file: Path | None = None) -> None:
+        """file: the one that says so; while it stays as it is, there is no use in asking again."""
+        super().__init__(message)
+        self.file = file
 
 
 class StandsOnUndone(Conflict):

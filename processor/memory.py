@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 ALIGNMENT = 64
 WRITE_NBYTES = 64 << 20
+PIECE_NBYTES = 1 << 20
 
 
 class SharedMap(mmap.mmap):
@@ -56,43 +58,75 @@ class Handle:
     shape: tuple[int, ...]
 
 
-def reserve(nbytes: int, name: str, content: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-    """A writable buffer of nbytes, page-aligned, resident only where it has been written; zeros after `content`."""
-    nbytes = max(nbytes, mmap.PAGESIZE)
+def reserve(nbytes: int, name: str, content: Iterable[NDArray[np.uint8]] = ()) -> NDArray[np.uint8]:
+    """A writable buffer of nbytes, page-aligned, resident only where it has been written; zeros after the pieces of
+    `content`."""
+    nbytes, at = max(nbytes, mmap.PAGESIZE), 0
     if sys.platform != "linux":
         mapped = mmap.mmap(-1, nbytes)
-        if content is not None:
-            mapped[: content.nbytes] = content.data
+        for piece in content:
+            mapped[at : at + piece.nbytes] = piece.data
+            at += piece.nbytes
         return np.frombuffer(mapped, np.uint8)
     fd = os.memfd_create(f"freshet-{name}", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, nbytes)
-        at = 0
-        while content is not None and at < content.nbytes:
-            at += os.pwrite(fd, content[at : at + WRITE_NBYTES].data, at)
+        for piece in content:
+            left = piece.data
+            while left:
+                count = os.pwrite(fd, left[:WRITE_NBYTES], at)
+                left, at = left[count:], at + count
         return np.frombuffer(SharedMap.of(fd, nbytes, writable=True), np.uint8)
     finally:
         os.close(fd)
+
+
+def pieces(array: NDArray[Any]) -> Iterator[NDArray[np.uint8]]:
+    """The bytes of an array, piece by piece, each good until the next. Of a mapped file they are read by system calls:
+    where it was cut short that is an OSError, and no page of it becomes resident."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    mapping = _mapping(flat)
+    if mapping is None:
+        yield from (flat[at : at + PIECE_NBYTES] for at in range(0, flat.nbytes, PIECE_NBYTES))
+        return
+    first: int = flat.ctypes.data - np.frombuffer(mapping, np.uint8).ctypes.data
+    buffer = np.empty(min(PIECE_NBYTES, flat.nbytes), np.uint8)
+    for at in range(0, flat.nbytes, PIECE_NBYTES):
+        piece = buffer[: min(PIECE_NBYTES, flat.nbytes - at)]
+        if os.preadv(mapping.fd, [piece.data], first + at) != piece.nbytes:
+            raise OSError(errno.EIO, "a file was cut short while it was read")
+        yield piece
 
 
 def private_copy(view: NDArray[np.int64], name: str) -> NDArray[np.int64]:
     """A writable copy of `view` in reserved memory; of a mapped view no page stays resident.
 
     On Linux it is written to the file before that is mapped: half the time of writing through a mapping, whose every
-    page is a fault and is zeroed first.
+    page is a fault and is zeroed first. Raises OSError where a file was cut short.
     """
-    source = np.ascontiguousarray(view)
-    content = source.reshape(-1).view(np.uint8)
-    copy = reserve(source.nbytes, name, content)[: source.nbytes].view(np.int64).reshape(source.shape)
-    advise(view, mmap.MADV_DONTNEED)
-    return copy
+    return reserve(view.nbytes, name, pieces(view))[: view.nbytes].view(np.int64).reshape(view.shape)
+
+
+def gather(arrays: Sequence[NDArray[Any]], name: str) -> list[NDArray[Any]]:
+    """Copies in one reservation, each on a cache line: what share() would make of them."""
+    starts, at = [], 0
+    for array in arrays:
+        starts.append(at)
+        at += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+    memory = reserve(at, name)
+    copies = []
+    for array, start in zip(arrays, starts):
+        copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        np.copyto(copy, array)
+        copies.append(copy)
+    return copies
 
 
 def share(arrays: Sequence[NDArray[Any]], name: str) -> list[Handle]:
     """A handle for each array. Those that lie in no mapping are copied, together into one reservation."""
     mappings = [_mapping(a) if a.flags.c_contiguous else None for a in arrays]
     strays = [np.ascontiguousarray(a) for a, m in zip(arrays, mappings) if m is None]
-    copies = iter(_gather(strays, name) if strays else [])
+    copies = iter(gather(strays, name) if strays else [])
     handles = []
     for array, mapping in zip(arrays, mappings):
         if mapping is None:
@@ -125,21 +159,6 @@ def _owner(array: NDArray[Any]) -> Any:
     while isinstance(owner, np.ndarray | memoryview):
         owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
     return owner
-
-
-def _gather(arrays: Sequence[NDArray[Any]], name: str) -> list[NDArray[Any]]:
-    """Copies in one reservation, each on a cache line."""
-    starts, at = [], 0
-    for array in arrays:
-        starts.append(at)
-        at += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-    memory = reserve(at, name)
-    copies = []
-    for array, start in zip(arrays, starts):
-        copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-        np.copyto(copy, array)
-        copies.append(copy)
-    return copies
 
 
 def advise(array: NDArray[Any], advice: int) -> None:

@@ -44,7 +44,7 @@ class DataPorts:
         connection of the HTTP port. control: what clients may ask of the whole server."""
         exchanges = Exchanges(lifecycle, metrics, options, watching.tracer)
         self.submitter = exchanges.submitter
-        regions = Regions() if options.shared_memory == "on" else None
+        regions = Regions(options.max_body_bytes) if options.shared_memory == "on" else None
         app = DataApp(exchanges, control=control, regions=regions, access=watching.access)
         connection = functools.partial(protocol, data_app=app, **(protocol_options or {}))
         self.http = HttpPort(app, http, options.shutdown_timeout_s, connection)
@@ -53,9 +53,18 @@ class DataPorts:
 
     async def listen(self) -> None:
         """Serves until end() is called and what was in flight is answered."""
+        await self.take_calls()
+        await self.take_connections()
+
+    async def take_calls(self) -> None:
+        """Serves the gRPC port from now on. Raises BadInput when the address cannot be had."""
         await self._rpc.start()
+
+    async def take_connections(self) -> None:
+        """Serves connections of the HTTP port until end() is called and what was in flight on either is answered."""
         await self.http.listen()
         await asyncio.gather(*self._stopping)
+        self.submitter.close()
 
     def opened(self) -> None:
         """The applications ask the same Lifecycle, so there is nothing to tell them."""

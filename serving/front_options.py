@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from processor.features.limits import REQUESTS, RequestLimits
 from processor.options import Values, above, between, one_of, option
 
-PORTS, REQUESTS, LIFE, WATCHING = "Ports", "Requests", "Start and end", "Watching"
+PORTS, LIFE, WATCHING = "Ports", "Start and end", "Watching"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SHARE = between(0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontOptions:
+class FrontOptions(RequestLimits):
     """Passed whole to whatever is of the data ports, and, as JSON, to worker processes. version: Freshet's own."""
 
     version: str = ""
-    max_body_bytes: int = field(
-        default=64 << 20,
-        metadata=option(
-            "Largest request body, also when inflated", between(1, 1 << 32), unit="bytes", heading=REQUESTS
-        ),
-    )
     max_bodies_bytes: int = field(
         default=128 << 20,
         metadata=option(

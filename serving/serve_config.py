@@ -2,7 +2,8 @@
 
 The fields of ServeConfig are the only list of options, and their metadata (processor.options) all that is said about
 them: the command line, the environment, the file and docs/options.md are read off them. Those of the data ports and of
-the sessions lie where they are passed on from: serving.front_options, processor.sessions.session_options.
+the sessions lie where they are passed on from: serving.front_options, processor.sessions.session_options,
+processor.features.limits.
 """
 
 from __future__ import annotations
@@ -16,20 +17,24 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from processor.allowance import Allowance
 from processor.errors import BadInput
+from processor.features.limits import REQUESTS
 from processor.generation import UNDO_DEPTH
 from processor.options import Values, between, check, one_of, option, options_of
 from processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from processor.tables.budgets import Budgets
 from processor.tables.remote.settings import RemoteConfig
-from serving.admin.authorization import is_loopback
-from serving.front_options import LIFE, PORTS, REQUESTS, WATCHING, FrontOptions
+from serving.front_options import LIFE, PORTS, WATCHING, FrontOptions
+from serving.http.sites import is_loopback
+from serving.loading.import_process import ImportLimits
 
 if TYPE_CHECKING:
     from processor.versions.policy import ModelPolicy
 
 ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
+LEAST_IMPORT_NBYTES = 4 << 30
 SECTIONS = ("groups", "model")
 REPOSITORY, TABLES = "Repository", "Tables"
 HEADINGS = (REPOSITORY, PORTS, COMPUTING, REQUESTS, TABLES, LIFE, WATCHING)
@@ -56,6 +61,27 @@ class ServeConfig(FrontOptions, SessionOptions):
         default=False,
         metadata=option(
             "End the start for a model that cannot be served, rather than serve the others", heading=REPOSITORY
+        ),
+    )
+    import_timeout_s: float = field(
+        default=1800.0,
+        metadata=option("How long one import may take", between(1, 604_800), unit="seconds", heading=REPOSITORY),
+    )
+    import_processor_s: int = field(
+        default=3600,
+        metadata=option(
+            "Processor time of one import, of all cores together",
+            between(1, 604_800),
+            unit="seconds",
+            heading=REPOSITORY,
+        ),
+    )
+    import_memory_bytes: int = field(
+        default=0,
+        metadata=option(
+            "Memory of one import, files apart",
+            between(0, 1 << 50, "half of what there is, 4 GiB at least"),
+            heading=REPOSITORY,
         ),
     )
     undo_depth: int = field(
@@ -150,6 +176,11 @@ class ServeConfig(FrontOptions, SessionOptions):
         """The options of the data ports of one of so many processes. version: Freshet's own."""
         mine = {f.name: getattr(self, f.name) for f in fields(FrontOptions)}
         return FrontOptions(**{**mine, "version": version, "record_max_bytes": self.record_max_bytes // processes})
+
+    def import_limits(self) -> ImportLimits:
+        """What one import may take."""
+        nbytes = self.import_memory_bytes or max(LEAST_IMPORT_NBYTES, (Allowance.here().memory_nbytes or 0) // 2)
+        return ImportLimits(self.import_timeout_s, self.import_processor_s, nbytes)
 
     def policies(self) -> dict[str, ModelPolicy]:
         """[model.NAME] sections; raises BadInput."""

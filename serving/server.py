@@ -34,6 +34,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from processor.errors import BadInput, FreshetError
+from processor.features.limits import RequestLimits
 from processor.overview import model_stats
 from serving.admin.api import MAX_DELTA_NBYTES, create_admin
 from serving.data_ports import DataPorts
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("freshet.server")
 
 ADMIN_STOP_S = 5.0
+PATIENCE_S = 0.05
+"""How long the deltas of other models wait for one that loads a version, once."""
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Of drain_s: in how many parts connections are told to leave.
 DRAIN_STEPS = 10
@@ -75,6 +79,7 @@ def open_processor(config: ServeConfig, layout: Layout) -> Processor:
         "remote": config.remote(),
         "budgets": config.budgets(),
         "policies": config.policies(),
+        "limits": RequestLimits.of(config),
         "strict": config.strict,
     }
     return Processor.initialize(ProcessorConfig.of(layout.session_options(config) | others))
@@ -284,7 +289,8 @@ class Server:
             self._failed = True
             self.stop()
             return
-        importer = AutoImporter(self._config.repository, self._config.models, processor)
+        config = self._config
+        importer = AutoImporter(config.repository, config.models, processor, config.import_limits())
         processor.expect(importer.announce())
         # What was loaded stays: without it the collector has less to walk between two requests.
         gc.collect()
@@ -297,7 +303,7 @@ class Server:
             self._front.opened()
             self._importer = importer
             self._watcher = Watcher(
-                lambda: importer.poll() + processor.poll(),
+                lambda: importer.poll() + processor.poll(PATIENCE_S),
                 self._config.poll_interval_s,
                 lambda lines: self._announce(processor),
                 begin=give_way if self._bulk is not None else lambda: None,

@@ -85,6 +85,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
 }
 
 SEAMS: dict[str, str] = {
+    "tests/serving/codecs/test_limits_of_dialects.py": "what a request may cost, asked of every codec by one table",
     "tests/freshet_serving/test_facade.py": "what the package offers, and that its names lead to it: every floor's",
     "tests/serving/workers/test_processes.py": "changes, channel and the engine's pins, with a reader in a process",
 }

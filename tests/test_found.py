@@ -38,6 +38,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/kernels/rows.py": ("tests/processor/tables/test_table.py",),
     "processor/kernels/string_hashes.py": ("tests/processor/features/test_evaluation.py",),
     "processor/kernels/texts.py": ("tests/processor/features/test_evaluation.py",),
+    "processor/kernels/wire_format.py": ("tests/processor/eas/test_message_tree.py",),
     "processor/package/atomic.py": (
         "tests/processor/package/test_delta.py",
         "tests/processor/package/test_repository.py",
@@ -100,7 +101,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/models/publishing/test_publisher.py",
         "tests/models/publishing/test_publisher_chain.py",
     ),
-    "models/training/publication.py": ("tests/models/training/test_loop.py", "tests/models/training/test_parity.py"),
     "models/zoo/architectures.py": ("tests/models/zoo/test_arch.py",),
     "models/zoo/layers.py": ("tests/models/zoo/test_deepfm.py", "tests/models/zoo/test_dlrm.py"),
     **found_serving.TESTED_BY,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.dense.harmless import check_harmless
 from compiler.frameworks import keras, tf
 from processor.errors import BadInput
 from processor.package.manifest import NAME, Output
@@ -72,8 +73,10 @@ class DenseGraph:
 
     @classmethod
     def load(cls, path: Path, weights: Mapping[str, Matrix]) -> DenseGraph:
-        """Reads what save() wrote, for the given weights; raises BadInput when they are not its own."""
+        """Reads what save() wrote, for the given weights; raises BadInput when they are not its own, or where the graph
+        would do more than compute."""
         try:
+            check_harmless(path)
             module = tf.saved_model.load(str(path))
             function = module.dense
             (x, wanted), _ = function.concrete_functions[0].structured_input_signature

@@ -3,6 +3,7 @@
 importer          the whole way, proven against the model itself
 reexport          tables and weights of a retrained model, for a version that is served already
 foreign           opens a SavedModel folder, a Keras or an ONNX file
+keras_file        a Keras file, written as a SavedModel
 onnx_graph        an ONNX file, written as a SavedModel
 foreign_graph     a signature as one flat graph
 ops               which operations may be used, and which cannot be dense

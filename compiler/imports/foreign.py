@@ -1,41 +1,34 @@
 """Opens what is to be imported: a SavedModel folder, a Keras file or an ONNX file, from whoever wrote it.
 
 Untrusted bytes. Nothing of a model runs before its files are known to lie inside its folder, its archive is no bomb,
-and every operation that opening or serving it would run is among those that are allowed (compiler.imports.ops). Keras
-files are read in safe mode; Lambda layers, classes that are not Keras's own and vocabularies that name a file are
-refused. Keras and ONNX files are written as SavedModels first, so that all that follows is one path
-(compiler.imports.onnx_graph reads ONNX, as strictly). What TensorFlow itself says of a broken file names paths: it is
-left out.
+and every operation that opening or serving it would run is among those that are allowed (compiler.imports.ops). Of
+those three kinds read files: variables come from the folder's own checkpoint, tables from its own assets, and a graph
+that names any other file is refused before it runs. Keras and ONNX files are written as SavedModels first, so that all
+that follows is one path (compiler.imports.keras_file, compiler.imports.onnx_graph). What TensorFlow itself says of a
+broken file names paths: it is left out.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
-import warnings
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compiler.frameworks import keras, meta_graph_pb2, quiet, saved_model_pb2, tf
+from compiler.frameworks import meta_graph_pb2, quiet, saved_model_pb2, tf
 from compiler.imports.feeds import Fed, Feeds
 from compiler.imports.foreign_graph import ForeignGraph, Inliner, Ref, functions_of, inline, parse
 from compiler.imports.inputs import arrange
-from compiler.imports.ops import GRAPH, OPENING, check_ops
+from compiler.imports.keras_file import export_keras
+from compiler.imports.ops import GRAPH, OPENING, READING, check_ops
 from processor.errors import BadInput, NotFound, TooLarge
+from processor.package.regular_file import read_file
 
 SERVE = "serve"
 MAX_GRAPH_NBYTES = 2 << 30
 MAX_FILES = 10_000
-MAX_UNPACKED_NBYTES = 64 << 30
-# zip's DEFLATE cannot pack tighter than 1032 to 1; weights hardly pack at all, JSON ten to one.
-MAX_PACKING = 200
-KERAS_MODULES = ("keras.layers", "keras.initializers", "keras.regularizers", "keras.constraints", "keras.activations")
-KERAS_SOURCES = tuple(f"keras.src.{part}" for part in ("layers", "models", "ops", "backend.common", "dtype_policies"))
-KERAS_PLAIN = ("keras", "keras.models", "keras.ops", "keras.optimizers", "keras.losses", "keras.metrics", "builtins")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +70,7 @@ def open_source(
                 saved = save_onnx(path, exported)
                 kind, groups, proof = "ONNX", saved.ragged | groups, saved.proof.check
             else:
-                _export_keras(path, exported)
+                export_keras(path, exported)
             with _open_saved_model(exported, kind, signature, groups, sparse or {}) as source:
                 yield replace(source, proof=proof)
     else:
@@ -128,6 +121,8 @@ def _check_folder(folder: Path) -> None:
                 raise TooLarge(f"source: at most {MAX_FILES} files wanted")
             if not path.resolve().is_relative_to(base):
                 raise BadInput("source: a file leads out of its folder")
+            if not (path.is_file() or path.is_dir()):
+                raise BadInput(f"source: {path.name[:64]!r} is no regular file")
 
 
 def _read(path: Path) -> Any:
@@ -137,7 +132,7 @@ def _read(path: Path) -> Any:
         raise TooLarge(f"source: saved_model.pb: at most {MAX_GRAPH_NBYTES} bytes wanted, got {nbytes}")
     saved = saved_model_pb2.SavedModel()
     try:
-        saved.ParseFromString(path.read_bytes())
+        saved.ParseFromString(read_file(path, MAX_GRAPH_NBYTES).tobytes())
     except Exception:
         raise BadInput("source: saved_model.pb: not a SavedModel") from None
     metas = [m for m in saved.meta_graphs if SERVE in m.meta_info_def.tags]
@@ -162,7 +157,7 @@ def _restore(folder: Path, meta: Any, graph: ForeignGraph) -> Any:
     definition = _closure(meta.graph_def, [*opening, *handles])
     nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
     check_ops((node.op for node in nodes), GRAPH | OPENING, "graph")
-    _check_text_files(definition, assets)
+    _check_files(definition, assets, saver.filename_tensor_name)
     holder = tf.Graph()
     options = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=2)
     # Every tensor is looked at, and what an optimiser fuses (x * sigmoid(x), Mish) would not be there, whatever is
@@ -221,9 +216,16 @@ def _assets(folder: Path, meta: Any) -> dict[str, str]:
     return found
 
 
-def _check_text_files(definition: Any, assets: Mapping[str, str]) -> None:
-    """A table may be filled from an asset of the model, from no other file."""
-    nodes = Inliner(definition, {f"asset/{i}": name for i, name in enumerate(assets)}).graph.nodes.values()
+def _check_files(definition: Any, assets: Mapping[str, str], prefix: str) -> None:
+    """Raises BadInput where variables are restored from anything but the folder's checkpoint, whose prefix is fed as
+    the tensor `prefix`, or a table is filled from a file that is no asset of the model."""
+    given = {f"asset/{i}": name for i, name in enumerate(assets)} | ({"prefix": prefix} if prefix else {})
+    inliner = Inliner(definition, given)
+    nodes = list(inliner.graph.nodes.values())
+    # What branches and loops call stays as it is: where its files come from cannot be told.
+    inner = functions_of([node.definition for node in nodes if node.definition], definition.library)
+    for op in sorted({node.op for function in inner.function for node in function.node_def} & READING):
+        raise BadInput(f"source: operation {op} reads a file inside a branch or a loop; refused")
     named = {node.name for node in nodes if node.name.startswith("asset/")}
     # A path may travel through a variable that nothing but assets is ever assigned to.
     assigned: dict[str, list[str]] = {}
@@ -232,6 +234,8 @@ def _check_text_files(definition: Any, assets: Mapping[str, str]) -> None:
             assigned.setdefault(node.inputs[0][0], []).append(node.inputs[1][0])
     named |= {variable for variable, sources in assigned.items() if named.issuperset(sources)}
     for node in nodes:
+        if node.op == "RestoreV2" and node.inputs[0] != ("prefix", 0):
+            raise BadInput("source: operation RestoreV2 reads a checkpoint that is not the model's own; refused")
         if node.op.startswith("InitializeTableFromTextFile") and node.inputs[1][0] not in named:
             raise BadInput("source: a table is filled from a file that is no asset of the model")
 
@@ -257,66 +261,3 @@ def _closure(graph_def: Any, names: Iterable[str]) -> Any:
     for node in part.node:
         node.device = ""
     return part
-
-
-def _export_keras(path: Path, folder: Path) -> None:
-    """Writes a Keras file as a SavedModel into `folder`."""
-    _check_archive(path)
-    try:
-        with quiet(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = keras.saving.load_model(path, compile=False, safe_mode=True)
-            model.export(str(folder), format="tf_saved_model", verbose=False)
-    except Exception as error:
-        raise BadInput(f"source: Keras cannot load the file: {type(error).__name__}") from None
-
-
-def _check_archive(path: Path) -> None:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            if len(entries) > MAX_FILES:
-                raise TooLarge(f"source: at most {MAX_FILES} files in the archive wanted, got {len(entries)}")
-            unpacked = 0
-            for entry in entries:
-                parts = entry.filename.replace("\\", "/").split("/")
-                if entry.filename.startswith("/") or ".." in parts or ":" in parts[0]:
-                    raise BadInput("source: a path in the archive leads out of it")
-                unpacked += entry.file_size
-                if entry.file_size > MAX_PACKING * max(entry.compress_size, 1024):
-                    raise TooLarge("source: the archive unpacks to more than its size allows")
-            if unpacked > MAX_UNPACKED_NBYTES:
-                raise TooLarge(f"source: the archive unpacks to {unpacked} bytes, at most {MAX_UNPACKED_NBYTES} wanted")
-            config = json.loads(archive.read("config.json"))
-    except (zipfile.BadZipFile, KeyError, ValueError, RecursionError, NotImplementedError, OSError):
-        raise BadInput("source: a .keras file wanted: a zip archive with config.json") from None
-    _check_config(config)
-
-
-def _check_config(value: Any) -> None:
-    """Walks a Keras configuration; raises BadInput for what could run code or read files."""
-    stack = [value]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, list):
-            stack.extend(value)
-        if not isinstance(value, dict):
-            continue
-        stack.extend(value.values())
-        name, module = value.get("class_name"), value.get("module")
-        if name in ("Lambda", "__lambda__", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"):
-            raise BadInput(f"source: a {name} layer holds code; refused: rewrite it with layers or ops of Keras")
-        if isinstance(name, str) and module is not None and not _is_keras(module):
-            raise BadInput(f"source: {name[:64]!r} is no class of Keras itself; export a SavedModel instead")
-        if name == "function" and not str(module).startswith("keras."):
-            raise BadInput("source: a function of Python's own in the configuration; refused")
-        if isinstance(value.get("vocabulary"), str):
-            raise BadInput("source: a vocabulary that names a file; save the model with the vocabulary inside")
-
-
-def _is_keras(module: Any) -> bool:
-    if not isinstance(module, str):
-        return False
-    return module in KERAS_PLAIN or any(
-        module == root or module.startswith(f"{root}.") for root in (*KERAS_MODULES, *KERAS_SOURCES)
-    )

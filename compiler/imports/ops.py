@@ -87,6 +87,9 @@ OPENING = words(
     """
 )
 
+# Of those, what reads files: which ones is looked at besides.
+READING = frozenset({"InitializeTableFromTextFile", "InitializeTableFromTextFileV2", "RestoreV2"})
+
 GRAPH = DENSE | SPARSE | CHECKS
 STAGE = DENSE | SPARSE | {"AssignVariableOp", "LookupTableImportV2"}
 

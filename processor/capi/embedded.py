@@ -17,6 +17,9 @@ from typing import Any
 
 from processor.engine import Processor, ProcessorConfig
 from processor.errors import BadInput, FreshetError, NotFound
+from processor.features.limits import RequestLimits
+from processor.options import check
+from processor.versions.host import REST_S
 
 log = logging.getLogger("freshet.capi")
 
@@ -30,6 +33,8 @@ OPTIONS: dict[str, tuple[type, ...]] = {
     "threads": (int,),
     "poll_interval_s": (int, float),
 }
+LIMITS = ("max_rows", "max_ids", "max_nodes", "max_body_bytes")
+OPTIONS |= dict.fromkeys(LIMITS, (int,))
 INTERNAL = 500, b"the request failed for a reason that is not its own"
 
 
@@ -43,7 +48,10 @@ class Embedded:
         if not 0 < interval_s <= 3600:
             raise BadInput(f"poll_interval_s: above 0, to 3600, wanted, got {interval_s:g}")
         model = options.pop("model", None)
-        self._processor = Processor.initialize(ProcessorConfig(models=None if model is None else [model], **options))
+        limits = RequestLimits(**{name: options.pop(name) for name in LIMITS if name in options})
+        check(limits, "model_config.")
+        models = None if model is None else [model]
+        self._processor = Processor.initialize(ProcessorConfig(models=models, limits=limits, **options))
         self._model = model
         self._closing = threading.Event()
         self._poller = threading.Thread(target=self._poll, args=(interval_s,), name="freshet-poller", daemon=True)
@@ -63,12 +71,16 @@ class Embedded:
         self._processor.close()
 
     def _poll(self, interval_s: float) -> None:
-        while not self._closing.wait(interval_s):
+        delay_s = interval_s
+        while not self._closing.wait(delay_s):
+            delay_s = interval_s
             try:
                 for line in self._processor.poll():
                     log.info("%s", line)
             except Exception:
-                log.exception("polling the repository failed")
+                # Whatever it is that lasts, it is told of now and then.
+                delay_s = max(interval_s, REST_S)
+                log.exception("polling the repository failed; next look in %g s", delay_s)
 
 
 _numbers = itertools.count(1)

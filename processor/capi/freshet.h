@@ -1,11 +1,12 @@
 /* DeepRec Processor's C interface, answered by Freshet.
 
    Requests are tensorflow.eas.PredictRequest, replies tensorflow.eas.PredictResponse (predict.proto). Statuses are
-   HTTP's: 200 with a reply; 400, 404, 429, 503, 504 and 500 with a message instead. What comes back by output_data was
-   allocated by malloc, and is the caller's to free. Every function may be called from any thread.
+   HTTP's: 200 with a reply; 400, 404, 413, 429, 503, 504 and 500 with a message instead. What comes back by
+   output_data was allocated by malloc, and is the caller's to free. Every function may be called from any thread.
 
    model_config: JSON, {"repository": "/models"}, and perhaps "model" (needed where the repository has several),
-   "sessions", "threads", "poll_interval_s". model_entry is not looked at. */
+   "sessions", "threads", "poll_interval_s", "max_rows", "max_ids", "max_nodes", "max_body_bytes". model_entry is not
+   looked at. */
 #ifndef FRESHET_H
 #define FRESHET_H
 #ifdef __cplusplus

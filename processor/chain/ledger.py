@@ -39,6 +39,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from processor.chain.bare_delta import bare_deltas
 from processor.chain.chain_record import (
     DELTA,
@@ -60,9 +62,17 @@ from processor.chain.patrol import Identity, Patrol, identity_of
 from processor.chain.pruning import missing
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.package.atomic import exclusive_file, fsync_folder, give_name
-from processor.package.delta import SUFFIX, Delta, parse_delta, stream_delta
+from processor.package.delta import (
+    MAX_DELTA_NBYTES,
+    SUFFIX,
+    Delta,
+    DeltaBytes,
+    parse_delta,
+    read_delta_file,
+    stream_delta,
+)
 from processor.package.manifest import Manifest
-from processor.package.tensors import map_file
+from processor.package.regular_file import file_sha256, read_file
 from processor.package.version import DELTAS, VersionReader, inside
 
 ABANDONED_S = 60.0
@@ -132,12 +142,14 @@ class Ledger:
         record, path = link.record, self.path_of(link)
         assert record is not None, "path_of() has seen to it"
         before = identity_of(path)
+        if before is None:
+            raise Diverged(f"delta {link.step}: the file that record {record.number} names is not there", path)
         try:
-            data = map_file(path)
+            data = read_delta_file(path, min(record.nbytes, MAX_DELTA_NBYTES))
         except Corrupt:
-            raise Diverged(f"delta {link.step}: the file that record {record.number} names is not there") from None
-        if data.nbytes != record.nbytes or sha256(data) != record.sha256:
-            raise Diverged(f"delta {link.step}: the file is not the one that record {record.number} names")
+            data = None
+        if data is None or data.nbytes != record.nbytes or sha256(data) != record.sha256:
+            raise Diverged(f"delta {link.step}: the file is not the one that record {record.number} names", path)
         delta = parse_delta(data)
         self._patrol.add(path, before, record.sha256, link.step)
         return delta
@@ -177,10 +189,11 @@ class Ledger:
         kept = self._write(delta, lambda file: stream_delta(file, delta), lambda digest: name)
         return self.commit(delta, kept)
 
-    def keep(self, delta: Delta, data: bytes | bytearray) -> KeptDelta:
+    def keep(self, delta: Delta, data: DeltaBytes) -> KeptDelta:
         """Makes a delta's bytes durable in the version's folder, for commit(), under a name that nobody adopts: whether
         they become part of the chain is not known yet."""
-        return self._write(delta, lambda file: file.write(data), lambda digest: f"{delta.step}-{digest[:8]}{SUFFIX}")
+        content = data.data if isinstance(data, np.ndarray) else data
+        return self._write(delta, lambda file: file.write(content), lambda digest: f"{delta.step}-{digest[:8]}{SUFFIX}")
 
     def commit(self, delta: Delta, kept: KeptDelta) -> Link:
         """Commits the record of a delta whose file is durable; takes the file back where that cannot be."""
@@ -200,7 +213,7 @@ class Ledger:
     def adopt(self, path: Path) -> tuple[Link, Delta]:
         """Gives a delta's file that lies in the folder without a record its record: written where that can be, else
         kept in memory. Raises Conflict, or what is wrong with the file."""
-        data = map_file(path)
+        data = read_delta_file(path)
         delta = parse_delta(data)
         if path.name != f"{delta.step}{SUFFIX}":
             raise BadInput(f"delta: step {path.name.removesuffix(SUFFIX)} wanted by its file name, got {delta.step}")
@@ -351,8 +364,7 @@ class Ledger:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
-            data = map_file(aside)
-            digest, nbytes = sha256(data), data.nbytes
+            digest, nbytes = file_sha256(aside), aside.stat().st_size
             self.check(delta, digest)
             for target in (place / name(digest), place / f"{delta.step}-{digest[:8]}{SUFFIX}"):
                 try:
@@ -381,12 +393,13 @@ class Ledger:
         path = self.folder / record_name(number)
         before = identity_of(path)
         try:
-            with open(path, "rb") as file:
-                data = file.read(MAX_RECORD_NBYTES + 1)
+            data = read_file(path, MAX_RECORD_NBYTES).tobytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise NotReady(f"record {number}: cannot be read: {os.strerror(error.errno or 0)}") from None
+        except Corrupt as error:
+            raise Diverged(f"record {number}: {error}") from None
         if not data:
             # Where there are no hard links a record is created and then written: nobody wrote this one yet, or ever.
             if before is not None and self._unix_s() - before[0] / 1e9 > ABANDONED_S:
@@ -395,28 +408,28 @@ class Ledger:
         try:
             return ChainRecord.from_bytes(data, number), data, path, before
         except Corrupt as error:
-            raise Diverged(str(error)) from None
+            raise Diverged(str(error), path) from None
 
     def _take_read(self, record: ChainRecord, data: bytes, path: Path, identity: Identity | None) -> None:
         if self._unwritten:
             # Adopted in memory before somebody wrote it: by rule the same bytes.
             if self._unwritten[0] != data:
-                raise Diverged(f"record {record.number}: not what was adopted here without being written")
+                raise Diverged(f"record {record.number}: not what was adopted here without being written", path)
             del self._unwritten[0]
         elif record.kind == ROLLBACK and record.step < self.history.base.step:
             self.history, self._written = self._empty(), 0
             self.look()
             return
         else:
-            self._take(record, data)
+            self._take(record, data, path)
         self._written = record.number
         self._patrol.add(path, identity, sha256(data))
 
-    def _take(self, record: ChainRecord, data: bytes) -> None:
+    def _take(self, record: ChainRecord, data: bytes, path: Path | None = None) -> None:
         try:
             self.history.check(record)
         except Conflict as error:
-            raise Diverged(str(error)) from None
+            raise Diverged(str(error), path) from None
         self.history.take(record, sha256(data))
 
     def begin_at_snapshot(self) -> None:
@@ -450,6 +463,6 @@ class Ledger:
 def same_content(path: Path, digest: str) -> bool:
     """Whether there is a file whose SHA-256 is this one."""
     try:
-        return sha256(map_file(path)) == digest
-    except Corrupt:
+        return file_sha256(path) == digest
+    except (Corrupt, OSError):
         return False

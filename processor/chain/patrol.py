@@ -2,7 +2,8 @@
 
 With every look the newest of them are looked at and, in turn, one of the others: two or three calls of stat(), however
 many there are. A file that was touched or copied is read again and may go on, where its bytes are the same. One that
-goes with the whole version is away rather than gone: an outage of a file system changes nothing.
+goes with the whole version is away rather than gone: an outage of a file system changes nothing. One that is not what
+it was is looked at every time, until it is again.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from processor.chain.chain_record import root_hash, sha256
+from processor.chain.chain_record import root_hash
 from processor.chain.history import History
 from processor.errors import BadInput, Diverged
-from processor.package.manifest import Manifest
-from processor.package.tensors import map_file
+from processor.package.manifest import MAX_MANIFEST_NBYTES, Manifest
+from processor.package.regular_file import file_sha256, read_file
 from processor.package.version import MANIFEST
 
 Identity = tuple[int, int, int]
@@ -48,7 +49,12 @@ class Patrol:
         watched = self._watched
         self._turn = (self._turn + 1) % len(watched)
         for one in sorted({self._turn, len(watched) - 1, max(0, len(watched) - 2)}, reverse=True):
-            if self._superfluous(watched[one], history):
+            try:
+                superfluous = self._superfluous(watched[one], history)
+            except Diverged:
+                watched.append(watched.pop(one))
+                raise
+            if superfluous:
                 del watched[one]
 
     def _superfluous(self, one: WatchedFile, history: History) -> bool:
@@ -63,13 +69,13 @@ class Patrol:
         if now is None:
             if not (self._folder / MANIFEST).exists():
                 return False
-            raise Diverged(f"{_called(one, history)}: is served, and its file is gone")
+            raise Diverged(f"{_called(one, history)}: is served, and its file is gone", one.path)
         try:
             content = _content(one.path)
         except OSError:
             return False
         if content != one.sha256:
-            raise Diverged(f"{_called(one, history)}: is served, and its file was replaced by another one")
+            raise Diverged(f"{_called(one, history)}: is served, and its file was replaced by another one", one.path)
         one.identity = now
         return False
 
@@ -86,8 +92,8 @@ def identity_of(path: Path) -> Identity | None:
 def _content(path: Path) -> str:
     try:
         if path.name == MANIFEST:
-            return root_hash(Manifest.from_json(path.read_bytes()))
-        return sha256(map_file(path))
+            return root_hash(Manifest.from_json(read_file(path, MAX_MANIFEST_NBYTES).tobytes()))
+        return file_sha256(path)
     except BadInput:
         return ""
 

@@ -13,13 +13,17 @@ from __future__ import annotations
 
 from processor.chain.chain_record import ChainRecord, sha256
 from processor.errors import Corrupt
-from processor.package.tensors import map_file
+from processor.package.manifest import MAX_MANIFEST_NBYTES
+from processor.package.regular_file import read_file
 from processor.package.version import SnapshotList, VersionReader, inside
 
 
 def open_snapshot(version: VersionReader, record: ChainRecord) -> VersionReader:
     """The version as of the snapshot that a record names; raises Corrupt where it is not what the record says."""
-    data = map_file(inside(version.folder, record.file))
+    try:
+        data = read_file(inside(version.folder, record.file), min(record.nbytes, MAX_MANIFEST_NBYTES))
+    except OSError as error:
+        raise Corrupt(f"snapshot {record.step}: its list of files cannot be read: {error.strerror}") from None
     if data.nbytes != record.nbytes or sha256(data) != record.sha256:
         raise Corrupt(f"snapshot {record.step}: its list of files is not the one that record {record.number} names")
     listed = SnapshotList.from_json(data.tobytes())

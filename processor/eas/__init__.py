@@ -1,7 +1,8 @@
 """DeepRec's messages, as PAI-EAS's callers send them.
 
 codec             PredictRequest and PredictResponse to columns and back
+message_tree      how much a message would make of its bytes, told before it is parsed
 predict_messages  predict.proto, compiled by `make protos`
 """
 
-__all__ = ["codec"]
+__all__ = ["codec", "message_tree"]

@@ -18,8 +18,10 @@ from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
 from processor.columns import Column, Ragged, Strings
+from processor.eas.message_tree import MessageTree
 from processor.eas.predict_messages import FILES
 from processor.errors import BadInput
+from processor.features.limits import DEFAULTS, Extent, RequestLimits
 from processor.package.manifest import Input, Manifest
 
 SIGNATURE = "serving_default"
@@ -36,11 +38,15 @@ for _file in FILES:
     _pool.AddSerializedFile(_file)
 Request: Any = GetMessageClass(_pool.FindMessageTypeByName("tensorflow.eas.PredictRequest"))
 Response: Any = GetMessageClass(_pool.FindMessageTypeByName("tensorflow.eas.PredictResponse"))
+_tree = MessageTree(Request.DESCRIPTOR)
 
 
-def decode(data: bytes, manifest: Manifest) -> tuple[dict[str, Column], tuple[str, ...]]:
-    """A serialized PredictRequest as the model's inputs, and the outputs that it wants, none for all. Raises
-    BadInput."""
+def decode(
+    data: bytes, manifest: Manifest, limits: RequestLimits = DEFAULTS
+) -> tuple[dict[str, Column], tuple[str, ...]]:
+    """A serialized PredictRequest as the model's inputs, and the outputs that it wants, none for all. Raises BadInput,
+    TooLarge."""
+    _tree.check(data, limits)
     try:
         request = Request.FromString(data)
     except DecodeError:
@@ -54,11 +60,13 @@ def decode(data: bytes, manifest: Manifest) -> tuple[dict[str, Column], tuple[st
     for spec in manifest.inputs:
         if spec.name not in request.inputs:
             raise BadInput(f"inputs: {spec.name} is missing")
-    wanted, outputs = tuple(request.output_filter), [o.name for o in manifest.outputs]
+    outputs = [o.name for o in manifest.outputs]
+    wanted = tuple(request.output_filter[: len(outputs) + 1])
     for name in wanted:
         if name not in outputs or wanted.count(name) > 1:
             raise BadInput(f"output_filter: one of {', '.join(outputs)}, each once, wanted, got {name[:64]!r}")
-    return {spec.name: _column(spec, request.inputs[spec.name]) for spec in manifest.inputs}, wanted
+    extent = Extent(limits)
+    return {spec.name: _column(spec, request.inputs[spec.name], extent) for spec in manifest.inputs}, wanted
 
 
 def encode(outputs: Mapping[str, NDArray[np.float32]], wanted: Sequence[str] = ()) -> bytes:
@@ -73,13 +81,14 @@ def encode(outputs: Mapping[str, NDArray[np.float32]], wanted: Sequence[str] = (
     return data
 
 
-def _column(spec: Input, array: Any) -> Column:
+def _column(spec: Input, array: Any, extent: Extent) -> Column:
     number, named, held = TYPES[spec.dtype]
     if array.dtype != number:
         raise BadInput(f"{spec.name}: {named} wanted, got data type {array.dtype}")
-    shape, values = list(array.array_shape.dim), getattr(array, held)
+    shape, values = list(array.array_shape.dim[: MAX_RANK + 1]), getattr(array, held)
     if len(shape) > MAX_RANK or any(not 0 <= size < 2**31 for size in shape) or math.prod(shape) != len(values):
-        raise BadInput(f"{spec.name}: a shape of {len(values)} values wanted, got {shape[: MAX_RANK + 1]}")
+        raise BadInput(f"{spec.name}: a shape of {len(values)} values wanted, got {shape}")
+    extent.add(spec, shape[0] if shape else 1, len(values))
     flat = Strings.of(values) if spec.dtype == "string" else np.array(values, spec.dtype)
     if spec.ragged:
         if len(shape) != 2:

@@ -2,7 +2,12 @@
 
 A SparsePlan is made once from the manifest. bind() checks a request against it and turns it into addresses; fill()
 runs the fused kernel over the bound requests of a batch. Bounds are checked in bind() and only there: the kernel
-trusts what bind() returns.
+trusts what bind() returns. So is the extent of a request, by shapes alone: before strings are hashed, transforms
+computed or a stage run (processor.features.limits).
+
+A float that is infinite, or is so once it is scaled, is refused, for what a network makes of it says nothing; NaN is a
+missing value. fill() meets every float anyway and tells that there was such a one; whose it was, and where, refusal()
+says, to whoever has to answer the batch. What a stage puts out is the model's own matter.
 
 What a version computes of a request's inputs by itself, such as hash buckets (processor.features.evaluation), is
 computed in bind() too, once they are checked. A version with a stage (processor.features.stage) has part of its inputs
@@ -13,8 +18,8 @@ elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from ctypes import c_int64
+from collections.abc import Iterator, Mapping, Sequence
+from ctypes import c_float, c_int64
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -24,6 +29,7 @@ from numpy.typing import NDArray
 from processor.columns import Column, Packed, Places, Ragged, Strings
 from processor.errors import BadInput
 from processor.features.evaluation import Transforms
+from processor.features.limits import Extent, RequestLimits
 from processor.features.stage import Stage
 from processor.kernels import pool
 from processor.kernels.hashing import hash_strings
@@ -81,10 +87,38 @@ class Pooling(NamedTuple):
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> None:
+    ) -> int:
         """Writes rows spans[i] of each bound request, one request after another, into `out`; columns that no feature
-        of these fills are left as they are."""
-        pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+        of these fills are left as they are. Returns whether refusal() has something to say of one of the requests."""
+        unfit: int = pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+        return unfit
+
+
+class Part(NamedTuple):
+    """Some features of one row, or some ids of one feature's list. columns are divided by divisor once they are
+    filled."""
+
+    pooling: Pooling
+    bound: BoundRequest
+    columns: slice = slice(0, 0)
+    divisor: np.float32 = np.float32(1)
+
+    def fill(self, tables: NDArray[np.int64], epoch: int, out: NDArray[np.float32], counts: NDArray[np.int64]) -> int:
+        """Fills its columns of a row, float32 [1, width], in which the parts before it stand. Returns what
+        Pooling.fill() does."""
+        unfit = self.pooling.fill(tables, epoch, [self.bound], np.array([[0, 1]], np.int64), out, counts)
+        if self.divisor != 1:
+            out[0, self.columns] /= self.divisor
+        return unfit
+
+
+class Alike(NamedTuple):
+    """What of a request is the same in all of its rows. ids: those of it. parts: to be filled one after another.
+    varying: the features that differ between rows, in the columns that SparsePlan.fill() writes them to."""
+
+    ids: int
+    parts: Sequence[Part]
+    varying: Pooling
 
 
 class SparsePlan:
@@ -105,12 +139,18 @@ class SparsePlan:
             seeds = {tables[f.table][1].hash_seed for f in manifest.features if f.input == name and f.table}
             for seed in sorted(seeds or {0}) if spec.dtype == "string" else [0]:
                 self._sources[name, seed] = len(self._sources)
+        # Floats that the kernel may never see: a transform or the stage makes something else of them.
+        read_here = {name for t in manifest.transforms for name in t.inputs} | (set(self._inputs) if stage else set())
+        finite = {i.name for i in manifest.inputs if i.dtype == "float32" and i.name in read_here}
         # In the order of their sources' numbers: the request's inputs, the stage's outputs, the transforms.
         reads = [
-            (_Read(spec, name in looked_up), [seed for owner, seed in self._sources if owner == name])
+            (_Read(spec, name in looked_up, name in finite), [seed for owner, seed in self._sources if owner == name])
             for name, spec in sources.items()
         ]
         self._transforms = Transforms(manifest)
+        # Where every row has as many ids, and none has to be hashed to be read, the rows tell the extent.
+        self._plain = not any(i.ragged or i.dtype == "string" for i in manifest.inputs)
+        self._row_ids = sum(i.columns or 1 for i in manifest.inputs if i.dtype == "int64")
         first = len(self._inputs)
         last = first + (len(manifest.stage.outputs) if manifest.stage else 0)
         self._reads, self._staged, self._transformed = reads[:first], reads[first:last], reads[last:]
@@ -120,7 +160,8 @@ class SparsePlan:
         self._layouts: dict[Places, PackedLayout] = {}
         self._pack = Struct(f"={len(self._sources) * pool.INPUT_FIELDS}q").pack
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
-        self.scaling = np.zeros((len(manifest.features), 3), np.float32)
+        self.scaling = np.zeros((len(manifest.features), pool.SCALING_FIELDS), np.float32)
+        staged = {i.name for i in manifest.stage.outputs} if manifest.stage else set()
         for row, f in enumerate(manifest.features):
             table, seed = -1, 0
             if f.table:
@@ -138,22 +179,30 @@ class SparsePlan:
                 f.offset,
                 f.width,
             )
-            self.scaling[row] = (f.log1p, f.mean, f.scale)
+            self.scaling[row] = (f.log1p, f.mean, f.scale, np.inf if f.input in staged else pool.LARGEST)
 
-    def bind(self, inputs: Mapping[str, Column]) -> BoundRequest:
-        """Checks names, dtypes, shapes and rows; raises BadInput naming the input, the wanted and the got.
+    def bind(self, inputs: Mapping[str, Column], limits: RequestLimits | None = None) -> BoundRequest:
+        """Checks names, dtypes, shapes and rows; raises BadInput naming the input, the wanted and the got, and
+        TooLarge.
 
-        Inputs of one row are broadcast to the rows of the others.
+        Inputs of one row are broadcast to the rows of the others. limits: of a request; None for what is no request.
         """
         if type(inputs) is Packed and (layout := self._layout(inputs)) is not None:
+            rows = layout.rows
+            if limits is not None and (rows > limits.max_rows or rows * self._row_ids > limits.max_ids):
+                self._measure(inputs, limits)
             start = address_of_bytes(inputs.buffer) + inputs.start
             packed = [word for at, count, stride in layout.sources for word in (start + at, count, stride, 0)]
-            return BoundRequest(layout.rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.once)
+            return BoundRequest(rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.once)
         if inputs.keys() != self._inputs.keys():
             self._refuse_names(inputs)
+        if limits is not None and not self._plain:
+            self._measure(inputs, limits)
         words: list[int] = []
         keep: list[BoundInput] = []
         rows, ids, once = self._read(self._reads, inputs, 1, words, keep)
+        if limits is not None and self._plain and (rows > limits.max_rows or rows * self._row_ids > limits.max_ids):
+            self._measure(inputs, limits)
         if self.stage is not None:
             staged = self.stage.run(inputs, rows)
             rows, more, same = self._read(self._staged, staged, rows, words, keep)
@@ -162,6 +211,12 @@ class SparsePlan:
             rows, more, same = self._read(self._transformed, self._transforms.run(inputs), rows, words, keep)
             ids, once = ids + more, once and same
         return BoundRequest(rows, ids, self._pack(*words), keep, once)
+
+    def _measure(self, inputs: Mapping[str, Column], limits: RequestLimits) -> None:
+        """Raises TooLarge for a request beyond its limits; looks at no value."""
+        extent = Extent(limits)
+        for read, _ in self._reads:
+            extent.add(read.spec, *_size(inputs[read.name], read.width))
 
     def _read(
         self,
@@ -178,6 +233,9 @@ class SparsePlan:
             for seed in seeds:
                 source = read(inputs[read.name], seed)
                 values, count, stride, splits = source
+                if read.finite and np.isinf(values).any():
+                    place = int(np.isinf(values).argmax())
+                    raise _infinite(read.name, values.reshape(-1)[place], *divmod(place, stride))
                 keep.append(source)
                 words += (address(values), count, stride, 0 if splits is None else address(splits))
                 if count != 1:
@@ -220,16 +278,76 @@ class SparsePlan:
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> None:
-        """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]."""
-        pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+    ) -> int:
+        """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]. Returns
+        whether refusal() has something to say of one of the requests."""
+        unfit: int = pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
+        return unfit
 
-    def varying(self, bound: BoundRequest) -> Pooling | None:
-        """The features that differ between rows of a request, in the columns that fill() writes them to; None where all
-        may."""
-        rows = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)[:, 1]
-        differ = rows[self.plan[:, pool.SOURCE]] != 1
-        return None if differ.all() else Pooling(self.plan[differ], self.scaling[differ])
+    def refusal(self, bound: BoundRequest) -> BadInput | None:
+        """Why a request is refused that fill() may have told of: a float of it that is infinite, or is so once it is
+        scaled; None for another one."""
+        (inputs,) = inputs_of([bound])
+        feature, row, column = pool.find_unfit(self.plan, self.scaling, inputs)
+        if feature < 0:
+            return None
+        number = self.plan[feature, pool.SOURCE]
+        name = next(name for (name, _), n in self._sources.items() if n == number)
+        values, _, stride, _ = inputs[number].tolist()
+        return _infinite(name, c_float.from_address(values + 4 * (row * stride + column)).value, row, column)
+
+    def largest(self, bound: BoundRequest) -> float:
+        """The size of the largest float that a request comes to, scaled where it is; 0 where there is none."""
+        (inputs,) = inputs_of([bound])
+        return float(pool.largest(self.plan, self.scaling, inputs))
+
+    def alike(self, bound: BoundRequest, most_ids: int) -> Alike | None:
+        """What of a request is the same in all of its rows, in parts of at most so many ids each; None where all may
+        differ."""
+        words = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)
+        sources, tables = self.plan[:, pool.SOURCE], self.plan[:, pool.TABLE]
+        alike = words[sources, 1] == 1
+        if not alike.any():
+            return None
+        ids = 0
+        for source in np.unique(sources[alike & (tables >= 0)]).tolist():
+            ids += _length(words[source])
+        parts: list[Part] = []
+        together: list[int] = []
+        count = 0
+        for row in np.flatnonzero(alike).tolist():
+            source, most = words[sources[row]], int(self.plan[row, pool.MAX_LENGTH])
+            length = _length(source) if source[3] else int(tables[row] >= 0)
+            length = min(length, most) if most > 0 else length
+            if length > most_ids and self.plan[row, pool.COMBINER] != pool.NONE:
+                parts += self._parts(bound, words, row, length, most_ids)
+                continue
+            if together and count + length > most_ids:
+                parts.append(Part(Pooling(self.plan[together], self.scaling[together]), bound))
+                together, count = [], 0
+            together.append(row)
+            count += length
+        if together:
+            parts.append(Part(Pooling(self.plan[together], self.scaling[together]), bound))
+        return Alike(ids, parts, Pooling(self.plan[~alike], self.scaling[~alike]))
+
+    def _parts(
+        self, bound: BoundRequest, words: NDArray[np.int64], row: int, length: int, most_ids: int
+    ) -> Iterator[Part]:
+        """One feature's list, added up so many ids at a time: in the order and so to the bit as in one go."""
+        scaling, plan = self.scaling[row : row + 1], self.plan[row : row + 1].copy()
+        source, combiner, offset, width = plan[0, [pool.SOURCE, pool.COMBINER, pool.OFFSET, pool.WIDTH]].tolist()
+        plan[0, [pool.COMBINER, pool.MAX_LENGTH]] = COMBINERS["sum"], 0
+        for start in range(0, length, most_ids):
+            splits, own = np.array([start, min(start + most_ids, length)], np.int64), words.copy()
+            own[source, 3] = address(splits)
+            divisor = np.float32(1)
+            if splits[1] == length and combiner in (pool.MEAN, pool.SQRTN):
+                divisor = np.sqrt(np.float32(length)) if combiner == pool.SQRTN else np.float32(length)
+            some = BoundRequest(1, int(splits[1]) - start, own.tobytes(), (bound, splits))
+            yield Part(Pooling(plan, scaling), some, slice(offset, offset + width), divisor)
+            plan = plan.copy()
+            plan[0, pool.KIND] = pool.KIND_MORE
 
     def pooling(self, features: Sequence[Feature]) -> Pooling:
         """The pooling of these features alone, side by side in their order from column 0 on."""
@@ -237,6 +355,17 @@ class SparsePlan:
         plan, widths = self.plan[rows], [f.width for f in features]
         plan[:, pool.OFFSET] = np.cumsum([0, *widths[:-1]])
         return Pooling(plan, self.scaling[rows])
+
+
+def _length(words: NDArray[np.int64]) -> int:
+    """Ids in the one row of an input. words: int64 [4] (kernels.pool's inputs)."""
+    _, _, stride, splits = words.tolist()
+    return int(_read_word(splits + 8).value) if splits else int(stride)
+
+
+def _infinite(name: str, value: float, row: int, column: int) -> BadInput:
+    wanted = "a number that stays finite once it is scaled" if np.isfinite(value) else "finite numbers (or NaN)"
+    return BadInput(f"input {name!r}: {wanted} wanted, got {value:.6g} in row {row}, column {column}")
 
 
 def blank_inputs(manifest: Manifest) -> dict[str, Column]:
@@ -282,12 +411,13 @@ if not address(_probe) == address_of_bytes(_bytes) == _probe.ctypes.data:
 class _Read:
     """Reads one input: contiguous and typed as the manifest says, or BadInput."""
 
-    def __init__(self, spec: Input, looked_up: bool) -> None:
+    def __init__(self, spec: Input, looked_up: bool, finite: bool) -> None:
+        """finite: whether its values have to be, as far as they are read by more than the kernel."""
         self.name = spec.name
-        self._spec = spec
-        self.looked_up = looked_up
+        self.spec = spec
+        self.looked_up, self.finite = looked_up, finite
         self._where = f"input {spec.name!r}"
-        self._width = spec.columns or 1
+        self.width = spec.columns or 1
         self.looks_at_values = spec.ragged or spec.dtype == "string"
         self._dtype = None if self.looks_at_values else np.dtype(spec.dtype)
         self._shapes = ((spec.columns,),) if spec.columns else ((), (1,))
@@ -298,14 +428,14 @@ class _Read:
             shape = column.shape
             if shape and shape[0] and shape[1:] in self._shapes:
                 values = column if column.flags.c_contiguous else np.ascontiguousarray(column)
-                return BoundInput(values, shape[0], self._width, None)
-        return self._ragged(column, seed) if self._spec.ragged else self._dense(column, seed)
+                return BoundInput(values, shape[0], self.width, None)
+        return self._ragged(column, seed) if self.spec.ragged else self._dense(column, seed)
 
     def _ragged(self, column: Column, seed: int) -> BoundInput:
         where = self._where
         if not isinstance(column, Ragged):
             raise BadInput(f"{where}: ragged rows wanted, got {_describe(column)}")
-        values = _ids(self._spec, column.values, seed, where)
+        values = _ids(self.spec, column.values, seed, where)
         whole = column.row_splits.dtype.kind in "iu" and column.row_splits.ndim == 1
         splits = np.ascontiguousarray(column.row_splits, np.int64) if whole else np.empty(0, np.int64)
         # Neighbours are compared, not subtracted: a difference can wrap around to a positive one.
@@ -314,7 +444,7 @@ class _Read:
         return BoundInput(values, len(splits) - 1, 1, splits)
 
     def _dense(self, column: Column, seed: int) -> BoundInput:
-        spec, where, width = self._spec, self._where, self._width
+        spec, where, width = self.spec, self._where, self.width
         if isinstance(column, Ragged):
             raise BadInput(f"{where}: one value a row wanted, got ragged rows")
         if isinstance(column, Strings):
@@ -329,6 +459,15 @@ class _Read:
         if column.dtype != self._dtype:
             raise BadInput(f"{where}: {spec.dtype} wanted, got {column.dtype.name}")
         return BoundInput(np.ascontiguousarray(column), column.shape[0], width, None)
+
+
+def _size(column: Column, width: int) -> tuple[int, int]:
+    """Rows and values of a column, whether it is what was wanted or not. width: values of a row of strings."""
+    if isinstance(column, Ragged):
+        return len(column.row_splits) - 1, len(column.values)
+    if isinstance(column, Strings):
+        return len(column) // width, len(column)
+    return len(column) if column.ndim else 0, column.size
 
 
 Reading = tuple[_Read, list[int]]

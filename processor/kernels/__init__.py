@@ -13,6 +13,8 @@ string_hashes    the hashes of strings that TensorFlow's features are made with
 texts            strings made of numbers and of other strings
 crosses          combinations of a row's values, hashed
 boolean_letters  whether JSON may hold true or false
+json_text        what a JSON text holds, told without parsing it
+wire_format      what a protobuf message holds, told without parsing it
 length_prefixed  byte strings that each stand behind their length
 conversion       float32 to what a table stores, and back
 covers           the cheapest buckets for every number of rows
@@ -31,6 +33,7 @@ __all__ = [
     "fences",
     "hashing",
     "index",
+    "json_text",
     "length_prefixed",
     "movement",
     "pool",
@@ -39,4 +42,5 @@ __all__ = [
     "rows",
     "string_hashes",
     "texts",
+    "wire_format",
 ]

@@ -105,3 +105,12 @@ def note_batch(counts, sums, requests, rows, padded, scores, n, queue_s, sparse_
     _sum(sums + 8 * SPARSE_S, sparse_s)
     _sum(sums + 8 * DENSE_S, dense_s)
     note_scores(counts, sums, 0, scores, n)
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True)
+def first_lost(scores, n):
+    """The place of the first of n scores (float32 at an address) that is NaN or infinite; -1 where there is none."""
+    for i in range(n):
+        if load_f32_bits(scores + 4 * i) & 0x7FFFFFFF >= 0x7F800000:
+            return i
+    return -1

@@ -5,7 +5,7 @@ requests, runs without the GIL and allocates nothing but one block of 2.5 kB.
 
 tables   int64 [T, 15]     see kernels.rows
 plan     int64 [F, 8]      by name: KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH
-scaling  float32 [F, 3]    log1p (0 | 1), mean, scale of float features
+scaling  float32 [F, 4]    log1p (0 | 1), mean, scale of float features; the largest size a value may have
 inputs   int64 [R, S, 4]   per request and input: values, rows (1: broadcast), stride in values, row_splits (0: none)
 spans    int64 [R, 2]      per request: its first row in this call, how many rows
 out      float32 [rows, width]   rows of the requests one after another
@@ -16,7 +16,9 @@ down as operations first and carried out a block at a time: the index lines of a
 written, its rows while it is resolved, and only then moved. A block runs across rows, features and tables, so a
 single candidate with 26 features overlaps its misses just as well as 64 candidates do.
 
-Floats of a block are copied as they are, without the transform of single float features.
+Floats of a block are copied as they are, without the transform of single float features. What a float comes to is held
+against its largest size while it is at hand, which costs nothing that can be measured; where one is beyond it, the
+caller is told that there is one, and find_unfit() says which (a NaN is a missing value, never beyond).
 
 Rows of another type than float32 are turned into it as they are moved, 8 elements at a time (kernels.conversion).
 
@@ -60,10 +62,12 @@ from processor.kernels.rows import (
 from processor.package.manifest import COMBINERS
 from processor.package.rowtypes import SCALED
 
-KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK = 0, 1, 2, 3
+# MORE: a list whose beginning has been added up in `out` already.
+KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK, KIND_MORE = 0, 1, 2, 3, 4
 MEAN, SQRTN, NONE = COMBINERS["mean"], COMBINERS["sqrtn"], COMBINERS["none"]
-PLAN_FIELDS, INPUT_FIELDS = 8, 4
+PLAN_FIELDS, SCALING_FIELDS, INPUT_FIELDS = 8, 4, 4
 KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH = range(PLAN_FIELDS)
+LARGEST = np.finfo(np.float32).max
 
 # An operation is six int64: what, a, b, target address, width, start. COPY and ADD: a table's number, a key and its
 # home; once resolved, b is the row's address, start that of its scale, and what has TYPED * the row's type added.
@@ -178,7 +182,7 @@ def push(what, a, b, target, width, count, block, tables, epoch, counts):
 
 
 @nb.njit(
-    nb.void(
+    nb.int64(
         nb.int64[:, ::1],
         nb.int64[:, ::1],
         nb.float32[:, ::1],
@@ -194,15 +198,15 @@ def push(what, a, b, target, width, count, block, tables, epoch, counts):
     error_model="numpy",
 )
 def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
-    """Fills out[:sum of rows, :] for all requests as of one epoch."""
+    """Fills out[:sum of rows, :] for all requests as of one epoch; returns whether a float is beyond its size."""
     scratch = np.empty(BLOCK * OP_NBYTES // 8, np.int64)
     block, state, tally = np.int64(scratch.ctypes.data), np.int64(tables.ctypes.data), np.int64(counts.ctypes.data)
     pitch = out.shape[1] * 4
-    count = 0
+    count, unfit = 0, 0
     for f in range(plan.shape[0]):
         kind, source, column, table = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN], plan[f, TABLE]
         combiner, max_length, width = plan[f, COMBINER], plan[f, MAX_LENGTH], plan[f, WIDTH]
-        target = np.int64(out.ctypes.data) + 4 * plan[f, OFFSET]
+        target, largest = np.int64(out.ctypes.data) + 4 * plan[f, OFFSET], scaling[f, 3]
         for r in range(inputs.shape[0]):
             values, stride, splits = inputs[r, source, 0], inputs[r, source, 2], inputs[r, source, 3]
             first, rows = spans[r, 0], spans[r, 1]
@@ -213,13 +217,17 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
             for i in range(first, first + computed):
                 if kind == KIND_FLOAT:
                     value = load_f32_anywhere(values + 4 * (i * stride + column))
-                    store_f32(here, transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2]))
+                    value = transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2])
+                    unfit |= not abs(value) <= largest
+                    store_f32(here, value)
                 elif kind == KIND_ONE:
                     key = load_i64_anywhere(values + 8 * (i * stride + column))
                     count = push(COPY, table, key, here, width, count, block, state, epoch, tally)
                 elif kind == KIND_BLOCK:
                     for j in range(width):
-                        store_f32(here + 4 * j, load_f32_anywhere(values + 4 * (i * stride + column + j)))
+                        value = load_f32_anywhere(values + 4 * (i * stride + column + j))
+                        unfit |= abs(value) > largest
+                        store_f32(here + 4 * j, value)
                 else:
                     start, stop = load_i64(splits + 8 * i), load_i64(splits + 8 * (i + 1))
                     if max_length > 0:
@@ -238,7 +246,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                             store_f32(mask + 4 * place, present)
                     if empty_width > 0:
                         count = push(CLEAR, 0, 0, empty, empty_width, count, block, state, epoch, tally)
-                    op, at = COPY, here
+                    op, at = ADD if kind == KIND_MORE else COPY, here
                     for v in range(start, stop):
                         key = load_i64_anywhere(values + 8 * v)
                         count = push(op, table, key, at, each, count, block, state, epoch, tally)
@@ -258,3 +266,51 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
     carry_out(count, block, state, epoch, tally)
     # Numba frees an array after its last use by name, and the block is used by address only.
     scratch[0] = 0
+    return unfit
+
+
+@nb.njit(
+    nb.types.UniTuple(nb.int64, 3)(nb.int64[:, ::1], nb.float32[:, ::1], nb.int64[:, ::1]),
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+)
+def find_unfit(plan, scaling, inputs):
+    """Where one request (int64 [S, 4]) has a float beyond its size: feature, row and column of its input; -1 for the
+    feature where there is none."""
+    for f in range(plan.shape[0]):
+        kind, source, column = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN]
+        if kind in (KIND_FLOAT, KIND_BLOCK):
+            for i in range(inputs[source, 1]):
+                for j in range(column, column + plan[f, WIDTH]):
+                    value = load_f32_anywhere(inputs[source, 0] + 4 * (i * inputs[source, 2] + j))
+                    if kind == KIND_FLOAT:
+                        value = transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2])
+                    # Of a block a NaN is a missing value; scaling has made 0 of it, and only overflow makes one there.
+                    if abs(value) > scaling[f, 3] or (kind == KIND_FLOAT and np.isnan(value)):
+                        return f, i, j
+    return -1, 0, 0
+
+
+@nb.njit(
+    nb.float32(nb.int64[:, ::1], nb.float32[:, ::1], nb.int64[:, ::1]),
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+)
+def largest(plan, scaling, inputs):
+    """The size of the largest float that one request (int64 [S, 4]) comes to; 0 where there is none."""
+    most = np.float32(0.0)
+    for f in range(plan.shape[0]):
+        kind, source, column = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN]
+        if kind in (KIND_FLOAT, KIND_BLOCK):
+            for i in range(inputs[source, 1]):
+                for j in range(column, column + plan[f, WIDTH]):
+                    value = load_f32_anywhere(inputs[source, 0] + 4 * (i * inputs[source, 2] + j))
+                    if kind == KIND_FLOAT:
+                        value = transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2])
+                    if abs(value) > most:
+                        most = abs(value)
+    return most

@@ -5,6 +5,8 @@ version     a version's folder, written aside and committed by one rename
 delta       one file: what changed since the parent step
 repository  which models, versions and deltas there are
 tensors     safetensors files without a copy
+regular_file  what of a repository may be opened at all, and read
+mapped_file   a file that is served from where it lies, and whether it still is what was verified
 transforms  columns that are computed of a request's inputs
 rowtypes    what rows may be stored as
 roles       which features are the user's
@@ -16,6 +18,8 @@ __all__ = [
     "atomic",
     "delta",
     "manifest",
+    "mapped_file",
+    "regular_file",
     "repository",
     "roles",
     "rowtypes",

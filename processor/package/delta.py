@@ -27,19 +27,17 @@ from numpy.typing import NDArray
 from processor.errors import BadInput, Corrupt
 from processor.package.atomic import atomic_file
 from processor.package.manifest import Manifest
+from processor.package.regular_file import read_file
 from processor.package.rowtypes import CHECK_ROWS, ROW_TYPES, all_below
-from processor.package.tensors import (
-    Tensors,
-    array_crc32,
-    header_checksum,
-    map_file,
-    parse_tensors,
-    write_tensors,
-)
+from processor.package.tensors import Tensors, array_crc32, header_checksum, parse_tensors, write_tensors
 
 FORMAT = "freshet-delta/1"
 SUFFIX = ".safetensors"
+MAX_DELTA_NBYTES = 16 << 30
 MAX_TIME_S = 1e12
+
+DeltaBytes = bytes | bytearray | NDArray[np.uint8]
+"""A delta's file in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +151,19 @@ def stream_delta(file: BinaryIO, delta: Delta) -> None:
 
 
 def read_delta(path: Path) -> Delta:
-    """Reads and verifies a delta file; its arrays are views over an mmap of it."""
-    return parse_delta(map_file(path))
+    """Reads and verifies a delta file; what is returned is what was verified, whatever becomes of the file."""
+    return parse_delta(read_delta_file(path))
 
 
-def parse_delta(data: bytes | bytearray | NDArray[np.uint8]) -> Delta:
+def read_delta_file(path: Path, most_nbytes: int = MAX_DELTA_NBYTES) -> NDArray[np.uint8]:
+    """The bytes of a delta file; raises Corrupt for one that is larger, no regular file or unreadable."""
+    try:
+        return read_file(path, most_nbytes)
+    except OSError as error:
+        raise Corrupt(f"{path.name}: cannot be read: {error.strerror}") from None
+
+
+def parse_delta(data: DeltaBytes) -> Delta:
     """Verifies a delta file's bytes; raises Corrupt for anything that is not exactly what a trainer wrote."""
     buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     tensors = parse_tensors(buffer, "delta")

@@ -15,9 +15,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from processor.errors import BadInput, NotFound, NotReady, UnknownModel
+from processor.errors import BadInput, Corrupt, NotFound, NotReady, UnknownModel
 from processor.package.atomic import atomic_file
 from processor.package.manifest import NAME
+from processor.package.regular_file import read_file
 from processor.package.version import MANIFEST, VersionReader, inside
 
 LABELS = "labels.json"
@@ -26,6 +27,7 @@ SAVED_MODEL, FILE_SUFFIXES = "saved_model.pb", (".keras", ".onnx")
 VERSION = re.compile(r"[1-9][0-9]{0,17}")
 MAX_LISTED = 10
 RACY_NS = 2_000_000_000
+MAX_KEPT_NBYTES = 16 << 20
 
 
 class FolderWatch:
@@ -116,26 +118,25 @@ class Repository:
 
     def labels(self, model: str) -> dict[str, int]:
         """Labels as last set; none when the file is missing or not ours."""
-        try:
-            raw = json.loads((self.root / model / LABELS).read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        good = isinstance(raw, dict) and all(type(v) is int for v in raw.values())
-        return dict(raw) if good else {}
+        raw = self._kept(model, LABELS)
+        return raw if all(type(v) is int for v in raw.values()) else {}
 
     def keep_labels(self, model: str, labels: dict[str, int]) -> None:
         self._keep(model, LABELS, labels)
 
     def traffic(self, model: str) -> dict[str, Any]:
         """The traffic that keep_traffic() kept; nothing when the file is missing or not ours."""
-        try:
-            raw = json.loads((self.root / model / TRAFFIC).read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return raw if isinstance(raw, dict) else {}
+        return self._kept(model, TRAFFIC)
 
     def keep_traffic(self, model: str, traffic: dict[str, Any]) -> None:
         self._keep(model, TRAFFIC, traffic)
+
+    def _kept(self, model: str, name: str) -> dict[str, Any]:
+        try:
+            raw = json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
+        except (OSError, ValueError, RecursionError, Corrupt):
+            return {}
+        return raw if isinstance(raw, dict) else {}
 
     def _keep(self, model: str, name: str, document: dict[str, Any]) -> None:
         try:

@@ -16,7 +16,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from processor.errors import BadInput, Corrupt
 from processor.memory import SharedMap
+from processor.package.regular_file import open_regular
 from processor.package.rowtypes import ROW_TYPES
 
 # What rows are stored as, and what else a package holds.
@@ -43,6 +44,8 @@ MAX_RANK = 8
 MAX_ELEMENTS = 1 << 48
 ALIGNMENT = 64
 CHUNK_NBYTES = 16 << 20
+# Of a file: what is read stays in a core's cache until it is summed.
+READ_NBYTES = 1 << 20
 PARALLEL_NBYTES = 64 << 20
 MAX_WORKERS = 8
 # How files begin that people take for others.
@@ -62,15 +65,26 @@ def crc32(data: Any) -> str:
     """Checksum of a buffer as 8 hex digits. Runs outside the GIL, in chunks that keep the writer interruptible; those
     of a large buffer on all cores."""
     view = memoryview(data).cast("B")
-    workers = min(MAX_WORKERS, len(view) // PARALLEL_NBYTES)
+    return _in_parts(len(view), MAX_WORKERS, lambda start, stop: _crc32(view[start:stop]))
+
+
+def file_crc32(fd: int, nbytes: int, most_workers: int = MAX_WORKERS) -> str:
+    """The same of the first bytes of an open file, read by system calls; raises Corrupt where there are fewer."""
+    return _in_parts(nbytes, most_workers, lambda start, stop: _read_crc32(fd, start, stop))
+
+
+def _in_parts(nbytes: int, most_workers: int, crc_of: Callable[[int, int], int]) -> str:
+    """The checksum of so many bytes, made of those of parts. crc_of: from a first byte to the byte after the last."""
+    workers = min(most_workers, nbytes // PARALLEL_NBYTES)
     if workers < 2 or (workers := min(workers, os.cpu_count() or 1)) < 2:
-        return f"{_crc32(view):08x}"
-    size = -(-len(view) // workers)
-    parts = [view[at : at + size] for at in range(0, len(view), size)]
+        return f"{crc_of(0, nbytes):08x}"
+    size = -(-nbytes // workers)
+    starts = range(0, nbytes, size)
+    stops = [min(start + size, nbytes) for start in starts]
     value = 0
     with ThreadPoolExecutor(workers, "freshet-checksum") as pool:
-        for part, crc in zip(parts, pool.map(_crc32, parts)):
-            value = _times(value, _power(8 * len(part))) ^ crc
+        for start, stop, crc in zip(starts, stops, pool.map(crc_of, starts, stops)):
+            value = _times(value, _power(8 * (stop - start))) ^ crc
     return f"{value:08x}"
 
 
@@ -78,6 +92,17 @@ def _crc32(view: memoryview) -> int:
     value = 0
     for at in range(0, len(view), CHUNK_NBYTES):
         value = zlib.crc32(view[at : at + CHUNK_NBYTES], value)
+    return value
+
+
+def _read_crc32(fd: int, start: int, stop: int) -> int:
+    value, at, buffer = 0, start, memoryview(bytearray(READ_NBYTES))
+    while at < stop:
+        count = os.preadv(fd, [buffer[: min(READ_NBYTES, stop - at)]], at)
+        if not count:
+            raise Corrupt(f"{stop} bytes wanted, got {at}")
+        value = zlib.crc32(buffer[:count], value)
+        at += count
     return value
 
 
@@ -137,9 +162,9 @@ def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: 
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
-    """The file's bytes as a read-only mmap; raises Corrupt for an empty or unreadable file."""
+    """The file's bytes as a read-only mmap; raises Corrupt for one that is empty, unreadable or no regular file."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             nbytes = os.fstat(file.fileno()).st_size
             if nbytes == 0:
                 raise Corrupt(f"{path.name}: the file is empty")

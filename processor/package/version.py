@@ -4,7 +4,8 @@ Invariants: a version is built in a hidden sibling folder and renamed into place
 a number for a name and a model.json inside is always complete. A version made from what lies in its folder already (an
 imported SavedModel) is moved in beside it, the manifest last. A reader opens nothing that the manifest does not name,
 resolves every path inside the folder (links that lead out are refused), and checks size and checksum of every file
-before it hands out a view of it.
+before it hands out a view of it. Tables alone are handed out mapped, because they may be larger than memory
+(processor.package.mapped_file); all else is read into memory, and checked there.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.errors import Conflict, Corrupt, NotFound
+from processor.memory import reserve
 from processor.package.atomic import atomic_file, fsync_folder
-from processor.package.manifest import File, Manifest
-from processor.package.tensors import crc32, map_file, parse_tensors, write_tensors
+from processor.package.manifest import MAX_MANIFEST_NBYTES, File, Manifest
+from processor.package.mapped_file import MappedFile, Stat, stat_of
+from processor.package.regular_file import open_regular, read_file
+from processor.package.tensors import crc32, file_crc32, parse_tensors, write_tensors
 
 MANIFEST = "model.json"
 DENSE = "dense.safetensors"
@@ -34,6 +38,8 @@ DELTAS = "deltas"
 SNAPSHOTS = "snapshots"
 SNAPSHOT_FORMAT = "freshet-snapshot/1"
 GRAPH = "graph"
+MOST_NBYTES = 16 << 30
+"""Of a file that is read into memory."""
 
 
 def table_file(name: str) -> str:
@@ -132,9 +138,7 @@ class VersionWriter:
         """Fills in the manifest's list of files, writes it last and renames the folder into place."""
         files = {}
         for path in sorted(p for p in self.folder.rglob("*") if p.is_file()):
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-            files[path.relative_to(self.folder).as_posix()] = File(path.stat().st_size, _file_crc32(path))
+            files[path.relative_to(self.folder).as_posix()] = _file_of(path)
         text = replace(manifest, files=files).to_json()
         (self.folder / DELTAS).mkdir(exist_ok=True)
         with atomic_file(self.folder / MANIFEST) as file:
@@ -179,13 +183,16 @@ class VersionReader:
     """A committed version's folder, as it was published or as of a snapshot; raises NotFound or Corrupt on construction
     when the manifest is not sound.
 
-    manifest: with the tables' rows and files of what is read. root_manifest: as it was published.
+    manifest: with the tables' rows and files of what is read. root_manifest: as it was published. mapped: the files
+    that views were handed out of.
     """
 
     def __init__(self, folder: Path, snapshot: SnapshotList | None = None) -> None:
         self.folder, self.snapshot = folder, snapshot
+        self.mapped: list[MappedFile] = []
+        self._verified: dict[str, Stat] = {}
         try:
-            data = (folder / MANIFEST).read_bytes()
+            data = read_file(inside(folder, MANIFEST), MAX_MANIFEST_NBYTES).tobytes()
         except FileNotFoundError:
             raise NotFound(f"version {folder.name}: no manifest") from None
         except OSError as error:
@@ -206,40 +213,54 @@ class VersionReader:
                 pass
 
     def _verify_file(self, name: str) -> None:
-        entry, path = self.manifest.files[name], self._path(name)
+        entry = self.manifest.files[name]
         try:
-            nbytes = path.stat().st_size
+            with open_regular(self._path(name), name) as file:
+                seen = stat_of(file.fileno())
+                if seen[1] != entry.nbytes:
+                    raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {seen[1]}")
+                found = file_crc32(file.fileno(), entry.nbytes)
         except OSError as error:
             raise Corrupt(f"{name}: {error.strerror}") from None
-        if nbytes != entry.nbytes:
-            raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {nbytes}")
-        if _file_crc32(path) != entry.crc32:
+        if found != entry.crc32:
             raise Corrupt(f"{name}: does not match its checksum")
+        self._verified[name] = seen
 
     def tensors(self, name: str) -> dict[str, NDArray[Any]]:
-        """Views of one safetensors file that the manifest names."""
-        if name not in self.manifest.files:
-            raise Corrupt(f"{name}: not named by the manifest")
-        return parse_tensors(map_file(self._path(name)), name).arrays
+        """Views of one safetensors file that the manifest names, mapped: what verify() has read, where it has."""
+        entry = self._entry(name)
+        file = MappedFile.of(self._path(name), name, entry.crc32, self._verified.get(name))
+        arrays = parse_tensors(file.array, name).arrays
+        self.mapped.append(file)
+        return arrays
 
     def file(self, name: str) -> bytes:
-        """The bytes of one file that the manifest names, checked against their checksum."""
-        return self.mapped(name).tobytes()
+        """The bytes of one file that the manifest names, checked against its size and checksum."""
+        return self._read(name).tobytes()
 
-    def mapped(self, name: str) -> NDArray[np.uint8]:
-        """A file that the manifest names as a read-only view, checked against its size and checksum."""
-        if name not in self.manifest.files:
-            raise Corrupt(f"{name}: not named by the manifest")
-        entry, data = self.manifest.files[name], map_file(self._path(name))
+    def _read(self, name: str) -> NDArray[np.uint8]:
+        entry = self._entry(name)
+        try:
+            data = read_file(self._path(name), min(entry.nbytes, MOST_NBYTES), name)
+        except OSError as error:
+            raise Corrupt(f"{name}: {error.strerror}") from None
         if data.nbytes != entry.nbytes:
             raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {data.nbytes}")
         if crc32(data.data) != entry.crc32:
             raise Corrupt(f"{name}: does not match its checksum")
         return data
 
+    def _entry(self, name: str) -> File:
+        if name not in self.manifest.files:
+            raise Corrupt(f"{name}: not named by the manifest")
+        return self.manifest.files[name]
+
     def dense(self) -> dict[str, NDArray[np.float32]]:
-        """Dense tensors by name, checked against the manifest's shapes."""
-        arrays = self.tensors(DENSE) if self.manifest.dense else {}
+        """Dense tensors by name, in memory that can be shared; checked against the manifest's checksum and shapes."""
+        arrays: dict[str, NDArray[Any]] = {}
+        if self.manifest.dense:
+            data = self._read(DENSE)
+            arrays = parse_tensors(reserve(data.nbytes, "dense", [data])[: data.nbytes], DENSE).arrays
         shapes = {name: list(a.shape) for name, a in arrays.items()}
         if shapes != self.manifest.dense or any(a.dtype != np.float32 for a in arrays.values()):
             raise Corrupt(f"{DENSE}: the manifest's float32 tensors wanted")
@@ -258,5 +279,9 @@ def _as_of(manifest: Manifest, snapshot: SnapshotList) -> Manifest:
     return replace(manifest, tables=tables, files={**manifest.files, **snapshot.files})
 
 
-def _file_crc32(path: Path) -> str:
-    return crc32(map_file(path).data) if path.stat().st_size else crc32(b"")
+def _file_of(path: Path) -> File:
+    """What the manifest says of a file: durable when the call returns."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        nbytes = os.fstat(file.fileno()).st_size
+        return File(nbytes, file_crc32(file.fileno(), nbytes))

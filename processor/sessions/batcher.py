@@ -8,15 +8,12 @@ its turn's wait goes before, but never to more than PATIENCE_S of work ahead of 
 starves.
 
 Division. A ticket that says how many of its rows may run in one go (piece_rows) shares a batch with nobody and leaves
-in pieces, the first rows first; between two of them others go. The batches and the pieces of one model take turns as
-models do, so what is not divided waits for a piece and not for a request, and what is divided is given half of its
-model's work whatever else comes. Of divided tickets the first is the one that would be done first if they all ran at
-once (fair queueing: Demers, Keshav, Shenker 1989): in order of arrival where they are alike, each run to its end; a
-smaller one that comes later goes before, but none that comes when as much has been done as the larger one itself is.
-
-When. Work-conserving: take() gives an idle session what is queued, at once; batches grow by themselves while all
-sessions are busy. With a window, a target's tickets wait until the first of them has waited that long, a batch is full,
-or the tightest deadline leaves no more time than the batch takes.
+in pieces, the first rows first, and before them what is looked up for all rows; between two of them others go. The
+batches and the pieces of one model take turns as models do, so what is not divided waits for a piece and not for a
+request, and what is divided is given half of its model's work whatever else comes. Of divided tickets the first is the
+one that would be done first if they all ran at once (fair queueing: Demers, Keshav, Shenker 1989): in order of arrival
+where they are alike, each run to its end; a smaller one that comes later goes before, but none that comes when as much
+has been done as the larger one itself is.
 
 Invariants
 - Every row leaves exactly once: in a batch, as expired, or by drain(). What is left of a divided ticket leaves whole
@@ -77,20 +74,30 @@ class Priced(Protocol):
 @dataclass(slots=True, eq=False)
 class Ticket:
     """A queued request. deadline_s: on the batcher's clock, or None. piece_rows: how many of its rows may run in one
-    go, with nobody else's; 0 for one that is not divided. The rest is the batcher's own."""
+    go, with nobody else's; 0 for one that is not divided. first_ids: of its ids, those that are looked up once for all
+    rows, with the first of them, or before that in so many pieces of no rows (first_pieces). The rest is the batcher's
+    own."""
 
     rows: int
     ids: int = 0
     deadline_s: float | None = None
     piece_rows: int = 0
+    first_ids: int = 0
+    first_pieces: int = 0
     arrived_s: float = field(default=0.0, init=False)
     share_s: float = field(default=0.0, init=False)
     octave: int = field(default=0, init=False)
 
     def cut(self, rows: int) -> Self:
-        """Its first rows as a ticket of their own; the others stay. rows: fewer than it has."""
+        """Its first piece as a ticket of its own; the others stay. rows: of a piece that has some."""
         head = copy(self)
-        head.rows, head.ids = rows, self.ids * rows // self.rows
+        first_ids = self.first_ids
+        if self.first_pieces:
+            head.rows, head.ids = 0, first_ids // self.first_pieces
+            self.first_ids, self.first_pieces = first_ids - head.ids, self.first_pieces - 1
+        else:
+            head.rows, head.ids = rows, first_ids + (self.ids - first_ids) * rows // self.rows
+            self.first_ids = 0
         self.rows -= head.rows
         self.ids -= head.ids
         return head
@@ -429,11 +436,10 @@ class Batcher(Generic[T]):
             ):
                 expired.append(self._pop(lane))
                 continue
-            if ticket.rows <= ticket.piece_rows:
+            if ticket.rows <= ticket.piece_rows and not ticket.first_pieces:
                 return [self._pop(lane)]
-            whole_rows = ticket.rows
             head = ticket.cut(ticket.piece_rows)
-            head.share_s = ticket.share_s * head.rows / whole_rows
+            head.share_s = min(ticket.share_s, target.costs.share(head.rows, head.ids))
             ticket.share_s -= head.share_s
             # From now on the others wait anew.
             ticket.arrived_s = now_s

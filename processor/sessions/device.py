@@ -42,11 +42,11 @@ import numpy as np
 from processor.backends.buffers import Buffers
 from processor.clock import Clock
 from processor.cores import run_on
-from processor.errors import FreshetError, NotReady
+from processor.errors import FreshetError
 from processor.sessions.handover import Handover, Span
 from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from processor.sessions.scatter import Share
-from processor.sessions.session import EXPLORE_EVERY, Session, note, told
+from processor.sessions.session import EXPLORE_EVERY, Session, Unfit, note, parts_again, told
 from processor.versions.replica import Replica, State
 from processor.watching.sketch import Block
 from processor.watching.stats import SessionStats
@@ -266,10 +266,10 @@ class StagedSession(Session):
         try:
             self._fill(works, None)
         except Exception as error:
-            if isinstance(error, NotReady) and len(works) > 1:
-                # Rows that one request reads could not be had: the others are not to fail with it.
-                for work in works:
-                    self._hand_over([work])
+            again = parts_again(works, error)
+            if again is not None:
+                for part in again:
+                    self._hand_over(part)
                 return
             self.stats.failed += len(works)
             self._counted(works[0].replica).block.fail(len(works))
@@ -280,8 +280,14 @@ class StagedSession(Session):
     def _hand_over_share(self, share: Share) -> None:
         try:
             if share.scatter.enter():
-                self._fill([share], share)
-                return
+                if share.rows:
+                    self._fill([share], share)
+                    return
+                state = share.scatter.state
+                if share.scatter.look_up(state.tables, state.epoch, self._counted(share.replica).counts):
+                    raise Unfit
+        except Unfit as error:
+            share.scatter.fail(share.replica.plan.refusal(share.bound) or told(error))
         except Exception as error:
             share.scatter.fail(told(error))
             self.stats.failed += 1
@@ -311,7 +317,8 @@ class StagedSession(Session):
                 tables = tables if stand_in is None else stand_in.tables
             x = batch.buffers.rows()[span.first : span.first + rows]
             fill = replica.plan.fill if share is None else share.scatter.fill
-            fill(tables, state.epoch, bound, spans, x, counted.counts)
+            if fill(tables, state.epoch, bound, spans, x, counted.counts):
+                raise Unfit
             replica.costs.filled(1, rows, sum([work.ids for work in works]), self._clock.now_s() - started_s)
             answered = works
         finally:

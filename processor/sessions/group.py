@@ -21,8 +21,8 @@ Who owns what
   queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
 - Inline, done() is called on the owner's thread: a helper hands its replies home.
 - Numbers are reader's words of processor.versions.control: sessions use those below HOLDS, scattered requests those
-  from there on, trays of device stages the last of these, processor.sessions.shadow the very last. A number is used
-  again only after its session has ended. One group at most serves a version.
+  from there on, trays of device stages the last of these, processor.sessions.shadow and .trial the very last. A number
+  is used again only after its session has ended. One group at most serves a version.
 
 A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
 way to wakes another only when it holds more than one batch's worth (CostTable.shares), and a session that takes a batch
@@ -229,7 +229,7 @@ class SessionGroup:
                 raise NotReady("the processor is closed")
             now_s = self._clock.now_s()
             shares = self._shares(work)
-            piece_rows = self._piece_rows(work, shares)
+            scattered = shares > 1 or self._is_large(work)
             queue = self._route(work)
             if self._inline is not None and work.deadline_s is not None:
                 # While a batch was computed nobody read: the request may have been there all that time.
@@ -237,16 +237,16 @@ class SessionGroup:
             if queue.batcher:
                 patience_s = None if work.deadline_s is None else work.deadline_s - now_s
                 own_s = queue.batcher.predict_s(work.replica, work.rows // shares, work.ids // shares)
-                if not piece_rows:
+                if not scattered:
                     queue.usual_s += USUAL_RATE * (own_s - queue.usual_s)
-                self._check(queue, work.rows, work.ids, own_s, patience_s, piece_rows > 0)
+                self._check(queue, work.rows, work.ids, own_s, patience_s, scattered)
             self._past.predicted_wait_s += (queue.batcher.wait_s + queue.running_s) / queue.sessions
-            if not piece_rows:
+            if not scattered:
                 queue.batcher.put(work, work.replica, now_s)
                 if queue.idle and self._inline is None:
                     queue.wake()
             else:
-                self._scatter(work, piece_rows, shares, now_s)
+                self._scatter(work, shares, now_s)
             if self._wake is not None and not self._asked:
                 self._ask(0.0)
 
@@ -385,12 +385,14 @@ class SessionGroup:
 
     def sketch(self, replica: Replica) -> Sketch:
         """The sketch of a replica's batches, over all sessions."""
-        found = [s.buffers.get(replica) for s in self._sessions()]
+        with self._lock:
+            # Together: what a session has counted that ends meanwhile is in the one or in the other.
+            found = [s.buffers.get(replica) for s in self._sessions()]
+            past = self._past_sketches.get(replica)
         blocks = [buffers.block for buffers in found if buffers is not None]
         if self._device is not None:
             blocks += self._device.blocks(replica)
         whole = Sketch.total(len(replica.outputs), blocks)
-        past = self._past_sketches.get(replica)
         return whole if past is None else whole + past
 
     def close(self) -> None:
@@ -484,23 +486,26 @@ class SessionGroup:
         idle = sum([len(queue.idle) for queue in self._queues])
         return work.replica.costs.shares(work.rows, sessions, WORTH if idle > 1 else FREE)
 
-    def _piece_rows(self, work: Work, shares: int) -> int:
-        """Rows of a request that run in one go, with nobody else's; 0 for one that runs whole, with others. Raises
-        Overloaded when too many requests are under way that cannot. With device stages a piece has to fit into a
-        tray."""
-        rows, costs = work.rows, work.replica.costs
-        most = self.options.max_batch_rows if self._device is None else costs.max_rows
-        if rows <= most and (work.ids <= LIGHT_IDS or rows == 1 or work.ids <= costs.heavy_ids):
-            return 0 if shares == 1 else -(-rows // shares)
+    def _most_rows(self, work: Work) -> int:
+        """Rows of a request that run in one go at most. With device stages they have to fit into a tray."""
+        return self.options.max_batch_rows if self._device is None else work.replica.costs.max_rows
+
+    def _is_large(self, work: Work) -> bool:
+        """Whether others would have to wait long for a request in one go, or it would not fit into a tray; raises
+        Overloaded when too many such are under way."""
+        few = work.ids <= LIGHT_IDS or work.ids <= work.replica.costs.heavy_ids
+        if few and work.rows <= self._most_rows(work):
+            return False
         if not self._holds:
             raise Overloaded("queue: too many requests are larger than the largest batch")
-        return min(-(-rows // shares), costs.piece_rows(rows, work.ids, most))
+        return True
 
-    def _scatter(self, work: Work, piece_rows: int, shares: int, now_s: float) -> None:
+    def _scatter(self, work: Work, shares: int, now_s: float) -> None:
         """Queues a request that leaves in pieces, for so many sessions at a time."""
         if self._inline is not None:
             work.done = partial(self._home, work.done)
-        tickets = Scatter(work, piece_rows, self._holds).shares(min(shares, len(self._queues)))
+        scatter = Scatter(work, shares, self._most_rows(work), self._holds)
+        tickets = scatter.shares(min(shares, len(self._queues)))
         for share in tickets:
             queue = self._route(share)
             queue.batcher.put(share, work.replica, now_s)

@@ -13,6 +13,7 @@ from functools import partial
 from processor.clock import Clock
 from processor.columns import first_value
 from processor.errors import FreshetError
+from processor.features.limits import DEFAULTS, RequestLimits
 from processor.features.plan import BoundRequest
 from processor.generation import Generation
 from processor.package.manifest import Manifest
@@ -20,8 +21,10 @@ from processor.sessions.group import Post, Wake
 from processor.sessions.placement import Groups
 from processor.sessions.request import Done, PredictReply, PredictRequest, Work
 from processor.sessions.shadow import Shadow
+from processor.sessions.trial import Pair, Trials
 from processor.versions.replica import Replica
 from processor.versions.traffic import Traffic
+from processor.watching.judge import Evidence
 from processor.watching.stats import Compared, GroupStats
 
 # How often a thread that waits for an inline reply looks whether the owner is still there to compute it.
@@ -35,41 +38,58 @@ Tap = Callable[[PredictRequest, Replica, BoundRequest, Done], Done]
 class Predictor(ABC):
     """Answers requests by the replicas that replica() picks."""
 
-    def __init__(self, groups: Groups, clock: Clock) -> None:
-        self._groups, self._clock = groups, clock
+    def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
+        """limits: of a request, where its model has none of its own."""
+        self._groups, self._clock, self._limits = groups, clock, limits
+        self._own_limits: dict[str, RequestLimits] = {}
         # Models whose requests are split by the value of an input; nearly always none.
         self._by_input: dict[str, Callable[[PredictRequest], Replica | None]] = {}
         self._taps: tuple[Tap, ...] = ()
         self._shadow: Shadow | None = None
+        self._trials: Trials | None = None
 
     def tap(self, tap: Tap) -> None:
         """Adds a tap, which requests pass from now on."""
         self._taps = (*self._taps, tap)
 
-    def follow(self, traffic: Mapping[str, Traffic], shadows: Mapping[str, Replica]) -> None:
-        """The traffic of every model, and the shadows of those that have one, whenever they have changed: what submit()
-        has to look at beyond route()."""
+    def follow(self, traffic: Mapping[str, Traffic], shadows: Mapping[str, Replica], trials: Sequence[Pair]) -> None:
+        """The traffic of every model, the shadows of those that have one, and who is on trial, whenever they have
+        changed: what submit() has to look at beyond route()."""
+        self._own_limits = {model: self._limits.over(t.limits) for model, t in traffic.items() if t.limits}
         self._by_input = {
             model: partial(self._route_by_input, t.sticky_input)
             for model, t in traffic.items()
             if t.split is not None and t.sticky_input
         }
-        if self._shadow is None:
-            if not shadows:
-                return
+        if self._shadow is None and shadows:
             self._shadow = Shadow(self._groups, self._clock)
             self.tap(self._shadow)
-        self._shadow.follow({model: (replica, traffic[model].shadow_share) for model, replica in shadows.items()})
+        if self._shadow is not None:
+            self._shadow.follow({model: (replica, traffic[model].shadow_share) for model, replica in shadows.items()})
+        if self._trials is None and trials:
+            self._trials = Trials(self._clock)
+            self.tap(self._trials)
+        if self._trials is not None:
+            self._trials.follow(trials)
 
     def compared(self) -> dict[tuple[str, int], Compared]:
         """The shadows' snapshots, by model and version."""
         return self._shadow.compared() if self._shadow is not None else {}
 
+    def evidence(self) -> dict[Pair, Evidence]:
+        """What has been gathered of the canaries that are on trial."""
+        return self._trials.evidence() if self._trials is not None else {}
+
     def end(self) -> None:
-        """Answers what is queued, then ends shadow and sessions."""
-        if self._shadow is not None:
-            self._shadow.close()
+        """Answers what is queued, then ends shadow, trials and sessions."""
+        for aside in (self._shadow, self._trials):
+            if aside is not None:
+                aside.close()
         self._groups.close()
+
+    def limits(self, model: str) -> RequestLimits:
+        """What a request for a model may cost, whether there is such a model or not."""
+        return self._own_limits.get(model, self._limits)
 
     @abstractmethod
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
@@ -104,7 +124,7 @@ class Predictor(ABC):
             replica = self.route(request.model, request.version, request.label, request.key)
         if self._by_input and request.model in self._by_input:
             replica = self._by_input[request.model](request) or replica
-        bound = replica.plan.bind(request.inputs)
+        bound = replica.plan.bind(request.inputs, self._own_limits.get(request.model, self._limits))
         for tap in self._taps:
             done = tap(request, replica, bound, done)
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s

@@ -3,7 +3,8 @@
 A request of more rows than a batch has, or of more ids than one go may take, is not run in one go: others would wait
 for all of it. It is queued as a ticket that the batcher divides (processor.sessions.batcher): whenever its turn comes,
 the rows that make one go leave the queue as a share. So there are never more shares than sessions that run one, and the
-one that is left of it waits in the queue.
+one that is left of it waits in the queue. Where all rows have so many ids in common that one go would not do, shares of
+no rows look them up first.
 
 Invariants
 - Every share is computed under one state. The first share to be run pins it for all of them, with a reader's word that
@@ -12,9 +13,10 @@ Invariants
   So rejoining costs nothing and order cannot change.
 - done() is called once, by whoever is done with the last share. Once a share has failed or expired the others are not
   run; the pin is held until then all the same, for one of them may be running.
-- What is the same for every row is computed once: columns of inputs of one row are copied from the first share that was
-  filled, and the user's part of a version that has one (processor.versions.once) is kept. Sessions that begin at the
-  same moment may each compute it.
+- What is the same for every row is looked up once, part after part (features.plan.Alike), and copied to the rows; who
+  comes meanwhile waits. The user's part of a version that has one (processor.versions.once) is computed once and kept;
+  sessions that begin at the same moment may each compute it. Rows of a row store are not kept: each share asks for its
+  own.
 
 What the pin costs. It is taken when the first share runs, not when the request is queued: a delta waits for pins, not
 for queues. It is held until the last share is done, and between shares others have their turns, so it is held for up to
@@ -31,6 +33,7 @@ would have to begin again), all shares in the queue at once (256 tickets for one
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass
 from typing import Self
 
@@ -38,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.errors import FreshetError
-from processor.features.plan import BoundRequest, Pooling
+from processor.features.plan import BoundRequest
 from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from processor.versions.replica import State
 
@@ -53,29 +56,36 @@ class Share(Work):
         """See Ticket.cut."""
         # Not super(): a class with slots is made anew by dataclass().
         head = Work.cut(self, rows)
-        self.first += rows
+        self.first += head.rows
         self.scatter.divide()
         return head
 
 
 class Scatter:
     """The shares of one request and what they have in common. lent: what was computed of its user, float32
-    [user_width], once there is something."""
+    [user_width], once there is something. first_pieces: see Ticket."""
 
-    def __init__(self, whole: Work, piece_rows: int, holds: list[int]) -> None:
-        """piece_rows: of a share that is run. holds: reader's words that are free; one is taken out until the request
-        has been answered."""
+    def __init__(self, whole: Work, sessions: int, most: int, holds: list[int]) -> None:
+        """sessions: how many are to compute it at the same time. most: rows that may run in one go at most. holds:
+        reader's words that are free; one is taken out until the request has been answered."""
         self.state: State
         self.lent: NDArray[np.float32] | None = None
-        self._whole, self._piece_rows, self._left = whole, piece_rows, 0
+        self._whole, self._left = whole, 0
+        replica, costs, rows = whole.replica, whole.replica.costs, whole.rows
+        most_ids = max(1, int(costs.heavy_ids))
+        self._alike = None if replica.remote is not None else replica.plan.alike(whole.bound, most_ids)
+        self._parts = deque(() if self._alike is None else self._alike.parts)
+        self._row: NDArray[np.float32] | None = None
+        self._looking_up = threading.Lock()
+        self._first_ids = 0 if self._alike is None else self._alike.ids
+        self._piece_rows = min(-(-rows // sessions), costs.piece_rows(rows, whole.ids - self._first_ids, most))
+        self.first_pieces = len(self._parts) if len(self._parts) > 1 else 0
         self._holds, self._hold = holds, holds.pop()
         self._results: Outputs = {}
         self._pinned = False
         self._error: FreshetError | None = None
         self._timing: Timing | None = None
         self._sessions: set[int] = set()
-        self._varying: Pooling | None = None
-        self._alike: NDArray[np.float32] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -84,16 +94,19 @@ class Scatter:
 
     def shares(self, count: int) -> list[Share]:
         """The tickets to queue, one a queue, in order of their rows."""
-        whole, tickets, first = self._whole, [], 0
+        whole, tickets, first, first_ids = self._whole, [], 0, self._first_ids
+        first_pieces = self.first_pieces
         for n in range(count, 0, -1):
             rows = -(-(whole.rows - first) // n)
-            ids = whole.ids * rows // whole.rows
+            ids = (whole.ids - self._first_ids) * rows // whole.rows
             tickets.append(
                 Share(
                     rows,
-                    ids,
+                    ids + first_ids,
                     whole.deadline_s,
                     self._piece_rows,
+                    first_ids,
+                    first_pieces,
                     replica=whole.replica,
                     bound=whole.bound,
                     done=whole.done,
@@ -102,7 +115,7 @@ class Scatter:
                     scatter=self,
                 )
             )
-            first += rows
+            first, first_ids, first_pieces = first + rows, 0, 0
         self._left = count
         return tickets
 
@@ -119,7 +132,6 @@ class Scatter:
             if not self._pinned:
                 whole, replica = self._whole, self._whole.replica
                 self._results = {n: np.empty((whole.rows, c), np.float32) for n, c in replica.outputs.items()}
-                self._varying = replica.plan.varying(whole.bound)
                 self.state = replica.pin(self._hold)
                 self._pinned = True
             return True
@@ -132,16 +144,26 @@ class Scatter:
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> None:
+    ) -> int:
         """SparsePlan.fill() for rows of this request: looks up once what is the same for all."""
-        alike, varying = self._alike, self._varying
-        if alike is not None and varying is not None:
-            out[: spans[0, 1]] = alike
-            varying.fill(tables, epoch, bound, spans, out, counts)
-            return
-        self._whole.replica.plan.fill(tables, epoch, bound, spans, out, counts)
-        if varying is not None:
-            self._alike = out[0].copy()
+        if self._alike is None:
+            return self._whole.replica.plan.fill(tables, epoch, bound, spans, out, counts)
+        unfit = 0
+        while self._parts or self._row is None:
+            unfit |= self.look_up(tables, epoch, counts)
+        out[: spans[0, 1]] = self._row
+        return unfit | self._alike.varying.fill(tables, epoch, bound, spans, out, counts)
+
+    def look_up(self, tables: NDArray[np.int64], epoch: int, counts: NDArray[np.int64]) -> int:
+        """The next part of what is the same for all rows, if there is one left. Returns what SparsePlan.fill() does."""
+        with self._looking_up:
+            unfit = 0
+            if self._row is None:
+                self._row = np.zeros((1, self._whole.replica.plan.width), np.float32)
+            if self._parts:
+                unfit = self._parts[0].fill(tables, epoch, self._row, counts)
+                self._parts.popleft()
+            return unfit
 
     def results_of(self, share: Share) -> Outputs:
         """The rows of the request's outputs that a share fills."""

@@ -4,8 +4,8 @@ Who owns what: a session is used by one thread at a time; nobody else touches it
 batch runs wholly on one session, under one pinned state, so every reply it gives carries one generation. A scattered
 request is several works, on one session or several: their Scatter holds one pin for all of them, so it carries one
 generation too. done() of a request is called exactly once, with a reply or an error; an error in one batch never
-reaches another. What a batch allocates is the arrays that its replies are made of; everything else is kept from batch
-to batch.
+reaches another, and what is one request's own fault (floats that are refused, rows that cannot be had) none of its
+batch. What a batch allocates is the arrays that its replies are made of; everything else is kept from batch to batch.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ log = logging.getLogger("freshet.sessions")
 EXPLORE_EVERY = 64
 
 
+class Unfit(Exception):
+    """A request of the batch has floats that are refused (SparsePlan.refusal)."""
+
+
 @dataclass(slots=True, eq=False)
 class Running:
     """A batch while it is computed. tables: int64 [T, TABLE_FIELDS], remote rows stood in for. fill: SparsePlan.fill,
@@ -47,7 +51,7 @@ class Running:
     tables: NDArray[np.int64]
     buffers: Buffers
     results: Outputs
-    fill: Callable[..., None]
+    fill: Callable[..., int]
     sparse_s: float = 0.0
     dense_s: float = 0.0
     padded: int = 0
@@ -104,10 +108,10 @@ class Session:
             finally:
                 replica.unpin(self.number)
         except Exception as error:
-            if isinstance(error, NotReady) and len(batch) > 1:
-                # Rows that one request reads could not be had: the others are not to fail with it.
-                for work in batch:
-                    self.run([work])
+            again = parts_again(batch, error)
+            if again is not None:
+                for part in again:
+                    self.run(part)
                 return
             self.stats.failed += len(batch)
             self._buffers(replica).block.fail(len(batch))
@@ -134,11 +138,16 @@ class Session:
         scatter, stats = share.scatter, self.stats
         try:
             if scatter.enter():
-                results = scatter.results_of(share)
-                timing = self._compute(share.replica, scatter.state, [share], share.rows, results, 0, scatter)
+                if share.rows:
+                    results = scatter.results_of(share)
+                    timing = self._compute(share.replica, scatter.state, [share], share.rows, results, 0, scatter)
+                else:
+                    timing = self._look_up(share)
                 scatter.ran(self.number, timing)
                 stats.rows += share.rows
                 stats.batches += 1
+        except Unfit as error:
+            scatter.fail(share.replica.plan.refusal(share.bound) or told(error))
         except Exception as error:
             scatter.fail(told(error))
             stats.failed += 1
@@ -146,6 +155,16 @@ class Session:
         if scatter.leave():
             stats.requests += 1
             self._buffers(share.replica).block.done(1)
+
+    def _look_up(self, share: Share) -> Timing:
+        """A share of no rows: looks up some of what all rows have in common."""
+        replica, state, began_s = share.replica, share.scatter.state, self._clock.now_s()
+        if share.scatter.look_up(state.tables, state.epoch, self._buffers(replica).counts):
+            raise Unfit
+        ended_s = self._clock.now_s()
+        replica.costs.filled(0, 0, share.ids, ended_s - began_s)
+        self._told_ran()
+        return Timing(began_s, ended_s, ended_s - began_s, 0.0, 0, 0)
 
     def _buffers(self, replica: Replica) -> Buffers:
         buffers = self.buffers.get(replica)
@@ -178,7 +197,7 @@ class Session:
             self._whole(batch, works, rows, 0)
         elif scatter is None:
             self._by_way(batch, replica.once, works, rows)
-        elif works[0].bound.once and replica.once.pays(scatter.rows):
+        elif works[0].bound.once and not scatter.first_pieces and replica.once.pays(scatter.rows):
             if scatter.lent is None:
                 scatter.lent = self._users(batch, replica.once, works)[0].copy()
                 self.stats.user_once += 1
@@ -222,7 +241,8 @@ class Session:
             started_s = now_s()
             x, outputs, run = buffers.get(state.executables[bucket])
             bound, spans = self._cut(works, at, stop)
-            fill(tables, state.epoch, bound, spans, x, buffers.counts)
+            if fill(tables, state.epoch, bound, spans, x, buffers.counts):
+                raise Unfit
             filled_s = now_s()
             run()
             ended_s = now_s()
@@ -258,7 +278,8 @@ class Session:
         x, lent, run = buffers.get(state.parts[USER][bucket], USER)
         spans = np.zeros((len(works), 2), np.int64)
         spans[:, 1] = 1
-        once.fill[USER](batch.tables, state.epoch, [work.bound for work in works], spans, x, buffers.counts)
+        if once.fill[USER](batch.tables, state.epoch, [work.bound for work in works], spans, x, buffers.counts):
+            raise Unfit
         started_s = now_s()
         run()
         ended_s = now_s()
@@ -278,7 +299,8 @@ class Session:
             x, outputs, run = buffers.get(state.parts[CANDIDATE][bucket], CANDIDATE)
             once.lend(u, x)
             bound, spans = self._cut([work], at, stop)
-            once.fill[CANDIDATE](batch.tables, state.epoch, bound, spans, x, buffers.counts)
+            if once.fill[CANDIDATE](batch.tables, state.epoch, bound, spans, x, buffers.counts):
+                raise Unfit
             started_s = now_s()
             run()
             ended_s = now_s()
@@ -315,6 +337,25 @@ class Session:
         spans = self._spans[: len(part)]
         spans[:, 0], spans[:, 1] = firsts, counts
         return part, spans
+
+
+def parts_again(works: Sequence[Work], error: Exception) -> Sequence[Sequence[Work]] | None:
+    """After an error that is not the whole batch's: in which parts the others are computed again. Those whose floats
+    are refused are answered. None for any other error."""
+    if isinstance(error, Unfit):
+        sound = []
+        for work in works:
+            refusal = work.replica.plan.refusal(work.bound)
+            if refusal is None:
+                sound.append(work)
+            else:
+                answer(work.done, refusal)
+        if len(sound) < len(works):
+            return [sound] if sound else []
+    if isinstance(error, NotReady) and len(works) > 1:
+        # Rows that one request reads could not be had: the others are not to fail with it.
+        return [[work] for work in works]
+    return None
 
 
 def told(error: Exception) -> FreshetError:

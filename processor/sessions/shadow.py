@@ -4,9 +4,10 @@ Invariants
 - A copy is made when the reply has been handed over, and is looked at SETTLE_S later, when it has been sent.
 - Copies run on one thread of their own, with its own session and its own word of every version
   (processor.versions.control); they never stand in a queue that a request waits in, and never hold a session.
-- Whoever is short of anything drops copies first: no more than MAX_QUEUED wait, for no longer than PATIENCE_S, and none
-  is run while a request waits, while no session of the group idles, or while the thread that requests come from has
-  been busy, or kept waiting for a core, for more than BUSY of its time. Dropped copies are counted.
+- Whoever is short of anything drops copies first: no more than MAX_QUEUED wait, nor more than MAX_QUEUED_NBYTES of
+  inputs (but one), for no longer than PATIENCE_S, and none is run while a request waits, while no session of the group
+  idles, or while the thread that requests come from has been busy, or kept waiting for a core, for more than BUSY of
+  its time. Dropped copies are counted.
 
 Refused: a lower priority for the thread (it would hold the GIL when the scheduler takes its core away).
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from processor.clock import Clock
-from processor.columns import Column
+from processor.columns import Column, nbytes_of
 from processor.errors import FreshetError
 from processor.features.plan import BoundRequest
 from processor.sessions.placement import Groups
@@ -31,12 +32,12 @@ from processor.sessions.request import Done, Outputs, PredictReply, PredictReque
 from processor.sessions.session import Session
 from processor.versions.control import SHADOW_READER
 from processor.versions.replica import Replica
-from processor.watching.sketch import Block, Sketch, note_scores
+from processor.watching.sketch import Block, Sketch
 from processor.watching.stats import Compared
 
 log = logging.getLogger("freshet.shadow")
 
-MAX_QUEUED = 256
+MAX_QUEUED, MAX_QUEUED_NBYTES = 256, 32 << 20
 MAX_ROWS = 256
 SETTLE_S, PATIENCE_S, POLL_S = 0.005, 0.1, 0.002
 BUSY = 0.75
@@ -57,10 +58,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copy:
-    """A copy of a request that was answered. outputs: of the version that answered."""
+    """A copy of a request that was answered. nbytes: of its inputs. outputs: of the version that answered."""
 
     target: Target
     inputs: Mapping[str, Column]
+    nbytes: int
     outputs: Outputs
     rows: int
     due_s: float
@@ -74,6 +76,8 @@ class Shadow:
         self._targets: dict[str, Target] = {}
         self._kept: dict[tuple[str, int], Target] = {}
         self._queue: deque[Copy] = deque()
+        self._queued_nbytes = 0
+        self._lock = threading.Lock()
         self._waiting = threading.Semaphore(0)
         self._closing = threading.Event()
         self._session = Session(SHADOW_READER, clock)
@@ -109,10 +113,13 @@ class Shadow:
             done(result)
             if isinstance(result, FreshetError):
                 return
-            if len(self._queue) >= MAX_QUEUED:
-                target.dropped += 1
-                return
-            self._queue.append(Copy(target, inputs, result.outputs, rows, self._clock.now_s() + SETTLE_S))
+            nbytes, due_s = nbytes_of(inputs), self._clock.now_s() + SETTLE_S
+            with self._lock:
+                if len(self._queue) >= MAX_QUEUED or (self._queue and self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES):
+                    target.dropped += 1
+                    return
+                self._queue.append(Copy(target, inputs, nbytes, result.outputs, rows, due_s))
+                self._queued_nbytes += nbytes
             self._waiting.release()
 
         return copied
@@ -134,7 +141,7 @@ class Shadow:
             self._waiting.acquire()
             if self._closing.is_set():
                 return
-            copy = self._queue.popleft()
+            copy = self._next()
             self._closing.wait(max(0.0, copy.due_s - self._clock.now_s()))
             if not self._may_run(copy):
                 copy.target.dropped += 1
@@ -159,8 +166,14 @@ class Shadow:
             rows += self._queue[0].rows
             if rows > MAX_ROWS or not self._waiting.acquire(blocking=False):
                 break
-            found.append(self._queue.popleft())
+            found.append(self._next())
         return found
+
+    def _next(self) -> Copy:
+        with self._lock:
+            copy = self._queue.popleft()
+            self._queued_nbytes -= copy.nbytes
+            return copy
 
     def _score(self, copies: list[Copy]) -> None:
         target = copies[0].target
@@ -189,8 +202,7 @@ def _comparing(copy: Copy) -> Done:
             answered = copy.outputs.get(name)
             if answered is not None and answered.shape == result.outputs[name].shape:
                 with np.errstate(invalid="ignore", over="ignore"):
-                    apart = np.ascontiguousarray(result.outputs[name] - answered)
-                note_scores(block.counts_address, block.sums_address, n, apart.ctypes.data, apart.size)
+                    block.note(n, result.outputs[name] - answered)
         block.done(1)
 
     return compare

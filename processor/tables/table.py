@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from processor.errors import BadInput, Corrupt, TooLarge
 from processor.kernels import index as hash_index
 from processor.kernels import rows as row_kernels
-from processor.memory import advise, private_copy, reserve
+from processor.memory import advise, pieces, private_copy, reserve
 from processor.package.delta import TableDelta
 from processor.package.manifest import TableEntry
 from processor.package.rowtypes import ROW_TYPES, all_below
@@ -130,7 +130,7 @@ def _checked(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDAr
     if scales.dtype != np.float32 or scales.shape != (spec.rows if kind.scaled else 0,):
         wanted = f"{spec.rows if kind.scaled else 0} float32 scales for {spec.dtype}"
         raise Corrupt(f"{where}: {wanted} wanted, got {scales.dtype.name} {list(scales.shape)}")
-    if not (all_below(scales, np.inf) and (scales >= 0).all()):
+    if not all(_sound(piece.view(np.float32)) for piece in pieces(scales)):
         raise Corrupt(f"{where}: scales of 0 or more wanted, got a negative one, NaN or infinity")
     frequencies = arrays.get("frequencies")
     if frequencies is not None and (frequencies.dtype != np.uint32 or frequencies.shape != (spec.rows,)):
@@ -138,12 +138,21 @@ def _checked(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDAr
         raise Corrupt(f"{where}: {spec.rows} uint32 frequencies wanted, got {got}")
     if index.dtype != np.int64 or index.ndim != 2 or index.shape[1] != 2:
         raise Corrupt(f"{where}: an int64 index of two columns wanted, got {list(index.shape)}")
-    capacity = len(index)
-    if not spec.rows < capacity <= hash_index.MAX_CAPACITY:
-        raise Corrupt(f"{where}: an index of more than {spec.rows} entries wanted, got {capacity}")
-    if hash_index.audit(index.ctypes.data, capacity, spec.rows) != spec.rows:
-        raise Corrupt(f"{where}: the index does not hold one entry a row")
+    if not spec.rows < len(index) <= hash_index.MAX_CAPACITY:
+        raise Corrupt(f"{where}: an index of more than {spec.rows} entries wanted, got {len(index)}")
     return rows, scales
+
+
+def _sound(scales: NDArray[np.float32]) -> bool:
+    return all_below(scales, np.inf) and bool((scales >= 0).all())
+
+
+def _index(spec: TableEntry, index: Int64s) -> Int64s:
+    """The index in memory of its own, known to lead to one row an entry: what kernels walk is what was looked at."""
+    copy = private_copy(index, f"index-{spec.name}")
+    if hash_index.audit(copy.ctypes.data, len(copy), spec.rows) != spec.rows:
+        raise Corrupt(f"table {spec.name!r}: the index does not hold one entry a row")
+    return copy
 
 
 @dataclass(slots=True)
@@ -169,7 +178,7 @@ class ServedTable:
         self._type = ROW_TYPES[spec.dtype]
         self._row_nbytes = spec.dim * self._type.dtype.itemsize
         self._base, self._scales = _checked(spec, arrays)
-        self._index = private_copy(arrays["index"], f"index-{spec.name}")
+        self._index = _index(spec, arrays["index"])
         self._described: Int64s | None = None
         self._used = self._rows = spec.rows
         slots = min(max(MIN_ARENA_SLOTS, 4 * spec.rows), MAX_REFS - spec.rows)

@@ -127,11 +127,6 @@ class Tier:
         """Memory of the books, beside the arena and its meta."""
         return self._slots.bump * 10 + self._sketch.nbytes + self._ring.nbytes
 
-    @property
-    def limit(self) -> int:
-        """Number of settled rows that the budget allows now."""
-        return max(0, self._budget - (self._slots.used - self._hot))
-
     def tally(self) -> Tally:
         return Tally(
             hot_rows=self._hot,
@@ -142,8 +137,8 @@ class Tier:
         )
 
     def fill(self, table: Int64s, keys: Int64s, frequencies: NDArray[np.uint32]) -> None:
-        """Promotes the rows that training met most, as many as the budget allows."""
-        count = min(self.limit, len(keys))
+        """Promotes the rows that training met most into an empty arena, as many as the budget allows."""
+        count = min(self._budget, len(keys))
         if count:
             most = np.argpartition(frequencies, len(keys) - count)[len(keys) - count :]
             counts = np.minimum(frequencies[most], tiers.MOST_HITS).astype(np.uint8)

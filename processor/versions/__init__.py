@@ -6,6 +6,7 @@ follower        makes a version what the records of its chain say
 served_version  a loaded version, the writer's side: stage, flip, reclaim, undo
 replica         a loaded version, the reader's side: what sessions pin and run
 control         the words that a flip changes, shared by all processes
+rounds          one look at each model, in which nobody waits for the slow
 rehearsal       warm-up: recorded requests through every bucket before a version is offered
 once            the user's part of a dense graph, run once a request
 refusals        versions that could not be served, and when to try them again

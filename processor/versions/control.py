@@ -48,9 +48,9 @@ PINS = HEADER + ENTRIES * ENTRY
 WORDS = 2048
 READERS = WORDS - 1
 """Readers of one process; the word after theirs is the process's own (Pins.ASKING)."""
-SHADOW_READER = READERS - 1
-"""The word of the thread that scores shadow traffic (processor.sessions.shadow): no session, no scattered request
-has it."""
+SHADOW_READER, TRIAL_READER = READERS - 2, READERS - 1
+"""The words of the threads that score shadow traffic (processor.sessions.shadow) and the requests of canaries once more
+(processor.sessions.trial): no session, no scattered request has them."""
 
 
 class Entry(NamedTuple):

@@ -10,8 +10,8 @@ States
     WAITING    something is there that cannot be served: a recorded delta that was refused, or a file that continues
                nothing
     HELD       serves the gate: what is behind it waits for a release, or a rollback
-    DIVERGED   what is on disk is not what is served under its name: nothing further is taken, until the version is
-               loaded anew
+    DIVERGED   what is on disk is not what is served under its name: nothing further is taken, until the file that says
+               so is put back as it was, or the version is loaded anew
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class Follower:
         self._model, self._arrivals = model, Arrivals(ledger.folder, clock.now_s)
         # Path -> what the file was, and at how many records (or FOR_GOOD) it was refused.
         self._refused: dict[Path, tuple[Identity, int]] = {}
-        self._diverged = self._told = ""
+        self._diverged = self._said = self._told = ""
+        # The file that says so, and what it was when it last said so.
+        self._astray: Path | None = None
+        self._seen: Identity | tuple[()] | None = ()
         # The record number at which a recorded delta was refused, and why.
         self._blocked: tuple[int, str] | None = None
         # Gone back to here alone, because the repository could not be written.
@@ -82,6 +85,11 @@ class Follower:
     def follow(self, version: ServedVersion) -> list[str]:
         """One look: takes what has come, and makes the version serve it; returns what happened. Raises OutOfReach."""
         events: list[str] = []
+        if self._diverged and self._astray is not None:
+            # Before it is read: what is put back while it is must not go unnoticed.
+            now = identity_of(self._astray)
+            if now != self._seen:
+                self._seen, self._diverged = now, ""
         if not self._diverged:
             try:
                 if any(record.kind == ROLLBACK for record in self.ledger.look()):
@@ -96,6 +104,9 @@ class Follower:
                 events += self.reconcile(version, self.target)
             except NotReady as error:
                 events += self._wait(str(error))
+        if self._said and not self._diverged:
+            self._said = ""
+            events.insert(0, f"{self._model} goes on: what is on disk is again what is served")
         self.tell(version)
         return events
 
@@ -199,8 +210,11 @@ class Follower:
         return [f"{self._model} {version.generation} served"]
 
     def _diverge(self, error: Diverged) -> list[str]:
-        self._diverged = str(error)
-        return [f"{self._model} DIVERGED: {error}"]
+        told, self._diverged = self._said == str(error), str(error)
+        self._said = self._diverged
+        if error.file != self._astray:
+            self._astray, self._seen = error.file, ()
+        return [] if told else [f"{self._model} DIVERGED: {error}"]
 
     def _wait(self, why: str) -> list[str]:
         """Tells once of what will be tried again at the next look."""

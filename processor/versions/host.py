@@ -1,7 +1,9 @@
 """The models of a repository and their one writer: what is loaded and changed, whoever answers requests.
 
-Changes run in the caller's thread under the model's lock and never block a request. Once a second a thread looks at
-what has been counted, over all processes that answer, and takes out canaries that are bad (look()).
+Changes run in the caller's thread under the model's lock and never block a request; a model that takes its time keeps
+nobody but itself waiting (processor.versions.rounds). Once a second a thread looks at what has been counted, over all
+processes that answer, and takes out canaries that are bad (look()); another looks at the files that are served from
+where they lie, and ends versions whose files are damaged (examine()).
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from processor.clock import Clock
 from processor.errors import BadInput, FreshetError, NotReady
 from processor.generation import Generation
+from processor.package.mapped_file import CHANGES, SIZES
 from processor.package.repository import FolderWatch, Repository, listed
 from processor.package.version import VersionReader
 from processor.tables.budgets import Budgets
@@ -26,9 +29,10 @@ from processor.versions.model import Applied, RolledBack, ServedModel
 from processor.versions.policy import ModelPolicy
 from processor.versions.refusals import Refusal, report
 from processor.versions.replica import Replicas
+from processor.versions.rounds import Rounds
 from processor.versions.routes import VersionStatus, find
 from processor.versions.served_version import ServedVersion
-from processor.watching.judge import Judge
+from processor.watching.judge import Evidence, Judge
 from processor.watching.keeper import Keeper
 from processor.watching.sketch import Sketch
 from processor.watching.stats import Compared, GroupStats
@@ -73,6 +77,7 @@ class ModelHost(ABC):
         self._judges: dict[tuple[str, int], Judge] = {}
         self._trends: dict[tuple[str, int], Trend] = {}
         self._keepers: list[Keeper] = []
+        self._rounds = Rounds(self._poll_model)
         self._expected = frozenset(models or ())
         # Of those, models that were refused and have not answered since: they keep the others from nobody.
         self._excused: frozenset[str] = frozenset()
@@ -99,6 +104,10 @@ class ModelHost(ABC):
         """The sketch of a version's batches, over all processes."""
 
     @abstractmethod
+    def tried(self, canary: ServedVersion, baseline: ServedVersion) -> Evidence:
+        """The evidence for and against a canary, over all processes."""
+
+    @abstractmethod
     def shadowed(self, version: ServedVersion) -> Compared | None:
         """A version's scores as a shadow, compared, over all processes; None where it is none."""
 
@@ -113,6 +122,7 @@ class ModelHost(ABC):
     def close(self) -> None:
         """Later calls raise NotReady."""
         self._closed = True
+        self._rounds.close()
         for keeper in self._keepers:
             keeper.close()
 
@@ -164,45 +174,60 @@ class ModelHost(ABC):
             self._expected, self._excused = self._expected | more, self._excused - more
             self._excuse()
 
-    def poll(self) -> list[str]:
-        """Looks at the repository once: loads new versions, applies new deltas; cheap when nothing changed."""
+    def poll(self, patience_s: float | None = None) -> list[str]:
+        """Looks at the repository once: loads new versions, applies new deltas; cheap when nothing changed.
+
+        patience_s: how long the other models wait for one that takes its time (processor.versions.rounds): what happens
+        there is returned by a later call. None: as long as it takes.
+        """
         with self._changing:
-            events: list[str] = []
             if self._closed:
-                return events
+                return []
             if not self._keepers:
                 self._start_keepers()
-            if self._root.changed():
-                wanted, there = self._wanted, self._repository.models()
-                self._drop((self._models.keys() | self._expected) - set(there))
-                for name in there:
-                    if name not in self._models and (wanted is None or name in wanted):
-                        self._empty.setdefault(name, FolderWatch(self._repository.root / name))
-            for name, folder in list(self._empty.items()):
-                if not folder.changed():
-                    continue
-                if self._repository.versions(name):
-                    self._models = self._models | {name: self._new_model(name)}
-                    self.rerouted()
-                    del self._empty[name]
-                elif not self._repository.uncommitted(name):
-                    self._expected -= {name}.difference(self._wanted or ())
-            for model in self._models.values():
-                events += self._poll_model(model)
+            self._find_models()
+            names = list(self._models)
+        if patience_s is None:
+            events = [line for name in names for line in self._poll_model(name)]
+        else:
+            events = self._rounds.go(names, patience_s)
+        with self._changing:
             self._excuse()
-            return events
+        return events
 
-    def _poll_model(self, model: ServedModel) -> list[str]:
+    def _find_models(self) -> None:
+        """Takes note of models that have come or gone."""
+        if self._root.changed():
+            wanted, there = self._wanted, self._repository.models()
+            gone = (self._models.keys() | self._expected) - set(there)
+            if late := {name for name in gone if self._rounds.at_work(name)}:
+                # What is loading may be served in a moment: it is asked again then.
+                self._root = FolderWatch(self._repository.root)
+            self._drop(gone - late)
+            for name in there:
+                if name not in self._models and (wanted is None or name in wanted):
+                    self._empty.setdefault(name, FolderWatch(self._repository.root / name))
+        for name, folder in list(self._empty.items()):
+            if not folder.changed():
+                continue
+            if self._repository.versions(name):
+                self._models = self._models | {name: self._new_model(name)}
+                self.rerouted()
+                del self._empty[name]
+            elif not self._repository.uncommitted(name):
+                self._expected -= {name}.difference(self._wanted or ())
+
+    def _poll_model(self, name: str) -> list[str]:
         """One model's poll(). What goes wrong there is that model's alone, which rests a while then."""
-        now_s = self._clock.now_s()
-        if now_s < self._resting.get(model.name, now_s):
+        now_s, model = self._clock.now_s(), self._models.get(name)
+        if model is None or now_s < self._resting.get(name, now_s):
             return []
         try:
             return model.poll()
         except Exception as error:
-            self._resting[model.name] = now_s + REST_S
+            self._resting[name] = now_s + REST_S
             why = " ".join(str(error).split()) or "no message"
-            return [Refusal(f"{model.name}: {type(error).__name__}: {why}; next look in {REST_S:g} s")]
+            return [Refusal(f"{name}: {type(error).__name__}: {why}; next look in {REST_S:g} s")]
 
     def tell(self, model: str, status: VersionStatus) -> None:
         """Makes the state of a version that is not served known: one that is being made here, or could not be."""
@@ -248,24 +273,55 @@ class ModelHost(ABC):
         self._model(model).readmit(version)
 
     def look(self) -> None:
-        """Judges every canary by what has been counted, and follows the scores of every version."""
+        """Judges every canary by the evidence, and follows the scores of every version. What goes wrong with one model
+        keeps nobody from looking at the others."""
         now_s = self._clock.now_s()
         judges: dict[tuple[str, int], Judge] = {}
         trends: dict[tuple[str, int], Trend] = {}
         for name, model in self._models.items():
-            routes = model.routes
-            sketches = {number: self.sketch(version) for number, version in routes.served.items()}
-            for number, sketch in sketches.items():
-                trend = trends[name, number] = self.trend(name, number)
-                trend.look(now_s, routes.served[number].generation, sketch)
-            baseline, *canaries = dict.fromkeys(routes.active().values()) or [0]
-            for number in canaries:
-                judge = judges[name, number] = self._judges.get((name, number)) or Judge()
-                verdict = judge.look(model.policy.guard, now_s, sketches[baseline], sketches[number])
-                if verdict is not None:
-                    log.error("%s version %d is taken out of the split: %s", name, number, verdict.reason)
-                    model.take_out(number, f"{verdict.kind}: {verdict.reason}")
+            try:
+                judges |= self._judged(model, now_s)
+                trends |= self._followed(model, now_s)
+            except Exception:
+                log.exception("what has been counted of model %s could not be looked at", name)
         self._judges, self._trends = judges, trends
+
+    def examine(self, efforts: Sequence[int] = (SIZES, CHANGES)) -> list[str]:
+        """Looks at every mapped file, with one effort after another (processor.package.mapped_file), and serves no more
+        what is damaged; returns what has happened. Waits for nobody who changes a model."""
+        events: list[str] = []
+        for effort in efforts:
+            for name, model in self._models.items():
+                try:
+                    events += model.examine(effort)
+                except Exception:
+                    log.exception("the files of %s could not be looked at", name)
+        return events
+
+    @property
+    def condemned(self) -> int:
+        """How often a version was served no more because of a damaged file."""
+        return sum(model.damaged.total() for model in self._models.values())
+
+    def _judged(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], Judge]:
+        """Judges the model's canaries; their judges, to be asked again."""
+        judges = {}
+        for canary, baseline in model.routes.trials():
+            key = model.name, canary.manifest.version
+            judge = judges[key] = self._judges.get(key) or Judge()
+            verdict = judge.look(model.policy.guard, now_s, *self.tried(canary, baseline))
+            if verdict is not None:
+                log.error("%s version %d is taken out of the split: %s", *key, verdict.reason)
+                model.take_out(canary.manifest.version, f"{verdict.kind}: {verdict.reason}")
+        return judges
+
+    def _followed(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], Trend]:
+        """Follows the scores of the model's versions; their trends."""
+        trends = {}
+        for number, version in model.routes.served.items():
+            trend = trends[model.name, number] = self.trend(model.name, number)
+            trend.look(now_s, version.generation, self.sketch(version))
+        return trends
 
     def trend(self, model: str, version: int) -> Trend:
         """The trend of a version's scores, how they have moved, as of the last look()."""
@@ -304,7 +360,10 @@ class ModelHost(ABC):
         return ServedVersion(files, self._undo_depth, self._clock, self._processes, remote, self._budgets)
 
     def _start_keepers(self) -> None:
-        self._keepers = [Keeper(self._look, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-guard")]
+        self._keepers = [
+            Keeper(self._look, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-guard"),
+            Keeper(self._patrol, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
+        ]
         if self._budgets:
             self._keepers.append(Keeper(self._tend))
         for keeper in self._keepers:
@@ -315,10 +374,11 @@ class ModelHost(ABC):
                 keeper.close()
 
     def _look(self) -> bool:
-        try:
-            self.look()
-        except Exception:
-            log.exception("what has been counted could not be looked at")
+        self.look()
+        return False
+
+    def _patrol(self) -> bool:
+        report(log, self.examine())
         return False
 
     def _tend(self) -> bool:
@@ -330,4 +390,6 @@ class ModelHost(ABC):
                     busy |= version.tend()
                 except FreshetError as error:
                     log.warning("tables of %s could not be tended: %s", model.name, error)
+                except Exception:
+                    log.exception("tables of %s could not be tended", model.name)
         return busy

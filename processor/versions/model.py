@@ -8,7 +8,9 @@ nobody was there to serve is. The policy says which versions are served; those t
 by hand, stay beside them.
 
 Traffic (the split, the shadow, what has been taken out) belongs to a lock of its own, which is held only while `routes`
-is replaced: a bad canary is taken out at once, though another version may be loading for minutes.
+is replaced: a bad canary is taken out at once, though another version may be loading for minutes. So is a version whose
+files are damaged (examine()): whoever touches what is gone of a mapped file dies. The next poll() then reads its files
+as they are now, which says what is wrong with them, and looks for another version that is sound.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +33,7 @@ from processor.chain.snapshots import open_snapshot
 from processor.clock import Clock
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.generation import Generation
-from processor.package.delta import Delta, parse_delta
+from processor.package.delta import Delta, DeltaBytes, parse_delta, read_delta_file
 from processor.package.repository import FolderWatch, Repository, check_name, listed
 from processor.package.version import SNAPSHOTS, VersionReader
 from processor.versions.follower import Follower, OutOfReach
@@ -99,6 +102,8 @@ class ServedModel:
         self._refusals = Refusals(repository.root / name, clock)
         self._folder = FolderWatch(repository.root / name)
         self._followers: dict[int, Follower] = {}
+        self.damaged: Counter[str] = Counter()
+        """How often a version was condemned, by the file that was damaged."""
 
     @property
     def ready(self) -> bool:
@@ -133,10 +138,12 @@ class ServedModel:
         return self.routes.pick(version, label)
 
     def tell(self, status: VersionStatus) -> None:
-        """Makes the state of a version that is not served known."""
-        with self._lock:
-            if status.version not in self.served:
-                self._publish(states=self._states(status))
+        """Makes the state of a version that is not served known; waits for nobody who changes the model."""
+        self._publish(
+            lambda routes: (
+                {} if status.version in routes.served else {"states": {**routes.states, status.version: status}}
+            )
+        )
 
     def poll(self) -> list[str]:
         """Looks at the model's folders once: loads a newer version, applies new deltas. Returns what happened."""
@@ -148,9 +155,15 @@ class ServedModel:
                 events += self._follow(number, version)
             return events
 
+    def examine(self, effort: int) -> list[str]:
+        """Serves no more what is not what was verified; returns what has happened. Takes no lock but that of routes.
+        effort: see processor.package.mapped_file."""
+        found = [(number, version, version.damage(effort)) for number, version in self.served.items()]
+        return [line for number, version, why in found if why for line in self._condemn(number, version, why)]
+
     def load(self, number: int, by_hand: bool = True) -> None:
         """Loads a version beside those served, or one that is DIVERGED anew; raises NotFound or why it cannot be
-        served. content: SHA-256 of its bytes."""
+        served."""
         with self._lock:
             follower = self._followers.get(number)
             if number in self.served and follower is not None and follower.status.state == DIVERGED:
@@ -182,7 +195,7 @@ class ServedModel:
             kept = {**self._kept_labels, label: number}
             self._repository.keep_labels(self.name, kept)
             self._kept_labels = kept
-            self._publish(labels={**self.labels, label: number})
+            self._publish(lambda routes: {"labels": {**routes.labels, label: number}})
 
     def set_policy(self, changes: Any) -> None:
         """Sets keys of the policy, or takes back, where they are None, what was set; kept across restarts. Versions
@@ -228,7 +241,7 @@ class ServedModel:
             self.routes = replace(self.routes, traffic=traffic)
         self._changed()
 
-    def apply_bytes(self, data: bytes | bytearray) -> Applied:
+    def apply_bytes(self, data: DeltaBytes) -> Applied:
         """Verifies a delta, commits it to its version's chain, serves it. One that is served already, as the newest and
         bit for bit, answers as if just applied: whoever lost the first answer may ask again."""
         delta, content = parse_delta(data), sha256(data)
@@ -246,7 +259,7 @@ class ServedModel:
 
     def apply_file(self, path: Path) -> Applied:
         """The same for a delta in the repository; it is copied into the version's folder if it is not there."""
-        return self.apply_bytes(path.read_bytes())
+        return self.apply_bytes(read_delta_file(path))
 
     def rollback(self, generation: Generation, reason: str = "") -> RolledBack:
         """Serves an earlier generation of a loaded version, and commits that to its chain: the later deltas are undone
@@ -281,7 +294,7 @@ class ServedModel:
                 self._follow(generation.version, version)
             else:
                 self._swap(generation.version, *rebuilt, stay=None if recorded else link)
-            reached = self.served[generation.version].generation
+            reached = self._still(generation.version).generation
             steps = [Generation(generation.version, step) for step in reversed(undone)]
             return RolledBack(reached, steps, ledger.history.top + 1, recorded)
 
@@ -290,6 +303,7 @@ class ServedModel:
         wanted = {v for v in self.labels.values() if v in known} | (self._by_hand & set(known))
         chosen = policy.choose(known)
         newest = max(chosen, default=0)
+        self._followers = {number: self._followers[number] for number in self.served}
         events = []
         first = wanted | (chosen - self._unloaded)
         for number in sorted(first):
@@ -318,7 +332,7 @@ class ServedModel:
         states = {n: VersionStatus(n, END, why) for n in numbers}
         if all(self.routes.states.get(n) == state for n, state in states.items()):
             return []
-        self._publish(states={**self.routes.states, **states})
+        self._publish(lambda routes: {"states": {**routes.states, **states}})
         return [Refusal(f"{self.name} version {n} refused: {why}") for n in states]
 
     def _forget(self, outdone: set[int], named: set[int]) -> None:
@@ -330,7 +344,7 @@ class ServedModel:
         if gone:
             for number in gone:
                 self._refusals.forget(number)
-            self._publish(states={v: state for v, state in states.items() if v not in gone})
+            self._publish(lambda routes: {"states": {v: s for v, s in routes.states.items() if v not in gone}})
 
     def _try(self, number: int) -> list[str]:
         """Loads a version unless it is served or was refused as it is; returns what happened."""
@@ -338,7 +352,7 @@ class ServedModel:
             return []
         before = self.routes.states.get(number)
         try:
-            self._admit(number)
+            generation = self._admit(number).generation
         except NotReady as error:
             # Nobody was there to serve it, or the row store was not ready: that is no fault of the version, which is
             # tried again at the next look, and told of once.
@@ -348,22 +362,22 @@ class ServedModel:
         except FreshetError as error:
             self._refusals.note(number, seen)
             return [Refusal(f"{self.name} version {number} refused: {error}")]
-        return [f"{self.name} {self.served[number].generation} loaded"]
+        return [f"{self.name} {generation} loaded"]
 
-    def _admit(self, number: int) -> None:
+    def _admit(self, number: int) -> ServedVersion:
         """Loads a version, replays its deltas, then offers it to requests."""
-        self._publish(states=self._states(VersionStatus(number, LOADING)))
+        self._state(VersionStatus(number, LOADING))
         try:
             version, follower = self._rebuild(number)
         except Exception as error:
             if not isinstance(error, FreshetError):
                 error = self._why(number, error)
-            self._publish(states=self._states(VersionStatus(number, END, str(error))))
+            self._state(VersionStatus(number, END, str(error)))
             raise error from None
         self._followers[number] = follower
         self._refusals.forget(number)
-        states = self._states(VersionStatus(number, AVAILABLE))
-        self._publish(served={**self.served, number: version}, states=states)
+        self._serve(number, version)
+        return version
 
     def _rebuild(self, number: int, target: Link | None = None) -> tuple[ServedVersion, Follower]:
         """A version as its chain has it, at a generation of it (default: the one that is to be served), and open."""
@@ -409,30 +423,63 @@ class ServedModel:
             self._swap(number, *self._rebuild(number))
         except FreshetError as error:
             return follower.unreachable(f"generation {number}.{step} cannot be built from the files: {error}")
-        return [f"{self.name} rolled back to {self.served[number].generation}"]
+        return [f"{self.name} rolled back to {self._still(number).generation}"]
 
     def _swap(self, number: int, version: ServedVersion, follower: Follower, stay: Link | None = None) -> None:
         """Serves a version that was built anew in the place of the one that is served."""
-        old = self.served[number]
+        old = self.served.get(number)
         if stay is not None:
             follower.stay(stay)
         self._followers[number] = follower
         follower.follow(version)
-        self._publish(served={**self.served, number: version})
-        old.close()
+        self._serve(number, version)
+        if old is not None:
+            old.close()
 
     def _drop(self, number: int) -> None:
-        dropped = self.served[number]
+        dropped = self.served.get(number)
         self._by_hand.discard(number)
         self._followers.pop(number, None)
-        served = {v: s for v, s in self.served.items() if v != number}
-        self._publish(served=served, states=self._states(VersionStatus(number, END)))
-        dropped.close()
+        self._publish(lambda routes: _without(routes, number))
+        if dropped is not None:
+            dropped.close()
 
-    def _publish(self, **changes: Any) -> None:
-        """Replaces the routes, and tells whoever answers by them."""
+    def _condemn(self, number: int, version: ServedVersion, why: str) -> list[str]:
+        """Serves a version with a damaged file no more, whoever else changes the model meanwhile."""
         with self._routing:
-            self.routes = replace(self.routes, **changes)
+            if self.routes.served.get(number) is not version:
+                return []
+            self.routes = replace(self.routes, **_without(self.routes, number, why))
+            self.damaged[why.partition(":")[0]] += 1
+            # So that the next poll() looks at the versions there are.
+            self._folder = FolderWatch(self._repository.root / self.name)
+        self._changed()
+        version.close()
+        return [Refusal(f"{self.name} version {number} is served no more: {why}")]
+
+    def _still(self, number: int) -> ServedVersion:
+        """A version that was served a moment ago; raises NotReady where it was condemned meanwhile."""
+        version = self.served.get(number)
+        if version is None:
+            raise NotReady(f"version {number} of model {self.name!r} is served no more")
+        return version
+
+    def _serve(self, number: int, version: ServedVersion) -> None:
+        available = VersionStatus(number, AVAILABLE)
+        self._publish(
+            lambda routes: {
+                "served": {**routes.served, number: version},
+                "states": {**routes.states, number: available},
+            }
+        )
+
+    def _state(self, state: VersionStatus) -> None:
+        self._publish(lambda routes: {"states": {**routes.states, state.version: state}})
+
+    def _publish(self, changes: Callable[[Routes[ServedVersion]], Mapping[str, Any]]) -> None:
+        """Replaces the routes, and tells whoever answers by them. changes: of the routes that there are then."""
+        with self._routing:
+            self.routes = replace(self.routes, **changes(self.routes))
         self._changed()
 
     def _traffic(self, split: Split | None, out: Mapping[int, Out]) -> Traffic:
@@ -444,7 +491,7 @@ class ServedModel:
             split = Split.of(policy.split, salt)
         else:
             split = split.reweighted(policy.split)
-        return Traffic(split, policy.sticky_input, policy.shadow, policy.shadow_share, out)
+        return Traffic(split, policy.sticky_input, policy.shadow, policy.shadow_share, out, policy.limits)
 
     def _kept_traffic(self) -> tuple[ModelPolicy, Split | None, dict[int, Out]]:
         """What the repository has kept; nothing where it is not ours."""
@@ -463,9 +510,6 @@ class ServedModel:
         kept = {"policy": told.to_json(), "split": document["split"], "out": document["out"]}
         self._repository.keep_traffic(self.name, kept)
 
-    def _states(self, state: VersionStatus) -> dict[int, VersionStatus]:
-        return {**self.routes.states, state.version: state}
-
     def _why(self, number: int, error: Exception) -> FreshetError:
         """What a version that cannot be loaded suffers from, in words that anybody may read."""
         if isinstance(error, MemoryError):
@@ -482,7 +526,7 @@ class ServedModel:
         version.check(delta)
         return version
 
-    def _apply(self, version: ServedVersion, delta: Delta, data: bytes | bytearray, content: str) -> Applied:
+    def _apply(self, version: ServedVersion, delta: Delta, data: DeltaBytes, content: str) -> Applied:
         """Serves a delta on the head of its chain: kept while its rows are staged, part of the chain once it can be
         served. content: SHA-256 of its bytes."""
         follower = self._followers[version.manifest.version]
@@ -506,3 +550,9 @@ class ServedModel:
         # Who has the answer may ask at once for the next step.
         follower.tell(version)
         return Applied(self.name, version.generation, delta.rows, delta.removed, apply_ms)
+
+
+def _without(routes: Routes[ServedVersion], number: int, why: str = "") -> Mapping[str, Any]:
+    """What changes of routes when a version is served no more. why: where that is an error."""
+    served = {v: s for v, s in routes.served.items() if v != number}
+    return {"served": served, "states": {**routes.states, number: VersionStatus(number, END, why)}}

@@ -10,6 +10,7 @@ told counts over the file until it is taken back.
     split_salt     another number deals sticky keys anew
     shadow         label that gets a copy of requests; shadow_share: of how many
     guard          see processor.watching.judge.Bounds
+    max_rows       of a request, in the place of the server's; max_ids: the same (processor.features.limits)
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class ModelPolicy:
     shadow: str = ""
     shadow_share: float = DEFAULT_SHADOW_SHARE
     guard: Bounds = field(default_factory=Bounds)
+    max_rows: int = 0
+    max_ids: int = 0
     given: frozenset[str] = frozenset()
 
     @classmethod
@@ -81,6 +84,12 @@ class ModelPolicy:
                 raise BadInput(f"{where}: unknown key {str(key)[:64]!r}; known: {', '.join(KEYS)}")
         read = {key: _PARSERS[key](value, f"{where}.{key}") for key, value in raw.items()}
         return cls(**read, given=frozenset(read))
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The model's own limits of requests, by name."""
+        own = {"max_rows": self.max_rows, "max_ids": self.max_ids}
+        return {name: most for name, most in own.items() if most}
 
     def to_json(self) -> dict[str, Any]:
         """The keys that were given, as parse() takes them."""
@@ -144,6 +153,12 @@ def _salt(raw: Any, where: str) -> int:
     return raw
 
 
+def _most(raw: Any, where: str) -> int:
+    if type(raw) is not int or not 1 <= raw <= 1 << 31:
+        raise BadInput(f"{where}: 1 to {1 << 31} wanted, got {str(raw)[:40]!r}")
+    return raw
+
+
 _PARSERS: dict[str, Any] = {
     "versions": VersionPolicy.parse,
     "labels": _labels,
@@ -153,5 +168,7 @@ _PARSERS: dict[str, Any] = {
     "shadow": _name,
     "shadow_share": _share,
     "guard": Bounds.parse,
+    "max_rows": _most,
+    "max_ids": _most,
 }
 KEYS = tuple(f.name for f in fields(ModelPolicy) if f.name != "given")

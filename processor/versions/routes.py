@@ -125,6 +125,11 @@ class Routes(Generic[S]):
         found = {label: served.manifest.version for label in labels if (served := self._beside(self.default, label))}
         return found if labels[0] in found else {}
 
+    def trials(self) -> list[tuple[S, S]]:
+        """Who is on trial, and the baseline that it is judged against."""
+        baseline, *canaries = dict.fromkeys(self.active().values()) or [0]
+        return [(self.served[number], self.served[baseline]) for number in canaries]
+
     def _labelled(self, label: str) -> S | None:
         """What a label points at, if that is loaded and has not been taken out."""
         version = self.labels.get(label)

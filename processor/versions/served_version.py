@@ -17,7 +17,9 @@ What may never be seen
   record is written, and then it is. What cannot be recorded is taken back, and what cannot be served is not recorded.
 - An unverified byte: checksums where the file is read (processor.package.delta), chain, names, shapes and finiteness
   here, before any change. What can still fail after that (a full arena, executables that cannot be built from the new
-  weights) leaves the state as it was: rows staged for an epoch that nobody reads are taken back.
+  weights) leaves the state as it was: rows staged for an epoch that nobody reads are taken back. Of files the tables'
+  rows alone are read where they lie, and those are looked at again and again (damage()): whoever is told that one is
+  not what was verified serves the version no more. Everything else is in memory that nobody outside can change.
 
 What it costs. A flip is O(delta) for rows, and no other process has a part in it: readers are asked only about a new
 frame, which is an index that has grown or new dense weights. Those cost one re-pack in each process that reads, off the
@@ -48,9 +50,11 @@ from processor.chain.chain_record import delta_digest, root_digest
 from processor.clock import Clock
 from processor.errors import NotReady
 from processor.generation import Generation, Position
+from processor.memory import gather
 from processor.package.delta import Delta
 from processor.package.manifest import Manifest, TableEntry
-from processor.package.version import VersionReader, table_file
+from processor.package.mapped_file import SIZES
+from processor.package.version import DENSE, VersionReader, table_file
 from processor.tables.budgets import Budgets
 from processor.tables.remote.remote_table import RemoteTable
 from processor.tables.table import RowVersions, ServedTable
@@ -108,8 +112,9 @@ class ServedVersion:
         self._clock = clock
         self._replicas: Replicas | None = None
         self._closed = False
-        # Executables are verified by who loads them: one that is damaged may have another to replace it.
-        elsewhere = {table_file(name) for name in remote} | executable_files(self.manifest)
+        # Dense weights and executables are verified where they are read: one of these that is damaged may have another
+        # to replace it.
+        elsewhere = {table_file(name) for name in remote} | executable_files(self.manifest) | {DENSE}
         files.verify(self.manifest.files.keys() - elsewhere)
         self.tables: dict[str, ServedTable] = {
             t.name: RemoteTable(t) if t.name in remote else self._open(t, budgets) for t in self.manifest.tables
@@ -169,6 +174,12 @@ class ServedVersion:
             if self._replicas is not None:
                 self._replicas.close()
 
+    def damage(self, effort: int) -> str:
+        """The first mapped file that is not what was verified any more, and why, "" where none is; takes no lock.
+        effort: see processor.package.mapped_file."""
+        found = ((file.name, file.damage(effort)) for file in self.files.mapped)
+        return next((f"{name}: {why}" for name, why in found if why), "")
+
     def check(self, delta: Delta) -> None:
         """Raises BadInput or Conflict unless the delta continues this version's chain and fits its shapes."""
         self.position.check(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
@@ -191,6 +202,7 @@ class ServedVersion:
         """
         started_s = self._clock.now_s()
         with self.lock:
+            self._check_open()
             self.check(delta)
             self._wait_room()
             versions: dict[str, RowVersions] = {}
@@ -198,7 +210,7 @@ class ServedVersion:
                 with _meanwhile(keep) if keep else nullcontext():
                     self._reclaim(delta)
                     self._stage(delta, versions)
-                    dense = {**self.dense, **delta.dense} if delta.dense else self.dense
+                    dense = {**self.dense, **_gathered(delta.dense)} if delta.dense else self.dense
                     reached = digest or delta_digest(self.digest, delta.checksum)
                     generation = Generation(self.manifest.version, delta.step, reached)
                     change = self._next(generation, self._epoch + 1, dense)
@@ -249,6 +261,7 @@ class ServedVersion:
                 raise NotReady(f"generation {self.manifest.version}.{step} is beyond the undo log")
             if count == 0:
                 return
+            self._check_open()
             self._wait_room()
             undone = self._undo[-count:]
             dense = self.dense
@@ -279,6 +292,9 @@ class ServedVersion:
         The lock is free between two tables, so that a delta never waits for more than a slice.
         """
         given_up = False
+        # Rows are copied out of mapped files here: the writer must not meet a page that has gone.
+        if self.damage(SIZES):
+            return False
         for table in self.tables.values():
             if table.tiered:
                 with self.lock:
@@ -307,6 +323,10 @@ class ServedVersion:
             for part, nbytes in table.nbytes.items():
                 parts[part] = parts.get(part, 0) + nbytes
         return parts
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotReady(f"version {self.manifest.version} is served no more")
 
     def _stage(self, delta: Delta, into: dict[str, RowVersions]) -> None:
         for name, changes in delta.tables.items():
@@ -386,6 +406,11 @@ def _meanwhile(act: Callable[[], None]) -> Iterator[None]:
         thread.join()
     if raised:
         raise raised[0]
+
+
+def _gathered(dense: Dense) -> Dense:
+    """Dense tensors that a delta has brought, apart from the rest of its bytes, in memory that can be shared."""
+    return dict(zip(dense, gather(list(dense.values()), "dense")))
 
 
 def _same(some: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> bool:

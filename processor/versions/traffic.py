@@ -161,15 +161,17 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The traffic of a model: how requests that name no version find theirs. sticky_input: the input whose first value
-    is the key of requests without one; "" for none. shadow: the label that gets a copy of shadow_share of them; "" for
-    none. out: versions that answer only who asks for them by number or label."""
+    """The traffic of a model: how requests that name no version find theirs, and what any may cost. sticky_input: the
+    input whose first value is the key of requests without one; "" for none. shadow: the label that gets a copy of
+    shadow_share of them; "" for none. out: versions that answer only who asks for them by number or label. limits: the
+    model's own, by name (processor.features.limits)."""
 
     split: Split | None = None
     sticky_input: str = ""
     shadow: str = ""
     shadow_share: float = 0.0
     out: Mapping[int, Out] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -178,6 +180,7 @@ class Traffic:
             "shadow": self.shadow,
             "shadow_share": self.shadow_share,
             "out": {str(version): [out.reason, out.at] for version, out in self.out.items()},
+            "limits": dict(self.limits),
         }
 
     @classmethod
@@ -189,6 +192,7 @@ class Traffic:
             raw["shadow"],
             raw["shadow_share"],
             {int(version): Out(*out) for version, out in raw["out"].items()},
+            raw["limits"],
         )
 
 

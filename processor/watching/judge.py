@@ -1,7 +1,8 @@
 """Judges whether a canary may stay: its errors, its scores that are no numbers, how far they lie from the baseline's.
 
-Pure: what was counted comes in, with the time. A window begins with what has been counted so far and is closed once it
-is old enough and full enough, so with little traffic it is as long as it has to be; verdicts are looked for all along.
+Pure: evidence comes in, with the time (processor.sessions.trial says what becomes evidence). A window begins with what
+has been counted so far and is closed once it is old enough and full enough, so with little traffic it is as long as it
+has to be; verdicts are looked for all along.
 A share that is above its bound whatever the rest of the window brings is above it now: ten failures out of ten need no
 two hundred requests to be told apart from two in a hundred.
 
@@ -12,7 +13,7 @@ has turned its scores around may have the same mean).
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from processor.errors import BadInput, json_kind
 from processor.watching.sketch import Sketch
@@ -50,6 +51,20 @@ class Bounds:
         return cls(**read)
 
 
+class Evidence(NamedTuple):
+    """The evidence for and against a canary: what both sides made of the same requests. canary: requests and rows that
+    the split had it answer; its failures, and scores that are no numbers, where the baseline had none; its other scores
+    of a sample. baseline: what it made of that sample."""
+
+    baseline: Sketch
+    canary: Sketch
+
+    @classmethod
+    def none(cls, outputs: int) -> Evidence:
+        """That of a canary with so many outputs whom nobody has asked."""
+        return cls(Sketch.empty(outputs), Sketch.empty(outputs))
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A verdict, why a canary is to go. kind: errors | nonfinite | shift."""
@@ -65,14 +80,13 @@ class Judge:
         self._began: tuple[float, Sketch, Sketch] | None = None
 
     def look(self, bounds: Bounds, now_s: float, baseline: Sketch, canary: Sketch) -> Verdict | None:
-        """baseline, canary: all that has been counted of each, since whenever."""
+        """baseline, canary: all the evidence that there has been, since whenever."""
         if self._began is None:
             self._began = (now_s, baseline, canary)
             return None
         began_s, baseline_then, canary_then = self._began
-        b, c = baseline - baseline_then, canary - canary_then
-        if min(b.requests, c.requests) < 0:
-            # Counted anew, as after a version was rebuilt.
+        b, c = baseline.since(baseline_then), canary.since(canary_then)
+        if b is None or c is None:
             self._began = (now_s, baseline, canary)
             return None
         verdict = _errors(bounds, b, c) or _nonfinite(bounds, b, c) or _shift(bounds, b, c)
@@ -95,7 +109,8 @@ def _errors(bounds: Bounds, b: Sketch, c: Sketch) -> Verdict | None:
 
 def _nonfinite(bounds: Bounds, b: Sketch, c: Sketch) -> Verdict | None:
     for mine, theirs in zip(c.every(), b.every()):
-        made = mine.count + mine.lost
+        # Of what the canary has scored alone the rows are known.
+        made = max(mine.count + mine.lost, c.rows)
         share = theirs.lost / max(1, theirs.count + theirs.lost)
         if mine.lost > (share + bounds.max_nonfinite_share) * max(made, bounds.min_scores):
             return Verdict(

@@ -1,7 +1,7 @@
 """Sketches of what a version's batches were like: counts and sums that add up over sessions and processes. Values.
 
 A Sketch is the sum of the blocks that sessions write (kernels.counting); of two of one version, taken one after the
-other, the difference is what happened between them. Scores is one output of it: a histogram fine enough for means,
+other, the later one tells what happened since. Scores is one output of it: a histogram fine enough for means,
 quantiles (within a sixteenth of an octave) and comparisons.
 """
 
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.kernels import counting as k
-from processor.kernels.counting import note_batch, note_scores
+from processor.kernels.counting import first_lost, note_batch, note_scores
 
-__all__ = ["Block", "Scores", "Sketch", "note_batch", "note_scores"]
+__all__ = ["Block", "Scores", "Sketch", "first_lost", "note_batch", "note_scores"]
 
 PHASES = {"queue": (k.QUEUE, k.QUEUE_S), "sparse": (k.SPARSE, k.SPARSE_S), "dense": (k.DENSE, k.DENSE_S)}
 # Upper bounds of every bin but the last, which has none.
@@ -42,9 +42,19 @@ class Block:
         """So many requests were answered with an error."""
         self.counts[k.FAILED] += requests
 
-    def done(self, requests: int) -> None:
-        """So many requests more were answered, whose batches have been noted without them."""
+    def done(self, requests: int, rows: int = 0) -> None:
+        """So many requests more were answered, whose batches have been noted without them; rows: likewise."""
         self.counts[k.REQUESTS] += requests
+        self.counts[k.ROWS] += rows
+
+    def note(self, output: int, scores: NDArray[np.float32]) -> None:
+        """Notes scores of one output, whatever their shape."""
+        flat = np.ascontiguousarray(scores, np.float32)
+        note_scores(self.counts_address, self.sums_address, output, flat.ctypes.data, flat.size)
+
+    def lose(self, output: int, scores: int) -> None:
+        """So many scores of one output are NaN or infinite, and have not been noted."""
+        self.counts[k.OUTPUTS + output * k.OUTPUT_COUNTS] += scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +69,7 @@ class Scores:
     def of(cls, scores: NDArray[np.float32]) -> Scores:
         """The scores of an array, whatever its shape."""
         block = Block(1)
-        flat = np.ascontiguousarray(scores, np.float32).reshape(-1)
-        note_scores(block.counts_address, block.sums_address, 0, flat.ctypes.data, flat.size)
+        block.note(0, scores)
         return Sketch(block.counts, block.sums).scores(0)
 
     @cached_property
@@ -119,8 +128,11 @@ class Sketch:
             whole.sums += block.sums
         return cls(whole.counts, whole.sums)
 
-    def __sub__(self, earlier: Sketch) -> Sketch:
-        return Sketch(self.counts - earlier.counts, self.sums - earlier.sums)
+    def since(self, earlier: Sketch) -> Sketch | None:
+        """What has been counted since an earlier sketch of the same; None where counting has begun anew, as it does
+        when a version is built anew for a rollback that nothing in memory reaches."""
+        counts = self.counts - earlier.counts
+        return None if counts.min() < 0 else Sketch(counts, self.sums - earlier.sums)
 
     def __add__(self, other: Sketch) -> Sketch:
         return Sketch(self.counts + other.counts, self.sums + other.sums)

@@ -27,12 +27,14 @@ class Trend:
 
     def look(self, now_s: float, generation: Generation, sketch: Sketch) -> None:
         """sketch: all that has been counted of the version by now."""
-        if self._window is None or self._began is None or _fewer(sketch, self._window[1]):
+        shown = None if self._window is None else sketch.since(self._window[1])
+        scored = None if self._began is None else sketch.since(self._began[1])
+        if self._window is None or self._began is None or shown is None or scored is None:
             self._window, self._began = (now_s, sketch), (generation, sketch)
             return
-        self._show(now_s, sketch)
         since, began = self._began
-        mine = tuple((sketch - began).every())
+        mine = tuple(scored.every())
+        self._show(now_s, self._window[0], tuple(shown.every()), sketch)
         if self._before is not None and _enough(mine):
             self.drift = tuple(a.shift(b) for a, b in zip(mine, self._before))
         if generation != since:
@@ -42,10 +44,7 @@ class Trend:
             else:
                 self._began = (generation, began)
 
-    def _show(self, now_s: float, sketch: Sketch) -> None:
-        assert self._window is not None, "look() has set it"
-        began_s, began = self._window
-        scores = tuple((sketch - began).every())
+    def _show(self, now_s: float, began_s: float, scores: tuple[Scores, ...], sketch: Sketch) -> None:
         if now_s - began_s >= WINDOW_S and _enough(scores):
             self._window, self.scores, self._full = (now_s, sketch), scores, True
         elif not self._full:
@@ -54,8 +53,3 @@ class Trend:
 
 def _enough(scores: tuple[Scores, ...]) -> bool:
     return all(output.count >= MIN_SCORES for output in scores)
-
-
-def _fewer(sketch: Sketch, than: Sketch) -> bool:
-    """Whether counting has begun anew, as after a version was rebuilt."""
-    return sketch.requests + sketch.failed < than.requests + than.failed

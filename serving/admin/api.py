@@ -90,6 +90,8 @@ class Policy(Strict):
     shadow: str | None = Field(None, max_length=128)
     shadow_share: float | None = None
     guard: dict[str, int | float] | None = None
+    max_rows: int | None = None
+    max_ids: int | None = None
 
 
 def create_admin(

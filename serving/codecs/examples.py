@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput, json_kind
+from processor.features.limits import Extent
 from processor.package.manifest import Input, Manifest
 from serving.codecs.json_columns import DT_NAMES, is_base64, numbers, strings
 from serving.codecs.wire import show
@@ -26,28 +27,34 @@ Example = Mapping[str, Values]
 TYPES: dict[str, tuple[type, ...]] = {"int64": (int,), "float32": (float, int), "string": (bytes,)}
 
 
-def of_json(examples: Any, context: Any) -> tuple[list[Example], Example]:
-    """The `examples` and `context` of a JSON body; raises BadInput."""
+def of_json(examples: Any, context: Any, extent: Extent | None = None) -> tuple[list[Example], Example]:
+    """The `examples` and `context` of a JSON body; raises BadInput, TooLarge. extent: see json_columns.column."""
     if type(examples) is not list:
         raise BadInput(f"examples: a list wanted, got {json_kind(examples)}")
+    if extent is not None:
+        extent.add_rows(len(examples), "examples")
     return [_example(e, f"examples[{at}]") for at, e in enumerate(examples)], _example(context, "context")
 
 
-def of_message(given: Any) -> tuple[list[Example], Example]:
-    """The examples and the context of a tensorflow.serving.Input; raises BadInput."""
+def of_message(given: Any, extent: Extent | None = None) -> tuple[list[Example], Example]:
+    """The examples and the context of a tensorflow.serving.Input; raises BadInput, TooLarge."""
     which = given.WhichOneof("kind")
     if which is None:
         raise BadInput("Input is empty.")
     wrapped = getattr(given, which)
+    if extent is not None:
+        extent.add_rows(len(wrapped.examples), "examples")
     context = wrapped.context if which == "example_list_with_context" else None
     return [_features(e) for e in wrapped.examples], _features(context) if context is not None else {}
 
 
-def columns(examples: Sequence[Example], context: Example, manifest: Manifest) -> dict[str, Column]:
-    """The model's inputs; raises BadInput."""
+def columns(
+    examples: Sequence[Example], context: Example, manifest: Manifest, extent: Extent | None = None
+) -> dict[str, Column]:
+    """The model's inputs; raises BadInput, TooLarge."""
     if not examples:
         raise BadInput("Input is empty.")
-    return {spec.name: _column(spec, examples, context, manifest) for spec in manifest.inputs}
+    return {spec.name: _column(spec, examples, context, manifest, extent) for spec in manifest.inputs}
 
 
 def regressions(outputs: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -84,7 +91,7 @@ def _values(given: Any, where: str) -> Values:
         return values
     spec = Input(where, "string")
     if types <= {str, dict} and all(type(v) is str or is_base64(v) for v in values):
-        return strings(spec, values)
+        return [v.encode() if type(v) is str else v for v in strings(spec, values)]
     raise BadInput(f"{where}: numbers, or strings, wanted, got {json_kind(next(iter(values)))}")
 
 
@@ -96,13 +103,18 @@ def _features(example: Any) -> Example:
     return features
 
 
-def _column(spec: Input, examples: Sequence[Example], context: Example, manifest: Manifest) -> Column:
+def _column(
+    spec: Input, examples: Sequence[Example], context: Example, manifest: Manifest, extent: Extent | None
+) -> Column:
     sources = [spec.name]
     if spec.columns and spec.name not in context and not any(spec.name in e for e in examples):
         by_column = {f.column: f.name for f in manifest.features if f.input == spec.name}
         sources = [by_column.get(column, "") for column in range(spec.columns)]
     shared = not any(source in example for example in examples for source in sources)
     rows = [context] if shared else [{**context, **e} for e in examples] if context else examples
+    if extent is not None:
+        ids = sum(len(row.get(spec.name, ())) for row in rows) if spec.ragged else len(rows) * (spec.columns or 1)
+        extent.add(spec, len(rows), ids)
     if spec.ragged:
         return _ragged(spec, rows)
     width = (spec.columns or 1) // len(sources)

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput, json_kind
+from processor.features.limits import Extent
 from processor.kernels.boolean_letters import has_boolean_letters
+from processor.kernels.json_text import INFINITE, MEANT, NOT_A_NUMBER
 from processor.package.manifest import Input
 
 FORMATS = {"int64": "q", "float32": "f"}
@@ -28,16 +30,19 @@ DT_NAMES = {"int64": "DT_INT64", "float32": "DT_FLOAT", "string": "DT_STRING"}
 INT64 = range(-(2**63), 2**63)
 
 
-def column(spec: Input, values: Any, plain: bool = False) -> Column:
-    """One input's values, rows first, as the column that the manifest describes. plain: they hold no booleans.
+def column(spec: Input, values: Any, plain: bool = False, extent: Extent | None = None) -> Column:
+    """One input's values, rows first, as the column that the manifest describes. plain: they hold no booleans. extent:
+    the request's; None for what is no request's.
 
     columns 0: [n], or [n, 1] which counts as [n]. columns k: [n, k] (strings flat, n * k of them). ragged: a
-    list of n lists. Raises BadInput.
+    list of n lists. Raises BadInput, TooLarge.
     """
     if type(values) is not list:
         raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {json_kind(values)}")
     if spec.ragged:
-        return _ragged(spec, values, plain)
+        return _ragged(spec, values, plain, extent)
+    if extent is not None:
+        extent.add(spec, len(values), len(values) * (spec.columns or 1))
     if plain and spec.columns and spec.dtype != "string":
         try:
             packed = b"".join(starmap(struct.Struct(f"={spec.columns}{FORMATS[spec.dtype]}").pack, values))
@@ -76,10 +81,12 @@ def _flatten(spec: Input, rows: list[Any]) -> list[Any]:
     return list(chain.from_iterable(rows))
 
 
-def _ragged(spec: Input, rows: list[Any], plain: bool) -> Ragged:
+def _ragged(spec: Input, rows: list[Any], plain: bool, extent: Extent | None) -> Ragged:
     if rows and set(map(type, rows)) != {list}:
         at = next(i for i, row in enumerate(rows) if type(row) is not list)
         raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {json_kind(rows[at])} at item {at}")
+    if extent is not None:
+        extent.add(spec, len(rows), sum(map(len, rows)))
     flat = list(chain.from_iterable(rows))
     splits = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=splits[1:])
@@ -115,6 +122,9 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
         raise _type_error(spec, flat, (int, float))
     try:
         wide = np.array(flat, np.float64)
+        if len(wide) and max(wide.max(), -wide.min()) in (NOT_A_NUMBER, INFINITE):
+            for number, meant in MEANT.items():
+                wide[wide == number] = meant
         with np.errstate(over="raise"):
             return wide.astype(np.float32)
     except (OverflowError, FloatingPointError):
@@ -122,16 +132,11 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
 
 
 def strings(spec: Input, flat: list[Any]) -> list[bytes | str]:
-    """Strings (UTF-8) and {"b64": ...} objects (bytes); raises BadInput for anything else."""
+    """Strings, and bytes for {"b64": ...} objects; raises BadInput for anything else."""
     types = set(map(type, flat))
     if types - {str, dict}:
         raise _type_error(spec, flat, (str, dict))
-    if dict in types:
-        flat = [_base64(spec, v) if type(v) is dict else v for v in flat]
-    try:
-        return [v.encode() if type(v) is str else v for v in flat]
-    except UnicodeEncodeError:
-        raise BadInput(f"{spec.name}: a string that is not valid Unicode") from None
+    return [_base64(spec, v) if type(v) is dict else v for v in flat] if dict in types else flat
 
 
 def is_base64(value: Any) -> bool:
@@ -164,4 +169,6 @@ def _shown(value: Any) -> str:
     """A JSON value as JSON writes it, cut."""
     if type(value) is int:
         return _digits(value)
+    if type(value) is float:
+        value = MEANT.get(value, value)
     return json.dumps(value[:64] if type(value) is str else value)

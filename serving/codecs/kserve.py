@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from processor.columns import Column
 from processor.errors import BadInput
+from processor.features.limits import DEFAULTS, RequestLimits
 from processor.package.manifest import Manifest
 from serving.codecs.kserve_header import DATATYPES, DTYPES, Header, Memory, WantedOutput, columns, read_header
-from serving.codecs.wire import Headers, dump_json, header_int, header_timeout_s, json_numbers, load_json
+from serving.codecs.wire import MAX_DIGITS, Headers, dump_json, header_int, header_timeout_s, json_numbers, load_json
 
 HEADER_LENGTH = b"inference-header-content-length"
 JSON_TYPE = (b"content-type", b"application/json")
@@ -40,17 +41,21 @@ _kept: dict[bytes, Header] = {}
 
 
 def decode(
-    body: bytes, headers: Headers, manifest: Manifest, memory: Memory | None = None
+    body: bytes,
+    headers: Headers,
+    manifest: Manifest,
+    limits: RequestLimits = DEFAULTS,
+    memory: Memory | None = None,
 ) -> tuple[Mapping[str, Column], InferOptions]:
-    """An infer body (already inflated) as the manifest's inputs; raises BadInput. memory: None where it is not
-    served."""
+    """An infer body (already inflated) as the manifest's inputs; raises BadInput, TooLarge. memory: None where it is
+    not served."""
     nbytes = header_int(headers, HEADER_LENGTH, len(body))
     if nbytes is None:
-        header, at = read_header(load_json(body), manifest), len(body)
+        header, at = read_header(load_json(body, limits), manifest, limits), len(body)
     elif nbytes == 0:
-        header, at = _raw(body, manifest), 0
+        header, at = _raw(body, manifest, limits), 0
     else:
-        header, at = _binary_header(body[:nbytes], manifest), nbytes
+        header, at = _binary_header(body[:nbytes], manifest, limits), nbytes
     inputs = columns(header, body, at, memory)
     timeout_s = header.timeout_s
     if b"x-request-timeout-ms" in headers:
@@ -59,11 +64,18 @@ def decode(
     return inputs, InferOptions(header.outputs, header.id, timeout_s, header.plain)
 
 
-def _binary_header(text: bytes, manifest: Manifest) -> Header:
+def parsed_nbytes(nbytes: int, headers: Headers) -> int:
+    """How much of a body of so many bytes is JSON, as far as its headers can be believed."""
+    text = headers.get(HEADER_LENGTH, b"")
+    return min(nbytes, int(text)) if text.isdigit() and len(text) <= MAX_DIGITS else nbytes
+
+
+def _binary_header(text: bytes, manifest: Manifest, limits: RequestLimits) -> Header:
+    """The header, perhaps as it was kept: the engine asks for the limits again."""
     header = _kept.get(text)
     if header is not None and header.manifest is manifest:
         return header
-    header = read_header(load_json(text), manifest)
+    header = read_header(load_json(text, limits), manifest, limits)
     if len(text) <= MAX_KEPT_NBYTES and not header.id and all(s.nbytes is not None for s in header.shapes):
         if len(_kept) >= MAX_KEPT:
             _kept.clear()
@@ -71,7 +83,7 @@ def _binary_header(text: bytes, manifest: Manifest) -> Header:
     return header
 
 
-def _raw(body: bytes, manifest: Manifest) -> Header:
+def _raw(body: bytes, manifest: Manifest, limits: RequestLimits) -> Header:
     """A raw binary request: the body is the model's one input and nothing else."""
     (spec, *others) = manifest.inputs
     if others or spec.ragged or spec.dtype == "string":
@@ -84,7 +96,7 @@ def _raw(body: bytes, manifest: Manifest) -> Header:
     shape = [rows, spec.columns] if spec.columns else [rows]
     size = {"binary_data_size": len(body)}
     tensor = {"name": spec.name, "datatype": datatype, "shape": shape, "parameters": size}
-    return read_header({"inputs": [tensor], "parameters": {"binary_data_output": True}}, manifest)
+    return read_header({"inputs": [tensor], "parameters": {"binary_data_output": True}}, manifest, limits)
 
 
 def encode(

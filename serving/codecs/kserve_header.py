@@ -1,14 +1,15 @@
 """Headers of KServe v2 requests: what each says of its tensors, checked against the model, and the tensors as columns.
 
 The header is a document as JSON holds it. It comes with HTTP as such, and with gRPC made from the message; `data` is
-then a typed array or Strings instead of a list. Tensors lie behind the header (`binary_data_size`), in it (`data`), or
+then TypedContents instead of a list. Tensors lie behind the header (`binary_data_size`), in it (`data`), or
 in a region of shared memory (`shared_memory_region`). A ragged input X travels as X (its values, shape [total]) and
 X.row_splits (INT64 [n + 1]).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from processor.columns import Column, Packed, Place, Places, Ragged, Strings
 from processor.errors import BadInput, json_kind
+from processor.features.limits import DEFAULTS, Extent, RequestLimits
 from processor.package.manifest import Input, Manifest
 from serving.codecs.bytes_tensor import decode_bytes
 from serving.codecs.json_columns import numbers, strings
@@ -71,6 +73,13 @@ class Shape(NamedTuple):
     span: RegionSpan | None = None
 
 
+class TypedContents(NamedTuple):
+    """The contents of a typed message, numbers or strings, which nobody has looked at. dtype: None for strings."""
+
+    values: Sequence[Any]
+    dtype: type | None
+
+
 class Header(NamedTuple):
     """A checked header. timeout_s: by its own parameters. places: of the tensors behind it, if all are plain. shares:
     whether an output is wanted in shared memory. plain: whether the reply is binary tensors behind it, and no id."""
@@ -85,12 +94,12 @@ class Header(NamedTuple):
     plain: bool
 
 
-def read_header(document: dict[str, Any], manifest: Manifest) -> Header:
-    """Checks a header against the model; raises BadInput."""
+def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLimits = DEFAULTS) -> Header:
+    """Checks a header against the model; raises BadInput, and TooLarge before it reads values."""
     parameters = _parameters(document, "parameters")
     _check_priority(parameters.get("priority", 0))
     outputs, request_id = _outputs(document, parameters, manifest), _id(document)
-    shapes = _shapes(document, manifest)
+    shapes = _shapes(document, manifest, Extent(limits))
     shares = any(wanted.span is not None for wanted in outputs)
     plain = not request_id and all(wanted.binary and wanted.span is None for wanted in outputs)
     return Header(manifest, shapes, _places(shapes), outputs, request_id, _timeout_s(parameters), shares, plain)
@@ -209,7 +218,7 @@ def _span(parameters: dict[str, Any], where: str) -> RegionSpan | None:
     return RegionSpan(region, *numbers)
 
 
-def _shapes(document: dict[str, Any], manifest: Manifest) -> tuple[Shape, ...]:
+def _shapes(document: dict[str, Any], manifest: Manifest, extent: Extent) -> tuple[Shape, ...]:
     """What the header says of each input; every input of the model is there, once."""
     specs = {i.name: i for i in manifest.inputs}
     splits = {i.name + ROW_SPLITS: Input(i.name + ROW_SPLITS, "int64") for i in manifest.inputs if i.ragged}
@@ -228,7 +237,7 @@ def _shapes(document: dict[str, Any], manifest: Manifest) -> tuple[Shape, ...]:
             raise BadInput(f"{unexpected}: inputs[{index}]: one of {', '.join(specs)}, each once, wanted")
         if name in shapes:
             raise BadInput(f"inputs[{index}]: one of {', '.join(specs)}, each once, wanted, got {show(name)}")
-        shapes[name] = _shape(tensor, spec)
+        shapes[name] = _shape(tensor, spec, extent)
     for name in (*specs, *splits):
         if name not in shapes:
             raise BadInput(f"inputs: {name} is missing")
@@ -258,11 +267,15 @@ def _row_splits(name: str, values: dict[str, Any]) -> NDArray[np.int64]:
     return splits
 
 
-def _shape(tensor: dict[str, Any], spec: Input) -> Shape:
+def _shape(tensor: dict[str, Any], spec: Input, extent: Extent) -> Shape:
     """One tensor of the header; values that it holds are read."""
     where = f"inputs[{spec.name}]"
     wanted, datatype = DATATYPES[spec.dtype], tensor.get("datatype")
     count = _count(tensor.get("shape"), spec, where)
+    if spec.name.endswith(ROW_SPLITS):
+        extent.add_rows(count - 1, spec.name)
+    else:
+        extent.add(spec, 0 if spec.ragged else count // (spec.columns or 1), count)
     if not count and datatype in DATATYPES.values():
         # Clients cannot tell of what type nothing is.
         datatype = wanted
@@ -293,12 +306,12 @@ def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> An
     """Values that the header holds: a list, or what a typed message held."""
     if datatype in HALVES:
         raise BadInput(f"{where}.data: {datatype} is sent as a binary tensor only")
-    typed = isinstance(data, (np.ndarray, Strings))
-    flat = data if typed else _flat(data, where)
+    typed = type(data) is TypedContents
+    flat = data.values if typed else _flat(data, where)
     if len(flat) != count:
         raise BadInput(f"{where}.data: {count} values wanted, got {len(flat)}")
     if typed:
-        return flat
+        return Strings.of(flat) if data.dtype is None else np.array(flat, data.dtype)
     return Strings.of(strings(spec, flat)) if datatype == "BYTES" else numbers(spec, flat)
 
 
@@ -351,4 +364,4 @@ def _flat(data: Any, where: str) -> list[Any]:
         return data
     if set(map(type, data)) != {list} or len(set(map(len, data))) != 1:
         raise BadInput(f"{where}.data: rows of one length wanted")
-    return [value for row in data for value in row]
+    return list(chain.from_iterable(data))

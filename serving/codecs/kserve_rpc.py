@@ -14,11 +14,13 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from processor.columns import Column, Packed, Strings
+from processor.columns import Column, Packed
+from processor.eas.message_tree import MessageTree
 from processor.errors import BadInput
+from processor.features.limits import DEFAULTS, RequestLimits
 from processor.package.manifest import Manifest
 from serving.codecs.kserve import into_span
-from serving.codecs.kserve_header import Memory, WantedOutput, columns, read_header
+from serving.codecs.kserve_header import MAX_RANK, Memory, TypedContents, WantedOutput, columns, read_header
 from serving.codecs.messages import message
 from serving.codecs.templates import Hole, Templates, cut, fields, filler
 from serving.codecs.wire import show
@@ -29,7 +31,13 @@ CONTENTS = {
     "FP32": ("fp32_contents", np.float32),
     "BYTES": ("bytes_contents", None),
 }
+# Of a request, its inputs and its outputs: those that are read. binary_data_output and binary_data: none of gRPC's.
+PARAMETERS = (
+    "priority", "timeout", "classification", "binary_data_size",
+    "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size",
+)  # fmt: skip
 Request, Response = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
+TREE = MessageTree(Request.DESCRIPTOR)
 
 
 class InferAsked(NamedTuple):
@@ -46,9 +54,9 @@ class InferAsked(NamedTuple):
 class Infer:
     """A request on its way: asked() is known before the model is, columns() after."""
 
-    def __init__(self, data: bytes, templates: Templates[InferAsked]) -> None:
-        """Raises BadInput."""
-        self._data, self._templates = data, templates
+    def __init__(self, data: bytes, templates: Templates[InferAsked], limits: RequestLimits = DEFAULTS) -> None:
+        """limits: of whatever model it asks for. Raises BadInput, TooLarge."""
+        self._data, self._templates, self._limits = data, templates, limits
         self._message: Any = None
         self._template = templates.find(data)
         if self._template is not None:
@@ -56,15 +64,20 @@ class Infer:
         else:
             self._parse()
 
-    def columns(self, manifest: Manifest, memory: Memory | None = None) -> tuple[Mapping[str, Column], InferAsked]:
-        """The model's inputs, and all that the request asks; raises BadInput."""
+    def columns(
+        self, manifest: Manifest, limits: RequestLimits = DEFAULTS, memory: Memory | None = None
+    ) -> tuple[Mapping[str, Column], InferAsked]:
+        """The model's inputs, and all that the request asks; limits: the model's. Raises BadInput, TooLarge."""
         template = self._template
         if template is not None:
             if template.manifest is manifest:
                 return Packed(self._data, 0, template.places), template.asked
             self._parse()
-        raw = list(self._message.raw_input_contents)
-        header = read_header(_document(self._message, raw), manifest)
+        # One more than there can be says as much as a million more.
+        most = 1 + len(manifest.inputs) + sum(i.ragged for i in manifest.inputs)
+        raw = list(self._message.raw_input_contents[:most])
+        document = _document(self._message, raw, most, 1 + len(manifest.outputs))
+        header = read_header(document, manifest, limits)
         inputs = columns(header, b"".join(raw), 0, memory)
         outputs = header.outputs
         asked = self.asked._replace(id=header.id, outputs=outputs, timeout_s=header.timeout_s)
@@ -76,6 +89,7 @@ class Infer:
         return inputs, asked
 
     def _parse(self) -> None:
+        TREE.check(self._data, self._limits)
         try:
             self._message = request = Request.FromString(self._data)
         except DecodeError:
@@ -99,15 +113,17 @@ def parameter(value: Any) -> Any:
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: parameter(value) for name, value in given.items()}
+    """Those that mean something here."""
+    return {name: parameter(given[name]) for name in PARAMETERS if name in given} if given else {}
 
 
-def _document(request: Any, raw: list[bytes]) -> dict[str, Any]:
-    """The message as an HTTP header would say it. Raw tensors lie behind it, in the order of the inputs."""
-    inputs, behind = [], 0
-    for tensor in request.inputs:
+def _document(request: Any, raw: list[bytes], most: int, most_outputs: int) -> dict[str, Any]:
+    """The message as an HTTP header would say it, with no more than so many inputs and outputs. Raw tensors lie behind
+    it, in the order of the inputs."""
+    inputs, behind, given = [], 0, len(request.raw_input_contents)
+    for tensor in request.inputs[:most]:
         parameters = _parameters(tensor.parameters)
-        described = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        described = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape[: MAX_RANK + 1])}
         described["parameters"] = parameters
         if "shared_memory_region" in parameters:
             pass
@@ -115,25 +131,23 @@ def _document(request: Any, raw: list[bytes]) -> dict[str, Any]:
             if tensor.HasField("contents"):
                 raise BadInput(f"inputs[{tensor.name[:64]}].contents: none wanted beside raw_input_contents")
             if behind == len(raw):
-                raise BadInput(f"raw_input_contents: one for each input wanted, got {len(raw)}")
+                raise BadInput(f"raw_input_contents: one for each input wanted, got {given}")
             parameters["binary_data_size"] = len(raw[behind])
             behind += 1
         else:
             described["data"] = _typed(tensor)
         inputs.append(described)
-    if behind != len(raw):
-        raise BadInput(f"raw_input_contents: {behind} wanted, one for each input, got {len(raw)}")
-    outputs = [{"name": o.name, "parameters": _parameters(o.parameters)} for o in request.outputs]
+    if behind != given:
+        raise BadInput(f"raw_input_contents: {behind} wanted, one for each input, got {given}")
+    outputs = [{"name": o.name, "parameters": _parameters(o.parameters)} for o in request.outputs[:most_outputs]]
     parameters = _parameters(request.parameters)
     # Over gRPC a tensor is always binary, whatever a client asks.
-    for output in outputs:
-        output["parameters"].pop("binary_data", None)
     parameters["binary_data_output"] = True
     return {"id": request.id, "parameters": parameters, "inputs": inputs, "outputs": outputs}
 
 
 def _typed(tensor: Any) -> Any:
-    """The contents field that the datatype names, and no other: an array or Strings."""
+    """The contents field that the datatype names, and no other."""
     name, dtype = CONTENTS.get(tensor.datatype, ("", None))
     set_fields = [field.name for field, _ in tensor.contents.ListFields()]
     if set_fields and set_fields != [name]:
@@ -141,8 +155,7 @@ def _typed(tensor: Any) -> Any:
         raise BadInput(f"{where}: {name or 'raw_input_contents'} wanted, got {', '.join(set_fields)}")
     if not name:
         return []
-    values = getattr(tensor.contents, name)
-    return Strings.of(values) if dtype is None else np.array(values, dtype)
+    return TypedContents(getattr(tensor.contents, name), dtype)
 
 
 def encode(

@@ -14,6 +14,7 @@ Bounded: MAX_KEPT messages in all, MAX_ALIKE of one length.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
@@ -46,9 +47,11 @@ class Template(NamedTuple, Generic[A]):
 
 
 class Templates(Generic[A]):
-    """Templates of one kind of message, known by the bytes that are no tensors; used from one event loop."""
+    """Templates of one kind of message, known by the bytes that are no tensors. Found from one event loop, learned by
+    whatever thread reads for it."""
 
     def __init__(self) -> None:
+        self._learning = threading.Lock()
         self._by_length: dict[int, list[Template[A]]] = {}
         self._count = 0
 
@@ -81,16 +84,18 @@ class Templates(Generic[A]):
         literals.append((at, len(data), data[at:]))
         if sum(stop - start for start, stop, _ in literals) > MAX_LITERAL_NBYTES:
             return
-        if self._count >= MAX_KEPT:
-            self._by_length.clear()
-            self._count = 0
-        alike = self._by_length.setdefault(len(data), [])
-        if len(alike) >= MAX_ALIKE:
-            self._count -= len(alike)
-            alike.clear()
         # Nothing is asked of `nbytes` but of bodies whose tensors end with them.
-        alike.append(Template(asked, manifest, Places(tuple(places), 0), tuple(literals)))
-        self._count += 1
+        template = Template(asked, manifest, Places(tuple(places), 0), tuple(literals))
+        with self._learning:
+            if self._count >= MAX_KEPT:
+                self._by_length.clear()
+                self._count = 0
+            alike = self._by_length.setdefault(len(data), [])
+            if len(alike) >= MAX_ALIKE:
+                self._count -= len(alike)
+                alike.clear()
+            alike.append(template)
+            self._count += 1
 
 
 def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from processor.columns import Column
 from processor.errors import BadInput, json_kind
+from processor.features.limits import DEFAULTS, Extent, RequestLimits
 from processor.package.manifest import Input, Manifest
 from serving.codecs import examples
 from serving.codecs.json_columns import column, has_booleans, is_base64
@@ -39,27 +41,30 @@ class PredictOptions(NamedTuple):
     ignored: bytes = b""
 
 
-def decode(body: bytes, headers: Headers, manifest: Manifest) -> tuple[dict[str, Column], PredictOptions]:
-    """A predict body (already inflated) as the manifest's inputs; raises BadInput with TensorFlow Serving's
-    wording."""
-    document = load_json(body)
+def decode(
+    body: bytes, headers: Headers, manifest: Manifest, limits: RequestLimits = DEFAULTS
+) -> tuple[dict[str, Column], PredictOptions]:
+    """A predict body (already inflated) as the manifest's inputs; raises BadInput with TensorFlow Serving's wording,
+    and TooLarge."""
+    document = load_json(body, limits)
     _check_signature(document)
-    timeout_s, plain = header_timeout_s(headers), not has_booleans(body)
+    timeout_s, plain, extent = header_timeout_s(headers), not has_booleans(body), Extent(limits)
     if "instances" in document:
         if "inputs" in document:
             raise BadInput("Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
-        return _rows(document["instances"], manifest.inputs, plain), PredictOptions(True, timeout_s)
+        return _rows(document["instances"], manifest.inputs, plain, extent), PredictOptions(True, timeout_s)
     if "inputs" not in document:
         raise BadInput("Missing 'inputs' or 'instances' key")
     given = document["inputs"]
-    inputs = _columns(given, manifest.inputs, plain)
+    inputs = _columns(given, manifest.inputs, plain, extent)
     ignored = _ignored(given, inputs) if type(given) is dict and len(given) > len(inputs) else b""
     return inputs, PredictOptions(False, timeout_s, ignored=ignored)
 
 
 def _ignored(given: dict[str, Any], inputs: Mapping[str, Column]) -> bytes:
     """The names that TensorFlow Serving passes over in this form, as a header may hold them."""
-    return ", ".join([quote(name[:64]) for name in given if name not in inputs][:MAX_IGNORED]).encode()
+    names = islice((name for name in given if name not in inputs), MAX_IGNORED)
+    return ", ".join([quote(name[:64]) for name in names]).encode()
 
 
 def _check_signature(document: dict[str, Any]) -> None:
@@ -75,11 +80,12 @@ def check_signature(name: str) -> None:
         raise BadInput(f"Serving signature name: {show(name)} not found in signature def, wanted {SIGNATURE!r}")
 
 
-def _rows(instances: Any, inputs: list[Input], plain: bool) -> dict[str, Column]:
+def _rows(instances: Any, inputs: list[Input], plain: bool, extent: Extent) -> dict[str, Column]:
     if type(instances) is not list:
         raise BadInput(f"Expecting 'instances' to be a list/array, got {json_kind(instances)}")
     if not instances:
         raise BadInput("No values in 'instances' array")
+    extent.add_rows(len(instances), "'instances'")
     if type(instances[0]) is not dict or is_base64(instances[0]):
         if len(inputs) > 1:
             raise BadInput(
@@ -89,7 +95,7 @@ def _rows(instances: Any, inputs: list[Input], plain: bool) -> dict[str, Column]
         for at, element in enumerate(instances):
             if type(element) is dict and not is_base64(element):
                 raise BadInput(f"Expecting value/list but got object at item {at} of input list")
-        return {inputs[0].name: _of_instances(inputs[0], instances, plain)}
+        return {inputs[0].name: _of_instances(inputs[0], instances, plain, extent)}
     names = {i.name for i in inputs}
     if set(map(type, instances)) != {dict} or set(map(len, instances)) != {len(names)}:
         _refuse_rows(instances, names)
@@ -97,7 +103,7 @@ def _rows(instances: Any, inputs: list[Input], plain: bool) -> dict[str, Column]
         values = [list(map(itemgetter(i.name), instances)) for i in inputs]
     except KeyError:
         _refuse_rows(instances, names)
-    return {i.name: _of_instances(i, given, plain) for i, given in zip(inputs, values)}
+    return {i.name: _of_instances(i, given, plain, extent) for i, given in zip(inputs, values)}
 
 
 def _refuse_rows(instances: list[Any], names: set[str]) -> NoReturn:
@@ -108,42 +114,43 @@ def _refuse_rows(instances: list[Any], names: set[str]) -> NoReturn:
         if element.keys() != names:
             raise BadInput(
                 f"Failed to process element: {at} of 'instances' list. JSON object with keys "
-                f"{show(','.join(element))}: keys must be equal to: {','.join(sorted(names))}"
+                f"{show(','.join(islice(element, 64)))}: keys must be equal to: {','.join(sorted(names))}"
             )
     raise AssertionError("a row is wrong")
 
 
-def _of_instances(spec: Input, values: list[Any], plain: bool) -> Column:
+def _of_instances(spec: Input, values: list[Any], plain: bool, extent: Extent) -> Column:
     try:
-        return column(spec, values, plain)
+        return column(spec, values, plain, extent)
     except BadInput as error:
         raise BadInput(f"Failed to process 'instances' list. Error: {error}") from None
 
 
-def _columns(values: Any, inputs: list[Input], plain: bool) -> dict[str, Column]:
+def _columns(values: Any, inputs: list[Input], plain: bool, extent: Extent) -> dict[str, Column]:
     if type(values) is not dict or is_base64(values):
         if len(inputs) > 1:
             raise BadInput(
                 "inputs is a plain value/list, but expecting an object as multiple inputs are required: "
                 + ", ".join(i.name for i in inputs)
             )
-        return {inputs[0].name: column(inputs[0], values, plain)}
+        return {inputs[0].name: column(inputs[0], values, plain, extent)}
     for spec in inputs:
         if spec.name not in values:
             raise BadInput(f"Missing named input: {spec.name} in 'inputs' object.")
-    return {spec.name: column(spec, values[spec.name], plain) for spec in inputs}
+    return {spec.name: column(spec, values[spec.name], plain, extent) for spec in inputs}
 
 
 def decode_examples(
-    body: bytes, headers: Headers, manifest: Manifest, method: str
+    body: bytes, headers: Headers, manifest: Manifest, method: str, limits: RequestLimits = DEFAULTS
 ) -> tuple[dict[str, Column], PredictOptions]:
-    """A classify or regress body (already inflated) as the manifest's inputs; raises BadInput."""
-    document = load_json(body)
+    """A classify or regress body (already inflated) as the manifest's inputs; raises BadInput, TooLarge."""
+    document = load_json(body, limits)
     _check_signature(document)
     if "examples" not in document:
         raise BadInput(f"When method is {method}, key 'examples' is expected and was not found")
-    given, context = examples.of_json(document["examples"], document.get("context", {}))
-    return examples.columns(given, context, manifest), PredictOptions(True, header_timeout_s(headers), method)
+    extent = Extent(limits)
+    given, context = examples.of_json(document["examples"], document.get("context", {}), extent)
+    return examples.columns(given, context, manifest, extent), PredictOptions(True, header_timeout_s(headers), method)
 
 
 def encode_results(outputs: Mapping[str, NDArray[np.float32]], options: PredictOptions) -> bytes:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,13 +22,15 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from processor.columns import Column, Packed, Place, Ragged, Strings
-from processor.errors import BadInput
+from processor.eas.message_tree import MessageTree
+from processor.errors import BadInput, TooLarge
+from processor.features.limits import DEFAULTS, Extent, RequestLimits
 from processor.package.manifest import Input, Manifest
 from serving.codecs.kserve_header import ROW_SPLITS
 from serving.codecs.messages import message
 from serving.codecs.templates import Hole, Templates, cut, fields, filler
 from serving.codecs.tfs_rest import check_signature
-from serving.codecs.wire import MAX_BODY_NBYTES, show
+from serving.codecs.wire import show
 
 INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
 DTYPES: dict[str, np.dtype[Any]] = {"int64": np.dtype("<i8"), "float32": np.dtype("<f4")}
@@ -38,7 +41,10 @@ TYPES = {
     "string": (7, "DT_STRING", "string_val"),
 }
 MAX_RANK = 8
+# More names of a request are not read, in messages as in requests.
+MAX_NAMES = 1000
 Request, Response = message("tensorflow.serving.PredictRequest"), message("tensorflow.serving.PredictResponse")
+TREE = MessageTree(Request.DESCRIPTOR)
 DataType = message("tensorflow.TensorProto").DESCRIPTOR.fields_by_name["dtype"].enum_type
 
 
@@ -61,23 +67,23 @@ def asked_of(spec: Any, outputs: Sequence[str] = ()) -> PredictAsked:
     check_signature(spec.signature_name)
     label = spec.version_label if which == "version_label" else None
     # As over HTTP, 0 is the newest.
-    return PredictAsked(spec.name, version or None, label, spec.signature_name, tuple(outputs))
+    return PredictAsked(spec.name, version or None, label, spec.signature_name, tuple(outputs[:MAX_NAMES]))
 
 
 class Predict:
     """A request on its way: asked is known before the model is, columns() after."""
 
-    def __init__(self, data: bytes, templates: Templates[PredictAsked]) -> None:
-        """Raises BadInput."""
-        self._data, self._templates = data, templates
+    def __init__(self, data: bytes, templates: Templates[PredictAsked], limits: RequestLimits = DEFAULTS) -> None:
+        """limits: of whatever model it asks for. Raises BadInput, TooLarge."""
+        self._data, self._templates, self._limits = data, templates, limits
         self._template = templates.find(data)
         if self._template is not None:
             self.asked = self._template.asked
         else:
             self._parse()
 
-    def columns(self, manifest: Manifest) -> Mapping[str, Column]:
-        """The model's inputs; raises BadInput."""
+    def columns(self, manifest: Manifest, limits: RequestLimits = DEFAULTS) -> Mapping[str, Column]:
+        """The model's inputs. limits: the model's. Raises BadInput, TooLarge."""
         template = self._template
         if template is not None:
             if template.manifest is manifest:
@@ -86,11 +92,13 @@ class Predict:
         given = self._message.inputs
         _check_names(given, manifest)
         _check_outputs(self.asked.outputs, manifest)
-        inputs = {spec.name: _column(spec, given) for spec in manifest.inputs}
+        filling = Filling(limits)
+        inputs = {spec.name: _column(spec, given, filling) for spec in manifest.inputs}
         self._learn(inputs, manifest)
         return inputs
 
     def _parse(self) -> None:
+        TREE.check(self._data, self._limits)
         try:
             self._message = request = Request.FromString(self._data)
         except DecodeError:
@@ -121,14 +129,31 @@ class Predict:
         self._templates.learn(data, self.asked, manifest, places, holes)
 
 
+class Filling(Extent):
+    """The extent of a request whose tensors may be filled up: a few bytes could ask for any amount of memory."""
+
+    __slots__ = ("_most", "_nbytes")
+
+    def __init__(self, limits: RequestLimits) -> None:
+        super().__init__(limits)
+        self._most, self._nbytes = limits.max_body_bytes, 0
+
+    def fill(self, name: str, values: int, nbytes: int) -> None:
+        """So many values more of so many bytes each; raises TooLarge."""
+        self._nbytes += values * nbytes
+        if self._nbytes > self._most:
+            raise TooLarge(f"{name}: {values} values are too many to be filled up (max_body_bytes: {self._most})")
+
+
 def _check_names(given: Mapping[str, Any], manifest: Manifest) -> None:
     wanted = {i.name for i in manifest.inputs}
     optional = {i.name + ROW_SPLITS for i in manifest.inputs if i.ragged}
-    sent = set(given)
+    sent = set(islice(given, len(wanted) + len(optional) + MAX_NAMES))
     if not wanted <= sent <= wanted | optional:
-        missing, extra = sorted(wanted - sent), sorted(show(name) for name in sent - wanted - optional)
+        missing = sorted(name for name in wanted if name not in given)
+        extra = sorted(show(name) for name in sent - wanted - optional)
         raise BadInput(
-            f"input size does not match signature: {len(sent)}!={len(wanted)} len({{{','.join(sorted(wanted))}}}). "
+            f"input size does not match signature: {len(given)}!={len(wanted)} len({{{','.join(sorted(wanted))}}}). "
             f"Sent extra: {{{','.join(extra)[:256]}}}. Missing but required: {{{','.join(missing)}}}."
         )
 
@@ -145,32 +170,42 @@ def _check_outputs(outputs: Sequence[str], manifest: Manifest) -> None:
         raise BadInput(f"duplicate output tensor alias: {show(next(n for n in outputs if outputs.count(n) > 1))}")
 
 
-def _column(spec: Input, given: Mapping[str, Any]) -> Column:
+def _column(spec: Input, given: Mapping[str, Any], filling: Filling) -> Column:
     tensor = given[spec.name]
     shape = _shape(tensor, spec)
     if not spec.ragged:
-        return _plain(tensor, spec, shape)
+        return _plain(tensor, spec, shape, filling)
     if spec.name + ROW_SPLITS in given:
         if len(shape) != 1:
             raise BadInput(f"{spec.name}: shape [total] wanted beside its row_splits, got {shape}")
         beside = Input(spec.name + ROW_SPLITS, "int64")
-        splits = _plain(given[beside.name], beside, _shape(given[beside.name], beside))
+        counted = _shape(given[beside.name], beside)
+        filling.add_rows(math.prod(counted) - 1, beside.name)
+        splits = _values(given[beside.name], beside, _rows(beside, counted), filling)
+        filling.add(spec, 0, shape[0])
     else:
         if len(shape) != 2:
             raise BadInput(f"{spec.name}: shape [n,k] wanted, or [total] and {spec.name}{ROW_SPLITS}, got {shape}")
+        filling.add(spec, shape[0], math.prod(shape))
         splits = np.arange(shape[0] + 1, dtype=np.int64) * shape[1]
     assert isinstance(splits, np.ndarray), "ints"
-    return Ragged(_values(tensor, spec, math.prod(shape)), splits)
+    return Ragged(_values(tensor, spec, math.prod(shape), filling), splits)
 
 
-def _plain(tensor: Any, spec: Input, shape: list[int]) -> NDArray[Any] | Strings:
+def _plain(tensor: Any, spec: Input, shape: list[int], filling: Filling) -> NDArray[Any] | Strings:
     """The tensor as the column of an input that is not ragged."""
-    width = spec.columns or 1
-    if not shape or shape[1:] not in ([[width]] if spec.columns else [[], [1]]):
+    rows = _rows(spec, shape)
+    filling.add(spec, rows, math.prod(shape))
+    values = _values(tensor, spec, math.prod(shape), filling)
+    return values.reshape(rows, spec.columns) if spec.columns and not isinstance(values, Strings) else values
+
+
+def _rows(spec: Input, shape: list[int]) -> int:
+    """The rows of the shape of an input that is not ragged."""
+    if not shape or shape[1:] not in ([[spec.columns]] if spec.columns else [[], [1]]):
         wanted = f"[n,{spec.columns}]" if spec.columns else "[n]"
         raise BadInput(f"{spec.name}: shape {wanted} wanted, got {shape}")
-    values = _values(tensor, spec, math.prod(shape))
-    return values.reshape(shape[0], width) if spec.columns and not isinstance(values, Strings) else values
+    return shape[0]
 
 
 def _shape(tensor: Any, spec: Input) -> list[int]:
@@ -181,13 +216,13 @@ def _shape(tensor: Any, spec: Input) -> list[int]:
         raise BadInput(f"{spec.name}: Expects arg[0] to be {name} but {got} is provided")
     if tensor.tensor_shape.unknown_rank:
         raise BadInput(f"{spec.name}: a shape wanted, got one of unknown rank")
-    shape = [dim.size for dim in tensor.tensor_shape.dim]
+    shape = [dim.size for dim in tensor.tensor_shape.dim[: MAX_RANK + 1]]
     if len(shape) > MAX_RANK or any(not 0 <= size < 2**31 for size in shape):
-        raise BadInput(f"{spec.name}: at most {MAX_RANK} dimensions from 0 to {2**31 - 1} wanted, got {shape[:9]}")
+        raise BadInput(f"{spec.name}: at most {MAX_RANK} dimensions from 0 to {2**31 - 1} wanted, got {shape}")
     return shape
 
 
-def _values(tensor: Any, spec: Input, count: int) -> NDArray[Any] | Strings:
+def _values(tensor: Any, spec: Input, count: int, filling: Filling) -> NDArray[Any] | Strings:
     """The tensor's values, flat."""
     name = spec.name
     content, values = tensor.tensor_content, getattr(tensor, TYPES[spec.dtype][2])
@@ -204,20 +239,14 @@ def _values(tensor: Any, spec: Input, count: int) -> NDArray[Any] | Strings:
         raise BadInput(f"{name}: {count} values wanted, got {len(values)}")
     if spec.dtype == "string":
         last = values[-1] if values else b""
-        _check_filled(name, lacking, 8 + len(last))
+        filling.fill(name, lacking, 8 + len(last))
         return Strings.of([*values, *[last] * lacking] if lacking else values)
     array = np.array(values, DTYPES[spec.dtype])
     if lacking:
-        _check_filled(name, lacking, array.itemsize)
+        filling.fill(name, lacking, array.itemsize)
         last = array[-1] if len(array) else 0
         array = np.concatenate([array, np.full(lacking, last, array.dtype)])
     return array
-
-
-def _check_filled(name: str, lacking: int, nbytes: int) -> None:
-    # A few bytes could ask for any amount of memory.
-    if lacking * nbytes > MAX_BODY_NBYTES:
-        raise BadInput(f"{name}: {lacking} values are too many to be filled up")
 
 
 def encode(outputs: Mapping[str, NDArray[np.float32]], asked: PredictAsked, version: int) -> bytes:

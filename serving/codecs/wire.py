@@ -1,12 +1,11 @@
-"""Shared by the codecs: limits, content codings, JSON with NaN, timeouts, numbers from headers.
+"""Shared by the codecs: content codings, JSON with NaN, timeouts, numbers from headers.
 
-Order of checks: length of the body as sent, length after inflation, then parsing. Everything raises
-processor.errors.
+Order of checks: length of the body as sent, length after inflation, what would be made of it, then parsing
+(processor.features.limits). Everything raises processor.errors.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -17,15 +16,16 @@ import orjson
 from numpy.typing import NDArray
 
 from processor.errors import BadInput, FreshetError, TooLarge, json_kind
+from processor.features.limits import DEFAULTS, FREE_NBYTES, RequestLimits
+from processor.kernels.json_text import HOLDER, count_nodes, spell_out
 
-MAX_BODY_NBYTES = 64 << 20
-# NaN and Infinity make orjson refuse a body; the standard library's parser, an order slower, gets what is
-# left.
-MAX_SLOW_JSON_NBYTES = 8 << 20
 MAX_TIMEOUT_S = 3600.0
 # Below that a compressed reply is no shorter in packets.
 MIN_DEFLATE_NBYTES = 1400
 MAX_ACCEPT_NBYTES = 256
+# Of a whole number in a header.
+MAX_DIGITS = 18
+CONTENT_ENCODING = b"content-encoding"
 CODINGS = ((b"gzip", zlib.MAX_WBITS | 16), (b"deflate", zlib.MAX_WBITS))
 VARY = (b"vary", b"accept-encoding")
 SIGNATURE = "serving_default"
@@ -42,15 +42,20 @@ class UnsupportedEncoding(FreshetError):
     grpc_code = "INVALID_ARGUMENT"
 
 
-def inflate(body: bytes, headers: Headers, max_nbytes: int = MAX_BODY_NBYTES) -> bytes:
+def inflate(
+    body: bytes,
+    headers: Headers,
+    max_nbytes: int = DEFAULTS.max_body_bytes,
+    max_inflation: int = DEFAULTS.max_inflation,
+) -> bytes:
     """The body without its content coding: identity, gzip or deflate (a zlib stream).
 
-    Raises UnsupportedEncoding, BadInput for a broken stream, TooLarge beyond max_nbytes before or after
-    inflation.
+    Raises UnsupportedEncoding, BadInput for a broken stream, TooLarge beyond max_nbytes before or after inflation, and
+    beyond max_inflation times its length (and FREE_NBYTES) after it.
     """
     if len(body) > max_nbytes:
-        raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got {len(body)}")
-    coding = headers.get(b"content-encoding")
+        raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got {len(body)} (max_body_bytes)")
+    coding = headers.get(CONTENT_ENCODING)
     if coding is None or coding == b"identity":
         return body
     coding = coding.strip().lower()
@@ -59,13 +64,17 @@ def inflate(body: bytes, headers: Headers, max_nbytes: int = MAX_BODY_NBYTES) ->
     if coding not in (b"gzip", b"deflate"):
         raise UnsupportedEncoding(f"content-encoding: gzip or deflate wanted, got {show(coding)}")
     stream = zlib.decompressobj(zlib.MAX_WBITS | 16 if coding == b"gzip" else zlib.MAX_WBITS)
+    most = min(max_nbytes, max(max_inflation * len(body), FREE_NBYTES))
     try:
         # One byte past the limit tells a body that is too large from one that just fits.
-        inflated = stream.decompress(body, max_nbytes + 1)
+        inflated = stream.decompress(body, most + 1)
     except zlib.error:
         raise BadInput(f"body: not a {coding.decode()} stream") from None
-    if len(inflated) > max_nbytes:
-        raise TooLarge(f"body: at most {max_nbytes} bytes wanted after inflation")
+    if len(inflated) > most:
+        if most == max_nbytes:
+            raise TooLarge(f"body: at most {max_nbytes} bytes wanted after inflation, got more (max_body_bytes)")
+        wanted = f"at most {max_inflation} times the {len(body)} bytes that came wanted after inflation"
+        raise TooLarge(f"max_inflation: {wanted}, got more than {most}; compress less, or send tensors as bytes")
     if not stream.eof or stream.unused_data:
         raise BadInput(f"body: one whole {coding.decode()} stream wanted")
     return inflated
@@ -83,14 +92,24 @@ def deflate(body: bytes, headers: Headers) -> tuple[bytes, Sequence[tuple[bytes,
     for coding, bits in CODINGS:
         if accepted.get(coding):
             stream = zlib.compressobj(1, zlib.DEFLATED, bits)
-            return stream.compress(body) + stream.flush(), ((b"content-encoding", coding), VARY)
+            return stream.compress(body) + stream.flush(), ((CONTENT_ENCODING, coding), VARY)
     return body, ()
 
 
-def load_json(body: bytes | memoryview) -> dict[str, Any]:
-    """The body's JSON object; NaN, Infinity and -Infinity are numbers. Raises BadInput."""
+def load_json(body: bytes, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
+    """The body's JSON object; what stands in it for NaN, Infinity and -Infinity, json_columns knows. Raises BadInput,
+    TooLarge."""
     if not body:
         raise BadInput("JSON Parse error: The document is empty")
+    if len(body) > limits.max_json_bytes:
+        wanted = f"at most {limits.max_json_bytes} bytes of JSON wanted"
+        raise TooLarge(f"max_json_bytes: {wanted}, got {len(body)}; send tensors as bytes, or ask for fewer at once")
+    # A list of nothing is the shortest of its weight: two bytes.
+    if HOLDER * len(body) > 2 * limits.max_nodes:
+        nodes = int(count_nodes(np.frombuffer(body, np.uint8)))
+        if nodes > limits.max_nodes:
+            wanted = f"at most {limits.max_nodes} values and names in JSON wanted"
+            raise TooLarge(f"max_nodes: {wanted}, got {nodes}; send tensors as bytes, or ask for fewer at once")
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -100,17 +119,14 @@ def load_json(body: bytes | memoryview) -> dict[str, Any]:
     return document
 
 
-def _load_with_nan(body: bytes | memoryview, first: orjson.JSONDecodeError) -> Any:
-    refused = BadInput(f"JSON Parse error: at offset: {first.pos}")
-    if len(body) > MAX_SLOW_JSON_NBYTES:
-        raise refused from None
-    text = bytes(body)
-    if b"NaN" not in text and b"Infinity" not in text:
-        raise refused from None
+def _load_with_nan(body: bytes, first: orjson.JSONDecodeError) -> Any:
+    """A document that orjson has refused, with the numbers of kernels.json_text in the place of NaN and Infinity."""
     try:
-        return json.loads(text.decode())
-    except (ValueError, RecursionError):
-        raise refused from None
+        if b"NaN" in body or b"Infinity" in body:
+            return orjson.loads(spell_out(body))
+    except orjson.JSONDecodeError:
+        pass
+    raise BadInput(f"JSON Parse error: at offset: {first.pos}") from None
 
 
 def dump_json(document: Any) -> bytes:
@@ -156,7 +172,7 @@ def header_int(headers: Headers, name: bytes, largest: int) -> int | None:
     text = headers.get(name)
     if text is None:
         return None
-    if not (text.isdigit() and len(text) <= 18 and int(text) <= largest):
+    if not (text.isdigit() and len(text) <= MAX_DIGITS and int(text) <= largest):
         raise BadInput(f"{name.decode()}: a whole number from 0 to {largest} wanted, got {show(text)}")
     return int(text)
 

@@ -22,6 +22,7 @@ from serving.commands.repository_commands import repository_app
 from serving.commands.row_store import tables_app
 from serving.commands.serve_command import package_version, serve
 from serving.commands.train_command import bench_app, train
+from serving.telemetry.logs import printable
 
 
 def _tell_version(wanted: bool) -> None:
@@ -66,7 +67,7 @@ def main() -> None:
     try:
         app()
     except FreshetError as error:
-        print(f"freshet: {error}", file=sys.stderr)
+        print(f"freshet: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except ImportError as error:
         if (line := wanted("this command", error)) is None:

@@ -14,7 +14,7 @@ from processor.extras import DISTRIBUTION
 from processor.options import default_of
 from processor.package.repository import Repository
 from serving.serve_config import KINDS, OPTIONS, load_config, split_names
-from serving.telemetry.logs import log_to_stderr
+from serving.telemetry.logs import last_words, log_to_stderr
 
 ConfigOption = Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")]
 
@@ -29,6 +29,7 @@ def serve(config: str | None, **options: Any) -> None:
     # Before anything is opened: a server would wait for ever for a name that was mistyped.
     Repository(settings.repository).check_models(settings.models)
     log_to_stderr(settings.log_level, settings.log_format)
+    last_words()
     from serving.process_layout import Layout
     from serving.workers.nursery import Nursery
 

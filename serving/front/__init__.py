@@ -3,7 +3,7 @@
 queries        servables and admission, in the words that clients of each protocol know
 exchange       one prediction, from its headers to its encoded reply
 submitter      where the ports of one event loop submit requests
-offloading     requests of versions with a stage, submitted on threads of their own
+offloading     what would hold the event loop up, on threads of its own: long requests, versions with a stage
 holdings       what clients may hold of a process: bytes of bodies, connections
 wakeups        replies from session threads to the event loop
 catalog        what clients ask about the server and its models

@@ -5,7 +5,8 @@ event loop:
 
     Exchange()  the request is there: its clock starts, and the Tracer says whether it is traced
     admit()     what is to answer it is found; most of an overload is refused here, before a byte is read
-    submit()    it is read, and submitted by the Submitter
+    submit()    it is read, and submitted to the processor: at once, or on another thread where that would hold up the
+                loop, because it is long or because its version has a stage (serving.front.offloading)
     finish()    the Submitter has given its result: over HTTP in the Submitter's callback, over gRPC in the waiting
                 coroutine
     end()       its reply is encoded, or its error known, and about to be written
@@ -13,7 +14,7 @@ event loop:
 What is counted for a request, and where:
 
     refused until it is admitted        nothing here, for its model may be anything that a client wrote
-    not read, submitted or computed     AnswerCounts.failed, of what was to answer it (submit, finish)
+    not read, submitted or computed     AnswerCounts.failed, of what was to answer it (submit, or finish)
     computed                            AnswerCounts.succeeded and Counts.predicted, of what answered it (finish)
     one in TIMED_EVERY                  Counts.phase, "parse" (submit) and "encode" where a reply was encoded (end)
     traced                              Trace: its model (admit), parsed (submit), computed (finish), ended (end)
@@ -31,15 +32,19 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from processor.columns import Column
 from processor.engine import PredictReply, PredictRequest
 from processor.errors import Expired, FreshetError
+from processor.features.limits import FREE_NBYTES
 from processor.package.manifest import Manifest
+from processor.sessions.request import Done
 from serving.codecs.wire import Headers
 from serving.front import queries
-from serving.front.submitter import Finish, Submitter
+from serving.front.offloading import Finish
+from serving.front.submitter import Submitter
 from serving.front_options import FrontOptions
 from serving.lifecycle import Availability
 from serving.request_headers import STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
@@ -47,6 +52,8 @@ from serving.telemetry.metrics import PortMetrics
 from serving.telemetry.tracing import Tracer
 
 OK = 200
+# What is read on the loop: a few hundred microseconds of JSON, as every other request waits for.
+MAX_AT_ONCE_NBYTES = FREE_NBYTES
 
 Read = tuple[Mapping[str, Column], float | None]
 """A request's inputs, and the timeout in seconds that it names itself."""
@@ -74,8 +81,8 @@ class Exchange(ABC):
     """One prediction, asked and answered. A port's subclass reads its requests; the module says who calls what when."""
 
     __slots__ = (
-        "_encoding_s", "_key", "_processor", "_protocol", "_replica", "_timed", "_who", "began_s", "headers", "shared",
-        "trace",
+        "_announced_s", "_encoding_s", "_key", "_processor", "_protocol", "_replica", "_timed", "_who", "began_s",
+        "headers", "limits", "shared", "trace",
     )  # fmt: skip
 
     def __init__(self, shared: Exchanges, protocol: str, headers: Headers) -> None:
@@ -87,15 +94,34 @@ class Exchange(ABC):
         shared.begun = begun = shared.begun + 1
         self._timed = not begun % TIMED_EVERY
 
+    @property
+    def computes_inputs(self) -> bool:
+        """Whether submitting takes as long as the request is: values are hashed, or others computed of them."""
+        manifest = self._replica.manifest
+        return bool(manifest.transforms) or any(i.dtype == "string" for i in manifest.inputs)
+
     @abstractmethod
     def read(self, source: Any, manifest: Manifest) -> Read:
-        """The request as the manifest describes it; raises FreshetError. source: what submit() was given."""
+        """The request as the manifest describes it, within self.limits; raises FreshetError. source: what submit() was
+        given. Called by another thread for what is weighed above 0."""
+
+    def weigh(self, source: Any) -> int:
+        """Bytes that wait with the request if reading it is to be done elsewhere, 0 where it is not; raises
+        FreshetError. source: see read()."""
+        return 0
+
+    def patience_s(self, own_s: float | None, waited_s: float = 0.0) -> float | None:
+        """Seconds that the request may still take; None for any time. own_s: the timeout that it names itself.
+        waited_s: since it was there."""
+        timeout_s = self.shared.default_timeout_s if own_s is None else own_s
+        return None if timeout_s is None else timeout_s - waited_s
 
     def admit(self, who: queries.Who, servable: bool, timeout_s: float | None) -> Manifest:
         """The manifest of what is to answer. servable: asked for in the words of TensorFlow Serving. timeout_s: as far
         as it is known before the request is read; None for the default. Raises FreshetError."""
         shared = self.shared
         self._processor = processor = shared.lifecycle.processor()
+        self._announced_s = timeout_s
         if timeout_s is None:
             timeout_s = shared.default_timeout_s
         elif timeout_s <= 0:
@@ -106,6 +132,7 @@ class Exchange(ABC):
         else:
             replica = processor.admit(who.model, who.version, who.label, timeout_s, key)
         self._who, self._key, self._replica = who, key, replica
+        self.limits = processor.limits(who.model)
         manifest: Manifest = replica.manifest
         if self.trace is not None:
             self.trace.model = manifest.model
@@ -114,21 +141,43 @@ class Exchange(ABC):
     def submit(self, source: Any, done: Finish) -> None:
         """Reads the request and submits it: done() is called once, later, on the running loop. Raises FreshetError,
         which is counted then."""
-        shared, who, headers, replica = self.shared, self._who, self.headers, self._replica
+        shared = self.shared
         try:
-            inputs, timeout_s = self.read(source, replica.manifest)
-            if timeout_s is None:
-                timeout_s = shared.default_timeout_s
-            request = PredictRequest(
-                who.model, inputs, who.version, who.label, timeout_s, caller_of(headers), self._key,
-                request_id_of(headers),
-            )  # fmt: skip
-            shared.submitter.submit(self._processor, request, replica, done)
+            nbytes = self.weigh(source)
+            deliver = shared.submitter.deliver(self._processor, done)
+            if nbytes or self._replica.manifest.stage is not None:
+                shared.submitter.offload(partial(self._enter_late, source, deliver), nbytes, done)
+                return
+            self._enter(source, deliver)
         except FreshetError as error:
             self.finish(error)
             raise
+        self._note_read()
+
+    def _enter_late(self, source: Any, deliver: Done, waited_s: float) -> None:
+        """Reads and submits, on another thread, what has waited for it."""
+        patience_s = self.patience_s(self._announced_s, waited_s)
+        if patience_s is not None and patience_s <= 0:
+            raise Expired("deadline: passed while the request waited to be read")
+        self._enter(source, deliver, waited_s)
+
+    def _enter(self, source: Any, deliver: Done, waited_s: float | None = None) -> None:
+        """Reads and submits. waited_s: None on the loop."""
+        who, headers, replica = self._who, self.headers, self._replica
+        inputs, own_s = self.read(source, replica.manifest)
+        timeout_s = self.patience_s(own_s, waited_s or 0.0)
+        request = PredictRequest(
+            who.model, inputs, who.version, who.label, timeout_s, caller_of(headers), self._key,
+            request_id_of(headers),
+        )  # fmt: skip
+        if waited_s is not None:
+            # Its reply may be there before submit() returns.
+            self._note_read()
+        self._processor.submit(request, deliver, replica)
+
+    def _note_read(self) -> None:
         if self._timed:
-            shared.metrics.phase(self._protocol, "parse", time.perf_counter() - self.began_s)
+            self.shared.metrics.phase(self._protocol, "parse", time.perf_counter() - self.began_s)
         if self.trace is not None:
             self.trace.parsed_s = time.monotonic()
 

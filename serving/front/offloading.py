@@ -1,67 +1,93 @@
-"""Requests of versions with a stage: submitted on threads of their own, because binding them runs the stage.
+"""Work of one event loop that would hold it up, on threads of its own: reading what is long, and binding the requests
+of versions with a stage, which runs it.
 
-Invariants: finish() of a request is called once, on the event loop: with a reply by whoever computes it, with an error
-of submitting through the loop's wake-ups. What waits here counts towards a request's deadline, and no more than
-MAX_WAITING wait.
+Whoever reads a long document holds the GIL while a parser makes objects of it, and no limit of ours makes that short;
+so one is read at a time, and what waits costs its bytes alone. Stages run side by side, without the GIL.
+
+Invariants: finish() is called on the event loop, through its wake-ups, with the error of work that fails; work that
+ends well has seen to its answer itself. No more than MAX_WAITING wait, and no more than MAX_WAITING_NBYTES with them.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from processor.engine import PredictReply, PredictRequest
-from processor.errors import Expired, FreshetError, Overloaded
-from processor.versions.replica import Replica
+from processor.engine import PredictReply
+from processor.errors import FreshetError, Overloaded
 
 log = logging.getLogger("freshet.http")
 
 THREADS = 2
 MAX_WAITING = 512
+MAX_WAITING_NBYTES = 256 << 20
 
 Finish = Callable[[PredictReply | FreshetError], None]
+Work = Callable[[float], None]
+"""Work, told how many seconds it has waited; raises FreshetError."""
 
 
 class Offloading:
-    """Threads that submit the requests of one event loop whose binding runs a stage."""
+    """Threads for the long work of one event loop."""
 
     def __init__(self, post: Callable[[Finish, Any], None]) -> None:
         """post: has a function called with a result on the loop (serving.front.wakeups)."""
         self._post = post
-        self._threads = ThreadPoolExecutor(THREADS, "freshet-stage")
-        # Counts by its length, which the loop adds to and threads take from.
-        self._waiting: set[int] = set()
+        self._threads = ThreadPoolExecutor(THREADS, "freshet-reading")
+        self._reading = threading.Lock()
+        # Bytes by the id of their work, which the loop adds to and threads take from.
+        self._waiting: dict[int, int] = {}
 
-    def submit(self, processor: Any, request: PredictRequest, replica: Replica, done: Finish, finish: Finish) -> None:
-        """Processor.submit(request, done, replica) on another thread; an error of it goes to finish(). Raises
-        Overloaded."""
-        if len(self._waiting) >= MAX_WAITING:
-            raise Overloaded(f"model {request.model!r}: more than {MAX_WAITING} requests wait for its stage")
-        self._waiting.add(id(request))
-        self._threads.submit(self._run, processor, request, replica, done, finish, time.monotonic())
+    def submit(self, work: Work, nbytes: int, finish: Finish) -> None:
+        """Has work done on another thread; an error of it goes to finish(). nbytes: that are to be read, 0 for work
+        that does not read. Raises Overloaded."""
+        waiting = list(self._waiting.values())
+        if len(waiting) >= MAX_WAITING:
+            raise Overloaded(f"queue: at most {MAX_WAITING} requests wait to be read, {len(waiting)} do")
+        if waiting and sum(waiting) + nbytes > MAX_WAITING_NBYTES:
+            wanted = f"at most {MAX_WAITING_NBYTES} bytes of requests wait to be read"
+            raise Overloaded(f"queue: {wanted}, {sum(waiting)} do and {nbytes} came")
+        self._waiting[id(work)] = nbytes
+        self._threads.submit(self._run, work, nbytes, finish, time.monotonic())
 
-    def _run(
-        self,
-        processor: Any,
-        request: PredictRequest,
-        replica: Replica,
-        done: Finish,
-        finish: Finish,
-        submitted_s: float,
-    ) -> None:
+    def close(self) -> None:
+        """Returns when what is at work is done; what waits is not done any more."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _run(self, work: Work, nbytes: int, finish: Finish, submitted_s: float) -> None:
         try:
-            if request.timeout_s is not None:
-                request.timeout_s -= time.monotonic() - submitted_s
-                if request.timeout_s <= 0:
-                    raise Expired("deadline: passed before the model's stage could run")
-            processor.submit(request, done, replica)
-        except FreshetError as error:
-            self._post(finish, error)
-        except Exception:
-            log.exception("a request could not be submitted")
-            self._post(finish, FreshetError("the model could not be run on this request"))
+            error = self._read(work, submitted_s) if nbytes else _done(work, time.monotonic() - submitted_s)
         finally:
-            self._waiting.discard(id(request))
+            del self._waiting[id(work)]
+        if error is not None:
+            self._post(finish, error)
+
+    def _read(self, work: Work, submitted_s: float) -> FreshetError | None:
+        """Work that reads, one at a time: without the collector, which would look at all that a parser makes again and
+        again, while nothing of it is ever part of a circle."""
+        with self._reading:
+            collecting = gc.isenabled()
+            gc.disable()
+            try:
+                return _done(work, time.monotonic() - submitted_s)
+            finally:
+                if collecting:
+                    gc.enable()
+
+
+def _done(work: Work, waited_s: float) -> FreshetError | None:
+    """What went wrong with it, without the frames that it went wrong in: they would keep what was read."""
+    try:
+        work(waited_s)
+    except FreshetError as error:
+        error.__context__ = None
+        return error.with_traceback(None)
+    except Exception:
+        log.exception("a request could not be submitted")
+        return FreshetError("the model could not be run on this request")
+    return None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from processor.errors import BadInput, NotFound, UnknownModel
+from processor.features.limits import RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Manifest
 from processor.sessions.group import Post, Wake
@@ -37,6 +38,8 @@ class Answering(Protocol):
     def manifest(
         self, model: str, version: int | None = None, label: str | None = None
     ) -> tuple[Manifest, Generation]: ...
+
+    def limits(self, model: str) -> RequestLimits: ...
 
     def admit(
         self, model: str, version: int | None, label: str | None, timeout_s: float | None, key: bytes | None = None

@@ -5,7 +5,11 @@ the file system can be named. Its pages are read and written by pread and pwrite
 its object after it was registered makes a read come short, which is an error of the request; a mapping would end the
 process by SIGBUS. Unregistering closes the descriptor; a request that is being decoded has copied what it needs.
 
-Bounded: MAX_REGIONS regions; what a request may read is its own region's registered bytes, at most MAX_BODY_NBYTES.
+Invariant: a descriptor is used under the lock under which it would be closed, for requests are read on other threads
+too, and its number may be another file's after that.
+
+Bounded: MAX_REGIONS regions; what a request may read is its own region's registered bytes, of each tensor as many as
+of a body.
 """
 
 from __future__ import annotations
@@ -13,11 +17,13 @@ from __future__ import annotations
 import os
 import re
 import stat
+import threading
 from typing import Any, NamedTuple
 
 from processor.errors import BadInput, NotFound, TooLarge
+from processor.features.limits import DEFAULTS
 from serving.codecs.kserve_header import RegionSpan
-from serving.codecs.wire import MAX_BODY_NBYTES, show
+from serving.codecs.wire import show
 
 FOLDER = "/dev/shm/"
 KEY = re.compile(r"/?[A-Za-z0-9_-]{1,128}")
@@ -36,10 +42,12 @@ class Region(NamedTuple):
 
 
 class Regions:
-    """The regions that clients have registered, by name. Used from one event loop."""
+    """The regions that clients have registered, by name. Registered from one event loop, read from its threads too."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_read_nbytes: int = DEFAULTS.max_body_bytes) -> None:
         self._regions: dict[str, Region] = {}
+        self._max_read_nbytes = max_read_nbytes
+        self._open = threading.Lock()
 
     def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
         """Raises BadInput, NotFound, TooLarge. The same name twice is refused, as Triton does it."""
@@ -65,10 +73,11 @@ class Regions:
 
     def unregister(self, name: str = "") -> None:
         """Unregisters one region, or with no name all of them; one that is not there is no error."""
-        for known in [name] if name else list(self._regions):
-            region = self._regions.pop(known, None)
-            if region is not None:
-                os.close(region.fd)
+        with self._open:
+            for known in [name] if name else list(self._regions):
+                region = self._regions.pop(known, None)
+                if region is not None:
+                    os.close(region.fd)
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
         """The status of one region, or with no name of all of them; raises NotFound."""
@@ -81,11 +90,13 @@ class Regions:
         ]
 
     def read(self, span: RegionSpan) -> bytes:
-        """Raises BadInput."""
-        region = self._inside(span)
-        if span.nbytes > MAX_BODY_NBYTES:
-            raise BadInput(f"shared_memory_byte_size: at most {MAX_BODY_NBYTES} wanted, got {span.nbytes}")
-        data = os.pread(region.fd, span.nbytes, region.offset + span.offset)
+        """Raises BadInput, TooLarge."""
+        if span.nbytes > self._max_read_nbytes:
+            wanted = f"at most {self._max_read_nbytes} wanted (max_body_bytes)"
+            raise TooLarge(f"shared_memory_byte_size: {wanted}, got {span.nbytes}")
+        with self._open:
+            region = self._inside(span)
+            data = os.pread(region.fd, span.nbytes, region.offset + span.offset)
         if len(data) != span.nbytes:
             raise BadInput(
                 f"shared memory region {show(span.region)}: {span.nbytes} bytes wanted, {len(data)} are left"
@@ -94,10 +105,11 @@ class Regions:
 
     def write(self, span: RegionSpan, data: bytes) -> None:
         """data: no longer than the span. Raises BadInput."""
-        region = self._inside(span)
-        if not region.writable or os.fstat(region.fd).st_size < region.offset + region.nbytes:
-            raise BadInput(f"shared memory region {show(span.region)}: it cannot be written")
-        os.pwrite(region.fd, data, region.offset + span.offset)
+        with self._open:
+            region = self._inside(span)
+            if not region.writable or os.fstat(region.fd).st_size < region.offset + region.nbytes:
+                raise BadInput(f"shared memory region {show(span.region)}: it cannot be written")
+            os.pwrite(region.fd, data, region.offset + span.offset)
 
     def _inside(self, span: RegionSpan) -> Region:
         region = self._regions.get(span.region)

@@ -10,43 +10,64 @@ import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from processor.engine import PredictReply, PredictRequest
 from processor.errors import FreshetError
-from processor.versions.replica import Replica
-from serving.front.offloading import Offloading
+from processor.sessions.request import Done
+from serving.front.offloading import Finish, Offloading, Work
 from serving.front.wakeups import Wakeups
 from serving.telemetry.triton_statistics import AnswerCounts
 
 if TYPE_CHECKING:
     from serving.front.queries import Answering
 
-Finish = Callable[[PredictReply | FreshetError], None]
+T = TypeVar("T")
 
 
 class Submitter:
-    """Submits the requests of one event loop; one loop at a time has it. served: what its protocols have answered."""
+    """The way to the processor and back of one event loop; one loop at a time has it. served: what its protocols have
+    answered."""
 
     def __init__(self) -> None:
         self.served = AnswerCounts()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._wakeups: Wakeups
         # Brings replies to the loop; None where they are computed on it.
         self._post: Callable[[Finish, Any], None] | None = None
-        self._offloading: Offloading
+        self._offloading: Offloading | None = None
 
-    def submit(self, processor: Answering, request: PredictRequest, replica: Replica, finish: Finish) -> None:
-        """Submits a request that admit() has let in; `finish` is called once, later, on the running loop. Raises
-        FreshetError when it cannot be submitted."""
+    def deliver(self, processor: Answering, finish: Finish) -> Done:
+        """What Processor.submit() is to be given, by whatever thread, so that `finish` is called once, later, on the
+        running loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._connect(loop, processor)
-        done = finish if self._post is None else partial(self._post, finish)
-        if replica.manifest.stage is None:
-            processor.submit(request, done, replica)
-        else:
-            # Binding such a request runs the stage, which is long for an event loop.
-            self._offloading.submit(processor, request, replica, done, finish)
+        return finish if self._post is None else partial(self._post, finish)
+
+    def offload(self, work: Work, nbytes: int, finish: Finish) -> None:
+        """See Offloading.submit; the running loop is one that deliver() was called on."""
+        assert self._offloading is not None, "deliver() made it"
+        self._offloading.submit(work, nbytes, finish)
+
+    async def elsewhere(self, processor: Answering, function: Callable[[], T], nbytes: int) -> T:
+        """What a function returns that reads so many bytes, or raises, called on another thread. Raises Overloaded."""
+        future: asyncio.Future[T | FreshetError] = asyncio.get_running_loop().create_future()
+
+        def finish(result: Any) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        self.deliver(processor, finish)
+        self.offload(lambda _: self._wakeups.post(finish, function()), nbytes, finish)
+        result = await future
+        if isinstance(result, FreshetError):
+            raise result
+        return result
+
+    def close(self) -> None:
+        """Ends the loop's threads: everything has been answered, or is not to be any more."""
+        if self._offloading is not None:
+            self._offloading.close()
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Answering) -> None:
         """Has replies come on this loop: computed there, or handed over by session threads."""
@@ -60,7 +81,9 @@ class Submitter:
             else:
                 loop.call_soon(processor.run_once)
 
-        post = Wakeups(loop).post
+        self.close()
+        self._wakeups = Wakeups(loop)
+        post = self._wakeups.post
         self._post = None if processor.attach(wake, post) else post
         self._offloading = Offloading(post)
         self._loop = loop

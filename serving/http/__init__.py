@@ -14,7 +14,8 @@ head_cache    heads of predict requests, known by their bytes
 asgi          reading and writing on the raw ASGI interface
 openapi       the routes for people and their tools
 pages         what a port says of itself to people
+sites         which requests a browser sends for another site's page
 schemas       what the routes take and give
 """
 
-__all__ = ["app", "asgi", "connection", "farewell", "pages", "port", "protocol"]
+__all__ = ["app", "asgi", "connection", "farewell", "pages", "port", "protocol", "sites"]

@@ -1,11 +1,11 @@
 """The HTTP port: TensorFlow Serving REST, KServe v2, DeepRec's messages, health and metrics, as one ASGI application.
 
 Life of a predict request: path -> manifest -> codec -> Processor.submit -> codec -> reply; serving.front.exchange says
-what is counted on the way. Everything but the prediction runs on the event loop; requests of a version with a stage are
-submitted elsewhere (serving.front.offloading), because binding them runs it. With inline compute the prediction does
-too: what a turn of the loop has read is computed at its end, batch by batch, the sockets getting their turn between two
-batches. Otherwise it runs on a session's thread, which hands the reply back through Wakeups. A client that leaves costs
-its own prediction and nothing else: sends to it are dropped below ASGI.
+what is counted on the way. Everything but the prediction runs on the event loop; what is long, compressed or not, and
+requests of a version with a stage are read and submitted elsewhere (serving.front.offloading). With inline compute the
+prediction runs there too: what a turn of the loop has read is computed at its end, batch by batch, the sockets getting
+their turn between two batches. Otherwise it runs on a session's thread, which hands the reply back through Wakeups. A
+client that leaves costs its own prediction and nothing else: sends to it are dropped below ASGI.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from processor.engine import PredictReply
-from processor.errors import BadInput, FreshetError, NotFound, NotReady, json_kind
+from processor.errors import BadInput, FreshetError, NotFound, NotReady, TooLarge, json_kind
 from processor.generation import Generation
 from processor.package.manifest import Manifest
-from serving.codecs.wire import Headers, deflate, dump_json, header_timeout_s, inflate, load_json
+from serving.codecs.wire import CONTENT_ENCODING, Headers, deflate, dump_json, header_timeout_s, inflate, load_json
 from serving.front import catalog, queries
-from serving.front.exchange import OK, Exchange, Exchanges, Read
+from serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
 from serving.front.holdings import BodyMemory
-from serving.front.model_control import Act, Gate, nothing_to_control
+from serving.front.model_control import Act, Forbidden, Gate, nothing_to_control
 from serving.front.shared_memory import Regions
-from serving.http import openapi, pages
+from serving.http import openapi, pages, sites
 from serving.http.asgi import (
     JSON_TYPE,
     Disconnected,
@@ -77,18 +77,40 @@ def internal_error(headers: Headers) -> Answer:
 
 class HttpExchange(Exchange):
     """A predict request of the HTTP port. dialect, regions: what reads and writes it. answered: is given its answer,
-    once, when it is computed. options: of its dialect, once it is read."""
+    once, when it is computed. options: of its dialect, once it is read. whole: the body without its content coding,
+    once that is known."""
 
-    __slots__ = ("answered", "dialect", "options", "regions")
+    __slots__ = ("answered", "dialect", "options", "regions", "whole")
 
     dialect: Dialect
     regions: Regions | None
     answered: Callable[[Answer], None]
     options: Any
+    whole: bytes | None
+
+    def weigh(self, source: bytes) -> int:
+        """See Exchange. source: the body as sent."""
+        self.whole = whole = source
+        if CONTENT_ENCODING in self.headers:
+            try:
+                most = min(MAX_AT_ONCE_NBYTES, self.shared.options.max_body_bytes)
+                self.whole = whole = inflate(source, self.headers, most)
+            except TooLarge:
+                self.whole = None
+                return len(source)
+        if len(whole) <= MAX_AT_ONCE_NBYTES:
+            return 0
+        looked_at = self.computes_inputs or self.dialect.parsed(len(whole), self.headers) > MAX_AT_ONCE_NBYTES
+        return len(whole) if looked_at else 0
 
     def read(self, source: bytes, manifest: Manifest) -> Read:
-        """See Exchange. source: the body."""
-        inputs, self.options = self.dialect.decode(source, self.headers, manifest, self.regions)
+        """See Exchange. source: the body as sent."""
+        body = self.whole
+        if body is None:
+            options = self.shared.options
+            body = inflate(source, self.headers, options.max_body_bytes, options.max_inflation)
+        self.whole = None
+        inputs, self.options = self.dialect.decode(body, self.headers, manifest, self.limits, self.regions)
         return inputs, self.options.timeout_s
 
     def computed(self, result: PredictReply | FreshetError) -> None:
@@ -210,7 +232,7 @@ class DataApp:
             exchange.trace.model = route.model
         try:
             exchange.admit(route, dialect.servable, header_timeout_s(headers))
-            exchange.submit(inflate(body, headers, self.max_body_nbytes), exchange.computed)
+            exchange.submit(body, exchange.computed)
         except FreshetError as error:
             exchange.end(error.http_status)
             raise
@@ -230,6 +252,11 @@ class DataApp:
 
     async def _post(self, route: Route, headers: Headers, receive: Receive) -> Answer:
         """Routes that change something, or that KServe's clients post for."""
+        if route.action != "index" and sites.from_browser(headers):
+            # No page but one on this very machine has a reason to.
+            refusal = sites.foreign(headers, changes=True) or sites.rebound(headers)
+            if refusal:
+                raise Forbidden(refusal)
         if route.action in ("load", "unload"):
             self._gate.check(headers.get(b"authorization"))
         body = inflate(await read_body(receive, headers, MAX_CONTROL_NBYTES), headers, MAX_CONTROL_NBYTES)

@@ -126,9 +126,14 @@ class HttpConnection(asyncio.Protocol):
         self._unread.clear()
 
     def data_received(self, data: bytes) -> None:
-        self._at_rest = False
-        if len(data) < self._left and not self._unread:
-            # Most of a large body passes nothing else.
+        # What is a head or a body as it comes is not put together with anything.
+        if self._at_rest:
+            self._at_rest = False
+            end = data.find(END, 0, MAX_HEAD_NBYTES) + len(END)
+            if end > len(END) and not data.startswith(b"\r"):
+                self._advance(data, end)
+                return
+        elif len(data) <= self._left and not self._unread:
             self._advance(data)
             return
         self._unread += data
@@ -184,12 +189,7 @@ class HttpConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Nothing is in flight; there may be bytes of the next request."""
         self._advance()
-        if self._busy or self.transport.is_closing() or self.flow.write_paused:
-            return
-        if self._half_closed:
-            self.transport.close(finished=True)
-        else:
-            self._at_rest = not self._unread
+        self._at_rest = not (self._busy or self._unread or self.flow.write_paused or self.transport.is_closing())
 
     def _keeps(self) -> bool:
         """Whether the connection goes on after the reply that is about to be written. Nobody wants the rest of a body
@@ -200,21 +200,29 @@ class HttpConnection(asyncio.Protocol):
         """Whether nothing is behind the request in flight: of a connection that leaves, its reply is the last."""
         return not self._unread and not unread(self.transport)
 
-    def _advance(self, piece: bytes | None = None) -> None:
-        """Takes what has come as far as it goes. piece: of the body, where nothing else is unread."""
+    def _advance(self, data: bytes = b"", end: int = 0) -> None:
+        """Takes what has come as far as it goes. data: a piece of the body, or, up to `end`, a head; where nothing is
+        unread."""
         if self._advancing:
             return
         self._advancing = True
         try:
-            if piece is not None:
-                self._left -= len(piece)
-                self._take_piece(piece, False)
-            while piece is None and not self.transport.is_closing() and self._step():
+            if end:
+                self._open(read_head(data[:end]))
+                data = data[end:]
+            if 0 < len(data) <= self._left:
+                self._left -= len(data)
+                self._take_piece(data, not self._left)
+                return
+            self._unread += data
+            while not self.transport.is_closing() and self._step():
                 pass
         except FreshetError as error:
             self._refuse(error)
         finally:
             self._advancing = False
+        if self._half_closed and not (self._busy or self.flow.write_paused):
+            self.transport.close(finished=True)
 
     def _step(self) -> bool:
         """Takes one head, or what there is of a body; whether there may be more to take."""
@@ -247,14 +255,16 @@ class HttpConnection(asyncio.Protocol):
         self._searched = 0
         data = bytes(unread[: end + len(END)])
         del unread[: end + len(END)]
-        head = read_head(data)
+        self._open(read_head(data))
+        return True
+
+    def _open(self, head: RequestHead) -> None:
         self._left, self._chunks = head.nbytes or 0, ChunkedBody() if head.nbytes is None else None
         self._began_s = None
         self._head, self._keep_alive = head, head.keep_alive
         self._begin(head)
         if head.nbytes == 0:
             self._end_body()
-        return True
 
     def _take_body(self) -> bool:
         """Takes what there is of the body; whether it was the last of it."""

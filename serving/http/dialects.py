@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from processor.columns import Column
 from processor.eas import codec as eas
 from processor.engine import PredictReply
+from processor.features.limits import RequestLimits
 from processor.package.manifest import Manifest
 from serving.codecs import kserve, tfs_rest
 from serving.codecs.wire import Headers, header_timeout_s
@@ -28,8 +29,9 @@ class Dialect(NamedTuple):
 
     name: the action of its routes, and the word that ends their paths. servable: asked for in the words of TensorFlow
     Serving, at /v1/models/{model}:name; else in KServe's, at /v2/models/{model}/name. protocol: its name in metrics.
-    summary, body, reply: what OpenAPI says of it; media type -> schema. decode(body, headers, manifest, regions): the
-    inputs, and options with a timeout_s; encode(reply, options, regions): body and headers. Both raise BadInput.
+    summary, body, reply: what OpenAPI says of it; media type -> schema. decode(body, headers, manifest, limits,
+    regions): the inputs, and options with a timeout_s; raises BadInput, TooLarge. encode(reply, options, regions): body
+    and headers; raises BadInput. parsed(nbytes, headers): how much of a body of so many bytes decode() has parsed.
     """
 
     name: str
@@ -38,8 +40,9 @@ class Dialect(NamedTuple):
     summary: str
     body: dict[str, Schema]
     reply: dict[str, Schema]
-    decode: Callable[[bytes, Headers, Manifest, Regions | None], tuple[Mapping[str, Column], Any]]
+    decode: Callable[[bytes, Headers, Manifest, RequestLimits, Regions | None], tuple[Mapping[str, Column], Any]]
     encode: Callable[[PredictReply, Any, Regions | None], tuple[bytes, RawHeaders]]
+    parsed: Callable[[int, Headers], int] = lambda nbytes, headers: nbytes
 
     @property
     def suffix(self) -> str:
@@ -62,15 +65,17 @@ def _examples(method: str) -> Dialect:
         "Predicts from tf.Example",
         json_of(named("ExamplesRequest")),
         json_of(named("ResultsReply")),
-        lambda body, headers, manifest, regions: tfs_rest.decode_examples(body, headers, manifest, method),
+        lambda body, headers, manifest, limits, regions: tfs_rest.decode_examples(
+            body, headers, manifest, method, limits
+        ),
         lambda reply, options, regions: (tfs_rest.encode_results(reply.outputs, options), (JSON_TYPE,)),
     )
 
 
 def _decode_processor(
-    body: bytes, headers: Headers, manifest: Manifest, regions: Regions | None
+    body: bytes, headers: Headers, manifest: Manifest, limits: RequestLimits, regions: Regions | None
 ) -> tuple[Mapping[str, Column], ProcessorOptions]:
-    inputs, outputs = eas.decode(body, manifest)
+    inputs, outputs = eas.decode(body, manifest, limits)
     return inputs, ProcessorOptions(outputs, header_timeout_s(headers))
 
 
@@ -97,7 +102,7 @@ DIALECTS = {
             "Predicts, in TensorFlow Serving's REST",
             json_of(named("PredictRequest")),
             json_of(named("PredictReply")),
-            lambda body, headers, manifest, regions: tfs_rest.decode(body, headers, manifest),
+            lambda body, headers, manifest, limits, regions: tfs_rest.decode(body, headers, manifest, limits),
             _encode_predict,
         ),
         _examples("classify"),
@@ -121,6 +126,7 @@ DIALECTS = {
             json_of(named("InferReply")) | {"application/octet-stream": BINARY},
             kserve.decode,
             _encode_kserve,
+            kserve.parsed_nbytes,
         ),
     )
 }

@@ -73,10 +73,12 @@ def read_head(head: bytes) -> RequestHead:
     if len(fields) != count:
         raise Unacceptable("head: lines of a name, a colon and a value wanted, each ended by CR LF")
     headers = dict(fields)
+    said = headers.get(b"connection", b"")
     if len(headers) != count:
         for once in ONCE:
             if sum(name == once for name, _ in fields) > 1:
                 raise Unacceptable(f"{once.decode()}: once wanted, got it again")
+        said = b",".join(value for name, value in fields if name == b"connection")
     if minor == b"1" and b"host" not in headers:
         raise Unacceptable("host: wanted with HTTP/1.1, got none")
     return RequestHead(
@@ -85,8 +87,8 @@ def read_head(head: bytes) -> RequestHead:
         "1.1" if minor == b"1" else "1.0",
         fields,
         headers,
-        minor == b"1" and not (b"connection" in headers and _closes(fields)),
-        minor == b"1" and headers.get(b"expect", b"").lower() == b"100-continue",
+        minor == b"1" and not (b"close" in said.lower() and _closes(said)),
+        minor == b"1" and b"expect" in headers and headers[b"expect"].lower() == b"100-continue",
         _body_nbytes(headers, minor),
     )
 
@@ -109,9 +111,8 @@ def check_trailers(lines: bytes) -> None:
         raise Unacceptable("trailers: lines of a name, a colon and a value wanted, each ended by CR LF")
 
 
-def _closes(fields: list[tuple[bytes, bytes]]) -> bool:
-    said = b",".join(value for name, value in fields if name == b"connection").lower()
-    return b"close" in [option.strip() for option in said.split(b",")]
+def _closes(said: bytes) -> bool:
+    return b"close" in [option.strip() for option in said.lower().split(b",")]
 
 
 def _body_nbytes(headers: dict[bytes, bytes], minor: bytes) -> int | None:

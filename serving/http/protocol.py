@@ -45,7 +45,7 @@ class Flight:
 
     message_event = _Deaf()
 
-    body: bytearray
+    body: bytes | bytearray
 
     def __init__(self, route: Route, headers: Headers, keep_alive: bool) -> None:
         self.route, self.headers, self.keep_alive = route, headers, keep_alive
@@ -83,11 +83,11 @@ class PredictProtocol(HttpConnection):
             super()._begin(head)
             return
         self.cycle = flight = Flight(route, head.headers, head.keep_alive)
-        flight.body = bytearray()
+        flight.body = b""
         limit = self._app.max_body_nbytes
         if head.nbytes is not None and head.nbytes > limit:
             raise TooLarge(f"body: at most {limit} bytes wanted, got {head.nbytes}")
-        if head.expects and not self._unread:
+        if head.expects:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _add(self, piece: bytes | bytearray) -> None:
@@ -95,9 +95,11 @@ class PredictProtocol(HttpConnection):
         if type(flight) is not Flight:
             super()._add(piece)
             return
-        if not flight.body and type(piece) is bytearray:
+        if not flight.body:
             flight.body = piece
         else:
+            if type(flight.body) is bytes:
+                flight.body = bytearray(flight.body)
             flight.body += piece
         limit = self._app.max_body_nbytes
         if len(flight.body) > limit:
@@ -110,7 +112,7 @@ class PredictProtocol(HttpConnection):
             return
         if self._whole is not None and flight.keep_alive:
             self._app.heads.keep(self._whole, flight.route, flight.headers)
-        body, flight.body = bytes(flight.body), bytearray()
+        body, flight.body = bytes(flight.body), b""
         self._start(flight, body)
 
     def _start(self, flight: Flight, body: bytes) -> None:
@@ -125,7 +127,7 @@ class PredictProtocol(HttpConnection):
     def _refuse(self, error: FreshetError) -> None:
         flight = self.cycle
         if type(flight) is Flight and self._busy:
-            flight.body.clear()
+            flight.body = b""
             flight.keep_alive = False
             self._answer(flight, error_reply(error))
             return

@@ -1,8 +1,9 @@
-"""Plain SavedModels, Keras and ONNX files in a repository: found, and imported by a process of their own.
+"""Plain SavedModels, Keras and ONNX files in a repository: found, and imported by processes of their own.
 
-One at a time, beside the server and never in it: importing needs TensorFlow, takes seconds and reads what somebody
-else wrote. What it makes is an ordinary package in the same folder, its manifest last, which the next look at the
-repository finds; here is only said how far it is.
+Beside the server and never in it: importing needs TensorFlow, takes seconds and reads what somebody else wrote. Two at
+a time, of two models, so that one that takes all the time that it may (serving.loading.import_process) holds up nobody.
+What it makes is an ordinary package in the same folder, its manifest last, which the next look at the repository finds;
+here is only said how far it is.
 
 A version's folder that holds neither a package nor a source is told of as one that cannot be served; but nothing is
 said of an empty one, for something is to come. A model that lies in its own folder, not in a version's, is told of in
@@ -19,19 +20,16 @@ import contextlib
 import itertools
 import logging
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from processor.package.repository import FILE_SUFFIXES, SAVED_MODEL, FolderWatch, Repository
 from processor.package.version import MANIFEST
 from processor.versions.refusals import Refusal, report
 from processor.versions.routes import END, LOADING, VersionStatus
+from serving.loading.import_process import ImportLimits, RunningImport, Start, start
 
 log = logging.getLogger("freshet.importer")
 
@@ -39,10 +37,8 @@ SETTLED_S = 2.0
 LOOK_EVERY_S = 0.5
 REST_S = 5.0
 MAX_FILES = 1000
-STOP_WAIT_S = 10.0
-PREFIX = "freshet: "
 MAX_SHOWN = 5
-UNKNOWN = "the import failed; the server's log says why"
+AT_ONCE = 2
 
 State = tuple[tuple[str, int, int], ...]
 """Path, modification time and size of every file of a source."""
@@ -54,36 +50,6 @@ class Host(Protocol):
     def tell(self, model: str, status: VersionStatus) -> None: ...
 
 
-class Process(Protocol):
-    """A process, the part of subprocess.Popen that is used."""
-
-    def poll(self) -> int | None: ...
-
-    def terminate(self) -> None: ...
-
-    def wait(self, timeout: float) -> int: ...
-
-
-Start = Callable[[Sequence[str], IO[bytes]], Process]
-
-
-@dataclass(frozen=True, slots=True)
-class RunningImport:
-    """An import at work. said: what it writes to stderr."""
-
-    model: str
-    version: int
-    state: State
-    process: Process
-    said: IO[bytes]
-
-
-def start(arguments: Sequence[str], said: IO[bytes]) -> Process:
-    """`freshet` with these arguments, in a process of its own."""
-    command = [sys.executable, "-P", "-m", "freshet_serving", *arguments]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said)
-
-
 class AutoImporter:
     """Looks at the newest versions of each model. Used by one thread at a time, but for close()."""
 
@@ -92,12 +58,13 @@ class AutoImporter:
         repository: str,
         models: Sequence[str],
         host: Host,
+        limits: ImportLimits,
         start: Start = start,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """models: the only ones to look at; none for all."""
+        """models: the only ones to look at; none for all. limits: of each import."""
         self._folder, self._wanted, self._host = Path(repository), frozenset(models), host
-        self._start, self._now_s = start, now_s
+        self._limits, self._start, self._now_s = limits, start, now_s
         self._next_s = 0.0
         self._root = FolderWatch(self._folder)
         self._folders: dict[str, FolderWatch] = {}
@@ -108,7 +75,7 @@ class AutoImporter:
         self._misplaced: dict[str, str] = {}
         self._seen: dict[Path, tuple[State, float]] = {}
         self._done: dict[Path, State] = {}
-        self._running: RunningImport | None = None
+        self._running: list[RunningImport] = []
 
     def announce(self) -> list[str]:
         """Tells what is there to be imported, before anything is done about it; returns the models that have it."""
@@ -131,29 +98,25 @@ class AutoImporter:
             return [Refusal(f"imports: {error.strerror or type(error).__name__}; next look in {REST_S:g} s")]
 
     def _advance(self, now_s: float) -> list[str]:
-        events = [*self._collect(), *self._look()]
-        for model in sorted(self._found):
+        events = [*self._collect(now_s), *self._look()]
+        for model in sorted(self._found.keys() - {running.model for running in self._running}):
             for version, path in self._found[model]:
                 state = self._settled(path, now_s)
                 if state is not None and (foreign := _foreign(path)):
                     self._done[path] = state
                     events.append(self._refuse(model, version, foreign))
-                elif state is not None and self._running is None:
-                    events += self._begin(model, version, path, state)
+                elif state is not None and len(self._running) < AT_ONCE:
+                    events += self._begin(model, version, path, state, now_s)
+                    break
                 if self._done.get(path) != self._seen[path][0]:
                     break
         return events
 
     def close(self) -> None:
-        """Ends an import that is at work; what it had written stays hidden."""
-        if self._running is not None:
-            self._running.process.terminate()
-            try:
-                self._running.process.wait(STOP_WAIT_S)
-            except subprocess.TimeoutExpired:
-                log.warning("an import does not end")
-            self._running.said.close()
-            self._running = None
+        """Ends imports that are at work; what they had written stays hidden."""
+        for running in self._running:
+            running.close()
+        self._running = []
 
     def _look(self) -> list[Refusal]:
         """Finds what there is to import; returns what is said of models that cannot even be looked into."""
@@ -192,34 +155,28 @@ class AutoImporter:
             return None
         return state if now_s - since_s >= SETTLED_S and self._done.get(path) != state else None
 
-    def _begin(self, model: str, version: int, path: Path, state: State) -> list[str]:
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - it outlives the call, with the process that writes to it
+    def _begin(self, model: str, version: int, path: Path, state: State, now_s: float) -> list[str]:
         arguments = ["import", str(path), "--repository", str(self._folder.absolute()), "--name", model]
-        try:
-            process = self._start([*arguments, "--version", str(version)], said)
-        except OSError:
-            said.close()
-            raise
+        arguments += ["--version", str(version)]
+        self._running.append(RunningImport(model, version, arguments, self._limits, self._start, now_s))
         self._done[path] = state
-        self._running = RunningImport(model, version, state, process, said)
         self._host.tell(model, VersionStatus(version, LOADING))
         return [f"{model} version {version} is being imported"]
 
-    def _collect(self) -> list[str]:
-        """What became of the import that was at work."""
-        running = self._running
-        if running is None or (code := running.process.poll()) is None:
-            return []
-        self._running = None
-        with running.said as said:
-            said.seek(0)
-            lines = said.read().decode(errors="replace").splitlines()
-        if code == 0:
-            return [f"{running.model} version {running.version} imported"]
-        told = next((line.removeprefix(PREFIX) for line in reversed(lines) if line.startswith(PREFIX)), "")
-        if not told:
-            log.error("importing %s version %d failed: %s", running.model, running.version, " | ".join(lines[-20:]))
-        return [self._refuse(running.model, running.version, told or UNKNOWN)]
+    def _collect(self, now_s: float) -> list[str]:
+        """What became of the imports that were at work."""
+        events: list[str] = []
+        left = []
+        for running in self._running:
+            why = running.ended(now_s)
+            if why is None:
+                left.append(running)
+            elif why:
+                events.append(self._refuse(running.model, running.version, why))
+            else:
+                events.append(f"{running.model} version {running.version} imported")
+        self._running = left
+        return events
 
     def _refuse(self, model: str, version: int, error: str) -> Refusal:
         self._host.tell(model, VersionStatus(version, END, error))
@@ -249,12 +206,18 @@ def _foreign(path: Path) -> str:
     if path.suffix in FILE_SUFFIXES or os.path.exists(path / SAVED_MODEL):
         return ""
     try:
-        names = sorted(name for name in os.listdir(path) if not name.startswith("."))
+        names = sorted(_called(path, name) for name in os.listdir(path) if not name.startswith("."))
     except OSError as error:
         return f"its folder cannot be read: {error.strerror}"
-    shown = ", ".join(name[:64] for name in names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
+    shown = ", ".join(names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
     wanted = f"{MANIFEST}, {SAVED_MODEL}, or one {' or '.join(FILE_SUFFIXES)} file"
     return f"nothing that could be served: {wanted} wanted, got {shown}"
+
+
+def _called(folder: Path, name: str) -> str:
+    """What lies in a folder, for a message: a pipe is no model.json."""
+    path = os.path.join(folder, name)
+    return name[:64] if os.path.isfile(path) or os.path.isdir(path) else f"{name[:64]} (no regular file)"
 
 
 def _state(path: Path) -> State:

@@ -19,24 +19,30 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
+from processor.eas.message_tree import MessageTree
 from processor.engine import PredictReply
-from processor.errors import BadInput, FreshetError, NotReady, Overloaded
+from processor.errors import BadInput, FreshetError, NotReady, Overloaded, TooLarge
+from processor.features.limits import RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Manifest
 from serving.codecs.messages import message
+from serving.codecs.templates import Templates
 from serving.codecs.wire import Headers
 from serving.front import queries
-from serving.front.exchange import OK, Exchange, Exchanges, Read
+from serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
 from serving.request_headers import MODEL_DIGEST, request_id_of
 from serving.telemetry.logs import AccessLog
 
 log = logging.getLogger("freshet.grpc")
 
 Metadata = tuple[tuple[str, str], ...]
+T = TypeVar("T")
 Answer = tuple[bytes, Metadata]
 """A reply, and its trailing metadata."""
 
 INTERNAL = 500
+# Of a message that is no prediction: what is asked for by name, and a configuration of many models.
+MAX_CONTROL_NBYTES = 1 << 20
 
 
 @lru_cache(maxsize=1024)
@@ -60,12 +66,21 @@ def echo_of(headers: Headers) -> Metadata:
     return (("x-request-id", request_id),) if request_id.isascii() and request_id.isprintable() and request_id else ()
 
 
-def parse(kind: str, data: bytes) -> Any:
-    """A message; raises BadInput."""
+def parse(kind: str, data: bytes, limits: RequestLimits | None = None) -> Any:
+    """A message; raises BadInput, TooLarge. limits: of a prediction; None for what is none."""
+    if limits is not None:
+        _tree(kind).check(data, limits)
+    elif len(data) > MAX_CONTROL_NBYTES:
+        raise TooLarge(f"request: at most {MAX_CONTROL_NBYTES} bytes of {kind} wanted, got {len(data)}")
     try:
         return message(kind).FromString(data)
     except DecodeError:
         raise BadInput(f"request: {kind} wanted") from None
+
+
+@lru_cache(maxsize=8)
+def _tree(kind: str) -> MessageTree:
+    return MessageTree(message(kind).DESCRIPTOR)
 
 
 class RpcCall:
@@ -85,22 +100,46 @@ class RpcCall:
 class RpcExchange(Exchange):
     """A prediction's call, or one prediction of a stream. model: "" until it is admitted."""
 
-    __slots__ = ("context", "model")
+    __slots__ = ("_nbytes", "_parsed", "context", "model")
 
     def __init__(self, shared: Exchanges, protocol: str, context: Any) -> None:
         super().__init__(shared, protocol, headers_of(context))
         self.context, self.model = context, ""
+        # Of the message, and whether it had to be parsed.
+        self._nbytes, self._parsed = 0, False
 
-    def read(self, source: Callable[[Manifest], Read], manifest: Manifest) -> Read:
+    async def opened(self, data: bytes, open_: Callable[[], T], templates: Templates[Any] | None = None) -> T:
+        """What open_() returns, which reads the message that came: elsewhere where that is long. templates: where it
+        may be known. Raises FreshetError."""
+        self._nbytes = len(data)
+        if len(data) <= MAX_AT_ONCE_NBYTES or (templates is not None and templates.find(data) is not None):
+            return open_()
+        self._parsed = True
+        shared = self.shared
+        return await shared.submitter.elsewhere(shared.lifecycle.processor(), open_, len(data))
+
+    def weigh(self, source: Callable[[Manifest, RequestLimits], Read]) -> int:
+        """See Exchange."""
+        return self._nbytes if self._nbytes > MAX_AT_ONCE_NBYTES and (self._parsed or self.computes_inputs) else 0
+
+    def read(self, source: Callable[[Manifest, RequestLimits], Read], manifest: Manifest) -> Read:
         """See Exchange. source: the request's codec."""
-        inputs, own_s = source(manifest)
-        # The deadline of the call goes on while the request is read; a request's own begins with it.
-        return inputs, self._timeout_s(own_s)
+        return source(manifest, self.limits)
 
-    async def predict(self, who: queries.Who, source: Callable[[Manifest], Read], servable: bool) -> PredictReply:
+    def patience_s(self, own_s: float | None, waited_s: float = 0.0) -> float | None:
+        """See Exchange: the shortest of the call's deadline, which goes on while the request waits and is read, the
+        default, and the request's own."""
+        given = [s - waited_s for s in (self.shared.default_timeout_s, own_s) if s is not None]
+        if (left_s := self.context.time_remaining()) is not None:
+            given.append(left_s)
+        return min(given) if given else None
+
+    async def predict(
+        self, who: queries.Who, source: Callable[[Manifest, RequestLimits], Read], servable: bool
+    ) -> PredictReply:
         """The outputs, about to be encoded. source: see read(). servable: in the words of TensorFlow Serving. Raises
         FreshetError."""
-        self.model = self.admit(who, servable, self._timeout_s()).model
+        self.model = self.admit(who, servable, self.patience_s(None)).model
         future: asyncio.Future[PredictReply | FreshetError] = asyncio.get_running_loop().create_future()
 
         def done(result: PredictReply | FreshetError) -> None:
@@ -119,11 +158,6 @@ class RpcExchange(Exchange):
         """The trailing metadata of a reply: which generation answered, with its digest where that was asked for."""
         digest = (("x-model-digest", generation.digest),) if MODEL_DIGEST in self.headers else ()
         return generation_metadata(generation) + digest
-
-    def _timeout_s(self, own_s: float | None = None) -> float | None:
-        """Seconds that it may still take: the shortest of its deadline, the default and its own; None for any time."""
-        given = [s for s in (self.context.time_remaining(), self.shared.default_timeout_s, own_s) if s is not None]
-        return min(given) if given else None
 
 
 C = TypeVar("C", RpcCall, RpcExchange)

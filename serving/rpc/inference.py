@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 from google.protobuf.json_format import ParseDict
 
 from processor.errors import BadInput, FreshetError, NotFound, NotReady
+from processor.features.limits import RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Manifest
 from serving.codecs import kserve_rpc
@@ -74,12 +76,13 @@ class Inference:
         return reply, exchange.about(generation)
 
     async def _answer(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, Generation]:
-        infer = kserve_rpc.Infer(data, self._templates)
+        open_ = partial(kserve_rpc.Infer, data, self._templates, exchange.shared.options)
+        infer = await exchange.opened(data, open_, self._templates)
         asked = infer.asked
 
-        def read(manifest: Manifest) -> Read:
+        def read(manifest: Manifest, limits: RequestLimits) -> Read:
             nonlocal asked
-            inputs, asked = infer.columns(manifest, self._regions)
+            inputs, asked = infer.columns(manifest, limits, self._regions)
             return inputs, asked.timeout_s
 
         result = await exchange.predict(asked, read, servable=False)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from google.protobuf.json_format import ParseDict
 
 from processor.engine import PredictReply
 from processor.errors import BadInput
+from processor.features.limits import Extent, RequestLimits
 from processor.package.manifest import Manifest
 from serving.codecs import examples, tfs_rpc
 from serving.codecs.messages import POOL, message
@@ -23,6 +25,8 @@ from serving.lifecycle import Availability
 from serving.rpc.handlers import Answer, Calls, Handlers, RpcExchange, generation_metadata, headers_of, parse
 
 PACKAGE = "tensorflow.serving."
+# Each has a reply to every row of its own.
+MAX_TASKS = 64
 METHODS = {"tensorflow/serving/classify": "classify", "tensorflow/serving/regress": "regress"}
 
 
@@ -58,22 +62,23 @@ class TensorFlowServing:
         }
 
     async def _predict(self, data: bytes, exchange: RpcExchange) -> Answer:
-        predict = tfs_rpc.Predict(data, self._templates)
+        open_ = partial(tfs_rpc.Predict, data, self._templates, exchange.shared.options)
+        predict = await exchange.opened(data, open_, self._templates)
         result = await exchange.predict(
-            predict.asked, lambda manifest: (predict.columns(manifest), None), servable=True
+            predict.asked, lambda manifest, limits: (predict.columns(manifest, limits), None), servable=True
         )
         reply = tfs_rpc.encode(result.outputs, predict.asked, result.generation.version)
         return reply, exchange.about(result.generation)
 
     async def _classify(self, data: bytes, exchange: RpcExchange) -> Answer:
-        request = parse(f"{PACKAGE}ClassificationRequest", data)
+        request = await self._opened(exchange, "ClassificationRequest", data)
         reply = message(f"{PACKAGE}ClassificationResponse")()
         result = await self._infer(request.model_spec, request.input, exchange)
         _classify(result, reply.result)
         return self._answer(request.model_spec, result, reply, exchange)
 
     async def _regress(self, data: bytes, exchange: RpcExchange) -> Answer:
-        request = parse(f"{PACKAGE}RegressionRequest", data)
+        request = await self._opened(exchange, "RegressionRequest", data)
         reply = message(f"{PACKAGE}RegressionResponse")()
         result = await self._infer(request.model_spec, request.input, exchange)
         _regress(result, reply.result)
@@ -81,9 +86,9 @@ class TensorFlowServing:
 
     async def _multi_inference(self, data: bytes, exchange: RpcExchange) -> Answer:
         """One prediction, of which every task gets its own view: tasks ask for one model, and it has one signature."""
-        request = parse(f"{PACKAGE}MultiInferenceRequest", data)
-        if not request.tasks:
-            raise BadInput("Inference tasks must be non-empty")
+        request = await self._opened(exchange, "MultiInferenceRequest", data)
+        if not 0 < len(request.tasks) <= MAX_TASKS:
+            raise BadInput(f"Inference tasks must be non-empty, and at most {MAX_TASKS}: got {len(request.tasks)}")
         first = tfs_rpc.asked_of(request.tasks[0].model_spec)
         for task in request.tasks:
             if task.method_name not in METHODS:
@@ -102,11 +107,16 @@ class TensorFlowServing:
                 _regress(result, answered.regression_result)
         return reply.SerializeToString(), exchange.about(result.generation)
 
+    async def _opened(self, exchange: RpcExchange, kind: str, data: bytes) -> Any:
+        """A message of examples."""
+        return await exchange.opened(data, partial(parse, f"{PACKAGE}{kind}", data, exchange.shared.options))
+
     async def _infer(self, spec: Any, given: Any, exchange: RpcExchange) -> PredictReply:
         _check_name(spec)
 
-        def read(manifest: Manifest) -> Read:
-            return examples.columns(*examples.of_message(given), manifest), None
+        def read(manifest: Manifest, limits: RequestLimits) -> Read:
+            extent = Extent(limits)
+            return examples.columns(*examples.of_message(given, extent), manifest, extent), None
 
         return await exchange.predict(tfs_rpc.asked_of(spec), read, servable=True)
 

@@ -337,11 +337,18 @@ def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric
     refused = GaugeMetricFamily(
         "freshet_version_refused", "1 when the version cannot be served as it is.", labels=("model", "version")
     )
+    damaged = CounterMetricFamily(
+        "freshet_files_damaged",
+        "How often a version was served no more because a file of it was cut short or overwritten.",
+        labels=("model", "file"),
+    )
     for name, model in sorted(catalogue.items()):
         ready.add_metric((name,), model.ready)
         for status in model.status():
             refused.add_metric((name, str(status.version)), bool(status.error))
-    yield from (ready, refused)
+        for file, count in sorted(model.damaged.items()):
+            damaged.add_metric((name, file), count)
+    yield from (ready, refused, damaged)
 
 
 def _request_families(counts: Counts) -> Iterator[Metric]:

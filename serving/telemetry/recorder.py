@@ -40,7 +40,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from processor.columns import Column, Packed, Ragged, Strings
+from processor.columns import Column, Ragged, Strings, nbytes_of
 from processor.errors import BadInput, FreshetError
 from processor.features.plan import BoundRequest
 from processor.package.manifest import FLOATS, Input, Manifest
@@ -157,8 +157,7 @@ class Recorder:
         self._thread.join()
 
     def _offer(self, request: PredictRequest, manifest: Manifest, rows: int, reply: PredictReply) -> None:
-        inputs = request.inputs
-        nbytes = inputs.places.nbytes if type(inputs) is Packed else sum(map(_nbytes, inputs.values()))
+        inputs, nbytes = request.inputs, nbytes_of(request.inputs)
         with self._lock:
             if len(self._queue) >= MAX_QUEUED or self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES:
                 self.dropped += 1
@@ -308,14 +307,6 @@ def _values(column: Column, feature: Recorded, spec: Input, rows: int) -> pa.Arr
         return pa.array(strings * rows if len(strings) == 1 else strings, TYPES[feature.kind])
     values = column.reshape(len(column), -1)[:, max(feature.column, 0)]
     return pa.array(np.repeat(values, rows) if len(values) == 1 else np.ascontiguousarray(values), TYPES[feature.kind])
-
-
-def _nbytes(column: Column) -> int:
-    if isinstance(column, Ragged):
-        return _nbytes(column.values) + column.row_splits.nbytes
-    if isinstance(column, Strings):
-        return int(column.offsets[-1] - column.offsets[0]) + column.offsets.nbytes
-    return column.nbytes
 
 
 def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -> list[dict[str, Column]]:

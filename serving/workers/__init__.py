@@ -7,6 +7,7 @@ fleet_metrics  /metrics of all workers
 acceptor       the supervisor's data port: accepts connections and hands them out
 worker         one process: data ports, sessions, replicas
 worker_counts  what a worker has counted, and how the counts of many add up
+sequences      tasks in order within a version, side by side between versions
 changes        a version's frames on their way to another process
 channel        what the two sides speak through
 parcel         arrays on that channel

@@ -9,8 +9,7 @@ or cut short leaves both sides as they were.
 
 What a flip changes beyond the frame is in the control words: no message tells of it (processor.versions.control).
 
-All of it is memory of the supervisor or mapped files that it has verified: one copy, whoever maps it. Dense tensors
-that a delta has brought are copied once into memory that can be shared.
+All of it is memory of the supervisor or tables' files that it has verified: one copy, whoever maps it.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Sender:
     """The sender of one version's changes to workers, the supervisor's side."""
 
     def __init__(self, package: VersionReader, control: ControlWords) -> None:
-        """Maps the files that a replica is made from. One that is damaged is left out: it is the worker's replica that
+        """Reads the files that a replica is made from. One that is damaged is left out: it is the worker's replica that
         says what replaces it, or that nothing does."""
         names, contents = [], []
         wanted = sorted(executable_files(package.manifest))
@@ -77,7 +76,7 @@ class Sender:
         wanted += [WARMUP] if WARMUP in package.manifest.files else []
         for name in wanted:
             try:
-                contents.append(package.mapped(name))
+                contents.append(np.frombuffer(package.file(name), np.uint8))
             except FreshetError as error:
                 log.warning("%s version %d: %s", package.manifest.model, package.manifest.version, error)
             else:

@@ -23,6 +23,8 @@ Invariants
   its loop beats and is left alone; one that was stopped by a signal does neither. Of those that hang one is killed at a
   time: the next when its successor answers, or has not come within START_TIMEOUT_S. What stops all of them at once
   (a machine that swaps, one bucket that takes a minute) does not take all of them down.
+- A seat gets another process only after its owner has been told what the last one died of: what killed it may be there
+  still (a mapped file that was cut short), and is served no more by then.
 
 Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
 workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/workers.md.
@@ -80,6 +82,10 @@ class Owner(Protocol):
 
     def buried(self, worker: WorkerProcess) -> None:
         """The process is dead and its seat about to be free."""
+
+    def mourn(self, seat: int, signal: str) -> None:
+        """The process of a seat has died unasked; called with no lock, before the seat gets another. signal: its name,
+        "" where it is not known."""
 
     def heard(self, worker: WorkerProcess, message: Message) -> None:
         """Something that a process says unasked."""
@@ -145,6 +151,11 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def signal(self) -> str:
+        """The name of the signal that ended it, once it is buried; "" where that is not known."""
+        return self._process.signal
 
     @property
     def up(self) -> bool:
@@ -248,6 +259,7 @@ class Seat:
         self.suspect = False
         self.been_up = False
         self.restarts = 0
+        self.died_of = ""
 
 
 class Fleet:
@@ -366,6 +378,7 @@ class Fleet:
                     "silent_s": round(seat.worker.silent_s(), 1) if seat.worker is not None else None,
                     "connections": self._connections(seat.worker) if seat.worker is not None else 0,
                     "restarts": seat.restarts,
+                    "died_of": seat.died_of,
                 }
                 for seat in self._seats
             ]
@@ -409,16 +422,24 @@ class Fleet:
         failures = 0
         while not self._ending.is_set():
             started_s = time.monotonic()
-            self._live(seat)
+            died_of = self._live(seat)
             if self._ending.is_set():
                 return
+            self._mourn(seat.number, died_of)
             seat.restarts += 1
             failures = failures + 1 if time.monotonic() - started_s < HEALTHY_S else 0
             if failures:
                 self._ending.wait(min(FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), MAX_BACKOFF_S))
 
-    def _live(self, seat: Seat) -> None:
-        """One process from its first breath to its grave."""
+    def _mourn(self, seat: int, signal: str) -> None:
+        assert self._owner is not None, "start() comes first"
+        try:
+            self._owner.mourn(seat, signal)
+        except Exception:
+            log.exception("what a worker died of could not be looked into")
+
+    def _live(self, seat: Seat) -> str:
+        """One process from its first breath to its grave; returns the name of the signal that it died of, or ""."""
         assert self._owner is not None, "start() comes first"
         parcel = Parcel()
         board = parcel.pack(self._board_handle, writable=True)
@@ -429,13 +450,13 @@ class Fleet:
             worker = WorkerProcess(self._nursery, seat.number, message, parcel.fds, self._owner.heard, beats)
         except (OSError, Gone) as error:
             log.error("worker %d could not be started: %s", seat.number, error)
-            return
+            return ""
         with self._changed:
             seat.worker = worker
             late = self._ending.is_set()
         try:
             if late:
-                return
+                return ""
             worker.hello.result(START_TIMEOUT_S)
             self._owner.introduce(worker)
             silent = 0
@@ -460,6 +481,7 @@ class Fleet:
             if self._ending.is_set() and worker.up:
                 worker.wait(self.settings.front.shutdown_timeout_s + END_MARGIN_S)
             self.bury(worker)
+        return worker.signal
 
     def _suspect(self, seat: Seat, suspect: bool) -> None:
         assert self._owner is not None, "start() comes first"
@@ -490,12 +512,13 @@ class Fleet:
         assert self._owner is not None, "start() comes first"
         seat = self._seats[worker.seat]
         with self._changed:
-            seat.offered, seat.worker = False, None
+            seat.offered, seat.worker, seat.died_of = False, None, worker.signal
         self._computing[worker.seat] = 0
         self._owner.buried(worker)
         self._suspect(seat, False)
         if not self._ending.is_set():
-            log.error("worker %d, process %d, has died and is replaced", worker.seat, worker.pid)
+            of = f" of {worker.signal}" if worker.signal else ""
+            log.error("worker %d, process %d, has died%s and is replaced", worker.seat, worker.pid, of)
 
     def _connections(self, worker: WorkerProcess) -> int:
         return worker.handed - int(self._ended[worker.seat])

@@ -40,8 +40,16 @@ class Child:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.status: int | None = None
+        """How it ended, as waitpid() says; None while it lives, and where nobody told."""
         self._lock = threading.Lock()
         self._ended = False
+
+    @property
+    def signal(self) -> str:
+        """The name of the signal that ended it, "" where none did or nobody told."""
+        status = self.status
+        return signal.Signals(os.WTERMSIG(status)).name if status is not None and os.WIFSIGNALED(status) else ""
 
     def kill(self) -> None:
         with self._lock:
@@ -63,7 +71,9 @@ class Child:
     def _has_ended(self) -> bool:
         if not self._ended:
             try:
-                self._ended = os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+                if ended == self.pid:
+                    self._ended, self.status = True, status
             except ChildProcessError:
                 # The system does not give orphans to this process: whoever got it takes note of its end.
                 try:

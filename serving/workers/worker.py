@@ -1,14 +1,17 @@
 """One worker process: the data ports, sessions and replicas, told what to do by the supervisor.
 
-Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes` prepares
-frames: maps buffers and packs dense weights, one frame after the other, so that neither ever stands between two
-requests; `freshet-session-n` are helpers (processor.sessions.group), or the sessions where they have threads. What a
-flip changes beyond a frame, sessions read from the control words; no thread is told of it.
+Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes-n` prepare
+frames: they map buffers and pack dense weights, of one version one frame after the other, so that neither ever stands
+between two requests; `freshet-session-n` are helpers (processor.sessions.group), or the sessions where they have
+threads. What a flip changes beyond a frame, sessions read from the control words; no thread is told of it.
 
 Invariants
-- A message is acted on in the order in which it was sent: routes and connections on the loop, changes on their thread.
+- A message is acted on in the order in which it was sent: routes and connections on the loop, changes of one version
+  on the threads of changes. A version that is being warmed delays no frame of another.
 - Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, how many of its
   connections have ended, how many of its threads compute, and that it gets on.
+- No client meets a worker that has not been introduced, with every version and the routes: connections of the HTTP
+  port are handed to it after that, and it listens for gRPC only then. It would refuse what another worker answers.
 - A worker without a supervisor ends at once: nobody would flip, replace or drain it.
 - A worker that has no descriptor left takes no connection: it reads what it is told once it has one. A change that
   brings more descriptors than there are is refused, and what is served stays.
@@ -27,13 +30,14 @@ import resource
 import socket
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
 from processor.allowance import Allowance
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
+from processor.features.limits import DEFAULTS, RequestLimits
 from processor.sessions.group import GroupOptions
 from processor.sessions.occupancy import Occupancy
 from processor.sessions.placement import Groups
@@ -49,18 +53,21 @@ from serving.front_options import FrontOptions
 from serving.http.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
 from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Lifecycle
-from serving.telemetry.logs import log_to_stderr
+from serving.telemetry.logs import last_words, log_to_stderr
 from serving.telemetry.metrics import Counts
 from serving.telemetry.observers import Observers
 from serving.workers.changes import Receiver
 from serving.workers.channel import Channel, Gone, Message, Starved, refusal
 from serving.workers.parcel import Unpacker
-from serving.workers.worker_counts import Report
+from serving.workers.sequences import Sequences
+from serving.workers.worker_counts import Report, trial_key
 
 log = logging.getLogger("freshet.worker")
 
 REPORT_INTERVAL_S = 1.0
 BEAT_INTERVAL_S = 0.25
+# Versions whose frames are prepared at once.
+CHANGES = 4
 SCRAPE_TIMEOUT_S = 10.0
 # A version that is loaded and warmed takes a while.
 CONTROL_TIMEOUT_S = 600.0
@@ -70,8 +77,8 @@ STARVED_RETRY_S = 0.1
 class WorkerPredictor(Predictor):
     """Answers by the replicas that the supervisor's routes name."""
 
-    def __init__(self, groups: Groups, clock: Clock) -> None:
-        super().__init__(groups, clock)
+    def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
+        super().__init__(groups, clock, limits)
         self.groups = groups
         self.ready = False
         self._models: dict[str, Routes[Replica]] = {}
@@ -89,7 +96,8 @@ class WorkerPredictor(Predictor):
             for name, model in message["models"].items()
         }
         shadows = {name: routes.shadow for name, routes in self._models.items() if routes.shadow is not None}
-        self.follow({name: routes.traffic for name, routes in self._models.items()}, shadows)
+        trials = [pair for routes in self._models.values() for pair in routes.trials()]
+        self.follow({name: routes.traffic for name, routes in self._models.items()}, shadows, trials)
         self.ready = message["ready"]
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
@@ -143,7 +151,7 @@ class Worker:
         self._clock = SystemClock()
         self._occupancy = Occupancy(Allowance.here().cores, computing, self._seat, beats)
         groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, self._occupancy)
-        self._predictor = WorkerPredictor(groups, self._clock)
+        self._predictor = WorkerPredictor(groups, self._clock, RequestLimits.of(options))
         self._lifecycle: Lifecycle[WorkerPredictor] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
         self._watching = Observers(options, self._seat)
@@ -160,18 +168,19 @@ class Worker:
             protocol=CountedProtocol,
             protocol_options={"ended": self._connection_ended},
         )
-        self._changes = ThreadPoolExecutor(1, "freshet-changes")
+        self._changes = Sequences(CHANGES, "freshet-changes")
         self._receivers: dict[int, Receiver] = {}
         remote = settings["remote"]
         self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
         self._adopting: set[asyncio.Task[None]] = set()
+        self._calls: asyncio.Task[None] | None = None
         self._asked: dict[int, Future[Message]] = {}
         self._numbers = itertools.count(1)
 
     async def run(self) -> None:
         """Serves until the supervisor says end."""
         loop = self._loop = asyncio.get_running_loop()
-        serving = asyncio.create_task(self._ports.listen())
+        serving = asyncio.create_task(self._ports.take_connections())
         serving.add_done_callback(lambda _: self._ports.http.listening.set())
         await self._ports.http.listening.wait()
         loop.add_reader(self._channel.fileno(), self._read)
@@ -180,7 +189,7 @@ class Worker:
         self._beat_regularly()
         await serving
         loop.remove_reader(self._channel.fileno())
-        self._changes.shutdown()
+        self._changes.close()
         self._predictor.end()
         self._watching.close()
 
@@ -231,10 +240,13 @@ class Worker:
         elif op == "silent":
             self._notice(message["seats"])
         elif op in ("open", "frame", "forget", "close"):
-            self._changes.submit(self._change, message, fds)
+            self._changes.submit(message["version"], lambda: self._change(message, fds))
         elif op == "routes":
             self._reroute(message)
-            self._reply(message)
+            if self._calls is None:
+                self._calls = self._loop.create_task(self._take_calls(message))
+            else:
+                self._reply(message)
         elif op == "drain":
             self._lifecycle.drain()
             self._reply(message)
@@ -251,6 +263,15 @@ class Worker:
             self._loop.create_task(self._end())
         elif op == "abort":
             self._ports.abort()
+
+    async def _take_calls(self, message: Message) -> None:
+        """With the first routes come gRPC's connections: the kernel gives them to whoever listens."""
+        try:
+            await self._ports.take_calls()
+        except FreshetError as error:
+            log.error("gRPC calls cannot be taken: %s", error)
+            os._exit(1)
+        self._reply(message)
 
     async def _adopt(self, fd: int) -> None:
         connection = socket.socket(fileno=fd)
@@ -296,7 +317,7 @@ class Worker:
         self._channel.send({"op": "report", "report": self._report()})
 
     def _change(self, message: Message, fds: list[int]) -> None:
-        """One step in the life of a version; on the thread of changes."""
+        """One step in the life of a version; on a thread of changes."""
         op, key = message["op"], message["version"]
         try:
             with Unpacker(fds) as unpacker:
@@ -341,6 +362,12 @@ class Worker:
             for key, r in replicas.items()
             if (done := compared.get((r.manifest.model, r.manifest.version))) is not None
         }
+        keys = {replica: key for key, replica in replicas.items()}
+        trials = {
+            trial_key(keys[canary], keys[baseline]): [side.to_json() for side in evidence]
+            for (canary, baseline), evidence in self._predictor.evidence().items()
+            if canary in keys and baseline in keys
+        }
         costs = {key: list(replica.cost.items()) for key, replica in replicas.items()}
         remote = {key: asdict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
         work = {name: asdict(group.work) for name, group in statistics.items()}
@@ -353,6 +380,7 @@ class Worker:
             "remote": remote,
             "sketches": sketches,
             "shadows": shadows,
+            "trials": trials,
             "served": served,
         }
         return {
@@ -407,6 +435,7 @@ def main(fd: int) -> int:
     assert received is not None, "a blocking receive brings a message"
     settings, fds = received
     log_to_stderr(settings["front"]["log_level"], settings["front"]["log_format"], f"worker-{settings['seat']}")
+    last_words()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_descriptor_limit()
     with Unpacker(fds) as unpacker:

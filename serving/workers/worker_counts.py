@@ -25,6 +25,11 @@ def add(a: Numbers, b: Numbers) -> Numbers:
     return a + b
 
 
+def trial_key(canary: object, baseline: object) -> str:
+    """What a trial's evidence is reported under, by the keys of its versions."""
+    return f"{canary}/{baseline}"
+
+
 class Totals:
     """The newest report of every living worker and the sum of the last ones of the dead. Thread-safe."""
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 import struct
 import zlib
 from dataclasses import dataclass
@@ -65,6 +66,9 @@ TFS_PREDICT = [
     ("POST", PREDICT, rows({"user": -(2**63)}), 200, Scores("predictions", 2)),
     ("POST", PREDICT, rows({"user": 2**63 - 1}), 200, Scores("predictions", 2)),
     ("POST", PREDICT, json.dumps(rows({"floats": [float("nan"), 0, 0, 0]})).encode(), 200, Scores("predictions", 2)),
+    ("POST", PREDICT, b'{"instances":[{"user":1,"tags":[],"floats":[0,3.3e38,0,0]}]}', 200, Scores("predictions", 1)),
+    ("POST", PREDICT, rows({"floats": [0, 0, 0, 3.3e38]}), 400, "input 'floats': a number that stays finite once it is scaled wanted, got 3.3e+38 in row 0, column 3"),
+    ("POST", PREDICT, json.dumps(rows({"floats": [0, 0, -math.inf, 0]})).encode(), 400, "input 'floats': finite numbers (or NaN) wanted, got -inf in row 0, column 2"),
     ("POST", PREDICT, b'{"instances":[{"user":1,"tags":[],"floats":[1e3,-0.0,1E-3,2]}]}', 200, Scores("predictions", 1)),
     ("POST", PREDICT, b' \n {"instances" : [ {"user":1,"tags":[],"floats":[0,0,0,0]} ] } ', 200, Scores("predictions", 1)),
     ("POST", ONE, {"instances": [X, X]}, 200, Scores("predictions", 2)),
@@ -406,6 +410,7 @@ GRPC = [
     (INFERENCE, "ModelInfer", raw(XS.astype("<f2"), inputs=[{**KX, "datatype": "FP16"}]), "OK", None),
     (INFERENCE, "ModelInfer", {"model_name": "flat", "inputs": [{**KX, "contents": {"fp32_contents": [0.5] * 23}}]}, "INVALID_ARGUMENT", "inputs[x].data: 24 values wanted, got 23"),
     (INFERENCE, "ModelInfer", {"model_name": "flat", "inputs": [{**KX, "contents": {"fp64_contents": [0.5] * 24}}]}, "INVALID_ARGUMENT", "inputs[x].contents: fp32_contents wanted, got fp64_contents"),
+    (INFERENCE, "ModelInfer", raw(XS * np.float32("inf")), "INVALID_ARGUMENT", "input 'x': finite numbers (or NaN) wanted, got inf in row 0, column 0"),
     (INFERENCE, "ModelInfer", raw(XS[:1]), "INVALID_ARGUMENT", "inputs[x].parameters.binary_data_size: 96 wanted, got 48"),
     (INFERENCE, "ModelInfer", raw(raw_input_contents=[content(XS)] * 2), "INVALID_ARGUMENT", "raw_input_contents: 1 wanted, one for each input, got 2"),
     (INFERENCE, "ModelInfer", raw(inputs=[{**KX, "datatype": "FP64"}]), "INVALID_ARGUMENT", "inputs[x].datatype: FP32 wanted, got 'FP64'"),

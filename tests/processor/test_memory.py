@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from processor.memory import ScratchFile, advise, attach, private_copy, reserve, share
+from processor.memory import ScratchFile, advise, attach, gather, pieces, private_copy, reserve, share
 from processor.package.tensors import map_file
 from tests.descriptors import open_fds, settled_fds
 
@@ -58,6 +58,27 @@ def test_a_private_copy_is_writable_and_leaves_its_source_alone():
     copy[0, 0] = 99
     assert source[0, 0] == 0
     assert copy.flags.c_contiguous
+
+
+def test_the_pieces_of_a_mapped_view_are_its_bytes_and_none_of_a_file_that_was_cut_short(tmp_path, monkeypatch):
+    monkeypatch.setattr("processor.memory.PIECE_NBYTES", 64)
+    data = np.arange(100, dtype=np.int64)
+    (tmp_path / "file").write_bytes(b"12345678" + data.tobytes())
+    view = map_file(tmp_path / "file")[8:].view(np.int64)[3:90].reshape(29, 3)
+    for array in (view, np.array(view), reserve(4096, "test", [np.arange(7, dtype=np.uint8)])):
+        assert b"".join(piece.tobytes() for piece in pieces(array)) == array.tobytes()
+    np.testing.assert_array_equal(private_copy(view, "test"), view)
+    os.truncate(tmp_path / "file", 100)
+    with pytest.raises(OSError, match="cut short"):
+        private_copy(view, "test")
+
+
+def test_what_is_gathered_lies_in_one_piece_of_memory_that_can_be_shared():
+    arrays = [np.arange(5.0), np.zeros(0, np.int8), np.arange(12).reshape(3, 4)[:, ::2]]
+    copies = gather(arrays, "test")
+    assert len({id(handle.mapping) for handle in share(copies, "again")}) == 1
+    for array, copy in zip(arrays, copies):
+        np.testing.assert_array_equal(copy, array)
 
 
 def test_nothing_may_be_copied_too():

@@ -15,6 +15,7 @@ import numpy as np
 from processor.columns import Ragged, Strings
 from processor.engine import Applied, PredictReply, PredictRequest, VersionStatus
 from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
+from processor.features.limits import DEFAULTS, RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Input, Manifest, Output
 from processor.sessions.request import Done
@@ -72,6 +73,7 @@ class FakeProcessor:
     held: list[Callable[[], None]] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=lambda: {"stable": 3})
+    limit: RequestLimits = DEFAULTS
 
     def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:
         if self.closed:
@@ -104,6 +106,9 @@ class FakeProcessor:
 
     def attach(self, wake: Callable[[float], None], post: Any) -> bool:
         return False
+
+    def limits(self, model: str) -> RequestLimits:
+        return self.limit
 
     def admit(
         self, model: str, version: int | None, label: str | None, timeout_s: float | None, key: bytes | None = None
@@ -174,7 +179,7 @@ class FakeProcessor:
     def awaited(self) -> list[str]:
         return [] if self.ready else self.models()
 
-    def poll(self) -> list[str]:
+    def poll(self, patience_s: float | None = None) -> list[str]:
         self.polls += 1
         changes, self.changes = self.changes, []
         return changes
@@ -193,8 +198,9 @@ class FakeProcessor:
         chain = ChainStatus("HELD", "late labels", "ab" * 16, 17, 19, 2)
         states = [VersionStatus(4, "END", "a table does not fit"), VersionStatus(3, "AVAILABLE")]
         model = SimpleNamespace(
-            ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, status=lambda: states
-        )
+            ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, status=lambda: states,
+            damaged={"tables/user.safetensors": 1},
+        )  # fmt: skip
         return dict.fromkeys(self.manifests, model)
 
     def lookups(self, version: Any) -> np.ndarray:

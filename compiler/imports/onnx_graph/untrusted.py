@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from compiler.imports.ops import words
 from processor.errors import BadInput, FreshetError, TooLarge
 from processor.extras import needed
+from processor.package.regular_file import read_file
 
 with needed("importing an ONNX file"):
     import onnx
@@ -108,7 +109,7 @@ def load_proto(path: Path) -> Any:
         raise TooLarge(f"source: an .onnx file of at most {MAX_NBYTES} bytes wanted, got {nbytes}")
     proto = onnx.ModelProto()
     try:
-        proto.ParseFromString(path.read_bytes())
+        proto.ParseFromString(read_file(path, MAX_NBYTES).tobytes())
     except Exception:
         raise BadInput("source: not an ONNX file, or a part of one") from None
     if not proto.ir_version or not proto.graph.node or not proto.graph.output:

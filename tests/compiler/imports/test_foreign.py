@@ -1,17 +1,15 @@
 """What is refused before anything of it runs: files that are no models, and models that are no friends."""
 
-import json
 import os
 import shutil
-import zipfile
 
 import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from compiler.frameworks import keras, tf
+from compiler.frameworks import keras, saved_model_pb2, tf
 from compiler.imports.importer import import_model
-from processor.errors import BadInput, FreshetError, NotFound, TooLarge
+from processor.errors import BadInput, FreshetError, NotFound
 from tests.compiler.imports.foreign import refused, saved, without_deprecations
 
 pytestmark = pytest.mark.tensorflow
@@ -55,24 +53,134 @@ def test_an_unknown_signature_is_refused_with_those_there_are(copied):
     assert "serving_default" in refused(copied, signature="predict")
 
 
-def test_an_operation_that_reads_files_is_refused_by_name(tmp_path):
-    class Model(tf.Module):
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="path")])
-        def score(self, path):
-            return {"length": tf.map_fn(lambda p: tf.strings.length(tf.io.read_file(p)), path, tf.int32)}
-
-    module = Model()
-    assert "operation ReadFile is not allowed" in refused(saved(module, tmp_path / "model", module.score))
+def py_function(value):
+    return tf.reshape(tf.py_function(lambda v: v * 2, [value], tf.float32), [-1])
 
 
-def test_python_functions_are_refused_by_name(tmp_path):
+def dataset(value):
+    lines = tf.data.TextLineDataset("/etc/hostname").reduce(0.0, lambda total, _: total + 1.0)
+    return value + lines
+
+
+READERS = {
+    "EagerPyFunc": py_function,
+    "PyFunc": lambda value: tf.reshape(tf.numpy_function(lambda v: v * 2, [value], tf.float32), [-1]),
+    "MatchingFiles": lambda value: value + tf.cast(tf.size(tf.io.matching_files("/etc/*")), tf.float32),
+    "ReadFile": lambda value: value + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), tf.float32),
+    "FlatMapDataset": dataset,
+    "RestoreV2": lambda value: value + tf.raw_ops.RestoreV2(
+        prefix="/elsewhere", tensor_names=["w"], shape_and_slices=[""], dtypes=[tf.float32]
+    )[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_operations_that_read_files_or_run_code_are_refused_by_name(tmp_path, name):
     class Model(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], name="value")])
         def score(self, value):
-            return {"twice": tf.reshape(tf.numpy_function(lambda v: v * 2, [value], tf.float32), [-1])}
+            return {"s": READERS[name](value)}
 
     module = Model()
-    assert "PyFunc" in refused(saved(module, tmp_path / "model", module.score))
+    assert f"operation {name} is not allowed" in refused(saved(module, tmp_path / "model", module.score))
+
+
+def test_what_only_has_effects_is_left_out_and_never_runs(tmp_path):
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], name="value")])
+        def score(self, value):
+            tf.io.write_file(str(tmp_path / "written"), "text")
+            tf.print("text", output_stream=f"file://{tmp_path / 'printed'}")
+            return {"s": value * 2.0}
+
+    module = Model()
+    import_model(saved(module, tmp_path / "model", module.score), tmp_path / "repository", "model")
+    assert not (tmp_path / "written").exists()
+    assert not (tmp_path / "printed").exists()
+
+
+def edited(folder, edit):
+    """Edits the graph of a SavedModel; returns its folder."""
+    path = folder / "saved_model.pb"
+    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    edit(model.meta_graphs[0])
+    path.write_bytes(model.SerializeToString())
+    return folder
+
+
+def constant(nodes, name, text):
+    """Adds a string to the nodes of a graph or function."""
+    node = nodes.add(name=name, op="Const")
+    node.attr["dtype"].type = tf.string.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(text))
+
+
+def redirect(meta, prefix):
+    """Has every RestoreV2 of a model read another checkpoint; returns how many there were."""
+    places = [(meta.graph_def.node, ""), *((f.node_def, ":output:0") for f in meta.graph_def.library.function)]
+    found = 0
+    for nodes, suffix in places:
+        restoring = [node for node in nodes if node.op == "RestoreV2"]
+        for node in restoring:
+            node.input[0] = f"elsewhere{suffix}"
+        if restoring:
+            constant(nodes, "elsewhere", prefix)
+        found += len(restoring)
+    return found
+
+
+@pytest.mark.parametrize("name", ["partitioned", "functions"])
+def test_a_checkpoint_of_another_model_is_not_read(tmp_path, foreign, name):
+    other = foreign["partitioned"] / "variables" / "variables"
+    if name == "partitioned":
+        copy = shutil.copytree(foreign["partitioned"], tmp_path / "model")
+    else:
+        copy = tmp_path / "model"
+        model = keras.Sequential([keras.Input((2,), name="value"), keras.layers.Dense(1)])
+        with without_deprecations():
+            model.export(str(copy), format="tf_saved_model", verbose=False)
+    found = []
+    edited(copy, lambda meta: found.append(redirect(meta, str(other))))
+    assert found[0] > 0
+    assert "RestoreV2 reads a checkpoint that is not the model's own" in refused(copy)
+
+
+def test_a_checkpoint_that_is_read_where_tables_are_filled_is_refused(tmp_path, foreign):
+    def restore_in_init(meta):
+        init = meta.signature_def["__saved_model_init_op"].outputs["__saved_model_init_op"].name.partition(":")[0]
+        nodes = meta.graph_def.node
+        for text in ("elsewhere", "names", "slices"):
+            constant(nodes, text, str(tmp_path / "x") if text == "elsewhere" else [""])
+        node = nodes.add(name="reads", op="RestoreV2", input=["elsewhere", "names", "slices"])
+        node.attr["dtypes"].list.type.append(tf.float32.as_datatype_enum)
+        next(n for n in nodes if n.name == init).input.append("^reads")
+
+    copy = edited(shutil.copytree(foreign["asset"], tmp_path / "model"), restore_in_init)
+    assert "RestoreV2 reads a checkpoint that is not the model's own" in refused(copy)
+
+
+def test_a_file_that_is_written_when_the_model_is_opened_is_refused_by_its_operation(tmp_path, foreign):
+    def write_in_restore(meta):
+        nodes = meta.graph_def.node
+        for text in ("path", "content"):
+            constant(nodes, text, str(tmp_path / "written"))
+        nodes.add(name="writes", op="WriteFile", input=["path", "content"])
+        restore = meta.saver_def.restore_op_name.partition(":")[0]
+        next(n for n in nodes if n.name == restore).input.append("^writes")
+
+    copy = edited(shutil.copytree(foreign["partitioned"], tmp_path / "model"), write_in_restore)
+    assert "operation WriteFile is not allowed" in refused(copy)
+    assert not (tmp_path / "written").exists()
+
+
+def test_a_pipe_in_the_place_of_the_graph_or_of_variables_holds_up_nobody(copied, tmp_path):
+    data = copied / "variables" / "variables.data-00000-of-00001"
+    data.unlink()
+    os.mkfifo(data)
+    assert "'variables.data-00000-of-00001' is no regular file" in refused(copied)
+    (tmp_path / "other").mkdir()
+    os.mkfifo(tmp_path / "other" / "saved_model.pb")
+    assert "saved_model.pb is missing" in refused(tmp_path / "other")
 
 
 def test_a_table_filled_from_any_file_but_an_asset_is_refused(tmp_path, foreign):
@@ -81,59 +189,6 @@ def test_a_table_filled_from_any_file_but_an_asset_is_refused(tmp_path, foreign)
     assert graph.count(b"words.txt") >= 1
     os.rename(copy / "assets" / "words.txt", copy / "assets" / "other.txt")
     assert "an asset is missing" in refused(copy)
-
-
-def archive(path, files):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
-        for name, content in files.items():
-            out.writestr(name, content)
-    return path
-
-
-def config(**fields):
-    return json.dumps({"module": "keras", "class_name": "Functional", "config": {"layers": [fields]}})
-
-
-def test_an_archive_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path):
-    path = archive(tmp_path / "bomb.keras", {"config.json": config(), "model.weights.h5": b"\0" * (32 << 20)})
-    assert "unpacks to more" in refused(path, TooLarge)
-
-
-@pytest.mark.parametrize("name", ["../config.json", "/etc/config.json", "a/../../b", "..\\b"])
-def test_a_path_in_an_archive_that_leads_out_of_it_is_refused(tmp_path, name):
-    path = archive(tmp_path / "model.keras", {name: b"x", "config.json": config()})
-    assert "leads out of it" in refused(path)
-
-
-def test_an_archive_without_configuration_or_with_a_broken_one_is_refused(tmp_path):
-    assert "config.json" in refused(archive(tmp_path / "a.keras", {"metadata.json": b"{}"}))
-    assert "config.json" in refused(archive(tmp_path / "b.keras", {"config.json": b"{"}))
-    assert "Keras cannot load" in refused(archive(tmp_path / "c.keras", {"config.json": config()}))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"module": "keras.layers", "class_name": "Lambda"}, "a Lambda layer holds code"),
-        ({"module": "os", "class_name": "system"}, "no class of Keras itself"),
-        ({"module": "keras.utils", "class_name": "get_file"}, "no class of Keras itself"),
-        ({"module": "builtins", "class_name": "function", "config": "eval"}, "a function of Python's own"),
-        (
-            {"module": "keras.layers", "class_name": "StringLookup", "config": {"vocabulary": "/etc/passwd"}},
-            "names a file",
-        ),
-    ],
-)
-def test_configurations_that_could_run_code_or_read_files_are_refused(tmp_path, fields, message):
-    assert message in refused(archive(tmp_path / "model.keras", {"config.json": config(**fields)}))
-
-
-def test_a_lambda_layer_of_a_real_model_is_refused_in_one_line(tmp_path):
-    x = keras.Input((2,))
-    model = keras.Model(x, keras.layers.Lambda(lambda v: v * 2)(x))
-    with without_deprecations():
-        model.save(tmp_path / "lambda.keras")
-    assert "a Lambda layer holds code" in refused(tmp_path / "lambda.keras")
 
 
 def test_nothing_is_left_behind_by_an_import_that_fails(copied, tmp_path):

@@ -20,6 +20,15 @@ def vectors(x):
     return tf.reshape(x, (-1, F, D))
 
 
+def other(x):
+    return 2.0 * vectors(x) + 1.0
+
+
+def square(x):
+    """As many vectors as numbers in each, so that no axis is told from another by its size."""
+    return tf.reshape(x[:, : D * D], (-1, D, D))
+
+
 def gram(x):
     return tf.matmul(vectors(x), vectors(x), transpose_b=True)
 
@@ -168,3 +177,42 @@ def test_what_is_no_chain_of_cross_layers_computes_the_same(function):
 
     assert_same(graph, done.graph)
     assert effect(done, "cross layers") is None
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: column(tf.reduce_sum(tf.matmul(vectors(x), other(x), transpose_b=True) * UPPER, (1, 2))),
+        lambda x: column(tf.reduce_sum(tf.matmul(vectors(x), tf.transpose(other(x), (0, 2, 1))) * UPPER, (1, 2))),
+        lambda x: column(
+            tf.reduce_sum(
+                tf.square(tf.reduce_sum(square(x), 1, keepdims=True))
+                - tf.reduce_sum(tf.square(square(x)), (1, 2), keepdims=True),
+                (1, 2),
+            )
+        ),
+        lambda x: column(
+            tf.reduce_sum(tf.square(tf.reduce_sum(square(x), 2)) - tf.reduce_sum(tf.square(square(x)), 2), 1)
+        ),
+    ],
+    ids=["another side", "another side, turned", "squares summed up whole", "the other axis"],
+)
+def test_what_only_looks_like_a_factorisation_machine_computes_the_same(function):
+    graph = dense(lambda x, w: function(x), F * D)
+    done = optimise(graph)
+
+    assert_same(graph, done.graph, atol=1e-4)
+    assert effect(done, "factorisation machines") is None
+
+
+def test_a_chain_whose_layers_have_another_x0_in_the_middle_computes_the_same():
+    def crossed(x, w):
+        h = x
+        for i in range(3):
+            h = cross_layer(tf.nn.relu(x) if i == 1 else x, h, w[f"w{i}"], w[f"b{i}"], "plain")
+        return h
+
+    shapes = {f"w{i}": (9, 1) for i in range(3)} | {f"b{i}": (9,) for i in range(3)}
+    graph = dense(crossed, 9, **shapes)
+
+    assert_same(graph, optimise(graph).graph, atol=2e-3)

@@ -274,3 +274,10 @@ def test_a_trainer_restored_in_the_middle_of_a_stream_ends_at_the_same_bits(trai
         trainer.learn(batch)
         checkpoints.save(trainer, replace(STATE, position=batch.end))
     assert differing(snapshot(other), snapshot(trainer)) == []
+
+
+def test_what_a_write_that_was_cut_short_left_behind_is_cleared_away_and_foreign_files_stay(tmp_path):
+    for name in (".00000002.inc.safetensors.ab12cd34.tmp", "notes.txt", "00000009.inc.safetensors.bak"):
+        (tmp_path / name).write_bytes(b"half a file")
+    Checkpoints(tmp_path)
+    assert names(tmp_path) == ["00000009.inc.safetensors.bak", "notes.txt"]

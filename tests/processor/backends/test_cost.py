@@ -193,3 +193,9 @@ def test_one_bucket_covers_everything():
 def test_a_table_without_a_usable_bucket_is_refused(cost):
     with pytest.raises(ValueError, match="at least one bucket of 1 or more rows"):
         CostTable(cost)
+
+
+def test_rows_that_fill_a_dear_bucket_are_tried_in_that_one_and_not_in_the_next():
+    table = CostTable({16: 1.0, 64: 100.0, 256: 900.0})
+    assert table.cover(64) == (16,) * 4
+    assert [table.explore(rows) for rows in (63, 64, 65)] == [(64,), (64,), (256,)]

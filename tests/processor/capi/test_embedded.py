@@ -11,12 +11,13 @@ from tests.processor.eas.test_codec import array
 USERS = [0, 3, 7]
 
 
-def predict_request():
-    """Three rows of the small model."""
+def predict_request(last=None):
+    """Three rows of the small model. last: its very last float."""
     made = eas.Request(signature_name="serving_default")
     array(made.inputs["user"], 9, [3], int64_val=USERS)
     array(made.inputs["tags"], 7, [3, 1], string_val=[b"a", b"b", b"zz"])
     floats = make_inputs(USERS)["floats"]
+    floats[-1, -1] = floats[-1, -1] if last is None else last
     array(made.inputs["floats"], 1, floats.shape, float_val=floats.ravel())
     return made.SerializeToString()
 
@@ -40,6 +41,27 @@ def test_what_is_wrong_is_a_status_and_a_message(number):
     status, message = embedded.process(number, b"\xff")
     assert status == 400
     assert b"PredictRequest" in message
+
+
+def test_a_request_may_cost_as_much_as_the_configuration_says(tmp_path):
+    write_package(tmp_path, users=USERS)
+    config = {"repository": str(tmp_path), "max_rows": 2, "max_body_bytes": 1000}
+    number, _ = embedded.initialize(json.dumps(config).encode())
+    try:
+        status, message = embedded.process(number, predict_request())
+        assert (status, message[:46]) == (413, b"max_rows: at most 2 rows a request wanted, got")
+        status, message = embedded.process(number, bytes(1001))
+        assert (status, message[:45]) == (413, b"max_body_bytes: at most 1000 bytes wanted, go")
+    finally:
+        embedded.close(number)
+
+
+def test_infinite_numbers_are_refused_by_the_inputs_name(number):
+    for value, got in ((float("-inf"), b"-inf"), (3.3e38, b"3.3e+38")):
+        status, message = embedded.process(number, predict_request(last=value))
+        assert status == 400
+        assert message.startswith(b"input 'floats': ")
+        assert message.endswith(b"got %b in row 2, column 3" % got)
 
 
 def test_it_says_what_it_serves(number):
@@ -71,3 +93,30 @@ def test_configurations_that_are_wrong_are_refused(config, message):
     with pytest.raises(BadInput, match=message):
         embedded.Embedded(config)
     assert embedded.initialize(config)[0] == 0
+
+
+def test_a_repository_that_cannot_be_looked_at_is_told_of_now_and_then(number, monkeypatch, caplog):
+    waits, served = [], embedded._open[number]
+
+    class Closing:
+        def wait(self, delay_s):
+            waits.append(delay_s)
+            return len(waits) > 4
+
+        set = served._closing.set
+
+    looks = iter([OSError("gone"), OSError("gone"), [], []])
+
+    def poll():
+        found = next(looks)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    served._closing.set()
+    served._poller.join()
+    monkeypatch.setattr(served, "_closing", Closing())
+    monkeypatch.setattr(served._processor, "poll", poll)
+    served._poll(0.05)
+    assert waits == [0.05, embedded.REST_S, embedded.REST_S, 0.05, 0.05]
+    assert caplog.text.count("polling the repository failed; next look in 5 s") == 2

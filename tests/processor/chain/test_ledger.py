@@ -348,3 +348,12 @@ def test_a_delta_whose_file_is_another_one_is_not_read(version, watched):
     path.unlink()
     with pytest.raises(Diverged, match="delta 2: the file that record 2 names is not there"):
         watched.read_delta(link)
+
+
+def test_a_file_that_another_has_kept_is_not_taken_back_by_who_found_it_there(version, tmp_path):
+    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
+    data, one, other = (tmp_path / "made").read_bytes(), Ledger.of(version), Ledger.of(version)
+    first, second = one.keep(delta, data), other.keep(delta, data)
+    assert (first.path, first.ours, second.ours) == (second.path, True, False)
+    other.forget(second)
+    assert one.read_delta(one.commit(delta, first)).step == 1

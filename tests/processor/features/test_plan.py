@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from processor.columns import Packed, Place, Places, Ragged, Strings
-from processor.errors import BadInput
+from processor.errors import BadInput, TooLarge
 from processor.features import plan as sparse
+from processor.features.limits import RequestLimits
 from processor.features.plan import SparsePlan
 from processor.kernels.hashing import hash_strings
 from processor.kernels.pool import SOURCE
 from processor.package.manifest import Feature, Input, TableEntry
+from processor.package.transforms import Transform
 from tests.packages import make_inputs, manifest
 
 SMALL = manifest()
@@ -58,12 +60,15 @@ def test_any_input_of_one_row_is_broadcast_to_the_rows_of_the_others(name):
 
 
 def test_features_that_are_the_same_in_all_rows_are_told_from_those_that_vary():
-    of = {f.name: n for n, f in enumerate(SMALL.features)}
-    users = [n for f, n in zip(SMALL.features, of.values()) if f.input == "user"]
-    assert PLAN.varying(PLAN.bind(make_inputs(range(5)))) is None
-    varying = PLAN.varying(PLAN.bind(make_inputs(range(5)) | {"user": np.array([1])}))
-    np.testing.assert_array_equal(varying.plan, np.delete(PLAN.plan, users, 0))
-    np.testing.assert_array_equal(varying.scaling, np.delete(PLAN.scaling, users, 0))
+    users = [n for n, f in enumerate(SMALL.features) if f.input == "user"]
+    assert PLAN.alike(PLAN.bind(make_inputs(range(5))), 100) is None
+    alike = PLAN.alike(PLAN.bind(make_inputs(range(5)) | {"user": np.array([1])}), 100)
+    assert alike.ids == 1
+    (part,) = alike.parts
+    np.testing.assert_array_equal(part.pooling.plan, PLAN.plan[users])
+    np.testing.assert_array_equal(alike.varying.plan, np.delete(PLAN.plan, users, 0))
+    tags = Ragged(Strings.of(["a", "b", "c"]), splits(0, 3))
+    assert PLAN.alike(PLAN.bind(make_inputs(range(5)) | {"tags": tags}), 100).ids == 3
 
 
 def test_the_order_of_the_inputs_does_not_matter():
@@ -335,6 +340,47 @@ def test_a_plan_that_looks_at_values_takes_packed_inputs_as_columns():
         plan.bind(Packed(b"\0" * 8, 0, Places((Place("tag", np.dtype(I64), 1, 0, 0),), 8)))
 
 
+LIMITS = RequestLimits(max_rows=5, max_ids=16)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (make_inputs(range(6)), "max_rows: at most 5 rows a request wanted, got 6"),
+        (make_inputs([1], tags=[["a"] * 16]), "max_ids: at most 16 ids and strings a request wanted, got 17"),
+        (make_inputs(range(5), tags=[["a"] * 12, [], [], [], []]), "max_ids: .* got 17"),
+    ],
+)
+def test_a_request_beyond_its_limits_is_refused_before_its_values_are_looked_at(inputs, message, monkeypatch):
+    PLAN.bind(inputs)
+    monkeypatch.setattr(sparse, "hash_strings", None)
+    with pytest.raises(TooLarge, match=message):
+        PLAN.bind(inputs, LIMITS)
+
+
+def test_a_request_within_its_limits_is_bound_as_without():
+    inputs = make_inputs(range(5), tags=[["a"] * 11, [], [], [], []])
+    bound, alike = PLAN.bind(inputs), PLAN.bind(inputs, LIMITS)
+    assert (alike.rows, alike.ids) == (bound.rows, bound.ids)
+
+
+def test_plain_and_packed_requests_are_held_to_the_limits_each_time():
+    ids, age = np.zeros((6, 3), I64), np.zeros(6, F32)
+    for inputs in [packed(0, ids, age)] * 2 + [{"ids": ids, "age": age}]:
+        with pytest.raises(TooLarge, match="max_rows: at most 5 rows a request wanted, got 6"):
+            PLAIN.bind(inputs, LIMITS)
+        with pytest.raises(TooLarge, match=r"max_ids: .* got 18"):
+            PLAIN.bind(inputs, RequestLimits(max_ids=17))
+        assert PLAIN.bind(inputs, RequestLimits(max_ids=18)).rows == 6
+
+
+def test_ids_of_one_row_do_not_count_for_every_row_that_they_are_broadcast_to():
+    inputs = {"ids": np.zeros((1, 3), I64), "age": np.zeros(600, F32)}
+    assert PLAIN.bind(inputs, RequestLimits(max_ids=9)).rows == 600
+    with pytest.raises(TooLarge, match="got 3, 3 of them in one row for 600 and so 3 times"):
+        PLAIN.bind(inputs, RequestLimits(max_ids=8))
+
+
 def test_few_layouts_are_kept(monkeypatch):
     monkeypatch.setattr(sparse, "MAX_LAYOUTS", 3)
     for rows in range(1, 9):
@@ -348,3 +394,16 @@ def test_blank_inputs_are_a_request_of_one_row(tmp_path):
 
     made = manifest()
     assert SparsePlan(made).bind(blank_inputs(made)).rows == 1
+
+
+def test_infinite_numbers_that_only_a_transform_reads_are_refused_too():
+    inputs, bucket = (
+        [Input("price", "float32", columns=2)],
+        Transform("bucket", "bucketize", ["price"], floats=[1.0, 2.0]),
+    )
+    features = [Feature("b", "id", "bucket", column=1, table="t")]
+    made = dataclasses.replace(with_features(inputs, features, [TableEntry("t", 4, 3)]), transforms=[bucket])
+    plan = SparsePlan(made)
+    assert plan.bind({"price": np.array([[0, np.nan], [3e38, -3e38]], F32)}).rows == 2
+    with pytest.raises(BadInput, match=r"input 'price': finite numbers \(or NaN\) wanted, got -inf in row 1, column 0"):
+        plan.bind({"price": np.array([[0, 1], [-np.inf, 2]], F32)})

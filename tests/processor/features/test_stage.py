@@ -76,11 +76,28 @@ def words(*values):
 
 def test_features_read_a_stages_outputs_and_blocks_are_copied_as_they_are(table):
     stage = Lengths()
-    values = np.array([[1, np.nan, 3], [4, 5, np.inf]], np.float32)
+    values = np.array([[1, np.nan, 3], [4, 5, 3e38]], np.float32)
     x = fill(SparsePlan(manifest(), stage), table, {"word": words("a", "bc"), "values": values})
 
-    np.testing.assert_array_equal(x[:, :3], [[np.nan, 3, 1], [5, np.inf, 2]])
+    np.testing.assert_array_equal(x[:, :3], [[np.nan, 3, 1], [5, np.float32(3e38), 2]])
     np.testing.assert_array_equal(x[:, 3:], [[2, 3, 2, 3], [4, 5, 4, 5]])
+    assert stage.calls == 1
+
+
+def test_infinite_numbers_are_refused_before_the_stage_runs_but_may_come_of_it(table):
+    class Endless(Lengths):
+        def run(self, inputs, rows):
+            return {**super().run(inputs, rows), "columns": np.full(rows, -np.inf, np.float32)}
+
+    stage = Endless()
+    plan, inputs = SparsePlan(manifest(), stage), {"word": words("a"), "values": np.zeros((2, 3), np.float32)}
+    bound, out = plan.bind(inputs), np.zeros((2, plan.width), np.float32)
+    spans, counts = np.array([[0, 2]], np.int64), np.zeros((1, 2), np.int64)
+    assert not plan.fill(np.array([table.descriptor()], np.int64), 0, [bound], spans, out, counts)
+    assert np.isinf(out).sum() == 2
+    inputs["values"][1, 2] = np.inf
+    with pytest.raises(BadInput, match=r"input 'values': finite numbers .* got inf in row 1, column 2"):
+        plan.bind(inputs)
     assert stage.calls == 1
 
 

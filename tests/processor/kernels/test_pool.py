@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from processor.columns import Ragged, Strings
 from processor.features.plan import SparsePlan
@@ -215,6 +216,29 @@ def test_any_spans_of_requests_are_those_rows_of_the_whole(batch, data):
     np.testing.assert_array_equal(got, np.concatenate(whole))
 
 
+@settings(max_examples=60, deadline=None)
+@given(request=requests(), most_ids=st.integers(1, 6))
+def test_what_all_rows_have_in_common_is_the_same_to_the_bit_in_whatever_parts_it_is_looked_up(request, most_ids):
+    bound = PLAN.bind(request[0])
+    wanted, counts = run([request[0]])
+    alike = PLAN.alike(bound, most_ids)
+    if alike is None:
+        assert 1 not in [source.rows for source in bound.keep]
+        return
+    row, own = np.zeros((1, PLAN.width), F32), np.zeros_like(counts)
+    for part in alike.parts:
+        before = own[:, 0].sum()
+        part.fill(DESCRIPTORS, 0, row, own)
+        # Lists that are laid out side by side are short, and stay whole.
+        assert own[:, 0].sum() - before <= max(most_ids, 3)
+    out = np.repeat(row, bound.rows, 0)
+    alike.varying.fill(DESCRIPTORS, 0, [bound], np.array([[0, bound.rows]]), out, own)
+    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(own, counts)
+    assert alike.ids <= bound.ids
+    assert bound.rows > 1 or alike.ids == bound.ids
+
+
 @settings(max_examples=40, deadline=None)
 @given(batch=st.lists(requests(), min_size=1, max_size=3))
 def test_lookups_and_misses_are_counted_once_for_each_value_that_is_read(batch):
@@ -294,6 +318,22 @@ def test_only_the_first_max_length_values_of_a_row_count():
 def test_log1p_keeps_the_sign_and_missing_is_zero(value, wanted):
     got, _ = run([one_row(packed=F32([[value, 0, 0]]))])
     np.testing.assert_allclose(column_of(got, "p0"), [[wanted]], rtol=1e-6)
+
+
+@given(hnp.arrays(F32, (3, 3), elements=st.floats(width=32)), st.integers(0, 2), st.integers(1, 3))
+def test_a_float_beyond_its_size_is_told_of_where_its_row_is_filled_and_found(values, first, rows):
+    rows = min(rows, 3 - first)
+    bound = PLAN.bind(one_row(packed=values))
+    out, counts = np.zeros((rows, PLAN.width), F32), np.zeros((len(DESCRIPTORS), 2), np.int64)
+    unfit = PLAN.fill(DESCRIPTORS, 0, [bound], np.array([[first, rows]]), out, counts)
+    assert unfit == (not np.isfinite(out).all()), "NaN is a missing value, and 0 by now"
+    whole, refusal = run([one_row(packed=values)])[0], PLAN.refusal(bound)
+    assert (refusal is None) == np.isfinite(whole).all()
+    if refusal is not None:
+        assert str(refusal).startswith("input 'packed': ")
+    floats = np.concatenate([column_of(whole, name) for name, kind, *_ in FEATURES if kind == "float"])
+    if np.isfinite(whole).all():
+        assert PLAN.largest(bound) == np.abs(floats).max()
 
 
 def test_without_a_combiner_rows_lie_one_after_another_and_a_mask_says_how_many():

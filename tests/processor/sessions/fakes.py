@@ -32,7 +32,7 @@ class FakeReplica:
 
     def __init__(self, costs=None, hold=None):
         self.costs = CostTable(costs or {1: 1.0, 4: 1.5})
-        self.plan = SimpleNamespace(width=1, fill=self.fill, varying=lambda bound: None)
+        self.plan = SimpleNamespace(width=1, fill=self.fill, alike=lambda bound, most_ids: None)
         self.outputs = {"y": 1, "z": 2}
         self.manifest = SimpleNamespace(model="m", tables=["t"])
         self.remote = self.once = None

@@ -40,6 +40,41 @@ def test_one_user_is_broadcast_to_all_candidates(open_processor):
     assert_reply(reply, "1.0", wanted)
 
 
+@pytest.mark.parametrize(
+    "options", [{"sessions": 1}, {"sessions": 3}, {"compute": "inline"}, {"sessions": 2, "device_stages": 1}]
+)
+def test_a_request_with_infinite_numbers_is_refused_and_its_batch_is_not(open_processor, options):
+    def with_float(row, column, value, users=(1, 2, 3)):
+        made = request(list(users))
+        made.inputs["floats"][row, column] = value
+        return made
+
+    requests = [
+        request([1, 2]),
+        with_float(1, 2, np.inf),
+        request([3], seed=5),
+        with_float(0, 3, -3.3e38),
+        with_float(299, 0, np.inf, range(300)),
+        with_float(2, 1, 3.3e38),
+        with_float(2, 0, np.nan),
+        request(range(300)),
+    ]
+    processor = open_processor(**options)
+    replies = processor.batch_process(requests)
+    assert_reply(replies[0], "1.0", scores([1, 2]))
+    assert_reply(replies[2], "1.0", scores([3], seed=5))
+    assert_reply(replies[7], "1.0", scores(range(300)))
+    assert [type(replies[n]) for n in (5, 6)] == [PredictReply] * 2, "log1p bears it; NaN is a missing value"
+    assert [str(replies[n]) for n in (1, 3, 4)] == [
+        "input 'floats': finite numbers (or NaN) wanted, got inf in row 1, column 2",
+        "input 'floats': a number that stays finite once it is scaled wanted, got -3.3e+38 in row 0, column 3",
+        "input 'floats': finite numbers (or NaN) wanted, got inf in row 299, column 0",
+    ]
+    assert all(type(replies[n]) is BadInput for n in (1, 3, 4))
+    stats = processor.group_stats()["default"].work
+    assert stats.failed == 0
+
+
 def test_a_batch_mixes_replies_and_errors_each_in_its_place(open_processor):
     requests = [
         request([1, 2]),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from processor.backends.cost import CostTable
 from processor.clock import FakeClock, SystemClock
 from processor.errors import Expired, FreshetError, Overloaded
+from processor.features.plan import Alike
 from processor.sessions.group import HOLDS
 from processor.versions.control import SHADOW_READER
 from processor.watching.stats import total
@@ -113,18 +114,31 @@ def test_a_large_request_gives_way_after_every_piece_and_is_answered_in_order_un
     assert set(replica.pins.values()) == {None}
 
 
-def test_what_is_the_same_for_every_row_is_computed_once_for_all_pieces():
-    replica, answers, varying = Partly(), Answers(), []
+@pytest.mark.parametrize("options", [{"sessions": 1}, {"sessions": 3}, {"sessions": 2, "device_stages": 1}])
+def test_what_is_the_same_for_every_row_is_looked_up_once_part_by_part_and_before_the_rows(options):
+    replica, answers, order = Partly(), Answers(), []
+
+    class Looking:
+        """Of plan.Part."""
+
+        def __init__(self, number):
+            self.number = number
+
+        def fill(self, tables, epoch, out, counts):
+            order.append(self.number)
+            out += self.number
 
     def fill(tables, epoch, bound, spans, out, counts):
-        varying.append(int(spans[0, 1]))
+        order.append("rows")
+        assert (out[: spans[0, 1]] == 6).all()
         replica.fill(tables, epoch, bound, spans, out, counts)
 
-    replica.plan.varying = lambda bound: SimpleNamespace(fill=fill)
-    with group(sessions=1) as sessions:
+    replica.plan.alike = lambda bound, most_ids: Alike(4, [Looking(n) for n in (1, 2, 3)], SimpleNamespace(fill=fill))
+    with group(**options) as sessions:
         sessions.enqueue(answers.work(replica, 0, range(10)))
         assert_answers(answers.wait(1)[0], range(10))
-    assert varying == [4, 2], "of the first four rows all has been computed"
+    assert order == [1, 2, 3, "rows", "rows", "rows"]
+    assert set(replica.pins.values()) == {None}
 
 
 def test_a_request_of_few_rows_and_very_many_ids_gives_way_as_well_but_for_a_single_row():

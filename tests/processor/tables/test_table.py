@@ -262,3 +262,23 @@ def test_scales_beside_rows_that_have_none_and_rows_of_another_type_are_refused(
 
 def test_a_model_without_tables_has_one_row_of_zeros_for_a_descriptor():
     assert descriptors([]).tolist() == [[0] * TABLE_FIELDS]
+
+
+def test_a_tombstones_slot_is_used_again_only_once_every_reader_has_met_a_later_flip():
+    table = served([1])
+    tombstone = table.apply(delta([], [1], 1), 1)
+    table.retire(tombstone, 2)
+    table.reclaim(2, 3)
+    # Settled; but a reader that stands at flip 2 may be on its way to look at it.
+    assert not set(tombstone.slots) & set(table.apply(delta([5], [], 2), 2).slots)
+    table.reclaim(3, 4)
+    assert set(tombstone.slots) == set(table.apply(delta([6], [], 3), 3).slots)
+
+
+def test_nothing_is_settled_before_every_reader_sees_it():
+    table = served([1])
+    table.retire(table.apply(delta([1], [], 1), 1), 5)
+    table.reclaim(4, 6)
+    assert exported(table, 0) == {1: tuple(row_of(1, 0))}
+    table.reclaim(5, 6)
+    assert exported(table, 0) == exported(table, 1) == {1: tuple(row_of(1, 1))}

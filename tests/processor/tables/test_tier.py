@@ -101,7 +101,7 @@ def look_up(table, ids, epoch=0):
     out, counts = np.empty((len(ids), DIM), np.float32), np.zeros((1, 2), np.int64)
     inputs = np.array([[[ids.ctypes.data, len(ids), 1, 0]]], np.int64)
     spans, tables = np.array([[0, len(ids)]], np.int64), np.array([row], np.int64)
-    pool.run(tables, plan, np.zeros((1, 3), np.float32), inputs, spans, epoch, out, counts)
+    pool.run(tables, plan, np.zeros((1, 4), np.float32), inputs, spans, epoch, out, counts)
     return out
 
 
@@ -418,7 +418,7 @@ def test_readers_never_meet_another_row_while_everything_moves(tmp_path, moved, 
             table.retire(versions, state[0][0])
         for _ in range(20):
             keeper.join(0.0005)
-            if table.tier.hot_rows <= table._tier.limit:
+            if table._slots.used <= 40:
                 break
     give_up_s = time.monotonic() + 60
     while moved["promote"] <= 10 and time.monotonic() < give_up_s:
@@ -431,3 +431,33 @@ def test_readers_never_meet_another_row_while_everything_moves(tmp_path, moved, 
     assert table.tier.compactions > 0
     assert moved["promote"] > 10
     assert moved["demote"] > 100
+
+
+def test_a_segment_is_not_used_again_while_a_reader_stands_at_the_flip_at_which_it_was_emptied(tmp_path, monkeypatch):
+    table = make_table(range(40), 4, tmp_path)
+    log, emptied, flip = table._tier._log, {}, 1
+    give_up = log.give_up
+
+    def noted(segment, safe_flip):
+        emptied[segment] = flip
+        give_up(segment, safe_flip)
+
+    monkeypatch.setattr(log, "give_up", noted)
+    for tag in range(1, 60):
+        keys = np.random.default_rng(tag).choice(40, 10, replace=False).astype(np.int64)
+        versions = table.apply(TableDelta(keys, rows_of(keys, tag), np.empty(0, np.int64)), tag)
+        flip += 1
+        table.retire(versions, flip)
+        for _ in range(12):
+            table.tend(flip, flip + 1, 0.0)
+            assert not [segment for segment in log._free if emptied.get(segment) == flip]
+    assert len(emptied) > 3
+
+
+def test_of_what_was_noted_more_than_once_the_last_count_says_how_often_it_was_read(tmp_path):
+    books = make_table(range(10), 4, tmp_path)._tier
+    notes = [3, 7, 7, 3, 7, 5]
+    books.arrays["ring"][row_kernels.RING_HEADER : row_kernels.RING_HEADER + len(notes)] = notes
+    books.arrays["ring"][0] = len(notes)
+    keys, counts = books._drain()
+    assert (keys.tolist(), counts.tolist()) == ([7, 3, 5], [3, 2, 1])

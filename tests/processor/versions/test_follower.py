@@ -171,6 +171,36 @@ def test_a_served_delta_that_is_replaced_leaves_what_is_served_and_takes_nothing
     assert_serves(model, "1.2", {1: 1, 2: 2})
 
 
+def test_a_served_delta_that_is_put_back_as_it_was_is_followed_by_what_came_since(root):
+    model = open_model(root)
+    record(root, 1, [1])
+    record(root, 2, [2])
+    looked(model)
+    path = deltas_folder(root) / "2.safetensors"
+    data = path.read_bytes()
+    path.unlink()
+    assert looked(model) == ["small DIVERGED: delta 1.2: is served, and its file is gone"]
+    path.write_bytes(data[:-1])
+    assert looked(model) == ["small DIVERGED: delta 1.2: is served, and its file was replaced by another one"]
+    path.write_bytes(data)
+    record(root, 3, [3])
+
+    assert looked(model) == ["small goes on: what is on disk is again what is served", "small 1.3 served"]
+    assert model.chain(1).state == "CURRENT"
+
+
+def test_a_recorded_delta_whose_file_comes_late_is_served_then(root):
+    model = open_model(root)
+    link = record(root, 1, [1])
+    path = deltas_folder(root) / "1.safetensors"
+    data = path.read_bytes()
+    path.unlink()
+    assert looked(model) == ["small DIVERGED: delta 1: the file that record 1 names is not there"]
+    path.write_bytes(data)
+    assert looked(model) == ["small goes on: what is on disk is again what is served", "small 1.1 served"]
+    assert model.pick().digest == link.digest
+
+
 def test_a_restart_does_not_serve_another_content_under_a_name_that_was_served(root):
     for step in (1, 2):
         record(root, step, [step], tag=step)

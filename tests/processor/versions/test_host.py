@@ -3,9 +3,11 @@
 import os
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
+from processor.clock import FakeClock
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import (
     BadInput,
@@ -13,11 +15,15 @@ from processor.errors import (
     Corrupt,
     NotFound,
     NotReady,
+    TooLarge,
 )
 from processor.generation import Generation
 from processor.package import repository as repository_module
 from processor.package.delta import write_delta
+from processor.versions.host import ModelHost
+from processor.versions.policy import ModelPolicy
 from processor.versions.routes import VersionStatus
+from processor.versions.served_version import ServedVersion
 from tests.packages import make_delta, tag_id, write_package
 from tests.processor.engines import (
     TIMEOUT_S,
@@ -262,3 +268,134 @@ def test_a_version_that_is_told_of_is_listed_by_its_state_until_it_is_there(root
     write_package(root, version=1, model="new")
     assert processor.poll() == ["new 1.0 loaded"]
     assert processor.status("new") == [VersionStatus(1, "AVAILABLE")]
+
+
+def test_one_model_whose_files_cannot_be_looked_at_ends_the_look_at_no_other(root, open_processor, monkeypatch, caplog):
+    write_package(root, users=USERS, model="a-stuck")
+    processor = open_processor()
+    monkeypatch.setattr(processor.catalogue["a-stuck"], "examine", lambda effort: 1 / 0)
+    os.truncate(root / "small" / "1" / "tables" / "user.safetensors", 100)
+    (line,) = processor.examine()
+    assert line.startswith("small version 1 is served no more: tables/user.safetensors: was cut short")
+    assert "the files of a-stuck could not be looked at" in caplog.text
+    with pytest.raises(NotReady, match="was cut short while it is served"):
+        processor.process(request([1]))
+    processor.poll()
+    assert processor.ready, "one that cannot be read keeps nobody waiting"
+
+
+def test_a_model_that_loads_delays_neither_deltas_of_others_nor_what_is_told_of_it(root, open_processor, monkeypatch):
+    write_package(root, users=USERS, model="other")
+    processor = open_processor()
+    other = processor.catalogue["other"]
+    loading, gate, load = threading.Event(), threading.Event(), other._load
+
+    def held(files):
+        loading.set()
+        assert gate.wait(TIMEOUT_S)
+        return load(files)
+
+    monkeypatch.setattr(other, "_load", held)
+    write_package(root, 2, users=USERS, model="other")
+    events = processor.poll(0.01)
+    assert loading.wait(TIMEOUT_S)
+    for step in (1, 2):
+        publish(root, step, [1], tag=step)
+        events += processor.poll(TIMEOUT_S)
+    processor.tell("other", VersionStatus(3, "LOADING"))
+    assert events == ["small 1.1 served", "small 1.2 served"]
+    assert [(s.version, s.state) for s in processor.status("other")] == [
+        (3, "LOADING"),
+        (2, "LOADING"),
+        (1, "AVAILABLE"),
+    ]
+    assert processor.ready
+    gate.set()
+    pause = threading.Event()
+    while "other 2.0 loaded" not in events:
+        events += processor.poll(TIMEOUT_S)
+        pause.wait(0.01)
+    assert events[2:] == ["other 2.0 loaded", "other version 1 unloaded"]
+    assert_reply(processor.process(request([1], model="other")), "2.0", scores([1]))
+
+
+def test_what_goes_wrong_with_one_model_keeps_nobody_from_looking_at_the_others(
+    root, open_processor, monkeypatch, caplog
+):
+    write_package(root, model="able", users=USERS)
+    processor = open_processor()
+    sketch = processor.sketch
+
+    def broken(version):
+        if version.manifest.model == "able":
+            raise RuntimeError("out of order")
+        return sketch(version)
+
+    monkeypatch.setattr(processor, "sketch", broken)
+    processor.look()
+    processor.process(request([1]))
+    processor.look()
+    assert processor.trend("small", 1).scores[0].count == 1
+    assert "what has been counted of model able could not be looked at" in caplog.text
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of order"), NotReady("no room"), OSError(28, "No space left")])
+def test_what_goes_wrong_with_one_models_tables_keeps_nobody_from_tending_the_others(
+    root, open_processor, monkeypatch, caplog, error
+):
+    write_package(root, model="able", users=USERS)
+    processor = open_processor()
+
+    def tend(version):
+        if version.manifest.model == "able":
+            raise error
+        return True
+
+    monkeypatch.setattr(ServedVersion, "tend", tend)
+    assert processor._tend()
+    assert "tables of able could not be tended" in caplog.text
+
+
+def test_looking_outlives_a_rollback_that_nothing_in_memory_reaches(root, open_processor):
+    for step in (1, 2, 3):
+        publish(root, step, [step], tag=step, dense_seed=step)
+    processor = open_processor(undo_depth=1)
+    processor.batch_process([request([n], seed=n) for n in range(10)])
+    processor.look()
+    processor.rollback("small", Generation(1, 1))
+    processor.batch_process([request([1, 2, 3]) for _ in range(20)])
+    processor.look()
+    processor.process(request([1]))
+    processor.look()
+    scores_since = processor.trend("small", 1).scores[0]
+    assert scores_since.count == 1, "more than before the rollback, and yet counted anew"
+    assert (scores_since.bins >= 0).all()
+
+
+@pytest.mark.parametrize("error", [NotReady("a reader stands still"), TooLarge("the arena is full")])
+def test_tables_that_cannot_be_tended_keep_no_others_from_it(error, caplog):
+    tended = []
+
+    def fail():
+        raise error
+
+    def tend():
+        tended.append(True)
+        return True
+
+    versions = {"a": SimpleNamespace(tend=fail), "b": SimpleNamespace(tend=tend)}
+    models = {name: SimpleNamespace(name=name, served={1: version}) for name, version in versions.items()}
+    assert ModelHost._tend(SimpleNamespace(_models=models)) is True
+    assert tended == [True]
+    assert f"tables of a could not be tended: {error}" in caplog.text
+
+
+def test_the_judge_of_a_version_that_is_no_canary_any_more_goes(root, open_processor):
+    write_package(root, 2, users=USERS)
+    policy = {"labels": {"stable": 1, "canary": 2}, "split": {"stable": 1, "canary": 1}}
+    processor = open_processor(clock=FakeClock(), policies={"small": ModelPolicy.parse(policy, "model.small")})
+    processor.look()
+    assert set(processor._judges) == {("small", 2)}
+    processor.set_policy("small", {"split": {"stable": 1}})
+    processor.look()
+    assert not processor._judges

@@ -10,12 +10,13 @@ from processor.clock import SystemClock
 from processor.errors import BadInput, Conflict, Corrupt, NotFound, NotReady
 from processor.generation import Generation
 from processor.package import repository as repository_module
+from processor.package.mapped_file import BYTES, CHANGES, SIZES
 from processor.package.repository import Repository
 from processor.versions.model import ServedModel
 from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replica
 from processor.versions.served_version import ServedVersion
-from tests.packages import connect, write_package
+from tests.packages import connect, make_delta, write_package
 from tests.processor.versions.models import (
     USERS,
     assert_serves,
@@ -276,6 +277,8 @@ def test_what_nobody_was_there_to_serve_is_tried_again_and_not_refused(root, mon
     monkeypatch.setattr(Absent, "there", False)
     publish(root, 1, dense_seed=1)
     write_package(root, version=2, users=USERS)
+    # By its age alone the folder is not looked at again: what waits has to see to that.
+    os.utime(root / "small", (LONG_AGO_S, LONG_AGO_S))
     assert sorted(e.split(":")[0] for e in model.poll()) == ["small delta 1 waits", "small version 2 waits"]
     assert [model.poll() for _ in range(2)] == [[], []]
     assert model.chain(1).state == "WAITING"
@@ -401,3 +404,133 @@ def test_traffic_that_is_not_ours_is_told_of_and_left_alone(three, caplog):
     (three / "small" / "traffic.json").write_text('{"policy": {"nonsense": 1}, "out": 7}')
     assert open_with(three).routes.shares() == {3: 1.0}
     assert "cannot be read" in caplog.text
+
+
+def cut(root, version=1):
+    """Cuts a served table short; returns what is said of it, when it is noticed and when it is read anew."""
+    path = root / "small" / str(version) / "tables" / "user.safetensors"
+    sizes = f"{path.stat().st_size} bytes wanted, got 100"
+    os.truncate(path, 100)
+    name = "tables/user.safetensors"
+    return [
+        f"small version {version} is served no more: {name}: was cut short while it is served: {sizes}",
+        f"small version {version} refused: {name}: {sizes}",
+    ]
+
+
+def test_a_version_whose_mapped_file_was_cut_short_goes_at_once_and_the_one_before_it_is_served(root):
+    write_package(root, 2, users=USERS)
+    publish(root, 1, [1], tag=5)
+    model = open_model(root)
+    assert model.examine(CHANGES) == []
+    noticed, refused = cut(root, 2)
+    assert model.examine(SIZES) == [noticed]
+    with pytest.raises(NotReady, match=r"version 2: .* was cut short"):
+        model.pick()
+    assert model.damaged == {"tables/user.safetensors": 1}
+    assert model.poll() == [refused, "small 1.1 loaded"]
+    assert_serves(model, "1.1", {1: 5})
+    assert model.examine(SIZES) == model.poll() == []
+
+
+def test_a_version_that_was_overwritten_in_place_is_not_served_unverified(root):
+    model = open_model(root)
+    path = root / "small" / "1" / "tables" / "user.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"!")
+    assert model.examine(SIZES) == []
+    (line,) = model.examine(CHANGES)
+    assert line.endswith("tables/user.safetensors: was overwritten while it is served: does not match its checksum")
+    assert model.poll() == ["small version 1 refused: tables/user.safetensors: does not match its checksum"]
+    assert not model.ready
+
+
+def test_a_version_whose_file_is_sound_again_by_the_next_look_is_served_again(root):
+    model = open_model(root)
+    publish(root, 1, [1], tag=5)
+    model.poll()
+    path = root / "small" / "1" / "tables" / "user.safetensors"
+    path.with_name("copy").write_bytes(path.read_bytes())
+    cut(root)
+    assert len(model.examine(SIZES)) == 1
+    os.replace(path.with_name("copy"), path)
+    assert model.poll() == ["small 1.1 loaded"]
+    assert_serves(model, "1.1", {1: 5})
+
+
+def test_a_damaged_version_goes_though_somebody_else_is_at_work_on_the_model(root):
+    model, held, done = open_model(root), threading.Event(), threading.Event()
+
+    def work():
+        with model._lock:
+            held.set()
+            done.wait(30)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert held.wait(30)
+    try:
+        noticed, _ = cut(root)
+        assert model.examine(SIZES) == [noticed]
+        assert not model.ready
+    finally:
+        done.set()
+        worker.join()
+
+
+def test_no_delta_is_put_on_a_version_that_is_served_no_more(root):
+    model = open_model(root)
+    version = model.pick()
+    cut(root)
+    model.examine(SIZES)
+    with pytest.raises(NotReady, match="version 1 is served no more"):
+        version.apply(make_delta(1, [1]))
+
+
+def test_what_deltas_and_dense_files_brought_is_served_though_the_files_are_cut_short(root):
+    publish(root, 1, [1, 2], tag=5, dense_seed=3)
+    model = open_model(root)
+    for name in ("dense.safetensors", "deltas/1.safetensors", "compiled/onnxruntime-cpu/b1.onnx"):
+        os.truncate(root / "small" / "1" / name, 0)
+    assert model.examine(BYTES) == []
+    assert_serves(model, "1.1", {1: 5, 2: 5}, dense_seed=3)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.json", "chain/0000000001.json", "chain/0000000002.json", "deltas/1.safetensors"]
+)
+def test_a_pipe_in_the_place_of_a_served_or_awaited_file_holds_up_no_look(root, name):
+    publish(root, 1, [1], tag=5)
+    model = open_model(root)
+    path = root / "small" / "1" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    for _ in range(4):
+        model.poll()
+    assert model.chain(1).state == "DIVERGED"
+    assert_serves(model, "1.1", {1: 5})
+
+
+def test_pipes_in_the_place_of_what_is_kept_of_a_model_hold_up_no_start(root):
+    for name in ("labels.json", "traffic.json"):
+        os.mkfifo(root / "small" / name)
+    write_package(root, 2, users=USERS)
+    (root / "small" / "2" / "model.json").unlink()
+    os.mkfifo(root / "small" / "2" / "model.json")
+    assert list(open_model(root).served) == [1]
+
+
+def test_a_policy_that_cannot_be_kept_changes_nothing(three, monkeypatch):
+    model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 95, "canary": 5})
+    policy, shares = model.policy, model.routes.shares()
+
+    def refuse(*_):
+        raise NotReady("traffic: the repository cannot be written")
+
+    monkeypatch.setattr(model._repository, "keep_traffic", refuse)
+    with pytest.raises(NotReady):
+        model.set_policy({"split": {"stable": 1, "canary": 1}, "versions": "all"})
+    assert model.policy == policy
+    assert model.routes.shares() == shares
+    model.poll()
+    assert sorted(model.served) == [2, 3]

@@ -14,7 +14,7 @@ from compiler.dense.dense_graph import DenseGraph
 from models.training.publication import publish_version
 from models.zoo.deepfm import build
 from models.zoo.dense_input import DenseInput
-from processor.backends.cost import CostTable
+from processor.backends.cost import TURN_S, CostTable
 from processor.chain.ledger import Ledger
 from processor.columns import Packed, Place, Places, Ragged
 from processor.engine import PredictRequest, Processor, ProcessorConfig
@@ -23,6 +23,7 @@ from processor.package.delta import Delta, TableDelta
 from processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
 from processor.package.repository import Repository
 from processor.package.roles import division
+from processor.sessions import group as group_module
 from processor.versions.once import UserOnce
 
 pytestmark = pytest.mark.tensorflow
@@ -160,6 +161,20 @@ def test_requests_of_both_kinds_and_many_sizes_in_one_batch_keep_their_own_score
     assert divided(processor) >= 7
 
 
+def test_infinite_numbers_of_user_or_candidate_are_refused_and_others_of_the_batch_answered(processor):
+    requests = [inputs(n, seed=n) for n in (3, 70, 16, 5)]
+    wanted = score(processor, requests[0], requests[3])
+    requests[1]["price"][69] = np.inf
+    requests[2]["age"][0] = -np.inf
+    replies = processor.batch_process([PredictRequest("m", r) for r in requests])
+    assert [str(reply) for reply in replies[1:3]] == [
+        "input 'price': finite numbers (or NaN) wanted, got inf in row 69, column 0",
+        "input 'age': finite numbers (or NaN) wanted, got -inf in row 0, column 0",
+    ]
+    for mine, theirs in zip((replies[0], replies[3]), wanted):
+        np.testing.assert_allclose(mine.outputs["score"], theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_more_users_than_any_bucket_share_a_batch(processor):
     requests = [inputs(2, seed=n) for n in range(40)]
     always(processor, False)
@@ -202,6 +217,26 @@ def test_a_large_request_in_pieces_looks_up_its_users_ids_once_by_either_way(pro
     assert items == 700 + users * each
     assert divided(processor) == way * users
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("candidates", [1, 5])
+def test_a_user_of_many_ids_is_looked_up_in_parts_with_the_same_scores_to_the_bit(processor, monkeypatch, candidates):
+    always(processor, False)
+    history = Ragged(np.arange(45) % (IDS + 5), np.array([0, 45]))
+    request = inputs(candidates) | {"history": history}
+    (wanted,) = score(processor, request)
+    monkeypatch.setattr(group_module, "LIGHT_IDS", 0)
+    # Ten ids take as long as a turn.
+    processor.replica("m").costs.id_s = TURN_S / 10
+    before = processor.group_stats()["default"].work
+
+    (got,) = score(processor, request)
+
+    work = processor.group_stats()["default"].work
+    # Five parts of the history, one of all else, and the rows.
+    assert work.batches - before.batches == 7
+    assert (work.requests - before.requests, work.rows - before.rows) == (1, candidates)
+    np.testing.assert_array_equal(got, wanted)
 
 
 def test_plain_columns_of_a_body_are_told_apart_in_the_same_way():

@@ -17,6 +17,8 @@ WHOLE = {
     "shadow": "canary",
     "shadow_share": 0.5,
     "guard": {"window_s": 10.0, "min_requests": 20},
+    "max_rows": 500,
+    "max_ids": 1000,
 }
 
 
@@ -29,7 +31,8 @@ def test_a_policy_is_read_and_written_in_the_same_words():
     assert policy.versions == VersionPolicy(2)
     assert policy.guard == Bounds(10.0, 20)
     assert parse(json.loads(json.dumps(policy.to_json()))) == policy
-    assert parse({}).to_json() == {}
+    assert policy.limits == {"max_rows": 500, "max_ids": 1000}
+    assert parse({}).to_json() == parse({}).limits == {}
 
 
 @pytest.mark.parametrize(
@@ -69,6 +72,8 @@ def test_what_was_told_counts_over_the_file_until_it_is_taken_back():
         ({"sticky_input": 3}, "model.ctr.sticky_input: a name wanted"),
         ({"split_salt": -1}, "model.ctr.split_salt: 0 to"),
         ({"shadow_share": 0}, "model.ctr.shadow_share: a share above 0"),
+        ({"max_rows": 0}, "model.ctr.max_rows: 1 to 2147483648 wanted, got '0'"),
+        ({"max_ids": True}, "model.ctr.max_ids: 1 to"),
         ({"guard": {"x": 1}}, "model.ctr.guard: unknown key 'x'"),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_split_answers_who_names_no_version_and_nobody_else():
 def test_what_is_out_answers_only_who_names_it_and_its_share_goes_to_the_baseline():
     routes = split_routes(out=[4])
     assert answers(routes) == {3: 100}
-    assert (routes.shares(), routes.active()) == ({3: 1.0}, {"stable": 3})
+    assert (routes.shares(), routes.active(), routes.trials()) == ({3: 1.0}, {"stable": 3}, [])
     assert (routes.route(4).version, routes.route(label="canary").version) == (4, 4)
 
 
@@ -106,7 +106,13 @@ def test_a_label_that_leads_nowhere_and_a_version_with_other_inputs_leave_their_
 def test_without_a_baseline_the_newest_stands_for_it_and_nobody_is_judged():
     routes = split_routes(labels={"canary": 4}, weights=(3, 1))
     assert answers(routes) == {9: pytest.approx(75, abs=2), 4: pytest.approx(25, abs=2)}
-    assert routes.active() == {}
+    assert (routes.active(), routes.trials()) == ({}, [])
+
+
+def test_each_version_but_the_baseline_is_on_trial_once():
+    labels = {"stable": 3, "canary": 4, "again": 4, "newest": 9, "same": 3}
+    routes = split_routes(split=labels, weights=(1, 1, 1, 1, 1), labels=labels)
+    assert [(a.version, b.version) for a, b in routes.trials()] == [(4, 3), (9, 3)]
 
 
 def test_without_a_split_the_newest_that_is_not_out_answers():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from processor.errors import BadInput, Conflict, FreshetError
 from processor.generation import Generation
 from processor.package.delta import parse_delta, write_delta
+from processor.versions.control import Pins
 from tests.packages import make_delta, make_inputs, make_weights, open_version, reference, row_of, tag_id, write_package
 
 USERS = range(20)
@@ -247,3 +248,29 @@ def test_readers_never_see_a_mixture_while_deltas_and_rollbacks_run(package):
             reader.join()
     assert not mixed
     assert len(seen) > 1
+
+
+def test_what_a_rollback_took_back_is_not_written_over_while_a_reader_stands_at_its_flip(package):
+    version = load(package)
+    version.apply(make_delta(1, [3, 33], tag=5))
+    table, pins, seen = version.tables["user"], Pins(version.control, 0), {}
+    undo, apply = table.undo, table.apply
+
+    def undone(versions, safe_flip):
+        # It took the state of the rollback before the slots were taken back, and is in its batch until the next delta.
+        seen["flip"], seen["undone"] = pins.pin(5), set(versions.slots)
+        undo(versions, safe_flip)
+
+    def applied(*arguments):
+        versions = apply(*arguments)
+        seen["written"] = set(versions.slots)
+        pins.unpin(5)
+        return versions
+
+    table.undo, table.apply = undone, applied
+    version.rollback(0)
+    assert seen["flip"] == version.change.flip - 1
+    version.apply(make_delta(1, [4, 44], tag=6))
+    assert not seen["undone"] & seen["written"]
+    version.apply(make_delta(2, [5, 55], tag=7))
+    assert seen["undone"] == seen["written"]

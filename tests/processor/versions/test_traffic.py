@@ -117,6 +117,8 @@ def test_what_was_kept_is_checked_before_it_is_believed():
 
 
 def test_traffic_reaches_another_process_as_it_is():
-    traffic = Traffic(Split.of({"a": 1, "b": 2}, 3), "user", "b", 0.25, {4: Out("nonfinite: all of them", 1.7e9)})
+    traffic = Traffic(
+        Split.of({"a": 1, "b": 2}, 3), "user", "b", 0.25, {4: Out("nonfinite: all of them", 1.7e9)}, {"max_rows": 5}
+    )
     assert Traffic.from_json(json.loads(json.dumps(traffic.to_json()))) == traffic
     assert Traffic.from_json(json.loads(json.dumps(Traffic().to_json()))) == Traffic()

@@ -108,6 +108,29 @@ def test_counting_anew_is_no_reason_to_go(sides):
     assert look(judge, baseline.serve(100), Side().serve(10)) is None
 
 
+@pytest.mark.parametrize("anew", [("canary",), ("baseline",), ("baseline", "canary")])
+def test_counting_anew_is_seen_though_more_has_been_counted_by_now(sides, anew):
+    judge, *there = sides
+    now = dict(zip(("baseline", "canary"), there)) | {name: Side() for name in anew}
+    for side in now.values():
+        side.serve(6000, scores=RANDOM.beta(20, 2, 24_000))
+    assert look(judge, now["baseline"], now["canary"]) is None
+    for side in now.values():
+        side.serve(200, scores=np.full(800, 0.5))
+    assert look(judge, now["baseline"], now["canary"]) is None, "what there was before is no part of it"
+
+
+def test_a_share_of_scores_is_of_all_that_the_canary_has_scored(sides):
+    judge, baseline, canary = sides
+    lenient = Bounds(60, 100, 100, max_nonfinite_share=0.01)
+    canary.block.done(1000, rows=4000)
+    canary.block.lose(0, 40)
+    assert look(judge, baseline.serve(1), canary, bounds=lenient) is None
+    canary.block.lose(0, 1)
+    verdict = look(judge, baseline, canary, bounds=lenient)
+    assert verdict.reason == "41 of 4000 scores are NaN or infinite; 0.0% of the baseline's"
+
+
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
@@ -125,3 +148,11 @@ def test_bounds_are_checked(raw, words):
 
 def test_bounds_are_read():
     assert Bounds.parse({"window_s": 10, "max_error_share": 1}, "guard") == Bounds(10.0, max_error_share=1.0)
+
+
+def test_a_baseline_that_is_counted_anew_begins_a_window(sides):
+    judge, _, canary = sides
+    baseline = Side().serve(10)
+    assert look(judge, baseline, canary.serve(10)) is None
+    verdict = look(judge, baseline.serve(1000), canary.serve(100, scores=RANDOM.beta(8, 20, 400)))
+    assert verdict.kind == "shift"

@@ -49,3 +49,16 @@ def test_other_sites_cannot_use_a_browser_to_get_in():
             reply = client("POST", "/admin/models/ctr/versions/1/load", headers={**headers, "origin": origin})
             assert reply.status_code == 403
         assert client.processor.calls == []
+
+
+def test_a_page_of_another_site_changes_nothing_though_its_browser_names_no_origin():
+    client = Client()
+    reply = client("POST", "/admin/models/ctr/versions/1/load", headers={"sec-fetch-site": "cross-site"})
+    assert (reply.status_code, client.processor.calls) == (403, [])
+    assert client("GET", "/", headers={"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}).status_code == 200
+
+
+@pytest.mark.parametrize("given", ["", " ", " s3", " s3cret2", " s3cret s3cret", " S3CRET"])
+def test_a_part_of_the_token_or_more_than_it_is_no_token(given):
+    client = Client(token="s3cret", host="0.0.0.0", base="http://freshet.example:8502")
+    assert client("GET", "/admin/models", headers={"authorization": f"Bearer{given}"}).status_code == 401

@@ -1,5 +1,6 @@
 """Strings in the binary layout, read through serving.codecs.kserve."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from processor.columns import Strings
 from processor.errors import BadInput, FreshetError
 from serving.codecs import kserve
+from serving.codecs.bytes_tensor import decode_bytes
 from tests.serving.codecs.infer_requests import binary, prefixed, tensor
 from tests.serving.fakes import FLAT
 
@@ -59,3 +61,9 @@ def test_any_bytes_tensor_is_decoded_or_refused_with_an_error_of_ours(raw, count
     except FreshetError:
         return
     assert prefixed(city.tolist()) == raw
+
+
+def test_an_element_that_takes_the_room_of_the_lengths_after_it_is_refused():
+    """The 8 bytes are enough for two lengths; the first one says that it is followed by what should be the second."""
+    with pytest.raises(BadInput, match="element 0 reaches beyond the tensor's 8 bytes"):
+        decode_bytes(np.frombuffer(b"\4\0\0\0abcd", np.uint8), 2, "city")

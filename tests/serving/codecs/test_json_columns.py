@@ -1,4 +1,5 @@
 import json
+import math
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from processor.errors import BadInput
 from processor.package.manifest import Input
 from serving.codecs.json_columns import column, has_booleans
+from serving.codecs.wire import load_json
 
 SPECS = [Input("x", dtype, columns) for dtype in ("int64", "float32") for columns in (0, 2)]
 SCALARS = (
@@ -44,6 +46,29 @@ def test_a_body_that_may_hold_booleans_is_told(body):
 @pytest.mark.parametrize("body", [b"", b"r", b'{"user":[1,2.5e3,null],"floats":[]}'])
 def test_a_body_that_cannot_is_told_too(body):
     assert not has_booleans(body)
+
+
+NUMBERS = st.sampled_from([math.nan, math.inf, -math.inf, 1.5, 7, 3e38])
+
+
+@given(st.lists(st.lists(NUMBERS, min_size=2, max_size=2), min_size=1, max_size=5), st.booleans())
+def test_nan_and_infinity_are_read_as_what_they_are(values, plain):
+    read = column(SPECS[3], load_json(json.dumps({"x": values}).encode())["x"], plain)
+    np.testing.assert_array_equal(read, np.float32(values))
+
+
+@pytest.mark.parametrize("number", [b"7e307", b"8.5e307", b"-8e307", b"1e300", b"7" + b"0" * 307])
+def test_a_number_that_no_float32_holds_is_refused_beside_nan_too(number):
+    for others in (b"1", b"NaN, -Infinity"):
+        values = load_json(b'{"x": [%b, %b]}' % (number, others))["x"]
+        with pytest.raises(BadInput, match="without loss of precision"):
+            column(SPECS[2], values, True)
+
+
+def test_what_stands_for_nan_is_shown_as_nan_and_is_no_string():
+    for spec in (SPECS[0], Input("x", "string")):
+        with pytest.raises(BadInput, match=r"JSON Value: NaN \(a number, value 0\)"):
+            column(spec, load_json(b'{"x": [NaN]}')["x"], True)
 
 
 def test_columns_are_whole():

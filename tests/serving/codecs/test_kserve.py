@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from processor.errors import BadInput, FreshetError
 from processor.package.manifest import Input
-from serving.codecs import kserve
+from serving.codecs import kserve, kserve_header
 from tests.serving.codecs.infer_requests import (
     LENGTH,
     PACKED_JSON,
@@ -112,3 +113,19 @@ def test_few_headers_are_kept(monkeypatch):
         body, headers = binary(sizes, [b"\0" * (24 * rows + 8)])
         kserve.decode(body, headers, PACKED)
         assert len(kserve._kept) <= 4
+
+
+@pytest.mark.parametrize(("room", "fits"), [(7, False), (8, True), (16, True)])
+def test_an_output_is_written_to_shared_memory_only_where_its_span_has_room_for_it(room, fits):
+    written = []
+    memory = SimpleNamespace(write=lambda span, data: written.append((span, data)))
+    scores = np.array([[0.25], [0.5]], np.float32)
+    wanted = kserve.WantedOutput("score", False, kserve_header.RegionSpan("r", 24, room))
+    options = kserve.InferOptions((wanted,))
+    if fits:
+        kserve.encode({"score": scores}, options, "ctr", 3, memory)
+        assert written == [(wanted.span, scores.tobytes())]
+    else:
+        with pytest.raises(BadInput, match=r"outputs\[score\].*shared_memory_byte_size: 8 wanted, got 7"):
+            kserve.encode({"score": scores}, options, "ctr", 3, memory)
+        assert written == []

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.columns import Packed
-from processor.errors import BadInput, FreshetError
+from processor.errors import BadInput, FreshetError, TooLarge
 from serving.codecs import tfs_rpc
 from serving.codecs.messages import message
 from serving.codecs.templates import Templates
@@ -65,8 +65,14 @@ def test_fewer_values_are_filled_up_with_the_last():
     assert inputs["price"].tolist() == [1, 2, 2]
     assert inputs["city"].tolist() == [b"a", b"bc", b"bc"]
     made.inputs["user"].tensor_shape.dim[0].size = 2**31 - 1
-    assert "user: 2147483646 values are too many to be filled up" in refusal(made, FLAT)
+    with pytest.raises(TooLarge, match="max_rows: at most 65536 rows a request wanted, got 2147483647 in user"):
+        decode(made, FLAT)
     made.inputs["user"].tensor_shape.dim[0].size = 3
+    made.inputs["city"].tensor_shape.dim[0].size = 65536
+    made.inputs["city"].string_val[1] = b"x" * 2000
+    with pytest.raises(TooLarge, match="city: 65534 values are too many to be filled up"):
+        decode(made, FLAT)
+    made.inputs["city"].tensor_shape.dim[0].size = 3
     for name, field in (("user", "int64_val"), ("price", "float_val"), ("city", "string_val")):
         made.inputs[name].ClearField(field)
     inputs = decode(made, FLAT)

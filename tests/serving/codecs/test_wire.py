@@ -1,5 +1,7 @@
 import contextlib
 import gzip
+import random
+import tracemalloc
 import zlib
 
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.errors import BadInput, FreshetError, TooLarge
+from processor.features.limits import FREE_NBYTES
 from serving.codecs import wire
 
 
@@ -57,11 +60,42 @@ def test_json_nested_too_deeply_is_refused():
         wire.load_json(b'{"a":[NaN,' + b"[" * 100_000 + b"]" * 100_000 + b"]}")
 
 
-def test_the_slow_parser_is_not_given_a_large_body():
-    with pytest.raises(BadInput, match="JSON Parse error"):
-        wire.load_json(b'{"a": [NaN' + b",1" * wire.MAX_SLOW_JSON_NBYTES + b"]}")
+def test_a_compressed_body_may_become_so_many_times_its_length_and_no_less_than_a_small_one():
+    headers = {b"content-encoding": b"gzip"}
+    small = gzip.compress(bytes(FREE_NBYTES))
+    assert len(wire.inflate(small, headers)) == FREE_NBYTES
+    large = gzip.compress(bytes(FREE_NBYTES + 1))
+    wanted = f"max_inflation: at most 100 times the {len(large)} bytes that came wanted after inflation, got more than"
+    with pytest.raises(TooLarge, match=wanted):
+        wire.inflate(large, headers)
+    assert len(wire.inflate(large, headers, max_inflation=1000)) == FREE_NBYTES + 1
+    dull = gzip.compress(random.Random(0).randbytes(8000) * 90)
+    assert len(wire.inflate(dull, headers)) == 720_000
+
+
+def test_a_bomb_takes_no_more_memory_than_its_limit():
+    bomb = gzip.compress(bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge, match="max_inflation"):
+            wire.inflate(bomb[:20_000], {b"content-encoding": b"gzip"})
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_only_utf_8_is_read():
     with pytest.raises(BadInput):
         wire.load_json('{"a": NaN}'.encode("utf-16"))
+
+
+def test_a_bomb_is_inflated_no_further_than_its_limit():
+    bomb = gzip.compress(b"\0" * (64 << 20), 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge):
+            wire.inflate(bomb, {b"content-encoding": b"gzip"}, len(bomb))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20

@@ -1,12 +1,16 @@
 """What is counted, timed and traced of a prediction, step by step, whatever port it comes by."""
 
 import asyncio
+import threading
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from processor.errors import BadInput, Expired, FreshetError, NotFound, NotReady, Overloaded
+from processor.features.limits import RequestLimits
+from serving.front import offloading
 from serving.front.exchange import OK, Exchange, Exchanges
 from serving.front_options import FrontOptions
 from serving.lifecycle import Lifecycle
@@ -47,6 +51,8 @@ class FakeTrail:
 class Room:
     """What exchanges share, around a FakeProcessor; ask() is a whole exchange."""
 
+    exchange = Given
+
     def __init__(self, processor=None, opened=True, tracer=None, **options):
         self.processor, lifecycle = processor or FakeProcessor(), Lifecycle()
         if opened:
@@ -59,7 +65,7 @@ class Room:
         return asyncio.run(self._ask(who, source, headers or {}, servable, timeout_s))
 
     async def _ask(self, who, source, headers, servable, timeout_s):
-        future, exchange = asyncio.get_running_loop().create_future(), Given(self.shared, "x", headers)
+        future, exchange = asyncio.get_running_loop().create_future(), self.exchange(self.shared, "x", headers)
         try:
             exchange.admit(who, servable, timeout_s)
             exchange.submit(source, future.set_result)
@@ -160,3 +166,82 @@ def test_a_trace_knows_how_far_its_request_came():
     assert 0 < whole.parsed_s <= whole.encoding_s
     assert (unread.model, unread.parsed_s, unread.encoding_s) == ("ctr", 0.0, 0.0)
     assert stranger.model == ""
+
+
+class Long(Given):
+    """A request that is long: its source tells its bytes and what is read of it, on which thread is noted."""
+
+    __slots__ = ()
+    threads: ClassVar[list[int]] = []
+
+    def weigh(self, source):
+        return 1 << 20
+
+    def read(self, source, manifest):
+        self.threads.append(threading.get_ident())
+        return super().read(source, manifest)
+
+
+@pytest.fixture
+def long_room():
+    """Makes a Room whose requests are long."""
+    made = []
+
+    def make(**options):
+        made.append(Room(**options))
+        made[-1].exchange = Long
+        return made[-1]
+
+    yield make
+    for room in made:
+        room.submitter.close()
+
+
+def test_what_is_long_is_read_and_submitted_on_another_thread_and_answered_on_the_loop(long_room):
+    tracer = FakeTrail()
+    room = long_room(tracer=tracer)
+    for _ in range(TIMED_EVERY):
+        assert room.ask().outputs["score"].shape == (2, 1)
+    assert threading.get_ident() not in Long.threads
+    assert room.timed == {"encode": 1, "parse": 1}
+    assert all(0 < trace.parsed_s <= trace.encoding_s for trace, _ in tracer.ended)
+    assert room.served == {"ctr/3": (TIMED_EVERY, 2 * TIMED_EVERY, 0)}
+
+
+@pytest.mark.parametrize("error", [BadInput("no such column"), Overloaded("full")], ids=["read", "submitted"])
+def test_an_error_of_what_is_long_is_answered_and_counted_once(error, long_room):
+    room = long_room()
+    if isinstance(error, Overloaded):
+        room.processor.refuse = error
+        assert room.ask() is error
+    else:
+        assert room.ask(source=error) is error
+    assert room.served == {"ctr/3": (0, 0, 1)}
+
+
+def test_what_waits_to_be_read_counts_towards_its_deadline_and_is_not_read_too_late(monkeypatch, long_room):
+    clock_s = iter([0.0, 0.25] * 2 + [0.0, 5.0])
+    monkeypatch.setattr(offloading, "time", SimpleNamespace(monotonic=lambda: next(clock_s)))
+    room = long_room(default_timeout_ms=1000.0)
+    room.ask()
+    room.ask(source=(INPUTS, 0.5))
+    assert [request.timeout_s for request in room.processor.requests] == [0.75, 0.25]
+    Long.threads.clear()
+    assert isinstance(room.ask(timeout_s=2.0), Expired)
+    assert Long.threads == []
+
+
+def test_what_a_request_may_cost_is_its_models_to_say():
+    limits = RequestLimits(max_rows=7)
+    room, seen = Room(FakeProcessor(limit=limits)), []
+
+    class Asking(Given):
+        __slots__ = ()
+
+        def read(self, source, manifest):
+            seen.append(self.limits)
+            return super().read(source, manifest)
+
+    room.exchange = Asking
+    room.ask()
+    assert seen == [limits]

@@ -1,35 +1,40 @@
-"""Requests that are submitted off the loop: errors reach their callers, deadlines run on, and the line is bounded."""
+"""Work that is done off the loop: its errors reach their callers, it is told how long it waited, and the line is
+bounded."""
 
 import gc
 import threading
+import weakref
 
 import pytest
 
-from processor.engine import PredictRequest
-from processor.errors import BadInput, Expired, FreshetError, Overloaded
-from serving.front import offloading as stages
+from processor.errors import BadInput, FreshetError, Overloaded
+from serving.front import offloading
 from serving.front.offloading import Offloading
 
+WAIT_S = 30
 
-class Recorder:
-    """A processor, and where errors are posted."""
 
-    def __init__(self, error=None):
-        self.error, self.submitted, self.posted = error, [], []
-        self.gate, self.seen = threading.Event(), threading.Semaphore(0)
-        self.gate.set()
+class Line:
+    """An Offloading, and what it posts."""
 
-    def submit(self, request, done, replica):
-        self.gate.wait(30)
-        if self.error is not None:
-            raise self.error
-        self.submitted.append((request, replica))
-        done("reply")
-        self.seen.release()
+    def __init__(self):
+        self.posted, self.seen = [], threading.Semaphore(0)
+        self.line = Offloading(self._post)
 
-    def post(self, finish, result):
+    def _post(self, finish, result):
         self.posted.append((finish, result))
         self.seen.release()
+
+    def submit(self, work, nbytes=0, finish="finish"):
+        def run(waited_s):
+            work(waited_s)
+            self.seen.release()
+
+        self.line.submit(run, nbytes, finish)
+
+    def wait(self, count=1):
+        for _ in range(count):
+            assert self.seen.acquire(timeout=WAIT_S)
 
 
 @pytest.fixture(autouse=True)
@@ -39,48 +44,91 @@ def no_thread_is_left_behind():
     gc.collect()
 
 
-def request(timeout_s=None):
-    return PredictRequest("ctr", {}, timeout_s=timeout_s)
-
-
-def test_a_request_is_submitted_on_another_thread_and_its_reply_goes_to_done():
-    processor, replies = Recorder(), []
-    Offloading(processor.post).submit(processor, request(), "replica", replies.append, None)
-    assert processor.seen.acquire(timeout=30)
-    assert replies == ["reply"]
-    assert processor.posted == []
+def test_work_is_done_on_another_thread_and_answers_for_itself():
+    line, threads = Line(), []
+    line.submit(lambda _: threads.append(threading.get_ident()))
+    line.wait()
+    assert threads != [threading.get_ident()]
+    assert line.posted == []
 
 
 @pytest.mark.parametrize(("error", "told"), [(BadInput, BadInput), (RuntimeError, FreshetError)], ids=["its", "ours"])
-def test_an_error_of_submitting_is_posted_to_the_loop(error, told):
-    processor = Recorder(error("secret" if error is RuntimeError else "input 'a'"))
-    Offloading(processor.post).submit(processor, request(), "replica", None, "finish")
-    assert processor.seen.acquire(timeout=30)
-    ((finish, result),) = processor.posted
+def test_an_error_of_it_is_posted_to_the_loop(error, told):
+    line = Line()
+
+    def fail(_):
+        raise error("secret" if error is RuntimeError else "input 'a'")
+
+    line.submit(fail)
+    line.wait()
+    ((finish, result),) = line.posted
     assert finish == "finish"
     assert isinstance(result, told)
     assert "secret" not in str(result)
 
 
-def test_waiting_counts_towards_the_deadline(monkeypatch):
+def test_work_is_told_how_long_it_has_waited(monkeypatch):
     now_s = iter([0.0, 5.0])
-    monkeypatch.setattr(stages.time, "monotonic", lambda: next(now_s))
-    processor = Recorder()
-    Offloading(processor.post).submit(processor, request(1.0), "replica", None, "finish")
-    assert processor.seen.acquire(timeout=30)
-    assert isinstance(processor.posted[0][1], Expired)
-    assert processor.submitted == []
+    monkeypatch.setattr(offloading.time, "monotonic", lambda: next(now_s))
+    line, waited = Line(), []
+    line.submit(waited.append)
+    line.wait()
+    assert waited == [5.0]
 
 
 def test_no_more_than_so_many_wait(monkeypatch):
-    monkeypatch.setattr(stages, "MAX_WAITING", 3)
-    processor = Recorder()
-    processor.gate.clear()
-    line, requests = Offloading(processor.post), [request() for _ in range(4)]
-    for waiting in requests[:3]:
-        line.submit(processor, waiting, "replica", lambda reply: None, None)
-    with pytest.raises(Overloaded, match="more than 3 requests wait"):
-        line.submit(processor, requests[3], "replica", None, None)
-    processor.gate.set()
+    monkeypatch.setattr(offloading, "MAX_WAITING", 3)
+    line, gate = Line(), threading.Event()
     for _ in range(3):
-        assert processor.seen.acquire(timeout=30)
+        line.submit(lambda _: gate.wait(WAIT_S))
+    with pytest.raises(Overloaded, match="queue: at most 3 requests wait to be read, 3 do"):
+        line.submit(lambda _: None)
+    gate.set()
+    line.wait(3)
+
+
+def test_no_more_than_so_many_bytes_wait_but_one_always_may(monkeypatch):
+    monkeypatch.setattr(offloading, "MAX_WAITING_NBYTES", 100)
+    line, gate = Line(), threading.Event()
+    line.submit(lambda _: gate.wait(WAIT_S), 150)
+    with pytest.raises(Overloaded, match="at most 100 bytes of requests wait to be read, 150 do and 1 came"):
+        line.submit(lambda _: None, 1)
+    gate.set()
+    line.wait()
+
+
+def test_one_is_read_at_a_time_and_what_does_not_read_goes_beside_it():
+    line, gate, order = Line(), threading.Event(), []
+    line.submit(lambda _: (gate.wait(WAIT_S), order.append("long")), 10)
+    line.submit(lambda _: order.append("stage"))
+    line.wait()
+    assert order == ["stage"]
+    line.submit(lambda _: order.append("long too"), 10)
+    gate.set()
+    line.wait(2)
+    assert order == ["stage", "long", "long too"]
+
+
+def test_reading_is_not_looked_at_by_the_collector_and_an_error_keeps_nothing_that_was_read():
+    line, seen, kept = Line(), [], []
+
+    class Document(list):
+        """A list that can be referred to weakly."""
+
+    def read(_):
+        document = Document()
+        kept.append(weakref.ref(document))
+        seen.append(gc.isenabled())
+        try:
+            document.remove(1)
+        except ValueError:
+            raise BadInput("too long") from None
+
+    line.submit(read, 10)
+    line.wait()
+    line.submit(lambda _: seen.append(gc.isenabled()))
+    line.wait()
+    assert seen == [False, True]
+    assert gc.isenabled()
+    assert len(line.posted) == 1
+    assert kept[0]() is None

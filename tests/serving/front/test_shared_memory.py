@@ -6,7 +6,7 @@ from processor.errors import BadInput, NotFound, TooLarge
 from serving.codecs.kserve_header import RegionSpan
 from serving.front import shared_memory as sharedmemory
 from serving.front.shared_memory import Regions
-from tests.descriptors import open_fds, settled_fds
+from tests.descriptors import fds_of
 
 
 @pytest.fixture
@@ -82,16 +82,16 @@ def test_an_object_that_is_read_only_is_not_written(tmp_path, monkeypatch):
     regions.unregister("a")
 
 
-def test_status_names_what_is_registered(regions):
+def test_status_names_what_is_registered(regions, tmp_path):
     about = {"name": "a", "key": "/in", "offset": 4, "byte_size": 8}
     assert regions.status() == regions.status("a") == [about]
     with pytest.raises(NotFound, match="'b' is not registered"):
         regions.status("b")
     regions.unregister("b")
-    descriptors = settled_fds()
+    assert fds_of(tmp_path / "in") == 1
     regions.unregister()
     assert regions.status() == []
-    assert open_fds() == descriptors - 1
+    assert fds_of(tmp_path / "in") == 0
     with pytest.raises(BadInput, match="is not registered"):
         regions.read(RegionSpan("a", 0, 1))
 

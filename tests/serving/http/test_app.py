@@ -8,6 +8,7 @@ import pytest
 from processor.errors import Expired, Overloaded
 from serving.front import catalog
 from serving.front.exchange import Exchanges
+from serving.front.shared_memory import Regions
 from serving.front_options import FrontOptions
 from serving.http.app import DataApp
 from serving.lifecycle import Lifecycle
@@ -266,3 +267,42 @@ def test_every_answer_can_have_its_line_in_the_access_log(caplog):
     send(app, "GET", "/nowhere")
     found = [(r.fields["path"], r.fields["status"], r.fields["request_id"]) for r in caplog.records]
     assert found == [("/v1/models/ctr:predict", 200, "abc"), ("/nowhere", 404, "")]
+
+
+def test_a_page_of_another_site_changes_nothing_and_a_client_that_is_no_browser_does():
+    lifecycle, asked = Lifecycle(), []
+    lifecycle.open(FakeProcessor())
+    options = FrontOptions(model_control="explicit")
+    control = lambda operation, arguments: asked.append(operation) or {}  # noqa: E731
+    app = DataApp(Exchanges(lifecycle, Metrics(lifecycle), options), control=control, regions=Regions())
+    loading = [f"/v2/repository/models/ctr/{word}" for word in ("load", "unload")]
+    sharing = ["/v2/systemsharedmemory/region/a/register", "/v2/systemsharedmemory/unregister"]
+    for path in (*loading, *sharing):
+        for other in (
+            {"origin": "http://evil.example"},
+            {"origin": "null", "content-type": "text/plain"},
+            {"sec-fetch-site": "cross-site"},
+            # What a name says that its owner has pointed here.
+            {"origin": "http://evil.example:8501", "host": "evil.example:8501", "sec-fetch-site": "same-origin"},
+        ):
+            reply = send(app, "POST", path, b"{}", {"host": "localhost:8501", **other})
+            assert (reply.status, list(reply.json())) == (403, ["error"])
+    assert asked == []
+    own = {"host": "localhost:8501", "origin": "http://localhost:8501", "sec-fetch-site": "same-origin"}
+    for headers in ({"host": "freshet.example:8501"}, own):
+        assert [send(app, "POST", path, b"{}", headers).status for path in loading] == [200, 200]
+        assert [send(app, "POST", path, b"{}", headers).status for path in sharing] == [400, 200]
+    assert asked == ["load", "unload"] * 2
+
+
+def test_no_reply_lets_a_page_of_another_site_read_it():
+    app, _, _, _ = serve()
+    other = {"origin": "http://evil.example", "sec-fetch-site": "cross-site", "content-type": "text/plain"}
+    for method, path, body, status in (
+        ("POST", "/v1/models/ctr:predict", BODY, 200),
+        ("GET", "/v2/models/ctr", b"", 200),
+        ("OPTIONS", "/v1/models/ctr:predict", b"", 405),
+    ):
+        reply = send(app, method, path, body, other)
+        assert reply.status == status
+        assert not [name for name in reply.headers if name.startswith("access-control-")]

@@ -375,6 +375,16 @@ def test_a_client_that_half_closes_while_it_waits_gets_its_replies(predicting, c
     assert predicting.transport.said == ["close"]
 
 
+def test_a_client_that_half_closes_gets_its_refusals_as_well(predicting):
+    predicting.processor.hold = True
+    predicting.send(predict() + predict(b"{") + chunked(b"{" * 2000, 1, b"/v1/models/ctr:predict") + predict(b"{"))
+    predicting.half_close()
+    predicting.processor.release()
+    predicting.loop.turn(40)
+    assert predicting.statuses() == [200, 400, 400, 400]
+    assert predicting.transport.said == ["close"]
+
+
 @pytest.mark.parametrize("sent", [10, -5])
 def test_a_client_that_half_closes_in_the_middle_of_a_request_has_left(talk, sent):
     talk.send(talk.ask(BODY)[:sent])

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import json
 import socket
+import threading
 from functools import partial
 
 import numpy as np
@@ -53,6 +54,33 @@ def read_reply(file):
         name, _, value = line.decode().strip().partition(": ")
         headers[name] = value
     return status, headers, json.loads(file.read(int(headers["content-length"])))
+
+
+def test_a_long_request_is_read_off_the_loop_and_others_are_answered_meanwhile(processor):
+    """Another connection's request is answered while a document is read; the connection's own waits its turn."""
+    with running(lambda config: processor) as (server, _, _):
+        address = server.http_address
+        until(lambda: request(address, post())[0][0] == 200)
+        rows = {"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}] * 8000}
+        long, elsewhere = json.dumps(rows).encode(), []
+        gate, submit = threading.Event(), processor.submit
+
+        def submit_late(asked, done, replica):
+            if threading.current_thread().name.startswith("freshet-reading"):
+                elsewhere.append(len(asked.inputs["ids"]))
+                assert gate.wait(30)
+            submit(asked, done, replica)
+
+        processor.submit = submit_late
+        with socket.create_connection(address, timeout=30) as connection:
+            connection.sendall(post(long) + post())
+            for _ in range(3):
+                assert request(address, post())[0][2] == SCORED
+            gate.set()
+            file = connection.makefile("rb")
+            assert read_reply(file)[2] == {"predictions": [[7.5]] * 8000}
+            assert read_reply(file)[2] == SCORED
+        assert elsewhere == [8000]
 
 
 def test_a_request_is_answered_with_its_generation(address):
@@ -226,3 +254,15 @@ def test_a_request_id_comes_back_whichever_way_the_request_takes(address, proces
     ((status, headers, _),) = request(address, post(body=b"{", x_request_id=b"y" * 500))
     assert (status, headers["x-request-id"]) == (400, "y" * 128)
     assert "x-request-id" not in request(address, post())[0][1]
+
+
+def test_a_known_head_that_closes_closes_again(address):
+    """Two connections with the very same bytes: what the first one taught must not keep the second one open."""
+    closing = post(connection=b"close")
+    for _ in range(2):
+        with socket.create_connection(address, timeout=30) as connection:
+            file = connection.makefile("rb")
+            connection.sendall(closing)
+            status, headers, scores = read_reply(file)
+            assert (status, headers["connection"], scores) == (200, "close", SCORED)
+            assert file.read() == b""

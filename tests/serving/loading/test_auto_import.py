@@ -6,7 +6,10 @@ import time
 import pytest
 
 from processor.versions.routes import VersionStatus
-from serving.loading.auto_import import LOOK_EVERY_S, REST_S, SETTLED_S, UNKNOWN, AutoImporter
+from serving.loading.auto_import import LOOK_EVERY_S, REST_S, SETTLED_S, AutoImporter
+from serving.loading.import_process import UNKNOWN, ImportLimits
+
+LIMITS = ImportLimits(600.0, 60, 1 << 30)
 
 
 class FakeProcess:
@@ -16,7 +19,7 @@ class FakeProcess:
     def poll(self):
         return self.code
 
-    def terminate(self):
+    def kill(self):
         self.ended = True
 
     def wait(self, timeout):
@@ -32,9 +35,10 @@ class Bench:
 
     def __init__(self, root, models=()):
         self.now_s, self.processes, self.told = 100.0, [], []
-        self.importer = AutoImporter(str(root), models, self, self.start, lambda: self.now_s)
+        self.importer = AutoImporter(str(root), models, self, LIMITS, self.start, lambda: self.now_s)
 
-    def start(self, arguments, said):
+    def start(self, arguments, said, folder, limits):
+        assert limits is LIMITS
         self.processes.append(FakeProcess(arguments, said))
         return self.processes[-1]
 
@@ -126,7 +130,28 @@ def test_a_crash_is_told_without_what_it_printed(root, start, caplog):
     assert "secret" in caplog.text
 
 
-def test_only_the_newest_version_above_the_packages_is_imported_one_model_at_a_time(root, start):
+def test_one_import_that_stands_still_holds_up_nobody_and_is_ended_and_told_of(root, start):
+    for model in ("a-stuck", "other", "third"):
+        put(root, model=model)
+    put(root, model="a-stuck", version=2)
+    bench = start()
+    bench.look()
+    bench.look(SETTLED_S)
+    assert [p.arguments[-3::2] for p in bench.processes] == [["a-stuck", "2"], ["other", "1"]]
+    stuck, other = bench.processes
+    other.end(0)
+    assert bench.look() == ["other version 1 imported", "third version 1 is being imported"]
+    bench.processes[2].end(0)
+    bench.look()
+    bench.look(LIMITS.wall_s)
+    assert stuck.ended
+    stuck.end(-9)
+    why = "the import took more than 600 s and was ended; --import-timeout-s allows more"
+    assert bench.look() == [f"a-stuck version 2 refused: {why}"]
+    assert bench.look(SETTLED_S) == ["a-stuck version 1 is being imported"]
+
+
+def test_only_the_newest_version_above_the_packages_is_imported(root, start):
     put(root, version=1)
     put(root, version=3)
     (root / "ctr" / "2").mkdir()
@@ -140,10 +165,11 @@ def test_only_the_newest_version_above_the_packages_is_imported_one_model_at_a_t
     bench.look()
     bench.look(SETTLED_S)
     bench.look(SETTLED_S)
-    assert [p.arguments[1] for p in bench.processes] == [str(root / "ctr" / "3")]
+    wanted = [str(root / "ctr" / "3"), str(root / "keras" / "7" / "model.keras")]
+    assert [p.arguments[1] for p in bench.processes] == wanted
     bench.processes[0].end(2)
     bench.look()
-    assert [p.arguments[1] for p in bench.processes[1:]] == [str(root / "keras" / "7" / "model.keras")]
+    assert [p.arguments[1] for p in bench.processes] == wanted
 
 
 def test_an_onnx_file_whose_weights_beside_it_are_still_being_copied_is_left_alone(root, start):
@@ -249,7 +275,7 @@ def test_what_the_system_refuses_is_told_of_and_tried_again_later(root, start):
     bench = start()
     bench.look()
 
-    def fail(arguments, said):
+    def fail(arguments, said, folder, limits):
         raise OSError(11, "Resource temporarily unavailable")
 
     bench.importer._start, starts = fail, bench.importer._start
@@ -282,3 +308,12 @@ def test_a_package_that_is_still_being_copied_is_not_called_foreign(root, start)
     for size in range(1, 4):
         (tables / ".user.safetensors.x1y2").write_text("x" * size)
         assert bench.look(SETTLED_S) == []
+
+
+def test_a_pipe_in_the_place_of_a_manifest_is_called_what_it_is(root, start):
+    (root / "ctr" / "1").mkdir(parents=True)
+    os.mkfifo(root / "ctr" / "1" / "model.json")
+    bench = start()
+    bench.look()
+    (line,) = bench.look(SETTLED_S)
+    assert line.endswith("file wanted, got model.json (no regular file)")

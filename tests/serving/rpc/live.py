@@ -31,6 +31,7 @@ class Live:
         self.reserved, self.address = reserve("127.0.0.1", 0)
         front = FrontOptions(**{"max_body_bytes": 1 << 20, "version": "9", **options})
         exchanges = Exchanges(self.lifecycle, self.metrics, front, tracer)
+        self.submitter = exchanges.submitter
         self.port = RpcPort(exchanges, address=self.address, control=nothing_to_control, access=access)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
@@ -44,6 +45,7 @@ class Live:
     def __exit__(self, *_):
         self.channel.close()
         self.run(self.port.stop(hurry=True))
+        self.submitter.close()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(WAIT_S)
         self.loop.close()

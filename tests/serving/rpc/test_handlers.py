@@ -1,10 +1,12 @@
 """What the services of the gRPC port share, seen by their clients."""
 
 import logging
+import threading
 
 import grpc
 
 from processor.errors import Expired, Overloaded
+from processor.features.limits import RequestLimits
 from serving.codecs.messages import message
 from serving.telemetry.logs import AccessLog
 from serving.telemetry.tracing import Trace
@@ -23,6 +25,34 @@ def test_a_deadline_of_the_call_and_one_of_the_request_become_the_shorter():
         assert 9 < told[0] <= 10
         assert 19 < told[1] <= 20
         assert told[2] == 5.0
+
+
+def test_a_long_message_is_read_off_the_loop_until_its_like_is_known():
+    with Live(max_body_bytes=8 << 20) as live:
+        elsewhere, submit = [], live.processor.submit
+
+        def submit_noting(asked, done, replica):
+            elsewhere.append(threading.current_thread().name.startswith("freshet-reading"))
+            submit(asked, done, replica)
+
+        live.processor.submit = submit_noting
+        for _ in range(2):
+            assert len(scores(live.infer(request(rows=10_000)))) == 10_000
+        typed = predict_request()
+        typed.inputs["ids"].int64_val.extend([1] * 300_000)
+        assert "values wanted" in refused(tfs_predict(live), typed).details()
+        broken = refused(live.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer"), b"\xff" * 300_000)
+        assert broken.details() == "request: a ModelInferRequest wanted"
+        assert elsewhere == [True, False]
+
+
+def test_a_message_beyond_a_limit_is_resource_exhausted():
+    with Live(FakeProcessor(limit=RequestLimits(max_rows=2)), max_nodes=1000) as live:
+        error = refused(live.infer, request(rows=3))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert error.details().startswith("max_rows: at most 2 rows a request wanted, got 3")
+        error = refused(tfs_predict(live), message("tensorflow.serving.PredictRequest")(output_filter=["a"] * 501))
+        assert error.details().startswith("max_nodes: at most 1000 fields and values wanted, got 1002")
 
 
 def test_errors_become_statuses_of_the_same_meaning():

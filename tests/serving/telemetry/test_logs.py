@@ -1,20 +1,43 @@
 """What a log line holds, for people and for machines."""
 
+import io
 import json
 import logging
+import signal
+import subprocess
+import sys
+import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from serving.telemetry.logs import AccessLog, JsonFormatter, log_to_stderr
+from processor.clock import FakeClock
+from serving.telemetry import logs
+from serving.telemetry.logs import (
+    BURST,
+    INTERVAL_S,
+    AccessLog,
+    JsonFormatter,
+    TextFormatter,
+    ThinnedHandler,
+    log_to_stderr,
+    printable,
+)
+
+ENDS, ESCAPES = "\r\n\u2028\u2029\x85\x0b\x0c\x1c", "\x1b[2K\x1b[1A\x9b31m\x7f\x08\0"
+TEXT = st.text(st.characters(), max_size=40) | st.sampled_from(
+    ["a\n2026-11-22 12:00:00,000 ERROR forged", ENDS, ESCAPES, "\u202egnp.exe", "\ud800", "%s %d"]
+)
 
 
 @pytest.fixture
 def root():
     """The root logger, put back afterwards."""
     logger = logging.getLogger()
-    handlers, level = logger.handlers[:], logger.level
+    handlers, level, hook = logger.handlers[:], logger.level, threading.excepthook
     yield logger
-    logger.handlers[:], logger.level = handlers, level
+    logger.handlers[:], logger.level, threading.excepthook = handlers, level, hook
 
 
 def record(message="%s was %d", args=("it", 7), **extra):
@@ -59,3 +82,186 @@ def test_an_access_log_has_a_share_of_the_requests(caplog):
         "kserve ctr:infer 200 1.500 ms 64 bytes id-3", "kserve ctr:infer 200 1.500 ms 64 bytes id-7",
     ]  # fmt: skip
     assert caplog.records[0].fields["request_id"] == "id-3"
+
+
+def test_a_process_that_dies_of_a_page_that_is_gone_says_so(tmp_path):
+    (tmp_path / "table").write_bytes(bytes(1 << 16))
+    program = (
+        "import mmap, os, sys; from serving.telemetry.logs import last_words; last_words()\n"
+        "with open(sys.argv[1], 'r+b') as file: mapped = mmap.mmap(file.fileno(), 0)\n"
+        "os.truncate(sys.argv[1], 0); mapped[1 << 15]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "table")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == -signal.SIGBUS
+    assert "Fatal Python error: Bus error" in done.stderr
+
+
+def raised(text):
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        return type(error), error, error.__traceback__
+
+
+def paired(text):
+    """The text with halves of a surrogate that stand side by side as one character: JSON knows no difference."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+def written(formatter, *records):
+    """What a handler writes of some records, as bytes that a file or a terminal gets."""
+    stream = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace", newline="")
+    handler = ThinnedHandler(stream, FakeClock())
+    handler.setFormatter(formatter)
+    for one in records:
+        handler.handle(one)
+    stream.flush()
+    return stream.buffer.getvalue().decode()
+
+
+@given(TEXT, TEXT, TEXT)
+def test_a_record_is_one_line_without_control_characters_whatever_is_in_it(message, field, error):
+    made = record("%s: %s", (message, field), fields={"path": field}, exc_info=raised(error))
+    for formatter in (TextFormatter("worker-1"), JsonFormatter("worker-1")):
+        line, end = written(formatter, made).partition("\n")[::2]
+        assert end == ""
+        assert line.isprintable()
+        assert len(line.splitlines()) == 1
+    told = json.loads(line)
+    assert (told["message"], told["path"]) == (paired(f"{message}: {field}"), paired(field))
+    assert told["exception"].endswith(paired(f"ValueError: {error}" if error else "ValueError"))
+
+
+@given(TEXT)
+def test_what_prints_is_written_as_it_is(text):
+    assert printable(text).isprintable()
+    assert printable(printable(text)) == printable(text)
+    if text.isprintable():
+        assert printable(text) == text
+
+
+def test_a_line_of_the_access_log_has_as_many_words_whatever_a_client_calls_itself(caplog):
+    caplog.set_level(logging.INFO, "freshet.access")
+    AccessLog(1)("http", "/v1/x 200 0.001 ms 5 bytes me\n", 404, 0.001, "'a b' 200", 9)
+    assert caplog.records[0].getMessage() == (
+        "http '/v1/x 200 0.001 ms 5 bytes me\\n' 404 1.000 ms 9 bytes \"'a b' 200\""
+    )
+
+
+class Flood:
+    """A handler under a clock that is moved by hand, and the places that log."""
+
+    def __init__(self):
+        self.clock, self.stream, self.asked = FakeClock(), io.StringIO(), []
+        self.handler = ThinnedHandler(self.stream, self.clock, lambda delay_s, act: self.asked.append((delay_s, act)))
+        self.handler.setFormatter(TextFormatter(""))
+
+    def log(self, count=1, line=1, level=logging.WARNING, name="bad request"):
+        for n in range(count):
+            self.handler.handle(logging.LogRecord("freshet.x", level, __file__, line, f"{name} %d", (n,), None))
+
+    def wait(self):
+        """What was asked for is called when its time has come."""
+        asked, self.asked = self.asked, []
+        for delay_s, act in asked:
+            self.clock.advance(delay_s)
+            act()
+
+    @property
+    def lines(self):
+        return [line.partition("freshet.x ")[2] for line in self.stream.getvalue().splitlines()]
+
+
+def test_a_flood_is_a_line_now_and_then_with_how_many_there_were():
+    flood = Flood()
+    flood.log(1000)
+    assert flood.lines == [f"bad request {n}" for n in range(BURST)]
+    assert [delay_s for delay_s, _ in flood.asked] == [INTERVAL_S]
+    flood.wait()
+    assert flood.lines[BURST:] == [f"bad request {BURST} ({1000 - BURST - 1} more like it)"]
+    assert flood.asked == []
+    flood.log(2, name="again")
+    flood.wait()
+    assert flood.lines[BURST + 1 :] == ["again 0 (1 more like it)"]
+
+
+def test_after_a_quiet_time_lines_are_written_at_once_again():
+    flood = Flood()
+    flood.log(BURST)
+    flood.clock.advance(BURST * INTERVAL_S)
+    flood.log(BURST + 1)
+    assert len(flood.lines) == 2 * BURST
+    flood.wait()
+    assert flood.lines[-1] == f"bad request {BURST}"
+
+
+def test_other_lines_are_not_held_back_by_a_flood_and_information_never_is():
+    flood = Flood()
+    flood.log(1000)
+    flood.log(line=2, name="another place")
+    flood.log(100, level=logging.INFO, name="done")
+    assert flood.lines[BURST:] == ["another place 0", *(f"done {n}" for n in range(100))]
+
+
+def test_what_is_held_back_when_the_log_is_closed_is_written():
+    flood = Flood()
+    flood.log(BURST + 5)
+    flood.log(BURST + 1, line=2, name="other")
+    flood.handler.close()
+    assert flood.lines[-2:] == [f"bad request {BURST} (4 more like it)", f"other {BURST}"]
+
+
+def test_where_no_thread_can_be_started_the_next_line_asks_again():
+    flood = Flood()
+
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    flood.handler._later, later = refuse, flood.handler._later
+    flood.log(BURST + 2)
+    flood.handler._later = later
+    flood.log()
+    flood.wait()
+    assert flood.lines[-1].endswith("(2 more like it)")
+
+
+def test_json_says_how_many_more_there_were():
+    flood = Flood()
+    flood.handler.setFormatter(JsonFormatter(""))
+    flood.log(BURST + 3)
+    flood.wait()
+    line = json.loads(flood.stream.getvalue().splitlines()[-1])
+    assert (line["message"], line["more"]) == (f"bad request {BURST}", 2)
+
+
+def test_by_itself_what_is_held_back_follows(monkeypatch):
+    monkeypatch.setattr(logs, "INTERVAL_S", 0.01)
+    followed = threading.Event()
+
+    class Watched(io.StringIO):
+        def write(self, text):
+            if "more like it" in text:
+                followed.set()
+            return super().write(text)
+
+    handler = ThinnedHandler(Watched())
+    handler.setFormatter(TextFormatter(""))
+    for _ in range(10 * BURST):
+        handler.handle(record())
+    assert followed.wait(60)
+
+
+def test_what_ends_a_thread_is_a_line_of_the_log(root, capsys):
+    log_to_stderr("info", "text")
+
+    def fail():
+        raise ValueError("a\nb")
+
+    thread = threading.Thread(target=fail, name="worker\x1b")
+    thread.start()
+    thread.join()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ERROR freshet thread worker\\x1b has ended by an error" in line
+    assert line.endswith("ValueError: a\\nb")

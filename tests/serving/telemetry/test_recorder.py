@@ -23,6 +23,7 @@ from serving.codecs import kserve  # noqa: E402
 from serving.telemetry import recorder as recording  # noqa: E402
 from serving.telemetry.recorder import Recorder, read_requests  # noqa: E402
 from tests.packages import make_inputs, manifest, write_package  # noqa: E402
+from tests.serving.test_server import until  # noqa: E402
 
 USERS = range(20)
 
@@ -190,11 +191,13 @@ def test_files_rotate_and_the_oldest_make_room(tmp_path, processor, monkeypatch)
     processor.tap(recorder)
     for n in range(20):
         processor.process(request(n % 19))
-        while recorder.requests <= n:
-            pass
+        until(lambda n=n: recorder.requests > n)
     finish(processor, recorder)
     mine = [p for p in files(tmp_path) if "-w0-" in p.name]
-    assert 1 <= len(mine) < 20
+    numbers = {int(p.stem.rpartition("-")[2]) for p in mine}
+    assert 1 <= len(numbers) < 20
+    assert 20 in numbers, "the newest one stays"
+    assert 1 not in numbers
     assert sum(p.stat().st_size for p in mine) <= 12_000
     assert (folder / "small-w1-1-1.parquet").exists()
     assert not list(folder.glob(".*"))
@@ -210,8 +213,7 @@ def test_a_disk_that_cannot_be_written_costs_records_and_no_request(tmp_path, pr
     with monkeypatch.context() as patched:
         patched.setattr(recording.pq, "ParquetWriter", refuse)
         processor.process(request(1))
-        while not caplog.text:
-            pass
+        until(lambda: caplog.text)
     assert "requests could not be recorded" in caplog.text
     processor.process(request(2))
     finish(processor, recorder)
@@ -227,3 +229,15 @@ def test_what_a_crash_left_is_cleared_away(tmp_path):
     assert [p.name for p in files(tmp_path)] == [".small-w1-1-1.tmp"]
     with pytest.raises(BadInput, match="record: a folder that can be written wanted"):
         Recorder(str(folder / ".small-w1-1-1.tmp"), 1.0, 1 << 30, "w0")
+
+
+def test_what_has_been_written_makes_room_in_the_queue(tmp_path, processor, monkeypatch):
+    one = sum(map(recording._nbytes, make_inputs([1, 2]).values()))
+    monkeypatch.setattr(recording, "MAX_QUEUED_NBYTES", 2 * one)
+    recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
+    processor.tap(recorder)
+    for n in range(20):
+        processor.process(PredictRequest("small", make_inputs([1, 2], seed=n)))
+        until(lambda n=n: recorder.requests > n)
+    finish(processor, recorder)
+    assert recorder.counters() == {"recorded_requests": 20, "recorded_rows": 40, "recording_dropped": 0}

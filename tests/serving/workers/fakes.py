@@ -16,7 +16,7 @@ class FakeWorker:
     dies. control: by version."""
 
     def __init__(self, seat=0):
-        self.seat, self.pid, self.handed = seat, 1000 + seat, 0
+        self.seat, self.pid, self.handed, self.signal = seat, 1000 + seat, 0, ""
         self.gone, self.killed = threading.Event(), False
         self.said, self.control = [], {}
         self.refuse, self.refuse_size, self.dies_at, self.full = None, None, None, False

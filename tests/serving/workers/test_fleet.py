@@ -21,7 +21,8 @@ class Owner:
     """fleet.Owner: offers every worker at once."""
 
     def __init__(self):
-        self.fleet, self.introduced, self.dead, self.refuse, self.suspicions = None, [], [], None, []
+        self.fleet, self.introduced, self.dead, self.refuse = None, [], [], None
+        self.suspicions, self.mourned = [], []
 
     def introduce(self, worker):
         self.introduced.append(worker)
@@ -37,6 +38,9 @@ class Owner:
 
     def suspected(self):
         self.suspicions.append(self.fleet.suspects())
+
+    def mourn(self, seat, signal):
+        self.mourned.append((seat, signal, len(self.introduced)))
 
 
 class Mortal(FakeWorker):
@@ -139,6 +143,30 @@ def test_a_dead_process_is_buried_once_and_replaced_in_its_slot(fleets):
     assert victim not in fleet.offered()
     assert [i["restarts"] for i in fleet.info()] == [0, 1]
     assert fleet.complete
+
+
+def test_the_owner_is_told_what_a_process_died_of_before_its_seat_gets_another(fleets, caplog):
+    fleet, owner = fleets(1)
+    fleet.wait_complete()
+    (victim,) = fleet.offered()
+    victim.signal = "SIGBUS"
+    victim.gone.set()
+    spawns(2)
+    until(lambda: fleet.offered() not in ([], [victim]))
+    assert owner.mourned == [(0, "SIGBUS", 1)]
+    assert fleet.info()[0]["died_of"] == "SIGBUS"
+    assert "worker 0, process 1000, has died of SIGBUS and is replaced" in caplog.text
+
+
+def test_an_owner_that_fails_to_look_into_a_death_keeps_no_seat_empty(fleets, monkeypatch, caplog):
+    fleet, owner = fleets(1)
+    fleet.wait_complete()
+    monkeypatch.setattr(owner, "mourn", lambda seat, signal: 1 / 0)
+    (victim,) = fleet.offered()
+    victim.gone.set()
+    spawns(2)
+    until(lambda: fleet.offered() not in ([], [victim]))
+    assert "could not be looked into" in caplog.text
 
 
 def test_the_others_give_up_what_is_beyond_their_share_when_a_new_process_is_up(fleets):
@@ -311,3 +339,19 @@ def test_a_connection_goes_to_the_worker_that_has_the_fewest_and_past_one_that_i
     assert [w.handed for w in workers] == [3, 6, 4], "the first has the fewest, but seems not to listen"
     here.close()
     there.close()
+
+
+def test_a_process_that_dies_after_it_was_healthy_is_replaced_as_soon_as_the_first_was(monkeypatch):
+    fleet, now_s, waited_s = Fleet(1, SETTINGS), [0.0], []
+    lives_s = iter([1.0, 1.0, 1.0, fleet_module.HEALTHY_S + 1.0, 1.0])
+
+    def live(seat):
+        now_s[0] += next(lives_s)
+
+    monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(fleet, "_live", live)
+    monkeypatch.setattr(fleet, "_ending", SimpleNamespace(is_set=lambda: len(waited_s) == 4, wait=waited_s.append))
+    fleet._keep(fleet._seats[0])
+    first_s = fleet_module.FIRST_BACKOFF_S
+    assert waited_s == [first_s, 2 * first_s, 4 * first_s, first_s]
+    assert fleet.info()[0]["restarts"] == 5

@@ -1,5 +1,6 @@
 """The supervisor's side of a change: asked of all, flipped after all, whatever dies or refuses on the way."""
 
+import os
 import threading
 
 import pytest
@@ -10,9 +11,12 @@ from processor.generation import Generation
 from processor.overview import model_stats
 from processor.package.delta import write_delta
 from processor.versions.control import IDLE, PINS
+from processor.versions.routes import VersionStatus
+from processor.watching.sketch import Block, Sketch
 from serving.serve_config import ServeConfig
 from serving.workers import fleet_host as host_module
 from serving.workers.fleet_host import FleetHost
+from serving.workers.worker_counts import trial_key
 from tests.packages import make_delta, write_package
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 
@@ -303,6 +307,23 @@ def test_what_workers_report_is_what_the_models_have_done(hosts):
     assert host.info()["models"]["small"]["served"]["1"]["buckets"] == {"1": 500000.0}, "of those that live"
 
 
+def test_what_workers_know_of_a_canary_adds_up(hosts):
+    host, workers = hosts()
+    host.load_all()
+    version = version_of(host)
+    assert host.tried(version, version).canary.requests == 0
+    for worker, requests in zip(workers, (3, 4)):
+        block = Block(1)
+        block.done(requests, rows=2 * requests)
+        sides = [Sketch.empty(1).to_json(), Sketch.total(1, [block]).to_json()]
+        counters = {"trials": {trial_key(version.replicas.key, version.replicas.key): sides}}
+        report = {"counters": counters, "gauges": {"groups": {}, "costs": {}, "cpu_s": 1.0}}
+        host.heard(worker, {"op": "report", "report": report})
+    host._fleet.bury(workers[0])
+    baseline, canary = host.tried(version, version)
+    assert (baseline.requests, canary.requests, canary.rows) == (0, 7, 14)
+
+
 def test_a_scrape_is_answered_to_the_worker_that_asked_even_when_it_fails(hosts, caplog):
     host, workers = hosts()
     host.heard(workers[1], {"op": "scrape", "id": 9})
@@ -344,3 +365,45 @@ def test_a_size_that_is_refused_is_not_kept_and_without_a_worker_there_is_nobody
     late = FakeWorker(0)
     host.introduce(late)
     assert late.ops("resize") == []
+
+
+def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_is_given_what_there_is(
+    hosts, root, caplog
+):
+    write_package(root, 2, users=USERS)
+    host, workers = hosts()
+    host.load_all()
+    key = version_of(host).replicas.key
+    path = root / "small/2/tables/user.safetensors"
+    why = f"tables/user.safetensors: {path.stat().st_size} bytes wanted, got 100"
+    os.truncate(path, 100)
+    host.mourn(0, "SIGBUS")
+    host.mourn(1, "SIGBUS")
+    assert "all of them are read" not in caplog.text
+    assert host.catalogue["small"].served == {}
+    for worker in workers:
+        assert worker.said[-1] == ("close", {"version": key})
+        (*_, last) = (m["models"] for op, m in worker.said if op == "routes")
+        assert last["small"]["served"] == {}
+    late = FakeWorker(2)
+    host.introduce(late)
+    assert late.ops("open", "frame") == []
+    assert host.poll() == [f"small version 2 refused: {why}", "small 1.0 loaded"]
+    assert host.status("small")[0] == VersionStatus(2, "END", why)
+    assert [op for op, *_ in late.ops("open", "frame")] == ["open", "frame"]
+
+
+def test_a_death_by_sigbus_that_no_size_explains_has_every_mapped_byte_read(hosts, root, caplog):
+    host, _ = hosts()
+    host.load_all()
+    path = root / "small/1/tables/user.safetensors"
+    before = path.stat()
+    with open(path, "r+b") as file:
+        file.write(b"other")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    host.mourn(0, "SIGKILL")
+    assert list(host.catalogue["small"].served) == [1]
+    host.mourn(0, "SIGBUS")
+    host._readings.shutdown()
+    assert host.catalogue["small"].served == {}
+    assert "served no more: tables/user.safetensors: was overwritten while it is served" in caplog.text

@@ -43,6 +43,7 @@ def test_a_worker_is_the_supervisors_child_and_its_end_is_certain(nursery):
     child.kill()
     assert child.wait(WAIT_S)
     assert not os.path.exists(f"/proc/{child.pid}")
+    assert child.signal == "SIGKILL"
     child.kill()
     assert child.wait()
     channel.close()
@@ -52,6 +53,18 @@ def test_a_worker_whose_supervisor_has_gone_ends_by_itself(nursery):
     child, channel = born(nursery)
     channel.close()
     assert child.wait(WAIT_S)
+    assert child.signal == ""
+
+
+def test_the_signal_that_a_worker_died_of_is_known_though_it_is_killed_afterwards(nursery):
+    child, channel = born(nursery)
+    os.kill(child.pid, signal.SIGBUS)
+    with pytest.raises(Gone):
+        channel.receive()
+    child.kill()
+    assert child.wait(WAIT_S)
+    assert child.signal == "SIGBUS"
+    channel.close()
 
 
 def test_signals_to_the_whole_group_reach_neither_nursery_nor_workers(nursery):

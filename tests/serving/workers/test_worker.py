@@ -3,17 +3,27 @@
 import asyncio
 import os
 import socket
+import threading
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from processor.clock import FakeClock
 from processor.errors import NotFound, NotReady
+from processor.features.limits import RequestLimits
 from processor.versions.routes import VersionStatus
 from processor.versions.traffic import Traffic
+from serving.front_options import FrontOptions
+from serving.http.port import new_loop, reserve
 from serving.workers import worker as worker_module
+from serving.workers.channel import Channel
+from serving.workers.fleet import WorkerSettings
 from serving.workers.worker import Worker, WorkerPredictor
 from tests.descriptors import few_descriptors
 from tests.serving.workers import channel_ends
+
+WAIT_S = 30
 
 ROUTES = {
     "loaded": True,
@@ -51,6 +61,16 @@ def test_requests_are_answered_by_what_the_supervisor_names(predictor):
     assert predictor.replica("ctr") == "twelve"
     assert predictor.replica("ctr", label="stable") == "three"
     assert predictor.status("ctr")[-1] == VersionStatus(2, "END", "why")
+
+
+def test_a_models_own_limits_come_with_its_routes():
+    predictor = WorkerPredictor(None, FakeClock(), RequestLimits(max_ids=7))
+    own = {"ctr": {**ROUTES["models"]["ctr"], "traffic": Traffic(limits={"max_rows": 3}).to_json()}}
+    predictor.reroute({**ROUTES, "models": own}, {11: Held("three"), 14: Held("twelve")})
+    assert predictor.limits("ctr") == RequestLimits(max_rows=3, max_ids=7)
+    assert predictor.limits("other") == RequestLimits(max_ids=7)
+    predictor.reroute(ROUTES, {11: Held("three"), 14: Held("twelve")})
+    assert predictor.limits("ctr") == RequestLimits(max_ids=7)
 
 
 @pytest.mark.parametrize(
@@ -134,3 +154,47 @@ def test_a_worker_refuses_a_change_whose_descriptors_do_not_fit_and_serves_on(ca
     assert worker.acted == ["routes"]
     assert (answer["id"], answer["error"][0]) == (7, "NotReady")
     assert "no descriptors" in caplog.text
+
+
+@pytest.fixture
+def born():
+    """A worker on a thread of this process: (the supervisor's end of its channel, the address of the gRPC port)."""
+    reserved, grpc = reserve("127.0.0.1", 0)
+    here, there = Channel.pair()
+    channel = Channel(there)
+    settings = WorkerSettings(FrontOptions(version="9"), {"groups": {}}, None, grpc).message()
+    board = SimpleNamespace(unpack=lambda _: np.zeros((3, 1), np.int64))
+    worker = Worker(channel, {**settings, "seat": 0, "board": None}, board)
+
+    def run():
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(worker.run())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield here, reserved.getsockname()
+    here.send({"op": "end"})
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    for end in (here, channel, reserved):
+        end.close()
+
+
+def heard(channel, op):
+    """Waits until the worker has said this."""
+    while channel.receive()[0]["op"] != op:
+        pass
+
+
+def listens(address):
+    with socket.socket() as client:
+        return client.connect_ex(address) == 0
+
+
+def test_a_worker_listens_for_calls_only_once_it_has_its_routes(born):
+    channel, grpc = born
+    heard(channel, "hello")
+    assert not listens(grpc), "a client would be refused what another worker answers"
+    channel.send({**ROUTES, "loaded": False, "models": {}, "op": "routes", "id": 1})
+    heard(channel, "reply")
+    assert listens(grpc)

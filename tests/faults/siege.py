@@ -1,0 +1,227 @@
+"""`make siege`: what hostile requests cost everybody else. loadtest/results/siege.md.
+
+For each request of tests.faults.hostile, at its largest: clients ask at a steady rate, by turns with nobody else and
+with ATTACKERS processes that send that request again and again, one after the other is answered. What is seen: how
+they are answered and how late, the clients' p99 under it over their p99 without, memory, workers lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from tests.e2e.servers import ALONE, LiveServer
+from tests.faults import hostile
+from tests.faults.load import HttpSide, Refused, Unsent
+from tests.faults.truth import QUESTIONS
+from tests.packages import write_package
+
+RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
+ATTACKERS, CLIENTS, PAUSE_S = 4, 4, 0.02
+SECONDS, ROUNDS = 3.0, 3
+SETUPS = {"default": (), "one process": ALONE}
+MAX_RATIO, MAX_NBYTES, MAX_ANSWER_S = 3.0, 300 << 20, 1.0
+# What may be asked for is computed, in slices; the rest is refused at once.
+COMPUTED = ("ids_within_limits", "rows_within_limits")
+
+
+class Client(threading.Thread):
+    """Asks at a steady rate and notes how long each reply took: latencies, [(when, seconds)]."""
+
+    def __init__(self, server, seed):
+        super().__init__(daemon=True)
+        self._server, self._number = server, seed
+        self.latencies, self.failed = [], 0
+        self.stopped = threading.Event()
+        self.start()
+
+    def run(self):
+        side = HttpSide("kserve")
+        while not self.stopped.wait(PAUSE_S):
+            began_s = time.monotonic()
+            self._number = (self._number + 1) % len(QUESTIONS)
+            try:
+                side.ask(self._server, self._number)
+                self.latencies.append((began_s, time.monotonic() - began_s))
+            except (OSError, Refused, Unsent):
+                self.failed += 1
+                side.close()
+
+
+def attack(port, name, seconds):
+    """Sends the largest of a request for so long; {"answers": {status: count}, "slowest_s": ...} on stdout."""
+    data = hostile.REQUESTS[name](2)
+    answers, slowest_s = Counter(), 0.0
+    # Whoever started this process counts from here on.
+    print("begin", flush=True)
+    sys.stdin.readline()
+    give_up_s = time.monotonic() + seconds
+    while time.monotonic() < give_up_s:
+        with contextlib.closing(hostile.connect(port)) as sock:
+            began_s = time.monotonic()
+            with contextlib.suppress(OSError):
+                sock.sendall(data)
+            try:
+                answers[hostile.answer(sock)] += 1
+            except hostile.Bad as error:
+                answers[str(error)[:60]] += 1
+            slowest_s = max(slowest_s, time.monotonic() - began_s)
+    print(json.dumps({"answers": answers, "slowest_s": slowest_s}), flush=True)
+
+
+def tree(pid):
+    """A process and all below it."""
+    found = {pid}
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def memory_nbytes(pid):
+    """What a tree of processes takes, what they share counted once."""
+    nbytes = 0
+    for one in tree(pid):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    nbytes += int(line.split()[1]) << 10
+    return nbytes
+
+
+def besiege(server, clients, name):
+    """One line of the report."""
+    answers, slowest_s, quiet, under, most = Counter(), 0.0, [], [], 0
+    before = memory_nbytes(server.process.pid)
+    for _ in range(ROUNDS):
+        command = [sys.executable, "-m", "tests.faults.siege", "--attack", name, "--port", str(server.http_port)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        attackers = [subprocess.Popen(command, **pipes) for _ in range(ATTACKERS)]
+        for attacker in attackers:
+            attacker.stdout.readline()
+        began_s = time.monotonic()
+        time.sleep(SECONDS)
+        quiet += _latencies(clients, began_s, time.monotonic())
+        began_s = time.monotonic()
+        for attacker in attackers:
+            attacker.stdin.write("\n")
+            attacker.stdin.flush()
+        while any(attacker.poll() is None for attacker in attackers):
+            most = max(most, memory_nbytes(server.process.pid))
+            time.sleep(0.05)
+        under += _latencies(clients, began_s, time.monotonic())
+        for attacker in attackers:
+            told = json.loads(attacker.stdout.readline())
+            attacker.stdin.close()
+            attacker.stdout.close()
+            answers += Counter(told["answers"])
+            slowest_s = max(slowest_s, told["slowest_s"])
+    p99s = [float(np.quantile([s for _, s in found], 0.99)) * 1e3 for found in (quiet, under)]
+    return {
+        "request": name,
+        "nbytes": len(hostile.REQUESTS[name](2)),
+        "answers": dict(answers),
+        "slowest_s": slowest_s,
+        "quiet_ms": p99s[0],
+        "under_ms": p99s[1],
+        "more_nbytes": max(0, most - before),
+    }
+
+
+def _latencies(clients, from_s, until_s):
+    return [one for client in clients for one in list(client.latencies) if from_s <= one[0] <= until_s]
+
+
+def held(line):
+    """What of a line is not as it should be."""
+    bad = []
+    if line["under_ms"] > MAX_RATIO * line["quiet_ms"]:
+        bad.append("p99")
+    if line["more_nbytes"] > MAX_NBYTES:
+        bad.append("memory")
+    if line["slowest_s"] > MAX_ANSWER_S and line["request"] not in COMPUTED:
+        bad.append("late")
+    if not all(status == "closed" or status in ("200", "503") or status.startswith("4") for status in line["answers"]):
+        bad.append("answer")
+    return bad
+
+
+def page(found):
+    """Markdown. found: setup -> (lines, workers lost, clients' requests that failed)."""
+    lines = [
+        "# Hostile requests",
+        "",
+        f"`make siege`: {ATTACKERS} processes send the same hostile request again and again, {CLIENTS} clients ask "
+        f"every {PAUSE_S * 1e3:.0f} ms; {ROUNDS} rounds of {SECONDS:g} s with and without, on the same cores.",
+    ]
+    for setup, (rows, lost, failed) in found.items():
+        lines += [
+            "",
+            f"## {setup}: {lost} workers lost, {failed} of the clients' requests failed",
+            "",
+            "| request | sent | answered | slowest | others' p99 without, with | ratio | memory above | missed |",
+            "|---|---:|---|---:|---:|---:|---:|---|",
+        ]
+        for row in rows:
+            name, missed = row["request"].replace("_", " "), ", ".join(held(row))
+            answered = ", ".join(f"{n:,} x {status}" for status, n in sorted(row["answers"].items()))
+            lines.append(
+                f"| {name} | {row['nbytes'] / 1e3:,.0f} kB | {answered} "
+                f"| {row['slowest_s']:.2f} s | {row['quiet_ms']:.1f}, {row['under_ms']:.1f} ms "
+                f"| {row['under_ms'] / row['quiet_ms']:.1f} | {row['more_nbytes'] / 1e6:.0f} MB | {missed} |"
+            )
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    """0 when every line is as it should be."""
+    parser = argparse.ArgumentParser(prog="make siege", description=__doc__)
+    parser.add_argument("--only", default="", help="requests with one of these words, separated by commas")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
+    parser.add_argument("--attack", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.attack:
+        attack(given.port, given.attack, SECONDS)
+        return 0
+    words = [word for word in given.only.split(",") if word]
+    names = [name for name in hostile.REQUESTS if not words or any(word in name for word in words)]
+    found = {}
+    for setup, options in SETUPS.items():
+        with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root:
+            write_package(Path(root, "repository"), users=range(20))
+            with LiveServer(Path(root, "repository"), *options, log=Path(root, "serve.log")) as server:
+                before = tree(server.process.pid)
+                clients = [Client(server, n) for n in range(CLIENTS)]
+                time.sleep(1.0)
+                rows = []
+                for name in names:
+                    rows.append(besiege(server, clients, name))
+                    print(f"{setup}: {rows[-1]} {held(rows[-1])}", flush=True)
+                for client in clients:
+                    client.stopped.set()
+                    client.join()
+                lost = len(before - tree(server.process.pid))
+                found[setup] = rows, lost, sum(client.failed for client in clients)
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "siege.md").write_text(page(found))
+    print(page(found))
+    return 1 if any(lost or failed or any(map(held, rows)) for rows, lost, failed in found.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""`make mutants` itself: what it changes, what it runs, and that what is said of survivors still holds."""
+
+import faulthandler
+import json
+import textwrap
+
+import pytest
+
+from tests.mutants import __main__ as running
+from tests.mutants import report, slot, subjects
+from tests.mutants.operators import Mutant, mutants
+
+MODULE = '''
+"""A module, with 1 word of its own."""
+import logging
+
+log = logging.getLogger("a")
+LIMIT, PARTS = 64, (1 << 4) * 3
+TABLE = {"a": (True, 0)}
+
+
+class Box:
+    def __init__(self, n: int = 0) -> None:
+        self.n = n
+
+    @property
+    def full(self) -> bool:
+        return self.n >= LIMIT
+
+    def put(self, items, hurry=False):
+        if not items:
+            raise ValueError(f"items: {len(items) + 1} wanted")
+        for item in reversed(items):
+            if item is None or (hurry and item < 0):
+                continue
+            self.n += item
+            self.last = item
+            log.info("put %d", item + 1)
+            note(self)
+        try:
+            return min(self.n, LIMIT)
+        except OSError:
+            self.n = 0
+'''
+
+
+def changes(source):
+    """Each mutant as (where, before, after); proves that every one is a module of its own."""
+    found = mutants(source)
+    made = {m.applied(source) for m in found}
+    assert len(made) == len(found) == len({m.name for m in found})
+    assert source not in made
+    for mutated in made:
+        compile(mutated, "mutant", "exec")
+    return {(m.where, m.before, m.after) for m in found}
+
+
+def test_what_slips_in_is_put_in():
+    put = "Box.put"
+    assert changes(textwrap.dedent(MODULE)) == {
+        ("", "True", "False"),
+        ("", "0", "1"),
+        ("Box.__init__", "0", "1"),
+        ("Box.full", "self.n >= LIMIT", "self.n > LIMIT"),
+        ("Box.full", "self.n >= LIMIT", "self.n < LIMIT"),
+        ("Box.full", "return self.n >= LIMIT", "return None"),
+        (put, "False", "True"),
+        (put, "not items", "items"),
+        (put, "if not items: raise ValueError(f'items: {len(items) + 1} wanted')", "pass"),
+        (put, "reversed(items)", "items"),
+        (put, "item is None", "item is not None"),
+        (put, "item is None or (hurry and item < 0)", "item is None and (hurry and item < 0)"),
+        (put, "item is None or (hurry and item < 0)", "hurry and item < 0"),
+        (put, "item is None or (hurry and item < 0)", "item is None"),
+        (put, "hurry and item < 0", "hurry or item < 0"),
+        (put, "hurry and item < 0", "item < 0"),
+        (put, "hurry and item < 0", "hurry"),
+        (put, "item < 0", "item <= 0"),
+        (put, "item < 0", "item >= 0"),
+        (put, "0", "1"),
+        (put, "if item is None or (hurry and item < 0): continue", "pass"),
+        (put, "continue", "break"),
+        (put, "self.n += item", "pass"),
+        (put, "self.n += item", "self.n -= item"),
+        (put, "self.last = item", "pass"),
+        (put, "note(self)", "pass"),
+        (put, "min(self.n, LIMIT)", "max(self.n, LIMIT)"),
+        (put, "return min(self.n, LIMIT)", "return None"),
+        (put, "self.n = 0", "raise"),
+        (put, "self.n = 0", "pass"),
+    }
+
+
+def test_a_change_is_made_where_it_stands_and_nowhere_else():
+    source = "def f(ä):\n    return 'ß' if ä < 1 else (ä <  # why\n        2)\n"
+    (bound,) = [m for m in mutants(source) if (m.before, m.after) == ("ä < 2", "ä <= 2")]
+    assert bound.applied(source) == "def f(ä):\n    return 'ß' if ä < 1 else ((ä <= 2))\n"
+
+
+def test_a_mutant_keeps_its_name_while_other_lines_move_and_its_scope_while_its_function_stays():
+    before, after = "def f(a):\n    return a < 1\n", "X = 1\n\n\ndef f(a):\n    # Why.\n    return a < 1\n"
+    first, moved = (next(m for m in mutants(source) if m.after == "a <= 1") for source in (before, after))
+    assert (first.name, first.scope) == (moved.name, moved.scope)
+    assert (first.line, moved.line) == (2, 6)
+    changed = next(m for m in mutants(before.replace("def f(a)", "def f(a, b=2)")) if m.after == "a <= 1")
+    assert (changed.name, changed.scope) != (first.name, first.scope)
+
+
+def test_every_mutant_of_a_module_of_ours_is_a_module():
+    assert len(changes((subjects.ROOT / "processor/tables/arena.py").read_text())) > 40
+
+
+def test_every_module_that_is_mutated_has_tests():
+    for module in (m for names in subjects.modules().values() for m in names):
+        own, beside = subjects.tests_of(module)
+        assert own, module
+        assert not set(own) & set(beside)
+
+
+def test_a_sample_is_the_same_again_and_another_for_another_seed():
+    module = "processor/versions/model.py"
+    first, again, other = (subjects.chosen(module, 12, seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert len(first) == 12
+
+
+def test_what_is_called_equivalent_is_a_mutant_and_has_a_reason():
+    there = {
+        module: {m.name for m in mutants((subjects.ROOT / module).read_text())} for module, _ in subjects.equivalent()
+    }
+    assert [key for key in subjects.equivalent() if key[1] not in there[key[0]]] == []
+    assert [key for key, why in subjects.equivalent().items() if len(why) < 10] == []
+
+
+def test_what_a_mutant_does_not_change_is_known_before_it():
+    module = "processor/tables/tier.py"
+    above = subjects.importers(module)
+    assert {"processor.tables.table", "tests.processor.tables.test_tier", "processor.engine"} <= above
+    ours, libraries = subjects.beneath(module, ["tests/processor/tables/test_tier.py"])
+    assert {"processor.tables.row_log", "processor.kernels.rows"} <= set(ours)
+    assert not above & set(ours)
+    assert "numpy" in libraries
+    assert subjects.compiles("processor/kernels/rows.py")
+    assert not subjects.compiles(module)
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A tree with one module and its tests, and a slot in it."""
+    (tmp_path / "adding.py").write_text("def total(a, b):\n    return a + b\n")
+    (tmp_path / "test_adding.py").write_text(
+        "import threading, adding\ndef test_total():\n    n = adding.total(1, 2)\n"
+        "    if n == 1: threading.Event().wait()\n    assert n in (3, 4)\ndef test_none():\n    pass\n"
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    # Its thread would not be there in a fork, and be waited for.
+    faulthandler.cancel_dump_traceback_later()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_a_mutant_is_killed_by_a_test_that_fails_and_the_module_is_put_back(tree, monkeypatch):
+    before, module = (tree / "adding.py").stat().st_mtime_ns, slot.Module("adding.py")
+    tests = module.sound(["test_adding.py"])
+    assert tests == ["test_adding.py"]
+    monkeypatch.setattr(slot, "MARGIN_S", 1.0)
+    for line, *wanted in (
+        ("return a - a + 4", "survived", ""),
+        ("return a - b", "killed", "test_adding.py::test_total"),
+        ("return 1", "hung", ""),
+        ("return (", "killed", "test_adding.py, which cannot be imported"),
+        ("import os; os._exit(3)", "killed", "the interpreter"),
+    ):
+        assert list(module.run(tests, f"def total(a, b):\n    {line}\n")[:2]) == wanted
+        assert (tree / "adding.py").read_text() == "def total(a, b):\n    return a + b\n"
+        assert (tree / "adding.py").stat().st_mtime_ns == before
+
+
+def test_tests_that_do_not_pass_as_things_are_prove_nothing(tree):
+    (tree / "test_other.py").write_text("def test_other():\n    assert False\n")
+    (tree / "test_empty.py").write_text("")
+    assert slot.Module("adding.py").sound(["test_other.py", "test_empty.py", "test_adding.py"]) == ["test_adding.py"]
+
+
+def test_what_was_run_is_kept_until_it_may_have_changed(tmp_path, monkeypatch):
+    module = "processor/tables/arena.py"
+    killed, survived, other = subjects.chosen(module, 3, 1)
+    records = running.Records(tmp_path)
+    records.note(module, killed, {"outcome": "killed", "by": "a test"})
+    records.note(module, survived, {"outcome": "survived", "by": ""})
+    again = running.Records(tmp_path)
+    assert [again.knows(module, m) for m in (killed, survived, other)] == [True, True, False]
+    assert json.loads((tmp_path / "mutants.json").read_text()) == again.kept
+    monkeypatch.setattr(running, "fingerprint", lambda module: "other tests")
+    assert [again.knows(module, m) for m in (killed, survived)] == [True, False]
+    again.kept[module][killed.name]["scope"] = "another function"
+    assert not again.knows(module, killed)
+
+
+def test_the_page_counts_by_group_and_names_every_survivor(monkeypatch):
+    module = "processor/tables/arena.py"
+    killed, survived, same, gone = subjects.chosen(module, 4, 1)
+    monkeypatch.setattr(report, "equivalent", lambda: {(module, same.name): "it is only slower"})
+    kept = {
+        m.name: {"scope": "other" if m is gone else m.scope, "outcome": "killed" if m is killed else "survived"}
+        for m in (killed, survived, same, gone)
+    }
+    page, worst = report.page({module: kept})
+    assert worst == 0.5
+    assert "| 3 | 1 | 0 | 2 | 1 | 50.0% |" in page
+    assert f"| {module}:{survived.line} | `{survived.name}` | **open** |" in page
+    assert f"| {module}:{same.line} | `{same.name}` | it is only slower |" in page
+
+
+def test_modules_of_all_groups_take_turns():
+    order = running.spread([m for names in subjects.modules().values() for m in names])
+    assert sorted(order) == sorted(m for names in subjects.modules().values() for m in names)
+    groups = {module: group for group, names in subjects.modules().items() for module in names}
+    assert len({groups[module] for module in order[:8]}) == 8
+
+
+def test_a_mutants_name_says_which_of_those_that_read_the_same():
+    names = [m.name for m in mutants("def f(a):\n    return [a < 1, a < 1]\n") if m.after == "a <= 1"]
+    assert names == ["f: a < 1 -> a <= 1", "f: a < 1 -> a <= 1 (again, 1)"]
+    assert isinstance(mutants("def f():\n    g()\n")[0], Mutant)

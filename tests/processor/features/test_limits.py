@@ -1,0 +1,70 @@
+"""What a request may cost: added up by shapes, refused by name."""
+
+import pytest
+
+from processor.errors import BadInput, TooLarge
+from processor.features.limits import DEFAULTS, ROWS_AT_ONCE, Extent, RequestLimits
+from processor.options import check, options_of
+from processor.package.manifest import Input
+
+IDS, FLOATS, TAGS = Input("ids", "int64", 2), Input("floats", "float32", 2), Input("tags", "string", ragged=True)
+SMALL = RequestLimits(max_rows=1000, max_ids=100)
+
+
+def test_what_is_within_the_limits_is_let_in():
+    extent = Extent(SMALL)
+    extent.add(FLOATS, 1000, 2000)
+    extent.add(IDS, 20, 40)
+    extent.add(TAGS, 20, 60)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (
+            [(FLOATS, 1001, 0)],
+            "max_rows: at most 1000 rows a request wanted, got 1001 in floats; ask for fewer at once",
+        ),
+        ([(IDS, 51, 102)], "max_ids: at most 100 ids and strings a request wanted, got 102; ask for fewer at once"),
+        ([(TAGS, 3, 101)], "max_ids: .* got 101;"),
+        ([(IDS, 30, 60), (TAGS, 30, 41)], "max_ids: .* got 101;"),
+        ([(IDS, 1, 40), (FLOATS, 700, 1400)], "max_ids: .* got 40, 40 of them in one row for 700 and so 3 times;"),
+        ([(FLOATS, 700, 1400), (TAGS, 1, 40)], "max_ids: .* so 3 times"),
+        ([(TAGS, 0, 101)], "max_ids: .* got 101;"),
+    ],
+)
+def test_what_is_beyond_one_is_refused_by_its_name(inputs, message):
+    extent, (*others, last) = Extent(SMALL), inputs
+    for other in others:
+        extent.add(*other)
+    with pytest.raises(TooLarge, match=message):
+        extent.add(*last)
+
+
+def test_ids_of_one_row_are_counted_again_for_as_many_rows_as_are_computed_at_once():
+    limits = RequestLimits(max_ids=10)
+    for rows, ids in ((ROWS_AT_ONCE, 10), (2 * ROWS_AT_ONCE, 5)):
+        Extent(limits).add(IDS, 1, ids)
+        extent = Extent(limits)
+        extent.add(IDS, 1, ids)
+        extent.add(FLOATS, rows, rows)
+        with pytest.raises(TooLarge):
+            extent.add(FLOATS, rows + 1, rows + 1)
+
+
+def test_rows_can_be_told_before_anything_else_is_known():
+    with pytest.raises(TooLarge, match="got 1001 in 'instances'"):
+        Extent(SMALL).add_rows(1001, "'instances'")
+
+
+def test_a_model_may_have_its_own():
+    own = SMALL.over({"max_rows": 5})
+    assert (own.max_rows, own.max_ids) == (5, 100)
+    assert SMALL.over({}) == SMALL
+
+
+def test_every_limit_is_an_option_with_a_default_that_it_may_have():
+    assert [field.name for field, _ in options_of(RequestLimits)] == list(vars(DEFAULTS))
+    check(DEFAULTS)
+    with pytest.raises(BadInput, match="max_rows: 1 to"):
+        check(RequestLimits(max_rows=0))

@@ -1,0 +1,86 @@
+"""What of a repository is opened: regular files of a bounded size, and nothing that holds up or ends who reads it."""
+
+import hashlib
+import os
+import socket
+
+import pytest
+
+from processor.errors import Corrupt
+from processor.package import regular_file
+from processor.package.regular_file import file_sha256, open_regular, read_file
+
+
+def put(kind, path):
+    """Something that is no regular file, at this path."""
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a socket":
+        with socket.socket(socket.AF_UNIX) as held:
+            held.bind(str(path))
+    elif kind == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a socket", "a device", "a folder"])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
+    path = put(kind, tmp_path / "model.json")
+    for read in (open_regular, file_sha256, lambda path: read_file(path, 1 << 20)):
+        with pytest.raises(Corrupt, match=f"model.json: a regular file wanted, got {kind}"):
+            read(path)
+
+
+def test_a_pipe_that_takes_a_files_place_between_two_looks_is_refused_and_holds_up_nobody(tmp_path, monkeypatch):
+    path, stat = tmp_path / "file", os.stat
+    path.write_bytes(b"x")
+
+    def replaced_meanwhile(asked):
+        found = stat(asked)
+        os.unlink(path)
+        os.mkfifo(path)
+        return found
+
+    monkeypatch.setattr(regular_file.os, "stat", replaced_meanwhile)
+    with pytest.raises(Corrupt, match="got a pipe"):
+        open_regular(path)
+
+
+def test_a_file_is_read_whole_in_whatever_pieces(tmp_path, monkeypatch):
+    path, data = tmp_path / "file", os.urandom(1000)
+    path.write_bytes(data)
+    monkeypatch.setattr(regular_file, "READ_NBYTES", 7)
+    assert read_file(path, 1000).tobytes() == data
+    assert file_sha256(path) == hashlib.sha256(data).hexdigest()
+    path.write_bytes(b"")
+    assert read_file(path, 0).tobytes() == b""
+
+
+def test_a_file_larger_than_it_may_be_is_refused_before_memory_is_taken_for_it(tmp_path):
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(Corrupt, match=f"sparse: at most 100 bytes wanted, got {1 << 40}"):
+        read_file(path, 100)
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_is_an_error(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 100)
+    monkeypatch.setattr(regular_file, "READ_NBYTES", 10)
+    empty = regular_file.np.empty
+
+    def shortened(*arguments):
+        os.truncate(path, 50)
+        return empty(*arguments)
+
+    monkeypatch.setattr(regular_file.np, "empty", shortened)
+    with pytest.raises(Corrupt, match="file: was cut short while it was read"):
+        read_file(path, 100)
+
+
+def test_what_is_missing_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "nothing", 1)
