@@ -11,6 +11,10 @@ class Clock(Protocol):
         """Monotonic seconds, for deadlines and durations."""
         ...
 
+    def core_s(self) -> float:
+        """Seconds of a core that the calling thread has had: what waits for one is not in it."""
+        ...
+
     def unix_s(self) -> float:
         """Seconds since 1970, for ages of things that other processes stamped."""
         ...
@@ -21,6 +25,7 @@ class SystemClock:
 
     # The functions themselves: a method around them costs more than they do, several times a batch.
     now_s = staticmethod(time.monotonic)
+    core_s = staticmethod(time.thread_time)
     unix_s = staticmethod(time.time)
 
 
@@ -31,6 +36,9 @@ class FakeClock:
         self._now_s, self._unix_s = now_s, unix_s
 
     def now_s(self) -> float:
+        return self._now_s
+
+    def core_s(self) -> float:
         return self._now_s
 
     def unix_s(self) -> float:

@@ -30,19 +30,21 @@ class Strings:
     @classmethod
     def of(cls, strings: Iterable[str | bytes]) -> Strings:
         """Builds the buffer from Python strings (UTF-8) or bytes."""
-        parts = strings if isinstance(strings, list) else list(strings)
+        parts: list[Any] = strings if isinstance(strings, list) else list(strings)
+        data = b""
         if set(map(type, parts)) == {str}:
             # ASCII has as many bytes as characters, so no string has to be one of bytes by itself.
             text = "".join(parts)
             data = text.encode()
-            if len(data) == len(text):
-                offsets = np.zeros(len(parts) + 1, np.int64)
-                np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
-                return cls(np.frombuffer(data, np.uint8), offsets)
-        parts = [s.encode() if isinstance(s, str) else s for s in parts]
+            ascii_only = len(data) == len(text)
+        else:
+            ascii_only = False
+        if not ascii_only:
+            parts = [s.encode() if isinstance(s, str) else s for s in parts]
+            data = b"".join(parts)
         offsets = np.zeros(len(parts) + 1, np.int64)
-        np.cumsum([len(p) for p in parts], out=offsets[1:])
-        return cls(np.frombuffer(b"".join(parts), np.uint8), offsets)
+        np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
+        return cls(np.frombuffer(data, np.uint8), offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

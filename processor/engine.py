@@ -157,8 +157,8 @@ class Processor(Predictor, ModelHost):
         name = self._only_model() if model is None else model
         limits = self.limits(name)
         if len(request) > limits.max_body_bytes:
-            wanted = f"at most {limits.max_body_bytes} bytes wanted"
-            raise TooLarge(f"max_body_bytes: {wanted}, got {len(request)}; ask for fewer at once")
+            most = f"at most {limits.max_body_bytes} bytes wanted"
+            raise TooLarge(f"max_body_bytes: {most}, got {len(request)}; ask for fewer at once")
         inputs, wanted = eas.decode(request, self.manifest(name)[0], limits)
         return eas.encode(super().process(PredictRequest(name, inputs)).outputs, wanted)
 

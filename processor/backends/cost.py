@@ -1,7 +1,10 @@
 """The cost of batches, measured: how to cover rows with buckets, how long a batch takes, in how many shares to run it.
 
 A CostTable holds seconds of one dense run per bucket and three coefficients of the sparse graph (a run, a row, an id).
-Both start from a calibration and follow what sessions measure.
+Both start from a calibration and follow what sessions measure. Where a run is the caller's own work, its seconds are
+those of a core: on one that is shared, runs that are longer than a turn of the scheduler nearly all wait in their
+middle and short ones nearly never, so by the clock on the wall large buckets would seem dear, and full batches would be
+covered with small ones, at half as much again of a core, just when there is the least of it.
 
 Invariants
 - One slow run (a neighbour on the machine) moves an estimate by at most RATE * LIMIT, 3 %, whatever it took: the

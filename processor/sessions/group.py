@@ -130,6 +130,11 @@ class Queue:
             self.running_s += session.predicted_s
         return taken
 
+    def unread_s(self, patience_s: float) -> float:
+        """How long a request that is read now may have waited for that while a batch was computed: all of that time,
+        but not more than half of what it gives us, or all would be late that came beside a batch which took so long."""
+        return min(self.turn_s, patience_s / 2) if patience_s > 0 else 0.0
+
     def finish(self, session: Session, now_s: float) -> None:
         """The session has answered its batch. While work waits, what it does between two batches counts as theirs."""
         if session.predicted_s:
@@ -139,6 +144,9 @@ class Queue:
             self.turn_s = measured_s if self.batcher else 0.0
             session.stats.busy_s += measured_s
             session.predicted_s = 0.0
+        else:
+            # Who came during a turn that computed nothing has waited for nobody.
+            self.turn_s = 0.0
         session.started_s = now_s if self.batcher else 0.0
 
 
@@ -218,7 +226,7 @@ class SessionGroup:
             queue = min(queues, key=_load_s)
             patience_s = timeout_s
             if self._inline is not None and timeout_s is not None:
-                patience_s = timeout_s - queue.turn_s
+                patience_s = timeout_s - queue.unread_s(timeout_s)
             self._check(queue, 1, 0, queue.usual_s, patience_s)
 
     def enqueue(self, work: Work) -> None:
@@ -232,8 +240,7 @@ class SessionGroup:
             scattered = shares > 1 or self._is_large(work)
             queue = self._route(work)
             if self._inline is not None and work.deadline_s is not None:
-                # While a batch was computed nobody read: the request may have been there all that time.
-                work.deadline_s -= queue.turn_s
+                work.deadline_s -= queue.unread_s(work.deadline_s - now_s)
             if queue.batcher:
                 patience_s = None if work.deadline_s is None else work.deadline_s - now_s
                 own_s = queue.batcher.predict_s(work.replica, work.rows // shares, work.ids // shares)

@@ -232,6 +232,7 @@ class Session:
         """All rows of the works, bucket by bucket, to the results from row `first` on; measures what they cost."""
         replica, state, tables, buffers = batch.replica, batch.state, batch.tables, batch.buffers
         costs, fill, now_s, stats = replica.costs, batch.fill, self._clock.now_s, self.stats
+        timer_s = self._timer(replica)
         cover = costs.cover(rows)
         if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
             cover = costs.explore(rows)
@@ -243,10 +244,10 @@ class Session:
             bound, spans = self._cut(works, at, stop)
             if fill(tables, state.epoch, bound, spans, x, buffers.counts):
                 raise Unfit
-            filled_s = now_s()
+            filled_s, ran_s = now_s(), timer_s()
             run()
+            costs.ran(bucket, timer_s() - ran_s)
             ended_s = now_s()
-            costs.ran(bucket, ended_s - filled_s)
             sparse_s += filled_s - started_s
             dense_s += ended_s - filled_s
             for name, result in batch.results.items():
@@ -272,7 +273,7 @@ class Session:
     def _users(self, batch: Running, once: UserOnce, works: Sequence[Work], bucket: int = 0) -> NDArray[np.float32]:
         """What is computed of each work's user, float32 [bucket, user_width]; in buffers that the next call uses."""
         state, buffers, now_s = batch.state, batch.buffers, self._clock.now_s
-        costs = once.costs[USER]
+        costs, timer_s = once.costs[USER], self._timer(batch.replica)
         bucket = bucket or costs.cover(len(works))[0]
         began_s = now_s()
         x, lent, run = buffers.get(state.parts[USER][bucket], USER)
@@ -280,10 +281,10 @@ class Session:
         spans[:, 1] = 1
         if once.fill[USER](batch.tables, state.epoch, [work.bound for work in works], spans, x, buffers.counts):
             raise Unfit
-        started_s = now_s()
+        started_s, ran_s = now_s(), timer_s()
         run()
+        costs.ran(bucket, timer_s() - ran_s)
         ended_s = now_s()
-        costs.ran(bucket, ended_s - started_s)
         self._told_ran()
         batch.sparse_s += started_s - began_s
         batch.dense_s += ended_s - started_s
@@ -292,7 +293,7 @@ class Session:
     def _candidates(self, batch: Running, once: UserOnce, u: NDArray[np.float32], work: Work, first: int) -> None:
         """One work's candidates by what was computed of its user, to the results from row `first` on."""
         state, buffers, now_s = batch.state, batch.buffers, self._clock.now_s
-        costs, at = once.costs[CANDIDATE], 0
+        costs, timer_s, at = once.costs[CANDIDATE], self._timer(batch.replica), 0
         for bucket in costs.cover(work.rows):
             stop = min(at + bucket, work.rows)
             began_s = now_s()
@@ -301,16 +302,20 @@ class Session:
             bound, spans = self._cut([work], at, stop)
             if once.fill[CANDIDATE](batch.tables, state.epoch, bound, spans, x, buffers.counts):
                 raise Unfit
-            started_s = now_s()
+            started_s, ran_s = now_s(), timer_s()
             run()
+            costs.ran(bucket, timer_s() - ran_s)
             ended_s = now_s()
-            costs.ran(bucket, ended_s - started_s)
             batch.sparse_s += started_s - began_s
             batch.dense_s += ended_s - started_s
             for name, result in batch.results.items():
                 result[first + at : first + stop] = outputs[name][: stop - at]
             self._ran(batch, bucket, stop - at)
             at = stop
+
+    def _timer(self, replica: Replica) -> Callable[[], float]:
+        """What the replica's runs are timed by."""
+        return self._clock.core_s if replica.in_thread else self._clock.now_s
 
     def _ran(self, batch: Running, bucket: int, rows: int) -> None:
         """Notes a run of so many rows in a bucket."""

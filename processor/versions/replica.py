@@ -18,6 +18,8 @@ Invariants
 from __future__ import annotations
 
 import logging
+import math
+import resource
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -142,6 +144,8 @@ class Replica:
         divided = division(self.manifest)
         self.once = UserOnce(divided, self.plan) if divided else None
         self.costs = CostTable({1: 1.0})
+        # Whether a run is the work of the thread that asks for it, for the most part.
+        self.in_thread = False
         self._clock, self._cpus, self._runs = clock, cpus, runs
         self._lending = threading.Lock()
         self._stock: list[Buffers] = []
@@ -297,16 +301,32 @@ class Replica:
         A first run has its weights from memory, and only after some do caches hold what they can of them. The smallest
         buckets come last, because a run of them is little else than reading weights."""
         buffers = self._buffers()
+        core_s = self._clock.core_s
+        cores: dict[tuple[str, int], float] = {}
+        slept = 0
         ordered = sorted(((b, role) for role, part in executables.items() for b in part), reverse=True)
         runs = {(role, b): buffers.get(executables[role][b], role)[2] for b, role in ordered}
         costs: dict[str, dict[int, float]] = {role: {} for role in executables}
         now_s = self._clock.now_s
         for _ in range(WARM_RUNS):
             for (role, bucket), run in runs.items():
-                started_s = now_s()
+                before, started_s, had_s = _sleeps(), now_s(), core_s()
                 run()
+                cores[role, bucket] = max(1e-7, min(cores.get((role, bucket), np.inf), core_s() - had_s))
                 costs[role][bucket] = max(1e-7, min(costs[role].get(bucket, np.inf), now_s() - started_s))
+                slept += _sleeps() != before
+        # Where other threads compute, the one that asks sleeps until they have.
+        self.in_thread = 2 * slept < WARM_RUNS * len(runs)
+        if self.in_thread:
+            for (role, bucket), cost in cores.items():
+                costs[role][bucket] = cost
         return costs
+
+
+def _sleeps() -> float:
+    """How often this thread has slept; where the system does not tell, as if it had just done so."""
+    thread = getattr(resource, "RUSAGE_THREAD", None)
+    return math.nan if thread is None else resource.getrusage(thread).ru_nvcsw
 
 
 def _populate(tables: Sequence[Arrays]) -> None:

@@ -33,7 +33,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 from uvicorn._types import ASGISendEvent
@@ -107,14 +107,14 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # Its own protocols, uvicorn thinks.
-        self.transport: Any = LingeringTransport(transport)  # type: ignore[arg-type]  # It reads and writes.
+        self.transport = cast(Any, LingeringTransport(cast(asyncio.Transport, transport)))
         self.flow = FlowControl(self.transport)
         self._server, self._client = get_local_addr(self.transport), get_remote_addr(self.transport)
         self._patience = Patience(self.loop, self._expired)
         self._patience.wait(KEEP_ALIVE_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.server_state.connections.discard(self)  # type: ignore[arg-type]
+        self.server_state.connections.discard(self)
         cycle = self.cycle
         if cycle is not None:
             cycle.disconnected = cycle.disconnected or not cycle.response_complete

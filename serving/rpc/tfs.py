@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf.json_format import ParseDict
 
 from processor.engine import PredictReply
-from processor.errors import BadInput
+from processor.errors import BadInput, TooLarge
 from processor.features.limits import Extent, RequestLimits
 from processor.package.manifest import Manifest
 from serving.codecs import examples, tfs_rpc
@@ -87,8 +87,10 @@ class TensorFlowServing:
     async def _multi_inference(self, data: bytes, exchange: RpcExchange) -> Answer:
         """One prediction, of which every task gets its own view: tasks ask for one model, and it has one signature."""
         request = await self._opened(exchange, "MultiInferenceRequest", data)
-        if not 0 < len(request.tasks) <= MAX_TASKS:
-            raise BadInput(f"Inference tasks must be non-empty, and at most {MAX_TASKS}: got {len(request.tasks)}")
+        if not request.tasks:
+            raise BadInput("Inference tasks must be non-empty")
+        if len(request.tasks) > MAX_TASKS:
+            raise TooLarge(f"tasks: at most {MAX_TASKS} wanted, got {len(request.tasks)}")
         first = tfs_rpc.asked_of(request.tasks[0].model_spec)
         for task in request.tasks:
             if task.method_name not in METHODS:

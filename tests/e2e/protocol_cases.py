@@ -362,7 +362,7 @@ GRPC = [
     (PREDICTION, "Predict", predict({**TX, "dtype": "DT_DOUBLE"}), "INVALID_ARGUMENT", "x: Expects arg[0] to be DT_FLOAT but DT_DOUBLE is provided"),
     (PREDICTION, "Predict", predict({**TX, "tensor_shape": shape(12, 2)}), "INVALID_ARGUMENT", "x: shape [n,12] wanted, got [12, 2]"),
     (PREDICTION, "Predict", predict({**TX, "tensor_shape": shape(3, 12)}), "INVALID_ARGUMENT", "x: 144 bytes of tensor_content wanted, got 96"),
-    (PREDICTION, "Predict", predict({**TV, "tensor_shape": shape(2**31 - 1, 12)}), "INVALID_ARGUMENT", "x: …"),
+    (PREDICTION, "Predict", predict({**TV, "tensor_shape": shape(2**31 - 1, 12)}), "RESOURCE_EXHAUSTED", "max_rows: …"),
     (PREDICTION, "Predict", predict({**TV, "tensor_shape": {"unknown_rank": True}}), "INVALID_ARGUMENT", "x: a shape wanted, got one of unknown rank"),
     (PREDICTION, "Predict", predict({**TX, "tensor_shape": shape(0, 12), "tensor_content": ""}), "INVALID_ARGUMENT", None),
     (PREDICTION, "Predict", predict(output_filter=["y"]), "INVALID_ARGUMENT", "output tensor alias not found in signature: 'y'…"),

@@ -127,8 +127,9 @@ HTTP = {
     "lists within the nodes": (REST, columns(tags=many("[]", 900_000)), {}, "max_rows"),
     "nesting": (REST, b'{"inputs":' + b"[" * 4_000_000, {}, "max_nodes"),
     "nesting within the nodes": (REST, b'{"inputs":' + b"[" * 900_000 + b"]" * 900_000 + b"}", {}, "JSON Parse error"),
-    "nothing but NaN": (REST, columns(user=many("NaN", 3_900_000)), {}, "max_rows"),
-    "NaN in lists": (REST, columns(user=many("[NaN]", 790_000)), {}, "max_rows"),
+    "nothing but NaN": (REST, columns(user=many("NaN", 3_900_000)), {}, "max_nodes"),
+    "NaN within the nodes": (REST, columns(user=many("NaN", 1_300_000)), {}, "max_rows"),
+    "NaN in lists": (REST, columns(user=many("[NaN]", 560_000)), {}, "max_rows"),
     "strings": (REST, columns(tags="[" + many('"ab"', 1_999_000) + "]"), {}, "200"),
     "numbers for strings": (REST, columns(tags="[" + many("12345", 2_600_000) + "]"), {}, "not of expected type"),
     "JSON": (REST, columns(floats=many("[1.5,2.5,3.5,4.5]", 1_000_000)), {}, "max_json_bytes"),
@@ -211,10 +212,10 @@ RPC = {
     "TensorFlow Serving, rows of nothing": (PREDICT, predict_shape(2**31 - 1, 0), "max_rows"),
     "TensorFlow Serving, entries": (PREDICT, b"\x12\x00" * 2_000_000, "max_nodes"),
     "TensorFlow Serving, names": (
-        PREDICT, b"\x0a\x07\x0a\x05small" + b"\x1a\x01a" * 3_000_000, "input size does not match signature",
+        PREDICT, b"\x0a\x07\x0a\x05small" + b"\x1a\x01a" * 1_900_000, "input size does not match signature",
     ),
     "Classify": (CLASSIFY, classify_examples(65_537), "max_rows"),
-    "MultiInference": (MULTI, b"\x0a\x00" * 500_000, "Inference tasks"),
+    "MultiInference": (MULTI, b"\x0a\x00" * 500_000, "tasks: at most 64 wanted, got 500000"),
     "a long question": (READY, bytes(2 << 20), "at most 1048576 bytes"),
 }  # fmt: skip
 
@@ -230,7 +231,7 @@ def channel(server):
 def test_a_request_over_grpc_is_answered_by_the_name_of_its_limit(channel, method, data, wanted):
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(method)(data, timeout=60)
-    limit = wanted.startswith(("max_", "at most"))
+    limit = wanted.startswith(("max_", "at most", "tasks"))
     code = grpc.StatusCode.RESOURCE_EXHAUSTED if limit else grpc.StatusCode.INVALID_ARGUMENT
     assert caught.value.code() == code, caught.value.details()
     assert wanted in caught.value.details()

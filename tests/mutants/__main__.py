@@ -44,7 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--mutants", type=int, default=12, help="of each module [12]")
     parser.add_argument("--seed", type=int, default=1, help="[1]")
-    parser.add_argument("--only", default="", help="a group, or what a module's path begins with [all]")
+    parser.add_argument("--only", nargs="*", default=[""], help="groups, or what modules' paths begin with [all]")
     parser.add_argument("--at-once", type=int, default=2, help="modules at a time [2]")
     parser.add_argument("--minutes", type=float, default=600.0, help="no mutant is begun after that [600]")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
@@ -54,7 +54,7 @@ def main() -> int:
         module: [m for m in chosen(module, given.mutants, given.seed) if not records.knows(module, m)]
         for group, names in modules().items()
         for module in names
-        if given.only in ("", group) or module.startswith(given.only)
+        if group in given.only or module.startswith(tuple(given.only))
     }
     work = {module: mutants for module, mutants in work.items() if mutants}
     run(work, records, given.at_once, time.time() + 60 * given.minutes)

@@ -34,8 +34,9 @@ KILLED, SURVIVED, HUNG = "killed", "survived", "hung"
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
 MOST_DATA_NBYTES = 12 << 30
 BASELINE_S = 900.0
-# A mutant may be so much slower than what is there, on a machine that does something else as well.
-SLOWER, MARGIN_S = 4.0, 30.0
+# A mutant may take so much more than what is there: of processor time, and, on a machine that does something else as
+# well, of any.
+MORE, MARGIN_S, SLOWER = 3.0, 10.0, 4.0
 # Plugins were imported before pytest could rewrite them.
 QUICK = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
@@ -83,7 +84,8 @@ class Module:
         """kernels: whether mutants of it change kernels."""
         self._path, self._kernels = Path(path), kernels
         self._source, self._stat = self._path.read_text(), self._path.stat()
-        self._took_s: dict[str, float] = {}
+        # Seconds and processor seconds by test file.
+        self._took: dict[str, tuple[float, float]] = {}
         # Test files that do not pass as things are, and why.
         self.unsound: dict[str, str] = {}
         self._runs = 0
@@ -91,38 +93,45 @@ class Module:
     def sound(self, tests: list[str]) -> list[str]:
         """Those of the test files that pass as things are."""
         for test in tests:
-            if test not in self._took_s and test not in self.unsound:
-                outcome, by, seconds = attempt([test], BASELINE_S)
+            if test not in self._took and test not in self.unsound:
+                outcome, by, took = attempt([test], (BASELINE_S, BASELINE_S))
                 if outcome == SURVIVED:
-                    self._took_s[test] = seconds
+                    self._took[test] = took
                 else:
                     self.unsound[test] = by
-        return [test for test in tests if test in self._took_s]
+        return [test for test in tests if test in self._took]
 
     def run(self, tests: list[str], source: str) -> tuple[str, str, float]:
         """What becomes of a mutant: (outcome, by which test, seconds). tests: sound ones."""
-        limit_s = MARGIN_S + SLOWER * sum(self._took_s[test] for test in tests)
+        took_s, worked_s = (sum(self._took[test][n] for test in tests) for n in (0, 1))
+        limits = MARGIN_S + SLOWER * took_s, MARGIN_S + MORE * worked_s
         self._runs += 1
         try:
             self._path.write_text(source)
             # Whole seconds: Python compares no more of it.
             os.utime(self._path, (self._runs, self._runs))
             with tempfile.TemporaryDirectory(dir=os.getcwd()) as cache:
-                return attempt(tests, limit_s, cache if self._kernels else "")
+                outcome, by, (seconds, _) = attempt(tests, limits, cache if self._kernels else "")
+                return outcome, by, seconds
         finally:
             self._path.write_text(self._source)
             os.utime(self._path, ns=(self._stat.st_atime_ns, self._stat.st_mtime_ns))
 
 
-def attempt(tests: list[str], limit_s: float, kernels: str = "") -> tuple[str, str, float]:
-    """Runs test files in a fork: (outcome, the first test that failed, seconds). kernels: a folder for compiled ones;
-    "" for where they are. Where no test has passed nothing has survived."""
+Seconds = tuple[float, float]
+"""Of a clock, and of processors."""
+
+
+def attempt(tests: list[str], limits: Seconds, kernels: str = "") -> tuple[str, str, Seconds]:
+    """Runs test files in a fork: (outcome, the first test that failed, what it took). kernels: a folder for compiled
+    ones; "" for where they are. Where no test has passed nothing has survived."""
     began_s = time.monotonic()
     told, tell = os.pipe()
     pid = os.fork()
     if not pid:
         try:
             os.close(told)
+            resource.setrlimit(resource.RLIMIT_CPU, (int(limits[1]) + 1, int(limits[1]) + 1))
             os.write(tell, json.dumps(_tested(tests, kernels)).encode())
         except BaseException as error:
             os.write(tell, json.dumps((KILLED, f"{type(error).__name__}: {error}"[:500])).encode())
@@ -131,16 +140,17 @@ def attempt(tests: list[str], limit_s: float, kernels: str = "") -> tuple[str, s
     os.close(tell)
     ended = os.pidfd_open(pid)
     try:
-        outcome, by = KILLED, "the interpreter"
-        if not select.select([ended], [], [], limit_s)[0]:
-            outcome, by = HUNG, ""
-        elif select.select([told], [], [], 0)[0] and (said := os.read(told, 1 << 16)):
-            outcome, by = json.loads(said)
-        return outcome, by, time.monotonic() - began_s
+        in_time = bool(select.select([ended], [], [], limits[0])[0])
+        took_s = time.monotonic() - began_s
+        worked_s = _end_all(pid)
+        if not in_time or worked_s > limits[1]:
+            return HUNG, "", (took_s, worked_s)
+        said = os.read(told, 1 << 16) if select.select([told], [], [], 0)[0] else b""
+        outcome, by = json.loads(said) if said else (KILLED, "the interpreter")
+        return outcome, by, (took_s, worked_s)
     finally:
         os.close(told)
         os.close(ended)
-        _end_all(pid)
 
 
 def _tested(tests: list[str], kernels: str) -> tuple[str, str]:
@@ -194,18 +204,23 @@ def _prctl(what: int, value: int) -> None:
     ctypes.CDLL(None).prctl(what, value, 0, 0, 0)
 
 
-def _end_all(pid: int) -> None:
-    """Ends a fork, its group, and what it has left to us."""
+def _end_all(pid: int) -> float:
+    """Ends a fork, its group, and what it has left to us; returns the processor seconds that the fork has taken."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    left = {pid}
-    while left:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    usage = os.wait4(pid, 0)[2]
+    while left := _children():
         for child in left:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-        tasks = Path("/proc/self/task").glob("*/children")
-        left = {int(child) for task in tasks for child in task.read_text().split()}
+    return usage.ru_utime + usage.ru_stime
+
+
+def _children() -> list[int]:
+    return [int(n) for task in Path("/proc/self/task").glob("*/children") for n in task.read_text().split()]
 
 
 if __name__ == "__main__":

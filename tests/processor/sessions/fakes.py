@@ -36,6 +36,7 @@ class FakeReplica:
         self.outputs = {"y": 1, "z": 2}
         self.manifest = SimpleNamespace(model="m", tables=["t"])
         self.remote = self.once = None
+        self.in_thread = False
         self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold
         self.step, self.pins = 1, {}
         # Apart, because what is bound to buffers may not refer to the replica: buffers live as long as it does.

@@ -455,3 +455,21 @@ def test_the_last_ticket_is_dropped_too_when_it_would_be_late_behind_a_batch():
     soon, hopeless = put(batcher, 1, target=target, deadline_s=1.0), put(batcher, 4, target=target, deadline_s=1.5)
     taken = batcher.take(0.0)
     assert (taken.batch, taken.expired) == (soon, hopeless)
+
+
+def test_a_clock_that_stood_still_says_nothing_about_the_pace():
+    batcher = Batcher(4, 100)
+    for predicted_s, measured_s in ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0)):
+        batcher.paced(predicted_s, measured_s)
+    assert batcher.pace == 1.0
+
+
+def test_what_a_model_was_given_is_forgotten_with_its_last_ticket():
+    batcher = Batcher(4, 100)
+    for target in TARGETS:
+        put(batcher, 1, 1, 1, target=target)
+    while batcher.take(0.0).batch:
+        pass
+    put(batcher, 1)
+    assert len(list(batcher.drain())) == 1
+    assert (batcher._accounts, batcher._lanes) == ({}, {})

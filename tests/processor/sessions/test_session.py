@@ -171,6 +171,30 @@ def test_an_idle_session_does_not_keep_a_version_that_nobody_serves():
         assert gone.wait(TIMEOUT_S)
 
 
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_what_a_run_waits_for_a_core_does_not_make_its_bucket_dear(in_thread):
+    clock, answers, replica = FakeClock(), Answers(), FakeReplica({1: 0.01})
+    had_s = [0.0]
+    clock.core_s = lambda: had_s[0]
+    bind = replica.binder(1)
+
+    def slow(x, outputs):
+        run = bind(x, outputs)
+
+        def waiting():
+            run()
+            clock.advance(0.05)
+            had_s[0] += 0.01
+
+        return waiting
+
+    replica.binder, replica.in_thread = lambda bucket: slow, in_thread
+    session = Session(0, clock)
+    for number in range(120):
+        session.run([answers.work(replica, number, [1])])
+    assert replica.costs.cost[1] == pytest.approx(0.01 if in_thread else 0.05, rel=0.1)
+
+
 def test_a_cut_through_a_batch_names_each_requests_first_row_and_rows():
     answers, replica = Answers(), FakeReplica()
     works = [answers.work(replica, 0, [0] * n) for n in (3, 1, 5)]

@@ -15,7 +15,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from processor.generation import Generation
 from processor.kernels.fences import exchange
 from processor.versions import control as control_module
-from processor.versions.control import ENTRIES, IDLE, PINS, READERS, WORDS, ControlWords, Entry, Pins
+from processor.versions.control import (
+    ENTRIES,
+    IDLE,
+    PINS,
+    READERS,
+    SHADOW_READER,
+    WORDS,
+    ControlWords,
+    Entry,
+    Pins,
+)
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 2.0
@@ -221,4 +231,15 @@ def test_readers_of_several_processes_and_threads_meet_whole_entries_while_flips
     assert not [problem for _, problem in found if problem]
     assert all(reads > 100 for reads, _ in found), found
     assert control.flip > ENTRIES
+    assert control.oldest_pin() == IDLE
+
+
+@pytest.mark.parametrize("reader", [0, READERS - 1, SHADOW_READER, Pins.ASKING])
+def test_every_reader_of_a_process_pins_in_a_word_of_its_own_process(reader):
+    control = ControlWords.reserve(3)
+    Pins(control, 1).pin(reader)
+    for other in (0, 2):
+        control.clear(other)
+    assert control.oldest_pin() == 0
+    control.clear(1)
     assert control.oldest_pin() == IDLE

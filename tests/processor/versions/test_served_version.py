@@ -7,10 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.errors import BadInput, Conflict, FreshetError
+from processor.errors import BadInput, Conflict, FreshetError, NotReady
 from processor.generation import Generation
 from processor.package.delta import parse_delta, write_delta
-from processor.versions.control import Pins
+from processor.versions import control as control_module
+from processor.versions import served_version as served_version_module
+from processor.versions.control import IDLE, PINS, Pins
 from tests.packages import make_delta, make_inputs, make_weights, open_version, reference, row_of, tag_id, write_package
 
 USERS = range(20)
@@ -274,3 +276,35 @@ def test_what_a_rollback_took_back_is_not_written_over_while_a_reader_stands_at_
     assert not seen["undone"] & seen["written"]
     version.apply(make_delta(2, [5, 55], tag=7))
     assert seen["undone"] == seen["written"]
+
+
+@pytest.mark.parametrize(
+    "change", [lambda v: v.apply(make_delta(4, [1], tag=9)), lambda v: v.rollback(1)], ids=["a delta", "a rollback"]
+)
+def test_no_change_begins_whose_flips_would_overwrite_what_a_reader_may_still_look_up(package, monkeypatch, change):
+    version = load(package)
+    monkeypatch.setattr(control_module, "ENTRIES", 4)
+    monkeypatch.setattr(served_version_module, "GRACE_TIMEOUT_S", 0.0)
+    for step in (1, 2, 3):
+        version.apply(make_delta(step, [step], tag=step))
+    # It read the flip that was served then, and has only now come to announce it.
+    version.control.words[PINS] = 1
+    before = users_of(version), version.generation, version.change.flip
+    with pytest.raises(NotReady, match="has not finished its batch"):
+        change(version)
+    assert (users_of(version), version.generation, version.change.flip) == before
+    version.control.words[PINS] = IDLE
+    change(version)
+    assert version.change.flip > before[2]
+
+
+def test_a_version_is_as_fresh_as_what_it_serves(package):
+    version = load(package)
+    seen = [(version.published_at, version.event_time)]
+    for step, event_time in ((1, (5.0, 6.0)), (2, None), (3, (7.0, 8.0))):
+        version.apply(delta := make_delta(step, [step], event_time=event_time))
+        seen.append((delta.published_at, event_time or seen[-1][1]))
+        assert (version.published_at, version.event_time) == seen[-1]
+    for step in (2, 0):
+        version.rollback(step)
+        assert (version.published_at, version.event_time) == seen[step]
