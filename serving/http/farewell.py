@@ -34,9 +34,12 @@ each is idle); SO_LINGER (it waits for what was sent to be acknowledged, and sti
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import math
+import os
+import socket
 import termios
 from array import array
 from collections.abc import Callable
@@ -167,6 +170,7 @@ async def end_connections(state: ServerState, timeout_s: float, hurried: Callabl
                 quiet_since_s.pop(connection, None)
             elif now_s - quiet_since_s.setdefault(connection, now_s) >= PATIENCE_S:
                 finished.add(connection)
+                _send_fin(connection.transport)
                 connection.transport.close()
         await asyncio.sleep(LOOK_S)
     if left and not hurried():
@@ -180,6 +184,13 @@ async def end_connections(state: ServerState, timeout_s: float, hurried: Callabl
             await asyncio.sleep(LOOK_S)
     for connection in list(connections):
         connection.transport.abort()
+
+
+def _send_fin(transport: asyncio.Transport) -> None:
+    """Sends FIN at once, on a connection with nothing to write: the loop would do it in its next turn, when something
+    may have come that was not there to be seen."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as own:
+        own.shutdown(socket.SHUT_WR)
 
 
 def unread(transport: asyncio.Transport) -> bool:

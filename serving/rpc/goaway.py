@@ -9,7 +9,9 @@ connection's own socket:
 1. Newcomers are refused (serving.front.backlog): who is told to leave must not come back.
 2. A GOAWAY frame of 17 bytes (NO_ERROR, last stream 2^31 - 1) goes out between two writes of gRPC's, to every
    connection there is, and to those that the listener's queue still brings.
-3. TOLD_S after the last one was told, and once no call has begun for QUIET_S, the server may be stopped.
+3. TOLD_S after the last one was told, and once nothing has been under way for QUIET_LOOKS looks, the server may be
+   stopped: nobody in the queue, nobody untold who has said something, nothing unread, no call begun. A look that comes
+   late says nothing: whoever starves this process starves gRPC's threads as well.
 
 Invariants
 - The frame stands between two frames. The kernel keeps it in one piece, and gRPC writes whole frames: it leaves one
@@ -30,22 +32,23 @@ import array
 import asyncio
 import contextlib
 import fcntl
+import math
 import os
+import select
 import socket
 import struct
 import termios
 from collections.abc import Callable, Iterator
 
-from serving.front.backlog import HANDSHAKE_S, refuse_newcomers
+from serving.front.backlog import refuse_newcomers
 
 TOLD_S = 0.5
-QUIET_S = 0.1
-LOOK_S = 0.02
+LOOK_S, LATE_S, QUIET_LOOKS = 0.02, 0.06, 5
 FRAME = struct.pack(">HBBBIII", 0, 8, 7, 0, 0, 0x7FFFFFFF, 0)
 # A SETTINGS frame without settings.
 SETTINGS_NBYTES = 9
-# Of struct tcp_info: bytes_acked.
-ACKED_OFFSET, INFO_NBYTES = 120, 128
+# Of struct tcp_info: bytes_acked and bytes_received.
+COUNTS_OFFSET, INFO_NBYTES = 120, 136
 # Bytes that wait to be sent.
 SIOCOUTQNSD = 0x894B
 DESCRIPTORS = "/proc/self/fd"
@@ -57,34 +60,36 @@ async def say_goaway(port: int, begun: Callable[[], int], end_s: float) -> None:
     what they had called has begun, or at end_s, by the loop's clock. begun: how many calls have begun so far."""
     loop = asyncio.get_running_loop()
     told: set[int] = set()
-    start_s = told_s = changed_s = loop.time()
-    there, last = False, begun()
+    looked_s, told_s, last, quiet = loop.time(), -math.inf, begun(), 0
     while (now_s := loop.time()) < end_s:
         before = len(told)
-        there |= _tell_all(port, told)
+        busy = _tell_all(port, told) or begun() != last or now_s > looked_s + LATE_S
         if len(told) > before:
             told_s = now_s
-        if begun() != last:
-            last, changed_s = begun(), now_s
-        if now_s >= start_s + HANDSHAKE_S and (not there or now_s >= max(told_s + TOLD_S, changed_s + QUIET_S)):
+        looked_s, last, quiet = now_s, begun(), 0 if busy else quiet + 1
+        if quiet >= QUIET_LOOKS and now_s >= told_s + TOLD_S:
             return
         await asyncio.sleep(LOOK_S)
 
 
 def _tell_all(port: int, told: set[int]) -> bool:
-    """Refuses newcomers and tells who is untold; whether anybody is connected. told: the inodes of who was told."""
-    there = False
+    """Refuses newcomers and tells who is untold; whether anything is under way. told: the inodes of who was told."""
+    busy = False
     for each in _sockets(port):
         with each, contextlib.suppress(OSError, struct.error):
             if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 refuse_newcomers(each)
+                queue = select.poll()
+                queue.register(each, select.POLLIN)
+                busy |= bool(queue.poll(0))
                 continue
-            each.getpeername()
-            there, inode = True, os.fstat(each.fileno()).st_ino
+            inode = os.fstat(each.fileno()).st_ino
             if inode not in told and _is_between_frames(each):
                 each.send(FRAME, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                 told.add(inode)
-    return there
+            _, received = _counts(each)
+            busy |= (inode not in told and received > 0) or _count(each, termios.FIONREAD) > 0
+    return busy
 
 
 def _sockets(port: int) -> Iterator[socket.socket]:
@@ -107,9 +112,18 @@ def _sockets(port: int) -> Iterator[socket.socket]:
 
 def _is_between_frames(each: socket.socket) -> bool:
     """Whether gRPC has begun to write on a connection and is in the middle of nothing."""
-    unsent, unacknowledged = array.array("i", [0]), array.array("i", [0])
-    fcntl.ioctl(each.fileno(), SIOCOUTQNSD, unsent)
-    fcntl.ioctl(each.fileno(), termios.TIOCOUTQ, unacknowledged)
-    (acked,) = struct.unpack_from("@Q", each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_NBYTES), ACKED_OFFSET)
-    room = each.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-    return not unsent[0] and unacknowledged[0] <= room // 8 and acked >= SETTINGS_NBYTES
+    room, (acked, _) = each.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), _counts(each)
+    return acked >= SETTINGS_NBYTES and not _count(each, SIOCOUTQNSD) and _count(each, termios.TIOCOUTQ) <= room // 8
+
+
+def _counts(each: socket.socket) -> tuple[int, int]:
+    """Bytes that the client has acknowledged, and bytes that came of it."""
+    info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_NBYTES)
+    acked, received = struct.unpack_from("@QQ", info, COUNTS_OFFSET)
+    return acked, received
+
+
+def _count(each: socket.socket, what: int) -> int:
+    number = array.array("i", [0])
+    fcntl.ioctl(each.fileno(), what, number)
+    return number[0]
