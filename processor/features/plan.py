@@ -5,8 +5,8 @@ runs the fused kernel over the bound requests of a batch. Bounds are checked in 
 trusts what bind() returns.
 
 A float that is infinite, or is so once it is scaled, is refused, for what a network makes of it says nothing; NaN is a
-missing value. fill() meets every float anyway and tells that there was such a one; whose it was, and where, refusal()
-says, to whoever has to answer the batch. What a stage puts out is the model's own matter.
+missing value. fill() meets every float anyway and raises Unfit once it has written them all; whose it was, and where,
+refusal() says, to whoever has to answer the batch. What a stage puts out is the model's own matter.
 
 What a version computes of a request's inputs by itself, such as hash buckets (processor.features.evaluation), is
 computed in bind() too, once they are checked. A version with a stage (processor.features.stage) has part of its inputs
@@ -71,6 +71,10 @@ class PackedLayout(NamedTuple):
     once: bool
 
 
+class Unfit(BadInput):
+    """A float of a request is infinite, or is so once it is scaled. Whatever was to be filled has been."""
+
+
 class Pooling(NamedTuple):
     """Some features of a plan, and the columns of a matrix that they land in: kernels.pool's plan and scaling."""
 
@@ -85,11 +89,11 @@ class Pooling(NamedTuple):
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> int:
+    ) -> None:
         """Writes rows spans[i] of each bound request, one request after another, into `out`; columns that no feature
-        of these fills are left as they are. Returns whether refusal() has something to say of one of the requests."""
-        unfit: int = pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
-        return unfit
+        of these fills are left as they are. Raises Unfit."""
+        if pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts):
+            raise Unfit("inputs: numbers that stay finite once they are scaled wanted")
 
 
 class SparsePlan:
@@ -232,15 +236,16 @@ class SparsePlan:
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> int:
-        """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]. Returns
-        whether refusal() has something to say of one of the requests."""
-        unfit: int = pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
-        return unfit
+    ) -> None:
+        """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]. Raises
+        Unfit."""
+        if pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts):
+            refusals = filter(None, map(self.refusal, bound))
+            raise next(refusals, None) or Unfit("inputs: finite numbers (or NaN) wanted")
 
-    def refusal(self, bound: BoundRequest) -> BadInput | None:
-        """Why a request is refused that fill() may have told of: a float of it that is infinite, or is so once it is
-        scaled; None for another one."""
+    def refusal(self, bound: BoundRequest) -> Unfit | None:
+        """Why a request is refused that may be the one that fill() has met: a float of it is infinite, or is so once it
+        is scaled; None for another one."""
         (inputs,) = inputs_of([bound])
         feature, row, column = pool.find_unfit(self.plan, self.scaling, inputs)
         if feature < 0:
@@ -263,9 +268,9 @@ class SparsePlan:
         return Pooling(plan, self.scaling[rows])
 
 
-def _infinite(name: str, value: float, row: int, column: int) -> BadInput:
+def _infinite(name: str, value: float, row: int, column: int) -> Unfit:
     wanted = "a number that stays finite once it is scaled" if np.isfinite(value) else "finite numbers (or NaN)"
-    return BadInput(f"input {name!r}: {wanted} wanted, got {value:.6g} in row {row}, column {column}")
+    return Unfit(f"input {name!r}: {wanted} wanted, got {value:.6g} in row {row}, column {column}")
 
 
 def blank_inputs(manifest: Manifest) -> dict[str, Column]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from processor.backends.buffers import Buffers
 from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
-from processor.features.plan import BoundRequest, address
+from processor.features.plan import BoundRequest, Unfit, address
 from processor.package.manifest import CANDIDATE, USER
 from processor.package.roles import LENT
 from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
@@ -35,10 +35,6 @@ log = logging.getLogger("freshet.sessions")
 
 # Of a session's batches, how often one tries the way that the cost table thinks dearer.
 EXPLORE_EVERY = 64
-
-
-class Unfit(Exception):
-    """A request of the batch has floats that are refused (SparsePlan.refusal)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +136,7 @@ class Session:
                 stats.rows += share.rows
                 stats.batches += 1
         except Unfit as error:
-            scatter.fail(share.replica.plan.refusal(share.bound) or told(error))
+            scatter.fail(share.replica.plan.refusal(share.bound) or error)
         except Exception as error:
             scatter.fail(told(error))
             stats.failed += 1
@@ -209,8 +205,7 @@ class Session:
             started_s = now_s()
             x, outputs, run = buffers.get(state.executables[bucket])
             bound, spans = self._cut(works, at, stop)
-            if fill(tables, state.epoch, bound, spans, x, buffers.counts):
-                raise Unfit
+            fill(tables, state.epoch, bound, spans, x, buffers.counts)
             filled_s = now_s()
             run()
             ended_s = now_s()
@@ -238,8 +233,7 @@ class Session:
             x, lent, run = buffers.get(state.parts[USER][users], USER)
             spans = np.zeros((len(group), 2), np.int64)
             spans[:, 1] = 1
-            if once.fill[USER](tables, state.epoch, [work.bound for work, _ in group], spans, x, buffers.counts):
-                raise Unfit
+            once.fill[USER](tables, state.epoch, [work.bound for work, _ in group], spans, x, buffers.counts)
             started_s = now_s()
             run()
             ended_s = now_s()
@@ -254,8 +248,7 @@ class Session:
                     x, outputs, run = buffers.get(state.parts[CANDIDATE][bucket], CANDIDATE)
                     once.lend(u, x)
                     bound, spans = self._cut([work], at, stop)
-                    if once.fill[CANDIDATE](tables, state.epoch, bound, spans, x, buffers.counts):
-                        raise Unfit
+                    once.fill[CANDIDATE](tables, state.epoch, bound, spans, x, buffers.counts)
                     started_s = now_s()
                     run()
                     ended_s = now_s()
