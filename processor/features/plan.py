@@ -6,8 +6,8 @@ trusts what bind() returns. So is the extent of a request, by shapes alone: befo
 computed or a stage run (processor.features.limits).
 
 A float that is infinite, or is so once it is scaled, is refused, for what a network makes of it says nothing; NaN is a
-missing value. fill() meets every float anyway and tells that there was such a one; whose it was, and where, refusal()
-says, to whoever has to answer the batch. What a stage puts out is the model's own matter.
+missing value. fill() meets every float anyway and raises Unfit once it has written them all; whose it was, and where,
+refusal() says, to whoever has to answer the batch. What a stage puts out is the model's own matter.
 
 What a version computes of a request's inputs by itself, such as hash buckets (processor.features.evaluation), is
 computed in bind() too, once they are checked. A version with a stage (processor.features.stage) has part of its inputs
@@ -73,6 +73,10 @@ class PackedLayout(NamedTuple):
     once: bool
 
 
+class Unfit(BadInput):
+    """A float of a request is infinite, or is so once it is scaled. Whatever was to be filled has been."""
+
+
 class Pooling(NamedTuple):
     """Some features of a plan, and the columns of a matrix that they land in: kernels.pool's plan and scaling."""
 
@@ -87,11 +91,11 @@ class Pooling(NamedTuple):
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> int:
+    ) -> None:
         """Writes rows spans[i] of each bound request, one request after another, into `out`; columns that no feature
-        of these fills are left as they are. Returns whether refusal() has something to say of one of the requests."""
-        unfit: int = pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
-        return unfit
+        of these fills are left as they are. Raises Unfit."""
+        if pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts):
+            raise Unfit("inputs: numbers that stay finite once they are scaled wanted")
 
 
 class Part(NamedTuple):
@@ -103,13 +107,11 @@ class Part(NamedTuple):
     columns: slice = slice(0, 0)
     divisor: np.float32 = np.float32(1)
 
-    def fill(self, tables: NDArray[np.int64], epoch: int, out: NDArray[np.float32], counts: NDArray[np.int64]) -> int:
-        """Fills its columns of a row, float32 [1, width], in which the parts before it stand. Returns what
-        Pooling.fill() does."""
-        unfit = self.pooling.fill(tables, epoch, [self.bound], np.array([[0, 1]], np.int64), out, counts)
+    def fill(self, tables: NDArray[np.int64], epoch: int, out: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
+        """Fills its columns of a row, float32 [1, width], in which the parts before it stand. Raises Unfit."""
+        self.pooling.fill(tables, epoch, [self.bound], np.array([[0, 1]], np.int64), out, counts)
         if self.divisor != 1:
             out[0, self.columns] /= self.divisor
-        return unfit
 
 
 class Alike(NamedTuple):
@@ -278,15 +280,16 @@ class SparsePlan:
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> int:
-        """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]. Returns
-        whether refusal() has something to say of one of the requests."""
-        unfit: int = pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts)
-        return unfit
+    ) -> None:
+        """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]. Raises
+        Unfit."""
+        if pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts):
+            refusals = filter(None, map(self.refusal, bound))
+            raise next(refusals, None) or Unfit("inputs: finite numbers (or NaN) wanted")
 
-    def refusal(self, bound: BoundRequest) -> BadInput | None:
-        """Why a request is refused that fill() may have told of: a float of it that is infinite, or is so once it is
-        scaled; None for another one."""
+    def refusal(self, bound: BoundRequest) -> Unfit | None:
+        """Why a request is refused that may be the one that fill() has met: a float of it is infinite, or is so once it
+        is scaled; None for another one."""
         (inputs,) = inputs_of([bound])
         feature, row, column = pool.find_unfit(self.plan, self.scaling, inputs)
         if feature < 0:
@@ -363,9 +366,9 @@ def _length(words: NDArray[np.int64]) -> int:
     return int(_read_word(splits + 8).value) if splits else int(stride)
 
 
-def _infinite(name: str, value: float, row: int, column: int) -> BadInput:
+def _infinite(name: str, value: float, row: int, column: int) -> Unfit:
     wanted = "a number that stays finite once it is scaled" if np.isfinite(value) else "finite numbers (or NaN)"
-    return BadInput(f"input {name!r}: {wanted} wanted, got {value:.6g} in row {row}, column {column}")
+    return Unfit(f"input {name!r}: {wanted} wanted, got {value:.6g} in row {row}, column {column}")
 
 
 def blank_inputs(manifest: Manifest) -> dict[str, Column]:

@@ -43,10 +43,11 @@ from processor.backends.buffers import Buffers
 from processor.clock import Clock
 from processor.cores import run_on
 from processor.errors import FreshetError
+from processor.features.plan import Unfit
 from processor.sessions.handover import Handover, Span
 from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from processor.sessions.scatter import Share
-from processor.sessions.session import EXPLORE_EVERY, Session, Unfit, note, parts_again, told
+from processor.sessions.session import EXPLORE_EVERY, Session, note, parts_again, told
 from processor.versions.replica import Replica, State
 from processor.watching.sketch import Block
 from processor.watching.stats import SessionStats
@@ -284,10 +285,9 @@ class StagedSession(Session):
                     self._fill([share], share)
                     return
                 state = share.scatter.state
-                if share.scatter.look_up(state.tables, state.epoch, self._counted(share.replica).counts):
-                    raise Unfit
+                share.scatter.look_up(state.tables, state.epoch, self._counted(share.replica).counts)
         except Unfit as error:
-            share.scatter.fail(share.replica.plan.refusal(share.bound) or told(error))
+            share.scatter.fail(share.replica.plan.refusal(share.bound) or error)
         except Exception as error:
             share.scatter.fail(told(error))
             self.stats.failed += 1
@@ -317,8 +317,7 @@ class StagedSession(Session):
                 tables = tables if stand_in is None else stand_in.tables
             x = batch.buffers.rows()[span.first : span.first + rows]
             fill = replica.plan.fill if share is None else share.scatter.fill
-            if fill(tables, state.epoch, bound, spans, x, counted.counts):
-                raise Unfit
+            fill(tables, state.epoch, bound, spans, x, counted.counts)
             replica.costs.filled(1, rows, sum([work.ids for work in works]), self._clock.now_s() - started_s)
             answered = works
         finally:

@@ -144,26 +144,24 @@ class Scatter:
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
-    ) -> int:
+    ) -> None:
         """SparsePlan.fill() for rows of this request: looks up once what is the same for all."""
         if self._alike is None:
-            return self._whole.replica.plan.fill(tables, epoch, bound, spans, out, counts)
-        unfit = 0
+            self._whole.replica.plan.fill(tables, epoch, bound, spans, out, counts)
+            return
         while self._parts or self._row is None:
-            unfit |= self.look_up(tables, epoch, counts)
+            self.look_up(tables, epoch, counts)
         out[: spans[0, 1]] = self._row
-        return unfit | self._alike.varying.fill(tables, epoch, bound, spans, out, counts)
+        self._alike.varying.fill(tables, epoch, bound, spans, out, counts)
 
-    def look_up(self, tables: NDArray[np.int64], epoch: int, counts: NDArray[np.int64]) -> int:
-        """The next part of what is the same for all rows, if there is one left. Returns what SparsePlan.fill() does."""
+    def look_up(self, tables: NDArray[np.int64], epoch: int, counts: NDArray[np.int64]) -> None:
+        """The next part of what is the same for all rows, if there is one left. Raises Unfit."""
         with self._looking_up:
-            unfit = 0
             if self._row is None:
                 self._row = np.zeros((1, self._whole.replica.plan.width), np.float32)
             if self._parts:
-                unfit = self._parts[0].fill(tables, epoch, self._row, counts)
+                self._parts[0].fill(tables, epoch, self._row, counts)
                 self._parts.popleft()
-            return unfit
 
     def results_of(self, share: Share) -> Outputs:
         """The rows of the request's outputs that a share fills."""

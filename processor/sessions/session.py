@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from processor.backends.buffers import Buffers
 from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
-from processor.features.plan import BoundRequest, address
+from processor.features.plan import BoundRequest, Unfit, address
 from processor.package.manifest import CANDIDATE, USER
 from processor.package.roles import LENT
 from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
@@ -37,10 +37,6 @@ log = logging.getLogger("freshet.sessions")
 EXPLORE_EVERY = 64
 
 
-class Unfit(Exception):
-    """A request of the batch has floats that are refused (SparsePlan.refusal)."""
-
-
 @dataclass(slots=True, eq=False)
 class Running:
     """A batch while it is computed. tables: int64 [T, TABLE_FIELDS], remote rows stood in for. fill: SparsePlan.fill,
@@ -51,7 +47,7 @@ class Running:
     tables: NDArray[np.int64]
     buffers: Buffers
     results: Outputs
-    fill: Callable[..., int]
+    fill: Callable[..., None]
     sparse_s: float = 0.0
     dense_s: float = 0.0
     padded: int = 0
@@ -147,7 +143,7 @@ class Session:
                 stats.rows += share.rows
                 stats.batches += 1
         except Unfit as error:
-            scatter.fail(share.replica.plan.refusal(share.bound) or told(error))
+            scatter.fail(share.replica.plan.refusal(share.bound) or error)
         except Exception as error:
             scatter.fail(told(error))
             stats.failed += 1
@@ -159,8 +155,7 @@ class Session:
     def _look_up(self, share: Share) -> Timing:
         """A share of no rows: looks up some of what all rows have in common."""
         replica, state, began_s = share.replica, share.scatter.state, self._clock.now_s()
-        if share.scatter.look_up(state.tables, state.epoch, self._buffers(replica).counts):
-            raise Unfit
+        share.scatter.look_up(state.tables, state.epoch, self._buffers(replica).counts)
         ended_s = self._clock.now_s()
         replica.costs.filled(0, 0, share.ids, ended_s - began_s)
         self._told_ran()
@@ -242,8 +237,7 @@ class Session:
             started_s = now_s()
             x, outputs, run = buffers.get(state.executables[bucket])
             bound, spans = self._cut(works, at, stop)
-            if fill(tables, state.epoch, bound, spans, x, buffers.counts):
-                raise Unfit
+            fill(tables, state.epoch, bound, spans, x, buffers.counts)
             filled_s, ran_s = now_s(), timer_s()
             run()
             costs.ran(bucket, timer_s() - ran_s)
@@ -279,8 +273,7 @@ class Session:
         x, lent, run = buffers.get(state.parts[USER][bucket], USER)
         spans = np.zeros((len(works), 2), np.int64)
         spans[:, 1] = 1
-        if once.fill[USER](batch.tables, state.epoch, [work.bound for work in works], spans, x, buffers.counts):
-            raise Unfit
+        once.fill[USER](batch.tables, state.epoch, [work.bound for work in works], spans, x, buffers.counts)
         started_s, ran_s = now_s(), timer_s()
         run()
         costs.ran(bucket, timer_s() - ran_s)
@@ -300,8 +293,7 @@ class Session:
             x, outputs, run = buffers.get(state.parts[CANDIDATE][bucket], CANDIDATE)
             once.lend(u, x)
             bound, spans = self._cut([work], at, stop)
-            if once.fill[CANDIDATE](batch.tables, state.epoch, bound, spans, x, buffers.counts):
-                raise Unfit
+            once.fill[CANDIDATE](batch.tables, state.epoch, bound, spans, x, buffers.counts)
             started_s, ran_s = now_s(), timer_s()
             run()
             costs.ran(bucket, timer_s() - ran_s)

@@ -7,13 +7,14 @@ It is done in the thread of changes, on buffers that no session has yet, and not
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from processor.backends.base import Executable
 from processor.backends.buffers import Buffers
-from processor.features.plan import BoundRequest, SparsePlan
+from processor.features.plan import BoundRequest, SparsePlan, Unfit
 from processor.tables.remote.reader import RemoteReader
 
 
@@ -38,7 +39,9 @@ def rehearse(
                 bound, spans, at = _rows_of(requests, at % whole, bucket)
                 # What remote rows stand in must outlive the fill.
                 stand_in = remote.stand_in(tables, epoch, bound, spans) if remote is not None else None
-                plan.fill(tables if stand_in is None else stand_in.tables, epoch, bound, spans, x, buffers.counts)
+                # What was recorded before, or for another scaling, is no fault of this version.
+                with suppress(Unfit):
+                    plan.fill(tables if stand_in is None else stand_in.tables, epoch, bound, spans, x, buffers.counts)
                 run()
         buffers.counts[:] = 0
 

@@ -23,7 +23,7 @@ import resource
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,7 +37,7 @@ from processor.backends.cuda import allocator
 from processor.backends.opening import Package, open_programs
 from processor.clock import Clock
 from processor.cores import on
-from processor.features.plan import SparsePlan, blank_inputs
+from processor.features.plan import BoundRequest, SparsePlan, Unfit, blank_inputs
 from processor.features.stage import load_stage
 from processor.generation import Generation
 from processor.memory import advise
@@ -272,9 +272,12 @@ class Replica:
         requests = self._recorded
         if not requests and self.remote is None and self.plan.stage is None:
             requests = [blank_inputs(self.manifest)]
-        if requests:
-            started_s = self._clock.now_s()
-            bound = [self.plan.bind(request) for request in requests]
+        started_s, bound = self._clock.now_s(), list[BoundRequest]()
+        for request in requests:
+            # What was recorded when its numbers were not refused yet is no fault of the version.
+            with suppress(Unfit):
+                bound.append(self.plan.bind(request))
+        if bound:
             epoch = self._control.entry(self._control.flip).epoch
             rehearse(self.plan, self.remote, tables, epoch, self._executables[WHOLE], self._stock, bound)
             log.info(

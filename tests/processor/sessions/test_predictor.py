@@ -70,7 +70,7 @@ def test_a_request_with_infinite_numbers_is_refused_and_its_batch_is_not(open_pr
         "input 'floats': a number that stays finite once it is scaled wanted, got -3.3e+38 in row 0, column 3",
         "input 'floats': finite numbers (or NaN) wanted, got inf in row 299, column 0",
     ]
-    assert all(type(replies[n]) is BadInput for n in (1, 3, 4))
+    assert all(isinstance(replies[n], BadInput) for n in (1, 3, 4))
     stats = processor.group_stats()["default"].work
     assert stats.failed == 0
 

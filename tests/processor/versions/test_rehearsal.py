@@ -67,3 +67,13 @@ def test_a_version_whose_requests_are_not_its_own_is_refused(root):
         assert processor.replica("small").generation.version == 1
         (status, _) = processor.status("small")
         assert (status.version, status.state, status.error) == (2, "END", "input 'user': int64 wanted, got float32")
+
+
+@pytest.mark.parametrize("value", [np.inf, 3.3e38])
+def test_what_was_recorded_with_numbers_that_are_refused_by_now_refuses_no_version(root, value):
+    requests = [make_inputs([1]), make_inputs([2])]
+    requests[1]["floats"][0, 0] = value
+    add_file(root / "small" / "1", WARMUP, dump_warmup(requests))
+    with Processor.initialize(ProcessorConfig(repository=str(root))) as processor:
+        reply = processor.process(PredictRequest("small", make_inputs([1])))
+        assert np.isfinite(reply.outputs["score"]).all()
