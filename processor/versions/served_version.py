@@ -39,7 +39,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -231,6 +231,7 @@ class ServedVersion:
                     self.tables[name].retire(table_versions, change.flip)
             del self._undo[:excess]
             self._wait_readers()
+            self._let_go()
             self.delta_count += 1
             self.delta_rows += delta.rows
             self.delta_nbytes += delta.nbytes
@@ -254,7 +255,8 @@ class ServedVersion:
         return self.position.undo_count(step) is not None
 
     def rollback(self, step: int) -> None:
-        """Serves an earlier step again; returns when every session does. The caller has asked can_undo()."""
+        """Serves an earlier step again; returns when every session does. The caller has asked can_undo(). Raises
+        NotReady, and changes nothing, where a reader holds it up."""
         with self.lock:
             count = self.position.undo_count(step)
             if count is None:
@@ -267,14 +269,20 @@ class ServedVersion:
             dense = self.dense
             for entry in reversed(undone):
                 dense = {**dense, **entry.dense} if entry.dense else dense
-            oldest = undone[0]
+            oldest, before = undone[0], self.change
             change = self._next(Generation(self.manifest.version, step, oldest.digest), oldest.epoch, dense)
             self._prepare(change)
+            self._flip(change)
+            try:
+                self._wait_readers()
+            except NotReady:
+                # Somebody still reads what is to be taken back: it stays, and so does the state that names it.
+                self._flip(replace(before, flip=change.flip + 1))
+                raise
+            self._let_go()
             self.dense = dense
             self.published_at, self.event_time = oldest.published_at, oldest.event_time
             self.position.rewind(count)
-            self._flip(change)
-            self._wait_readers()
             for entry in reversed(undone):
                 for name, versions in entry.versions.items():
                     self.tables[name].undo(versions, change.flip + 1)
@@ -309,6 +317,7 @@ class ServedVersion:
                 self._prepare(again)
                 self._flip(again)
                 self._wait_readers()
+                self._let_go()
         return given_up
 
     def export(self) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]], Dense]:
@@ -365,8 +374,12 @@ class ServedVersion:
 
     def _wait_readers(self) -> None:
         """Returns when no session is pinned to a state older than the one that is served."""
-        flip, frame = self.change.flip, self.change.frame.number
+        flip = self.change.flip
         self._wait(lambda: self.control.oldest_pin() >= flip)
+
+    def _let_go(self) -> None:
+        """Lets go of frames that no session can reach any more: nobody is pinned to an older state."""
+        frame = self.change.frame.number
         if self._replicas is not None and self._forgotten < frame:
             self._replicas.forget(frame)
             self._forgotten = frame

@@ -6,7 +6,7 @@ import pytest
 
 from processor.chain import ledger as ledger_module
 from processor.chain.ledger import Ledger
-from processor.errors import Conflict
+from processor.errors import Conflict, TooLarge
 from processor.generation import Generation
 from processor.package.delta import write_delta
 from processor.package.repository import Repository
@@ -297,3 +297,25 @@ def test_watching_lists_no_folder_however_many_deltas_are_recorded(root, monkeyp
     monkeypatch.setattr("processor.chain.bare_delta.FolderWatch.changed", lambda self: False)
     assert looked(model, 50) == []
     assert listed == []
+
+
+def test_a_generation_that_cannot_be_built_is_told_of_once_and_what_is_served_goes_on(root, monkeypatch):
+    model, ledger = open_model(root, undo_depth=1), ledger_of(root)
+    for step in range(1, 6):
+        record(root, step, [step], tag=step)
+    model.poll()
+
+    def refuse(files):
+        raise TooLarge("there is no room for it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "_load", refuse)
+        ledger.rollback(2)
+        why = "generation 1.2 cannot be built from the files: there is no room for it"
+        assert looked(model) == [f"small {why}"]
+        ledger.hold()
+        assert looked(model) == []
+        assert (str(model.pick().generation), model.chain(1).state, model.chain(1).reason) == ("1.5", "WAITING", why)
+    ledger.release()
+    assert looked(model) == ["small rolled back to 1.2"]
+    assert_serves(model, "1.2", {1: 1, 2: 2})

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from processor.errors import BadInput, Conflict, FreshetError, NotReady
 from processor.generation import Generation
 from processor.package.delta import parse_delta, write_delta
-from processor.versions import control as control_module
 from processor.versions import served_version as served_version_module
-from processor.versions.control import IDLE, PINS, Pins
+from processor.versions.control import Pins
 from tests.packages import make_delta, make_inputs, make_weights, open_version, reference, row_of, tag_id, write_package
 
 USERS = range(20)
@@ -278,26 +277,6 @@ def test_what_a_rollback_took_back_is_not_written_over_while_a_reader_stands_at_
     assert seen["undone"] == seen["written"]
 
 
-@pytest.mark.parametrize(
-    "change", [lambda v: v.apply(make_delta(4, [1], tag=9)), lambda v: v.rollback(1)], ids=["a delta", "a rollback"]
-)
-def test_no_change_begins_whose_flips_would_overwrite_what_a_reader_may_still_look_up(package, monkeypatch, change):
-    version = load(package)
-    monkeypatch.setattr(control_module, "ENTRIES", 4)
-    monkeypatch.setattr(served_version_module, "GRACE_TIMEOUT_S", 0.0)
-    for step in (1, 2, 3):
-        version.apply(make_delta(step, [step], tag=step))
-    # It read the flip that was served then, and has only now come to announce it.
-    version.control.words[PINS] = 1
-    before = users_of(version), version.generation, version.change.flip
-    with pytest.raises(NotReady, match="has not finished its batch"):
-        change(version)
-    assert (users_of(version), version.generation, version.change.flip) == before
-    version.control.words[PINS] = IDLE
-    change(version)
-    assert version.change.flip > before[2]
-
-
 def test_a_version_is_as_fresh_as_what_it_serves(package):
     version = load(package)
     seen = [(version.published_at, version.event_time)]
@@ -308,3 +287,20 @@ def test_a_version_is_as_fresh_as_what_it_serves(package):
     for step in (2, 0):
         version.rollback(step)
         assert (version.published_at, version.event_time) == seen[step]
+
+
+def test_a_rollback_that_a_reader_holds_up_changes_nothing_and_can_be_repeated(package, monkeypatch):
+    version = load(package)
+    version.apply(make_delta(1, [3, 33], [7], tag=5, dense_seed=2))
+    served, pins = users_of(version), Pins(version.control, 0)
+    pins.pin(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(served_version_module, "GRACE_TIMEOUT_S", -1.0)
+        with pytest.raises(NotReady, match="has not finished its batch"):
+            version.rollback(0)
+    assert (users_of(version), version.generation, version.can_undo(0)) == (served, Generation(1, 1), True)
+    pins.unpin(5)
+    version.rollback(0)
+    assert users_of(version) == expected_users(dict.fromkeys(USERS, 0))
+    version.apply(make_delta(1, [4], tag=6))
+    assert users_of(version) == expected_users(dict.fromkeys(USERS, 0) | {4: 6})
