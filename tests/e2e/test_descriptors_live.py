@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import http.client
+import itertools
 import json
 import os
 import resource
@@ -33,11 +34,12 @@ def live(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def starved(*processes):
-    """These may have hardly a descriptor more than they have."""
+def starved(*processes, free=0):
+    """These may have so many further descriptors."""
     limits = {pid: resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in processes}
     for pid, (_, hard) in limits.items():
-        most = max(int(fd) for fd in os.listdir(f"/proc/{pid}/fd")) + 1
+        taken = {int(fd) for fd in os.listdir(f"/proc/{pid}/fd")}
+        most = list(itertools.islice((fd for fd in itertools.count() if fd not in taken), free + 1))[-1]
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))
     try:
         yield
@@ -70,7 +72,7 @@ def test_who_has_no_descriptors_left_takes_connections_once_it_has_some(live, wh
 
 def test_a_delta_of_rows_reaches_workers_without_descriptors_and_another_once_they_have_some(live, tmp_path):
     before = pids(live)
-    with starved(*before):
+    with starved(*before, free=2):
         assert live.upload("small", delta_bytes(tmp_path, 1, dense_seed=False))[0] == 200
         status, reply = live.upload("small", delta_bytes(tmp_path, 2))
         assert status in (200, 503), reply

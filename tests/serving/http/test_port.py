@@ -83,16 +83,23 @@ def test_beyond_so_many_connections_the_next_waits_until_one_has_left():
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n12"])
 def test_a_connection_whose_client_is_waited_for_makes_room(monkeypatch, sent):
-    monkeypatch.setattr(port_module, "PRESSED_S", 0.0)
+    monkeypatch.setattr(port_module, "PRESSED_S", 1e9)
     monkeypatch.setattr(port_module, "ROOM_S", 0.01)
 
     async def main():
-        async with serving(most=1) as (_, address):
+        async with serving(most=1) as (port, address):
             first, second = await Client.of(address), await Client.of(address)
             first.ask()
             assert await first.answered() == b"200"
             first.writer.write(sent)
+            (connection,) = port.server_state.connections
+            while sent and connection.idle:
+                await asyncio.sleep(0.001)
+            monkeypatch.setattr(port_module, "PRESSED_S", 0.0)
             second.ask()
+            while not connection.transport.is_closing():
+                await asyncio.sleep(0.001)
+            monkeypatch.setattr(port_module, "PRESSED_S", 1e9)
             assert await second.answered() == b"200"
             assert (await first.reader.read())[:12] == (b"HTTP/1.1 408" if sent else b"")
             await first.leave()
