@@ -484,7 +484,6 @@ class Fleet:
         return worker.signal
 
     def _suspect(self, seat: Seat, suspect: bool) -> None:
-        assert self._owner is not None, "start() comes first"
         with self._changed:
             if seat.suspect == suspect:
                 return
@@ -493,6 +492,7 @@ class Fleet:
             log.warning("worker %d shows no life: it gets no connections, and the server is not ready", seat.number)
         else:
             log.info("worker %d is heard again, or gone", seat.number)
+        assert self._owner is not None, "start() comes first"
         self._owner.suspected()
 
     def _may_kill(self, worker: WorkerProcess) -> bool:
