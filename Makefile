@@ -10,6 +10,8 @@ PEERS_ARGS ?=
 SOAK_ARGS ?=
 FAULTS_ARGS ?=
 SIEGE_ARGS ?=
+ENDINGS_ARGS ?=
+MUTANTS_ARGS ?=
 FUZZ_ARGS ?=
 CANARY_ARGS ?=
 LOADTEST_ARGS ?=
@@ -17,7 +19,7 @@ KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-peers canary fuzz faults siege stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -72,6 +74,12 @@ fuzz: .venv/.dev .venv/.kernels ## broken inputs through every parser; FUZZ_ARGS
 
 faults: .venv/.dev .venv/.kernels ## an hour of everything that goes wrong, replies checked; FAULTS_ARGS="--minutes 5"
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
+
+endings: .venv/.dev .venv/.kernels ## SIGTERM under load, again and again: nobody is reset; loadtest/results/endings.md
+	$(BIN)/python -m tests.endings $(ENDINGS_ARGS)
+
+mutants: .venv/.dev .venv/.kernels ## small changes of the code: does a test notice? MUTANTS_ARGS="--only chain --mutants 12"
+	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
 stock-clients: .venv/.dev .venv/.kernels ## Java's, Go's, Node's and curl's stock clients, 1,000 predictions each
 	FRESHET_STOCK_REQUESTS=1000 $(BIN)/python -m pytest tests/e2e/test_stock_clients.py
