@@ -347,7 +347,9 @@ def test_a_process_that_dies_after_it_was_healthy_is_replaced_as_soon_as_the_fir
 
     def live(seat):
         now_s[0] += next(lives_s)
+        return ""
 
+    fleet._owner = Owner()
     monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     monkeypatch.setattr(fleet, "_live", live)
     monkeypatch.setattr(fleet, "_ending", SimpleNamespace(is_set=lambda: len(waited_s) == 4, wait=waited_s.append))
