@@ -185,8 +185,9 @@ class Process:
     """A server process over a fake processor, once it has said that it is ready."""
 
     def __init__(self, *before, **options):
+        # Whoever runs the tests may have been told to outlive its terminal, which children inherit.
         command = [
-            *before,
+            *(before or ("env", "--default-signal=HUP")),
             sys.executable,
             "-m",
             "tests.serving.server_process",

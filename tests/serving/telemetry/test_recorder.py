@@ -13,7 +13,7 @@ import pyarrow.parquet as pq  # noqa: E402
 from loadtest.load.replay import recorded_payload  # noqa: E402
 from models.data.source import Field  # noqa: E402
 from models.data.tabular import open_table  # noqa: E402
-from processor.columns import Ragged, Strings  # noqa: E402
+from processor.columns import Ragged, Strings  # noqa: E402, nbytes_of
 from processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig  # noqa: E402
 from processor.errors import BadInput  # noqa: E402
 from processor.generation import Generation  # noqa: E402
@@ -232,7 +232,7 @@ def test_what_a_crash_left_is_cleared_away(tmp_path):
 
 
 def test_what_has_been_written_makes_room_in_the_queue(tmp_path, processor, monkeypatch):
-    one = sum(map(recording._nbytes, make_inputs([1, 2]).values()))
+    one = nbytes_of(make_inputs([1, 2]))
     monkeypatch.setattr(recording, "MAX_QUEUED_NBYTES", 2 * one)
     recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
     processor.tap(recorder)
