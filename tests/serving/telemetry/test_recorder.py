@@ -13,7 +13,7 @@ import pyarrow.parquet as pq  # noqa: E402
 from loadtest.load.replay import recorded_payload  # noqa: E402
 from models.data.source import Field  # noqa: E402
 from models.data.tabular import open_table  # noqa: E402
-from processor.columns import Ragged, Strings  # noqa: E402, nbytes_of
+from processor.columns import Ragged, Strings, nbytes_of  # noqa: E402
 from processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig  # noqa: E402
 from processor.errors import BadInput  # noqa: E402
 from processor.generation import Generation  # noqa: E402
