@@ -132,10 +132,9 @@ class Committer(threading.Thread):
         return "upload"
 
     def _roll_back(self, server, generation):
-        self._owed = None
         body = json.dumps({"generation": generation}).encode()
-        if not self._ask(server, "rollback", body, "application/json")["recorded"]:
-            self._owed = server, generation
+        recorded = self._ask(server, "rollback", body, "application/json")["recorded"]
+        self._owed = None if recorded else (server, generation)
 
     def _ask(self, server, what, body, kind):
         if server is None:
