@@ -269,6 +269,13 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
     return unfit
 
 
+@nb.njit(inline="always")
+def fed(kind, scaling, source, row, column):
+    """A float of an input (int64 [4]) as the graph is fed with it; in a block it stays as it is."""
+    value = load_f32_anywhere(source[0] + 4 * (row * source[2] + column))
+    return transform(value, scaling[0], scaling[1], scaling[2]) if kind == KIND_FLOAT else value
+
+
 @nb.njit(
     nb.types.UniTuple(nb.int64, 3)(nb.int64[:, ::1], nb.float32[:, ::1], nb.int64[:, ::1]),
     cache=True,
@@ -284,9 +291,7 @@ def find_unfit(plan, scaling, inputs):
         if kind in (KIND_FLOAT, KIND_BLOCK):
             for i in range(inputs[source, 1]):
                 for j in range(column, column + plan[f, WIDTH]):
-                    value = load_f32_anywhere(inputs[source, 0] + 4 * (i * inputs[source, 2] + j))
-                    if kind == KIND_FLOAT:
-                        value = transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2])
+                    value = fed(kind, scaling[f], inputs[source], i, j)
                     # Of a block a NaN is a missing value; scaling has made 0 of it, and only overflow makes one there.
                     if abs(value) > scaling[f, 3] or (kind == KIND_FLOAT and np.isnan(value)):
                         return f, i, j
@@ -308,9 +313,7 @@ def largest(plan, scaling, inputs):
         if kind in (KIND_FLOAT, KIND_BLOCK):
             for i in range(inputs[source, 1]):
                 for j in range(column, column + plan[f, WIDTH]):
-                    value = load_f32_anywhere(inputs[source, 0] + 4 * (i * inputs[source, 2] + j))
-                    if kind == KIND_FLOAT:
-                        value = transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2])
+                    value = fed(kind, scaling[f], inputs[source], i, j)
                     if abs(value) > most:
                         most = abs(value)
     return most
