@@ -18,7 +18,7 @@ import mmap
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,10 @@ class SharedMap(mmap.mmap):
         mapping.fd = os.dup(fd)
         return mapping
 
-    def __del__(self) -> None:
+    # As a process ends, the modules go before the last views of a mapping do.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "fd"):
-            os.close(self.fd)
+            close(self.fd)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

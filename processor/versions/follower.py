@@ -63,6 +63,11 @@ class Follower:
         """The generation that is to be served."""
         return self._here or self.ledger.history.target
 
+    @property
+    def strays(self) -> bool:
+        """Whether it has left what the records say: only loading the version anew is sure to bring it back."""
+        return bool(self._diverged) or self._here is not None
+
     def open(self, from_snapshot: bool = True) -> None:
         """The first look, before anything is loaded. Raises Diverged where what follows the newest snapshot is no
         chain: what comes before it may be."""
@@ -152,9 +157,9 @@ class Follower:
         if self.target is not self.ledger.history.head or self.status.state in (HELD, DIVERGED) or self._blocked:
             raise Conflict(f"chain: {self.status.state}: {self.status.reason}")
 
-    def stay(self, link: Link) -> None:
+    def stay(self, link: Link | None) -> None:
         """Serves this generation, whatever the records say, until one of them rolls back: the repository cannot be
-        written."""
+        written. None: what the records say."""
         self._here = link
 
     def _adopt(self, version: ServedVersion) -> list[str]:

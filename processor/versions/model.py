@@ -162,11 +162,11 @@ class ServedModel:
         return [line for number, version, why in found if why for line in self._condemn(number, version, why)]
 
     def load(self, number: int, by_hand: bool = True) -> None:
-        """Loads a version beside those served, or one that is DIVERGED anew; raises NotFound or why it cannot be
-        served."""
+        """Loads a version beside those served, or one anew that does not serve what its chain says; raises NotFound or
+        why it cannot be served."""
         with self._lock:
             follower = self._followers.get(number)
-            if number in self.served and follower is not None and follower.status.state == DIVERGED:
+            if number in self.served and follower is not None and follower.strays:
                 self._swap(number, *self._rebuild(number))
             elif number not in self.served:
                 if number not in self._repository.versions(self.name):
@@ -286,17 +286,17 @@ class ServedModel:
             rebuilt = None if version.step_of(link.digest) is not None else self._rebuild(generation.version, link)
             try:
                 ledger.rollback(link.step, reason)
-                recorded = True
+                alone = None
             except NotReady:
-                follower.stay(link)
-                recorded = False
+                alone = link
             if rebuilt is None:
+                follower.stay(alone)
                 self._follow(generation.version, version)
             else:
-                self._swap(generation.version, *rebuilt, stay=None if recorded else link)
+                self._swap(generation.version, *rebuilt, stay=alone)
             reached = self._still(generation.version).generation
             steps = [Generation(generation.version, step) for step in reversed(undone)]
-            return RolledBack(reached, steps, ledger.history.top + 1, recorded)
+            return RolledBack(reached, steps, ledger.history.top + 1, recorded=alone is None)
 
     def _poll_versions(self) -> list[str]:
         known, policy = self._repository.versions(self.name), self.policy.versions
@@ -428,8 +428,7 @@ class ServedModel:
     def _swap(self, number: int, version: ServedVersion, follower: Follower, stay: Link | None = None) -> None:
         """Serves a version that was built anew in the place of the one that is served."""
         old = self.served.get(number)
-        if stay is not None:
-            follower.stay(stay)
+        follower.stay(stay)
         self._followers[number] = follower
         follower.follow(version)
         self._serve(number, version)

@@ -21,10 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from processor.errors import BadInput, FreshetError, TooLarge
+from processor.errors import BadInput, FreshetError
 from processor.generation import Generation
 from serving.admin.authorization import Authorization
-from serving.codecs.wire import dump_json, header_int, show
+from serving.codecs.wire import Bound, dump_json, header_int, show
 from serving.http.asgi import MAX_LENGTH_HEADER, error_body, error_reply
 from serving.http.pages import PAGE_HEADERS, reference
 from serving.lifecycle import Availability
@@ -250,7 +250,7 @@ def _what_follows(done: RolledBack) -> str:
     if not done.recorded:
         return (
             f"The repository cannot be written: {here} is served by this server alone, and no further delta is taken "
-            "until the repository says a rollback too, or the version is loaded anew."
+            "until it says a rollback too (ask again once it can be written), or the version is loaded anew."
         )
     if not done.undone:
         return f"{here} was the newest generation already: nothing is undone."
@@ -286,12 +286,11 @@ async def _read(request: Request, max_nbytes: int) -> bytearray:
     Grown chunk by chunk: joining the chunks of a large delta would hold the GIL, and with it the data port, for long.
     """
     declared = header_int(dict(request.headers.raw), b"content-length", MAX_LENGTH_HEADER)
-    if declared is not None and declared > max_nbytes:
-        raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got {declared}")
+    bound = Bound(max_nbytes)
+    bound.check(declared or 0)
     body = bytearray()
     async for chunk in request.stream():
-        if len(body) + len(chunk) > max_nbytes:
-            raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got more")
+        bound.check(len(body) + len(chunk), got="more")
         body += chunk
     return body
 

@@ -16,8 +16,19 @@ from processor.columns import Column
 from processor.errors import BadInput
 from processor.features.limits import DEFAULTS, RequestLimits
 from processor.package.manifest import Manifest
+from serving.codecs import wire
 from serving.codecs.kserve_header import DATATYPES, DTYPES, Header, Memory, WantedOutput, columns, read_header
-from serving.codecs.wire import MAX_DIGITS, Headers, dump_json, header_int, header_timeout_s, json_numbers, load_json
+from serving.codecs.wire import (
+    MAX_DIGITS,
+    Bound,
+    Headers,
+    dump_json,
+    header_int,
+    header_timeout_s,
+    json_bound,
+    json_numbers,
+    load_json,
+)
 
 HEADER_LENGTH = b"inference-header-content-length"
 JSON_TYPE = (b"content-type", b"application/json")
@@ -68,6 +79,16 @@ def parsed_nbytes(nbytes: int, headers: Headers) -> int:
     """How much of a body of so many bytes is JSON, as far as its headers can be believed."""
     text = headers.get(HEADER_LENGTH, b"")
     return min(nbytes, int(text)) if text.isdigit() and len(text) <= MAX_DIGITS else nbytes
+
+
+def body_bound(headers: Headers, limits: RequestLimits) -> Bound:
+    """How long the body under these headers may be, which is not compressed; raises BadInput, and TooLarge for JSON
+    that says itself that it is too long."""
+    bound, declared = json_bound(limits), header_int(headers, HEADER_LENGTH, limits.max_body_bytes)
+    if declared is None:
+        return bound
+    bound.check(declared)
+    return wire.body_bound(limits)
 
 
 def _binary_header(text: bytes, manifest: Manifest, limits: RequestLimits) -> Header:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -35,6 +35,36 @@ Headers = Mapping[bytes, bytes]
 """Header values by lower-case name."""
 
 
+class Bound(NamedTuple):
+    """How long a body may be. what: is so long, and what it is counted in; advice: to whoever sends more."""
+
+    nbytes: int
+    what: tuple[str, str] = ("body", "bytes")
+    advice: str = ""
+
+    def check(self, nbytes: int, got: str = "") -> None:
+        """Raises TooLarge beyond it. got: in words, where that is not nbytes."""
+        if nbytes > self.nbytes:
+            name, counted = self.what
+            raise TooLarge(f"{name}: at most {self.nbytes} {counted} wanted, got {got or nbytes}{self.advice}")
+
+
+BODY = Bound(DEFAULTS.max_body_bytes)
+
+
+def body_bound(limits: RequestLimits) -> Bound:
+    """Of a request's body, whatever it holds."""
+    return Bound(limits.max_body_bytes, advice=" (max_body_bytes)")
+
+
+def json_bound(limits: RequestLimits) -> Bound:
+    """Of a request's JSON."""
+    if limits.max_body_bytes < limits.max_json_bytes:
+        return body_bound(limits)
+    advice = "; send tensors as bytes, or ask for fewer at once"
+    return Bound(limits.max_json_bytes, ("max_json_bytes", "bytes of JSON"), advice)
+
+
 class UnsupportedEncoding(FreshetError):
     """A content coding that is not served."""
 
@@ -45,16 +75,15 @@ class UnsupportedEncoding(FreshetError):
 def inflate(
     body: bytes,
     headers: Headers,
-    max_nbytes: int = DEFAULTS.max_body_bytes,
+    bound: Bound = BODY,
     max_inflation: int = DEFAULTS.max_inflation,
 ) -> bytes:
     """The body without its content coding: identity, gzip or deflate (a zlib stream).
 
-    Raises UnsupportedEncoding, BadInput for a broken stream, TooLarge beyond max_nbytes before or after inflation, and
+    Raises UnsupportedEncoding, BadInput for a broken stream, TooLarge beyond its bound before or after inflation, and
     beyond max_inflation times its length (and FREE_NBYTES) after it.
     """
-    if len(body) > max_nbytes:
-        raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got {len(body)} (max_body_bytes)")
+    bound.check(len(body))
     coding = headers.get(CONTENT_ENCODING)
     if coding is None or coding == b"identity":
         return body
@@ -64,15 +93,15 @@ def inflate(
     if coding not in (b"gzip", b"deflate"):
         raise UnsupportedEncoding(f"content-encoding: gzip or deflate wanted, got {show(coding)}")
     stream = zlib.decompressobj(zlib.MAX_WBITS | 16 if coding == b"gzip" else zlib.MAX_WBITS)
-    most = min(max_nbytes, max(max_inflation * len(body), FREE_NBYTES))
+    most = min(bound.nbytes, max(max_inflation * len(body), FREE_NBYTES))
     try:
         # One byte past the limit tells a body that is too large from one that just fits.
         inflated = stream.decompress(body, most + 1)
     except zlib.error:
         raise BadInput(f"body: not a {coding.decode()} stream") from None
     if len(inflated) > most:
-        if most == max_nbytes:
-            raise TooLarge(f"body: at most {max_nbytes} bytes wanted after inflation, got more (max_body_bytes)")
+        if most == bound.nbytes:
+            bound.check(len(inflated), got="more after inflation")
         wanted = f"at most {max_inflation} times the {len(body)} bytes that came wanted after inflation"
         raise TooLarge(f"max_inflation: {wanted}, got more than {most}; compress less, or send tensors as bytes")
     if not stream.eof or stream.unused_data:
@@ -101,9 +130,7 @@ def load_json(body: bytes, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
     TooLarge."""
     if not body:
         raise BadInput("JSON Parse error: The document is empty")
-    if len(body) > limits.max_json_bytes:
-        wanted = f"at most {limits.max_json_bytes} bytes of JSON wanted"
-        raise TooLarge(f"max_json_bytes: {wanted}, got {len(body)}; send tensors as bytes, or ask for fewer at once")
+    json_bound(limits).check(len(body))
     # A list of nothing is the shortest of its weight: two bytes.
     if HOLDER * len(body) > 2 * limits.max_nodes:
         nodes = int(count_nodes(np.frombuffer(body, np.uint8)))

@@ -19,9 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from processor.engine import PredictReply
 from processor.errors import BadInput, FreshetError, NotFound, NotReady, TooLarge, json_kind
+from processor.features.limits import RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Manifest
-from serving.codecs.wire import CONTENT_ENCODING, Headers, deflate, dump_json, header_timeout_s, inflate, load_json
+from serving.codecs.wire import (
+    CONTENT_ENCODING,
+    Bound,
+    Headers,
+    deflate,
+    dump_json,
+    header_timeout_s,
+    inflate,
+    load_json,
+)
 from serving.front import catalog, queries
 from serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
 from serving.front.holdings import BodyMemory
@@ -93,8 +103,8 @@ class HttpExchange(Exchange):
         self.whole = whole = source
         if CONTENT_ENCODING in self.headers:
             try:
-                most = min(MAX_AT_ONCE_NBYTES, self.shared.options.max_body_bytes)
-                self.whole = whole = inflate(source, self.headers, most)
+                most = min(MAX_AT_ONCE_NBYTES, self.dialect.bound(self.headers, self.shared.options).nbytes)
+                self.whole = whole = inflate(source, self.headers, Bound(most))
             except TooLarge:
                 self.whole = None
                 return len(source)
@@ -108,7 +118,8 @@ class HttpExchange(Exchange):
         body = self.whole
         if body is None:
             options = self.shared.options
-            body = inflate(source, self.headers, options.max_body_bytes, options.max_inflation)
+            bound = self.dialect.bound(self.headers, options)
+            body = inflate(source, self.headers, bound, options.max_inflation)
         self.whole = None
         inputs, self.options = self.dialect.decode(body, self.headers, manifest, self.limits, self.regions)
         return inputs, self.options.timeout_s
@@ -153,7 +164,7 @@ class DataApp:
         self.exchanges = exchanges
         self._lifecycle, self.metrics = exchanges.lifecycle, exchanges.metrics
         self._version = options.version
-        self.max_body_nbytes = options.max_body_bytes
+        self.limits: RequestLimits = options
         self.heads = HeadCache()
         self.bodies = BodyMemory(max(options.max_bodies_bytes, options.max_body_bytes))
         self._control, self._regions = control, regions
@@ -240,7 +251,7 @@ class DataApp:
     async def _predict(self, route: Route, headers: Headers, receive: Receive) -> Answer:
         """The predict routes where the protocol below ASGI does not take them."""
         self._lifecycle.processor()
-        body = await read_body(receive, headers, self.max_body_nbytes)
+        body = await read_body(receive, headers, DIALECTS[route.action].sent_bound(headers, self.limits))
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer) -> None:
@@ -259,7 +270,8 @@ class DataApp:
                 raise Forbidden(refusal)
         if route.action in ("load", "unload"):
             self._gate.check(headers.get(b"authorization"))
-        body = inflate(await read_body(receive, headers, MAX_CONTROL_NBYTES), headers, MAX_CONTROL_NBYTES)
+        bound = Bound(MAX_CONTROL_NBYTES)
+        body = inflate(await read_body(receive, headers, bound), headers, bound)
         return await self._posts[route.action](route, load_json(body) if body.strip() else {})
 
     async def _live(self, route: Route) -> Answer:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from processor.errors import BadInput, FreshetError, Overloaded, TooLarge
-from serving.codecs.wire import Headers, header_int
+from serving.codecs.wire import Bound, Headers, header_int
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -35,11 +35,10 @@ class MethodNotAllowed(FreshetError):
         self.allow = allow
 
 
-async def read_body(receive: Receive, headers: Headers, max_nbytes: int) -> bytes:
+async def read_body(receive: Receive, headers: Headers, bound: Bound) -> bytes:
     """The whole body; raises TooLarge as soon as it is known to be, Disconnected when the client leaves."""
     declared = header_int(headers, b"content-length", MAX_LENGTH_HEADER)
-    if declared is not None and declared > max_nbytes:
-        raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got {declared}")
+    bound.check(declared or 0)
     # However small the pieces that it comes in, it takes no more than its bytes.
     body = bytearray()
     while True:
@@ -47,8 +46,7 @@ async def read_body(receive: Receive, headers: Headers, max_nbytes: int) -> byte
         if message["type"] == "http.disconnect":
             raise Disconnected
         body += message.get("body", b"")
-        if len(body) > max_nbytes:
-            raise TooLarge(f"body: at most {max_nbytes} bytes wanted, got more")
+        bound.check(len(body), got="more")
         if not message.get("more_body", False):
             break
     if declared is not None and declared != len(body):

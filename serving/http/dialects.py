@@ -15,7 +15,7 @@ from processor.engine import PredictReply
 from processor.features.limits import RequestLimits
 from processor.package.manifest import Manifest
 from serving.codecs import kserve, tfs_rest
-from serving.codecs.wire import Headers, header_timeout_s
+from serving.codecs.wire import CONTENT_ENCODING, Bound, Headers, body_bound, header_timeout_s, json_bound
 from serving.front.shared_memory import Regions
 from serving.http.asgi import JSON_TYPE, RawHeaders
 from serving.http.schemas import BINARY, Schema, json_of, named
@@ -32,6 +32,8 @@ class Dialect(NamedTuple):
     summary, body, reply: what OpenAPI says of it; media type -> schema. decode(body, headers, manifest, limits,
     regions): the inputs, and options with a timeout_s; raises BadInput, TooLarge. encode(reply, options, regions): body
     and headers; raises BadInput. parsed(nbytes, headers): how much of a body of so many bytes decode() has parsed.
+    bound(headers, limits): how long the body under these headers may be, uncompressed; raises BadInput,
+    TooLarge.
     """
 
     name: str
@@ -43,6 +45,11 @@ class Dialect(NamedTuple):
     decode: Callable[[bytes, Headers, Manifest, RequestLimits, Regions | None], tuple[Mapping[str, Column], Any]]
     encode: Callable[[PredictReply, Any, Regions | None], tuple[bytes, RawHeaders]]
     parsed: Callable[[int, Headers], int] = lambda nbytes, headers: nbytes
+    bound: Callable[[Headers, RequestLimits], Bound] = lambda headers, limits: json_bound(limits)
+
+    def sent_bound(self, headers: Headers, limits: RequestLimits) -> Bound:
+        """How long the body under these headers may be, as sent; raises BadInput, TooLarge."""
+        return body_bound(limits) if CONTENT_ENCODING in headers else self.bound(headers, limits)
 
     @property
     def suffix(self) -> str:
@@ -116,6 +123,7 @@ DIALECTS = {
             {"application/x-protobuf": BINARY},
             _decode_processor,
             lambda reply, options, regions: (eas.encode(reply.outputs, options.outputs), (PROTOBUF_TYPE,)),
+            bound=lambda headers, limits: body_bound(limits),
         ),
         Dialect(
             "infer",
@@ -127,6 +135,7 @@ DIALECTS = {
             kserve.decode,
             _encode_kserve,
             kserve.parsed_nbytes,
+            kserve.body_bound,
         ),
     )
 }

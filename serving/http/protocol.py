@@ -15,8 +15,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from processor.errors import FreshetError, NotReady, TooLarge
-from serving.codecs.wire import Headers
+from processor.errors import FreshetError, NotReady
+from serving.codecs.wire import Bound, Headers
 from serving.front.holdings import SPARE_NBYTES
 from serving.http.app import Answer, DataApp, internal_error
 from serving.http.asgi import error_reply
@@ -39,13 +39,14 @@ class _Deaf:
 
 class Flight:
     """A predict request between its head and its reply, with the attributes of a cycle that its connection looks at.
-    body: while it comes in pieces."""
+    body, bound: while it comes in pieces, and how long it may become."""
 
-    __slots__ = ("body", "disconnected", "headers", "keep_alive", "response_complete", "route", "start_s")
+    __slots__ = ("body", "bound", "disconnected", "headers", "keep_alive", "response_complete", "route", "start_s")
 
     message_event = _Deaf()
 
     body: bytes | bytearray
+    bound: Bound
 
     def __init__(self, route: Route, headers: Headers, keep_alive: bool) -> None:
         self.route, self.headers, self.keep_alive = route, headers, keep_alive
@@ -84,9 +85,8 @@ class PredictProtocol(HttpConnection):
             return
         self.cycle = flight = Flight(route, head.headers, head.keep_alive)
         flight.body = b""
-        limit = self._app.max_body_nbytes
-        if head.nbytes is not None and head.nbytes > limit:
-            raise TooLarge(f"body: at most {limit} bytes wanted, got {head.nbytes}")
+        flight.bound = DIALECTS[route.action].sent_bound(head.headers, self._app.limits)
+        flight.bound.check(head.nbytes or 0)
         if head.expects:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -101,9 +101,7 @@ class PredictProtocol(HttpConnection):
             if type(flight.body) is bytes:
                 flight.body = bytearray(flight.body)
             flight.body += piece
-        limit = self._app.max_body_nbytes
-        if len(flight.body) > limit:
-            raise TooLarge(f"body: at most {limit} bytes wanted, got more")
+        flight.bound.check(len(flight.body), got="more")
 
     def _complete(self) -> None:
         flight = self.cycle

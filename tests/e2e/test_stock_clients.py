@@ -42,10 +42,14 @@ class Relay:
 
     async def _relay(self, reader, writer):
         self.connections += 1
-        there = await asyncio.open_connection("127.0.0.1", self._there)
-        await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
-        for each in (writer, there[1]):
-            each.close()
+        onward, there = await asyncio.open_connection("127.0.0.1", self._there)
+        try:
+            await asyncio.gather(self._copy(reader, there), self._copy(onward, writer))
+        finally:  # also where the loop ends first: a client may keep its connection
+            for each in (writer, there):
+                each.close()
+                with contextlib.suppress(ConnectionError):
+                    await each.wait_closed()
 
     async def _serve(self, started):
         self._ending = asyncio.Event()

@@ -287,6 +287,41 @@ def test_a_rollback_here_alone_ends_with_the_next_one_of_the_repository(root, mo
     assert model.chain(1).state == "CURRENT"
 
 
+@pytest.mark.parametrize("undo_depth", [8, 1], ids=("in memory", "built anew"))
+def test_a_rollback_here_alone_ends_once_the_same_server_can_write_it(root, monkeypatch, undo_depth):
+    for step in (1, 2, 3):
+        record(root, step, [step], tag=step)
+    model = open_model(root, undo_depth=undo_depth)
+
+    def refuse(path):
+        raise OSError(errno.EROFS, "read-only")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_module, "exclusive_file", refuse)
+        assert not model.rollback(Generation(1, 1)).recorded
+    assert model.chain(1).state == "HELD"
+    assert model.rollback(Generation(1, 1)).recorded
+    assert model.chain(1).state == "CURRENT"
+    record(root, 4, [4], parent=1, tag=4)
+    assert model.poll() == ["small 1.4 served"]
+
+
+def test_a_version_that_was_rolled_back_here_alone_serves_its_chain_when_it_is_loaded_anew(root, monkeypatch):
+    for step in (1, 2, 3):
+        record(root, step, [step], tag=step)
+    model = open_model(root)
+
+    def refuse(path):
+        raise OSError(errno.EROFS, "read-only")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_module, "exclusive_file", refuse)
+        model.rollback(Generation(1, 2))
+    model.load(1)
+    assert_serves(model, "1.3", {1: 1, 2: 2, 3: 3})
+    assert model.chain(1).state == "CURRENT"
+
+
 def test_watching_lists_no_folder_however_many_deltas_are_recorded(root, monkeypatch):
     model = open_model(root)
     for step in range(1, 20):

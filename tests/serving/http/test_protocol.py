@@ -217,6 +217,50 @@ def test_errors_have_their_status_and_the_server_goes_on(address, data, status, 
     assert request(address, post())[0][2] == SCORED
 
 
+@pytest.mark.parametrize(
+    ("path", "headers", "wanted"),
+    [
+        (b"/v1/models/ctr:predict", {}, "max_json_bytes: at most 100 bytes of JSON wanted, got 4000; send tensors"),
+        (b"/v1/models/ctr:classify", {}, "max_json_bytes: at most 100 bytes of JSON wanted, got 4000; send tensors"),
+        (b"/v2/models/ctr/infer", {}, "max_json_bytes: at most 100 bytes of JSON wanted, got 4000; send tensors"),
+        (
+            b"/v2/models/ctr/infer",
+            {"inference-header-content-length": b"101"},
+            "max_json_bytes: at most 100 bytes of JSON wanted, got 101; send tensors",
+        ),
+    ],
+)
+def test_json_that_says_that_it_is_too_long_is_refused_before_it_comes(processor, path, headers, wanted):
+    with running(lambda config: processor, max_json_bytes=100) as (server, _, _):
+        head = post(b"", path, **headers).replace(b"content-length: 0\r\n", b"content-length: 4000\r\n")
+        [(status, _, body)] = request(server.http_address, head)
+        assert status == 413
+        assert body["error"].startswith(wanted)
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        (b"/v1/models/ctr:predict", {"content-encoding": b"gzip"}),
+        (b"/v1/models/ctr:processor", {}),
+        (b"/v2/models/ctr/infer", {"inference-header-content-length": b"100"}),
+    ],
+)
+def test_what_is_not_json_alone_may_be_as_long_as_any_body(processor, path, headers):
+    with running(lambda config: processor, max_json_bytes=100, max_body_bytes=5000) as (server, _, _):
+        until(lambda: request(server.http_address, post())[0][0] == 200)
+        [(status, _, body)] = request(server.http_address, post(bytes(4000), path, **headers))
+        assert (status, "max_" in body["error"]) == (400, False), body
+
+
+def test_json_in_chunks_is_refused_once_it_is_too_long(processor):
+    with running(lambda config: processor, max_json_bytes=100) as (server, _, _):
+        head = post(b"", **{"transfer-encoding": b"chunked"}).replace(b"content-length: 0\r\n", b"")
+        [(status, _, body)] = request(server.http_address, head + b"65\r\n" + b" " * 101)
+        assert status == 413
+        assert body["error"].startswith("max_json_bytes: at most 100 bytes of JSON wanted, got more")
+
+
 def test_a_client_that_leaves_while_it_waits_breaks_nothing(address, processor):
     processor.hold = True
     connection = socket.create_connection(address, timeout=30)
