@@ -42,7 +42,7 @@ _tree = MessageTree(Request.DESCRIPTOR)
 
 
 def decode(
-    data: bytes, manifest: Manifest, limits: RequestLimits = DEFAULTS
+    data: bytes | memoryview, manifest: Manifest, limits: RequestLimits = DEFAULTS
 ) -> tuple[dict[str, Column], tuple[str, ...]]:
     """A serialized PredictRequest as the model's inputs, and the outputs that it wants, none for all. Raises BadInput,
     TooLarge."""

@@ -38,11 +38,11 @@ class MessageTree:
             rows.append(row)
         self._kinds = np.stack(rows)
 
-    def count(self, data: bytes) -> int:
+    def count(self, data: bytes | memoryview) -> int:
         """See kernels.wire_format.count_nodes."""
         return int(count_nodes(np.frombuffer(data, np.uint8), self._kinds))
 
-    def check(self, data: bytes, limits: RequestLimits) -> None:
+    def check(self, data: bytes | memoryview, limits: RequestLimits) -> None:
         """Raises TooLarge."""
         # A message of nothing is the shortest of its weight: two bytes.
         if HOLDER * len(data) > 2 * limits.max_nodes and (nodes := self.count(data)) > limits.max_nodes:

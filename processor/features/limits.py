@@ -6,7 +6,7 @@ name:
 
     max_body_bytes   whoever receives: the ports while a body comes, Processor.process() for a message
     max_inflation    serving.codecs.wire.inflate(), while it inflates
-    max_json_bytes   serving.codecs.wire.load_json(), before it parses
+    max_json_bytes   the ports, by what a head says, and serving.codecs.wire.load_json(), before it parses
     max_nodes        load_json(), and processor.eas.message_tree of messages: counted in the bytes, before they parse
     max_rows         Extent, which codecs tell of an input as soon as they know its shape, and of which
     max_ids          processor.features.plan.SparsePlan.bind(), which nobody passes by, asks again

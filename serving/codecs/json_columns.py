@@ -24,6 +24,7 @@ from processor.features.limits import Extent
 from processor.kernels.boolean_letters import has_boolean_letters
 from processor.kernels.json_text import INFINITE, MEANT, NOT_A_NUMBER
 from processor.package.manifest import Input
+from serving.codecs.wire import Body
 
 FORMATS = {"int64": "q", "float32": "f"}
 DT_NAMES = {"int64": "DT_INT64", "float32": "DT_FLOAT", "string": "DT_STRING"}
@@ -95,7 +96,7 @@ def _ragged(spec: Input, rows: list[Any], plain: bool, extent: Extent | None) ->
     return Ragged(numbers(spec, flat, plain), splits)
 
 
-def has_booleans(body: bytes) -> bool:
+def has_booleans(body: Body) -> bool:
     """Whether a body may hold true or false: two of their letters stand side by side in it, maybe in a name."""
     return bool(has_boolean_letters(np.frombuffer(body, np.uint8)))
 

@@ -20,6 +20,7 @@ from serving.codecs import wire
 from serving.codecs.kserve_header import DATATYPES, DTYPES, Header, Memory, WantedOutput, columns, read_header
 from serving.codecs.wire import (
     MAX_DIGITS,
+    Body,
     Bound,
     Headers,
     dump_json,
@@ -52,7 +53,7 @@ _kept: dict[bytes, Header] = {}
 
 
 def decode(
-    body: bytes,
+    body: Body,
     headers: Headers,
     manifest: Manifest,
     limits: RequestLimits = DEFAULTS,
@@ -66,7 +67,7 @@ def decode(
     elif nbytes == 0:
         header, at = _raw(body, manifest, limits), 0
     else:
-        header, at = _binary_header(body[:nbytes], manifest, limits), nbytes
+        header, at = _binary_header(bytes(body[:nbytes]), manifest, limits), nbytes
     inputs = columns(header, body, at, memory)
     timeout_s = header.timeout_s
     if b"x-request-timeout-ms" in headers:
@@ -82,13 +83,18 @@ def parsed_nbytes(nbytes: int, headers: Headers) -> int:
 
 
 def body_bound(headers: Headers, limits: RequestLimits) -> Bound:
-    """How long the body under these headers may be, which is not compressed; raises BadInput, and TooLarge for JSON
-    that says itself that it is too long."""
+    """How long the body under these headers may be; raises BadInput, and TooLarge for JSON that says itself that it is
+    too long."""
     bound, declared = json_bound(limits), header_int(headers, HEADER_LENGTH, limits.max_body_bytes)
     if declared is None:
         return bound
     bound.check(declared)
     return wire.body_bound(limits)
+
+
+def foresee(text: bytes, manifest: Manifest, limits: RequestLimits) -> None:
+    """Raises BadInput or TooLarge where decode() would for what the JSON says that a binary body begins with."""
+    _binary_header(text, manifest, limits)
 
 
 def _binary_header(text: bytes, manifest: Manifest, limits: RequestLimits) -> Header:
@@ -104,7 +110,7 @@ def _binary_header(text: bytes, manifest: Manifest, limits: RequestLimits) -> He
     return header
 
 
-def _raw(body: bytes, manifest: Manifest, limits: RequestLimits) -> Header:
+def _raw(body: Body, manifest: Manifest, limits: RequestLimits) -> Header:
     """A raw binary request: the body is the model's one input and nothing else."""
     (spec, *others) = manifest.inputs
     if others or spec.ragged or spec.dtype == "string":

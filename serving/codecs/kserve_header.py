@@ -21,7 +21,7 @@ from processor.features.limits import DEFAULTS, Extent, RequestLimits
 from processor.package.manifest import Input, Manifest
 from serving.codecs.bytes_tensor import decode_bytes
 from serving.codecs.json_columns import numbers, strings
-from serving.codecs.wire import MAX_TIMEOUT_S, show
+from serving.codecs.wire import MAX_TIMEOUT_S, Body, show
 
 DATATYPES = {"int64": "INT64", "float32": "FP32", "string": "BYTES"}
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -105,12 +105,12 @@ def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLim
     return Header(manifest, shapes, _places(shapes), outputs, request_id, _timeout_s(parameters), shares, plain)
 
 
-def columns(header: Header, body: bytes, at: int, memory: Memory | None) -> Mapping[str, Column]:
+def columns(header: Header, body: Body, at: int, memory: Memory | None) -> Mapping[str, Column]:
     """The inputs of a request whose tensors lie in `body` from byte `at` on, up to its end. memory: None where it is
     not served. Raises BadInput."""
     if header.shares and memory is None:
         raise BadInput("outputs: shared memory is not served")
-    if header.places is not None:
+    if header.places is not None and isinstance(body, bytes):
         if at + header.places.nbytes != len(body):
             wanted = f"{header.places.nbytes} bytes of binary tensors"
             raise BadInput(f"inputs: {wanted} wanted, got {len(body) - at}")
@@ -342,7 +342,7 @@ def _of_span(shape: Shape, memory: Memory | None) -> Any:
     return _binary(shape, memory.read(span._replace(nbytes=exact)), 0, exact)
 
 
-def _binary(shape: Shape, body: bytes, at: int, nbytes: int) -> Any:
+def _binary(shape: Shape, body: Body, at: int, nbytes: int) -> Any:
     name = shape.spec.name
     if shape.datatype == "BYTES":
         return decode_bytes(np.frombuffer(body, np.uint8, nbytes, at), shape.elements, f"inputs[{name}]")

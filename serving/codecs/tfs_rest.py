@@ -19,6 +19,7 @@ from serving.codecs import examples
 from serving.codecs.json_columns import column, has_booleans, is_base64
 from serving.codecs.wire import (
     SIGNATURE,
+    Body,
     Headers,
     dump_json,
     header_timeout_s,
@@ -42,7 +43,7 @@ class PredictOptions(NamedTuple):
 
 
 def decode(
-    body: bytes, headers: Headers, manifest: Manifest, limits: RequestLimits = DEFAULTS
+    body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits = DEFAULTS
 ) -> tuple[dict[str, Column], PredictOptions]:
     """A predict body (already inflated) as the manifest's inputs; raises BadInput with TensorFlow Serving's wording,
     and TooLarge."""
@@ -141,7 +142,7 @@ def _columns(values: Any, inputs: list[Input], plain: bool, extent: Extent) -> d
 
 
 def decode_examples(
-    body: bytes, headers: Headers, manifest: Manifest, method: str, limits: RequestLimits = DEFAULTS
+    body: Body, headers: Headers, manifest: Manifest, method: str, limits: RequestLimits = DEFAULTS
 ) -> tuple[dict[str, Column], PredictOptions]:
     """A classify or regress body (already inflated) as the manifest's inputs; raises BadInput, TooLarge."""
     document = load_json(body, limits)

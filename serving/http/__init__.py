@@ -4,6 +4,7 @@ port          one listening port, or the connections of one
 connection    one connection: bytes become requests, within bounds
 http_head     the head of a request
 chunked_body  a body in chunks
+body_buffer   a body that comes in pieces, put together
 farewell      how connections end
 patience      how long a connection is waited for
 protocol      predict requests below ASGI

@@ -24,6 +24,7 @@ from processor.generation import Generation
 from processor.package.manifest import Manifest
 from serving.codecs.wire import (
     CONTENT_ENCODING,
+    Body,
     Bound,
     Headers,
     deflate,
@@ -96,9 +97,9 @@ class HttpExchange(Exchange):
     regions: Regions | None
     answered: Callable[[Answer], None]
     options: Any
-    whole: bytes | None
+    whole: Body | None
 
-    def weigh(self, source: bytes) -> int:
+    def weigh(self, source: Body) -> int:
         """See Exchange. source: the body as sent."""
         self.whole = whole = source
         if CONTENT_ENCODING in self.headers:
@@ -113,7 +114,7 @@ class HttpExchange(Exchange):
         looked_at = self.computes_inputs or self.dialect.parsed(len(whole), self.headers) > MAX_AT_ONCE_NBYTES
         return len(whole) if looked_at else 0
 
-    def read(self, source: bytes, manifest: Manifest) -> Read:
+    def read(self, source: Body, manifest: Manifest) -> Read:
         """See Exchange. source: the body as sent."""
         body = self.whole
         if body is None:
@@ -230,7 +231,7 @@ class DataApp:
             headers = [*headers, (REQUEST_ID, sent[REQUEST_ID][:MAX_REQUEST_ID_NBYTES])]
         await reply(send, status, body, headers)
 
-    def start(self, route: Route, headers: Headers, body: bytes, answered: Callable[[Answer], None]) -> None:
+    def start(self, route: Route, headers: Headers, body: Body, answered: Callable[[Answer], None]) -> None:
         """Decodes and submits one predict request; `answered` is called once, later, on the running event loop.
 
         body: whole, as sent. Raises FreshetError when the request cannot be submitted. Both the ASGI route and the
@@ -248,10 +249,18 @@ class DataApp:
             exchange.end(error.http_status)
             raise
 
+    def foresee(self, route: Route, text: bytes) -> None:
+        """Raises what is wrong with a request as far as its beginning tells; see Dialect."""
+        foresee = DIALECTS[route.action].foresee
+        if foresee is not None:
+            processor = self._lifecycle.processor()
+            manifest, _ = processor.manifest(route.model, route.version)
+            foresee(text, manifest, processor.limits(route.model))
+
     async def _predict(self, route: Route, headers: Headers, receive: Receive) -> Answer:
         """The predict routes where the protocol below ASGI does not take them."""
         self._lifecycle.processor()
-        body = await read_body(receive, headers, DIALECTS[route.action].sent_bound(headers, self.limits))
+        body = await read_body(receive, headers, DIALECTS[route.action].bound(headers, self.limits))
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer) -> None:
@@ -271,7 +280,7 @@ class DataApp:
         if route.action in ("load", "unload"):
             self._gate.check(headers.get(b"authorization"))
         bound = Bound(MAX_CONTROL_NBYTES)
-        body = inflate(await read_body(receive, headers, bound), headers, bound)
+        body = bytes(inflate(await read_body(receive, headers, bound), headers, bound))
         return await self._posts[route.action](route, load_json(body) if body.strip() else {})
 
     async def _live(self, route: Route) -> Answer:

@@ -15,7 +15,7 @@ import re
 from serving.http.http_head import END, MAX_HEAD_NBYTES, Unacceptable, check_trailers
 
 CHUNKS_A_TURN = 256
-MAX_FRAMING_NBYTES = 1 << 20
+MAX_FRAMING_NBYTES = 256 << 10
 MAX_SIZE_LINE_NBYTES = 256
 SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*+;[\t -~\x80-\xff]*+)?\r\n")
 

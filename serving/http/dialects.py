@@ -15,7 +15,7 @@ from processor.engine import PredictReply
 from processor.features.limits import RequestLimits
 from processor.package.manifest import Manifest
 from serving.codecs import kserve, tfs_rest
-from serving.codecs.wire import CONTENT_ENCODING, Bound, Headers, body_bound, header_timeout_s, json_bound
+from serving.codecs.wire import Body, Bound, Headers, body_bound, header_timeout_s, json_bound
 from serving.front.shared_memory import Regions
 from serving.http.asgi import JSON_TYPE, RawHeaders
 from serving.http.schemas import BINARY, Schema, json_of, named
@@ -32,8 +32,9 @@ class Dialect(NamedTuple):
     summary, body, reply: what OpenAPI says of it; media type -> schema. decode(body, headers, manifest, limits,
     regions): the inputs, and options with a timeout_s; raises BadInput, TooLarge. encode(reply, options, regions): body
     and headers; raises BadInput. parsed(nbytes, headers): how much of a body of so many bytes decode() has parsed.
-    bound(headers, limits): how long the body under these headers may be, uncompressed; raises BadInput,
-    TooLarge.
+    foresee(text, manifest, limits): raises what decode() would, by so much of a body as it parses, when the rest is yet
+    to come. bound(headers, limits): how long the body under these headers may be, as sent and inflated; raises
+    BadInput, TooLarge.
     """
 
     name: str
@@ -42,14 +43,11 @@ class Dialect(NamedTuple):
     summary: str
     body: dict[str, Schema]
     reply: dict[str, Schema]
-    decode: Callable[[bytes, Headers, Manifest, RequestLimits, Regions | None], tuple[Mapping[str, Column], Any]]
+    decode: Callable[[Body, Headers, Manifest, RequestLimits, Regions | None], tuple[Mapping[str, Column], Any]]
     encode: Callable[[PredictReply, Any, Regions | None], tuple[bytes, RawHeaders]]
     parsed: Callable[[int, Headers], int] = lambda nbytes, headers: nbytes
+    foresee: Callable[[bytes, Manifest, RequestLimits], None] | None = None
     bound: Callable[[Headers, RequestLimits], Bound] = lambda headers, limits: json_bound(limits)
-
-    def sent_bound(self, headers: Headers, limits: RequestLimits) -> Bound:
-        """How long the body under these headers may be, as sent; raises BadInput, TooLarge."""
-        return body_bound(limits) if CONTENT_ENCODING in headers else self.bound(headers, limits)
 
     @property
     def suffix(self) -> str:
@@ -80,7 +78,7 @@ def _examples(method: str) -> Dialect:
 
 
 def _decode_processor(
-    body: bytes, headers: Headers, manifest: Manifest, limits: RequestLimits, regions: Regions | None
+    body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits, regions: Regions | None
 ) -> tuple[Mapping[str, Column], ProcessorOptions]:
     inputs, outputs = eas.decode(body, manifest, limits)
     return inputs, ProcessorOptions(outputs, header_timeout_s(headers))
@@ -135,6 +133,7 @@ DIALECTS = {
             kserve.decode,
             _encode_kserve,
             kserve.parsed_nbytes,
+            kserve.foresee,
             kserve.body_bound,
         ),
     )

@@ -16,10 +16,11 @@ import time
 from typing import Any
 
 from processor.errors import FreshetError, NotReady
-from serving.codecs.wire import Bound, Headers
+from serving.codecs.wire import CONTENT_ENCODING, Body, Bound, Headers
 from serving.front.holdings import SPARE_NBYTES
 from serving.http.app import Answer, DataApp, internal_error
 from serving.http.asgi import error_reply
+from serving.http.body_buffer import SHORT_NBYTES, BodyBuffer
 from serving.http.connection import HttpConnection, header_lines, reply_head
 from serving.http.dialects import DIALECTS
 from serving.http.farewell import CLOSE
@@ -39,14 +40,20 @@ class _Deaf:
 
 class Flight:
     """A predict request between its head and its reply, with the attributes of a cycle that its connection looks at.
-    body, bound: while it comes in pieces, and how long it may become."""
+    body, bound, nbytes: while it comes in pieces: what has come, how long it may become, how long it says it is.
+    telling: the bytes at its beginning which tell whether the rest is wanted; 0 once they have, or none does."""
 
-    __slots__ = ("body", "bound", "disconnected", "headers", "keep_alive", "response_complete", "route", "start_s")
+    __slots__ = (
+        "body", "bound", "disconnected", "headers", "keep_alive", "nbytes", "response_complete", "route", "start_s",
+        "telling",
+    )  # fmt: skip
 
     message_event = _Deaf()
 
-    body: bytes | bytearray
+    body: bytes | bytearray | BodyBuffer
     bound: Bound
+    nbytes: int | None
+    telling: int
 
     def __init__(self, route: Route, headers: Headers, keep_alive: bool) -> None:
         self.route, self.headers, self.keep_alive = route, headers, keep_alive
@@ -85,8 +92,12 @@ class PredictProtocol(HttpConnection):
             return
         self.cycle = flight = Flight(route, head.headers, head.keep_alive)
         flight.body = b""
-        flight.bound = DIALECTS[route.action].sent_bound(head.headers, self._app.limits)
+        flight.bound = DIALECTS[route.action].bound(head.headers, self._app.limits)
+        flight.nbytes, flight.telling = head.nbytes, 0
         flight.bound.check(head.nbytes or 0)
+        if head.nbytes is not None and head.nbytes > SHORT_NBYTES and CONTENT_ENCODING not in head.headers:
+            telling = DIALECTS[route.action].parsed(head.nbytes, head.headers)
+            flight.telling = telling if telling <= SHORT_NBYTES else 0
         if head.expects:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -95,13 +106,16 @@ class PredictProtocol(HttpConnection):
         if type(flight) is not Flight:
             super()._add(piece)
             return
+        flight.bound.check(len(flight.body) + len(piece), got="more")
         if not flight.body:
             flight.body = piece
         else:
-            if type(flight.body) is bytes:
-                flight.body = bytearray(flight.body)
-            flight.body += piece
-        flight.bound.check(len(flight.body), got="more")
+            if not isinstance(flight.body, BodyBuffer):
+                flight.body = BodyBuffer(flight.body, flight.nbytes)
+            flight.body.add(piece)
+        if 0 < flight.telling <= len(flight.body):
+            text, flight.telling = _beginning(flight.body, flight.telling), 0
+            self._app.foresee(flight.route, text)
 
     def _complete(self) -> None:
         flight = self.cycle
@@ -110,10 +124,10 @@ class PredictProtocol(HttpConnection):
             return
         if self._whole is not None and flight.keep_alive:
             self._app.heads.keep(self._whole, flight.route, flight.headers)
-        body, flight.body = bytes(flight.body), b""
-        self._start(flight, body)
+        body, flight.body = flight.body, b""
+        self._start(flight, body.whole() if isinstance(body, BodyBuffer) else bytes(body))
 
-    def _start(self, flight: Flight, body: bytes) -> None:
+    def _start(self, flight: Flight, body: Body) -> None:
         try:
             self._bodies.check(SPARE_NBYTES)
             self._app.start(flight.route, flight.headers, body, lambda answer: self._answer(flight, answer))
@@ -178,3 +192,7 @@ class PredictProtocol(HttpConnection):
         if not flight.keep_alive:
             self.transport.close()
         self.on_response_complete()
+
+
+def _beginning(body: bytes | bytearray | BodyBuffer, nbytes: int) -> bytes:
+    return body.beginning(nbytes) if isinstance(body, BodyBuffer) else bytes(body[:nbytes])

@@ -1,15 +1,18 @@
 """`make siege`: what hostile requests cost everybody else. loadtest/results/siege.md.
 
-For each request of tests.faults.hostile, at its largest: clients ask at a steady rate, by turns with nobody else and
-with ATTACKERS processes that send that request again and again, one after the other is answered. What is seen: how
-they are answered and how late, the clients' p99 under it over their p99 without, memory, workers lost.
+For each request of tests.faults.hostile, at its largest: clients ask at a steady rate, by turns with nobody else, with
+attackers that send that request again and again, each when its last one is answered, and with the same attackers
+sending the same to a sink, a process beside the server that reads it and throws it away: what the cores are kept busy
+with whoever reads. What is seen: how attackers are answered and how late, the clients' p99, memory, workers lost.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,8 +30,8 @@ from tests.faults.truth import QUESTIONS
 from tests.packages import write_package
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
-ATTACKERS, CLIENTS, PAUSE_S = 4, 4, 0.02
-SECONDS, ROUNDS = 3.0, 3
+ATTACKERS, CLIENTS, PAUSE_S = (1, 4), 4, 0.02
+SECONDS, ROUNDS = 2.5, 2
 SETUPS = {"default": (), "one process": ALONE}
 MAX_RATIO, MAX_NBYTES, MAX_ANSWER_S = 3.0, 300 << 20, 1.0
 # What may be asked for is computed, in slices; the rest is refused at once.
@@ -79,6 +82,43 @@ def attack(port, name, seconds):
     print(json.dumps({"answers": answers, "slowest_s": slowest_s}), flush=True)
 
 
+class Sink(asyncio.Protocol):
+    """Reads one request, answers it with 413 whatever it was, and ends the connection."""
+
+    def connection_made(self, transport):
+        self._transport, self._head, self._left, self._tail = transport, b"", None, b""
+
+    def data_received(self, data):
+        if self._left is None:
+            self._head += data
+            head, end, data = self._head.partition(b"\r\n\r\n")
+            if not end:
+                return
+            declared = re.search(rb"\ncontent-length: (\d+)", head)
+            self._left = int(declared[1]) if declared else 0 if b"chunked" not in head else 1 << 40
+        self._left -= len(data)
+        self._tail = (self._tail + data)[-5:]
+        if self._left <= 0 or self._tail == b"0\r\n\r\n":
+            self._transport.write(b"HTTP/1.1 413 x\r\ncontent-length: 0\r\n\r\n")
+            self._transport.close()
+
+    @classmethod
+    async def serve(cls):
+        """Until it is killed; its port on stdout."""
+        server = await asyncio.get_running_loop().create_server(cls, "127.0.0.1", 0)
+        print(server.sockets[0].getsockname()[1], flush=True)
+        await server.serve_forever()
+
+
+@contextlib.contextmanager
+def sink():
+    """The port of a sink."""
+    command = [sys.executable, "-m", "tests.faults.siege", "--sink"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        yield int(process.stdout.readline())
+        process.kill()
+
+
 def tree(pid):
     """A process and all below it."""
     found = {pid}
@@ -103,43 +143,48 @@ def memory_nbytes(pid):
     return nbytes
 
 
-def besiege(server, clients, name):
+def besiege(server, clients, name, count, sink_port):
     """One line of the report."""
-    answers, slowest_s, quiet, under, most = Counter(), 0.0, [], [], 0
+    answers, slowest_s, most = Counter(), 0.0, 0
+    latencies = {"quiet": [], "sink": [], "under": []}
     before = memory_nbytes(server.process.pid)
     for _ in range(ROUNDS):
-        command = [sys.executable, "-m", "tests.faults.siege", "--attack", name, "--port", str(server.http_port)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        attackers = [subprocess.Popen(command, **pipes) for _ in range(ATTACKERS)]
-        for attacker in attackers:
-            attacker.stdout.readline()
         began_s = time.monotonic()
         time.sleep(SECONDS)
-        quiet += _latencies(clients, began_s, time.monotonic())
-        began_s = time.monotonic()
-        for attacker in attackers:
-            attacker.stdin.write("\n")
-            attacker.stdin.flush()
-        while any(attacker.poll() is None for attacker in attackers):
-            most = max(most, memory_nbytes(server.process.pid))
-            time.sleep(0.05)
-        under += _latencies(clients, began_s, time.monotonic())
-        for attacker in attackers:
-            told = json.loads(attacker.stdout.readline())
-            attacker.stdin.close()
-            attacker.stdout.close()
-            answers += Counter(told["answers"])
-            slowest_s = max(slowest_s, told["slowest_s"])
-    p99s = [float(np.quantile([s for _, s in found], 0.99)) * 1e3 for found in (quiet, under)]
+        latencies["quiet"] += _latencies(clients, began_s, time.monotonic())
+        for where, port in (("sink", sink_port), ("under", server.http_port)):
+            with contextlib.ExitStack() as stack:
+                attackers = [stack.enter_context(_attacker(name, port)) for _ in range(count)]
+                began_s = time.monotonic()
+                for attacker in attackers:
+                    attacker.stdin.write("\n")
+                    attacker.stdin.flush()
+                while any(attacker.poll() is None for attacker in attackers):
+                    if where == "under":
+                        most = max(most, memory_nbytes(server.process.pid))
+                    time.sleep(0.05)
+                latencies[where] += _latencies(clients, began_s, time.monotonic())
+                told = [json.loads(attacker.stdout.readline()) for attacker in attackers]
+            if where == "under":
+                answers += sum((Counter(one["answers"]) for one in told), Counter())
+                slowest_s = max(slowest_s, *(one["slowest_s"] for one in told))
+    p99_ms = {where: float(np.quantile([s for _, s in found], 0.99)) * 1e3 for where, found in latencies.items()}
     return {
         "request": name,
         "nbytes": len(hostile.REQUESTS[name](2)),
         "answers": dict(answers),
         "slowest_s": slowest_s,
-        "quiet_ms": p99s[0],
-        "under_ms": p99s[1],
+        "p99_ms": p99_ms,
         "more_nbytes": max(0, most - before),
     }
+
+
+def _attacker(name, port):
+    """A process that is about to attack a port."""
+    command = [sys.executable, "-m", "tests.faults.siege", "--attack", name, "--port", str(port)]
+    attacker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    attacker.stdout.readline()
+    return attacker
 
 
 def _latencies(clients, from_s, until_s):
@@ -149,7 +194,7 @@ def _latencies(clients, from_s, until_s):
 def held(line):
     """What of a line is not as it should be."""
     bad = []
-    if line["under_ms"] > MAX_RATIO * line["quiet_ms"]:
+    if line["p99_ms"]["under"] > MAX_RATIO * line["p99_ms"]["quiet"]:
         bad.append("p99")
     if line["more_nbytes"] > MAX_NBYTES:
         bad.append("memory")
@@ -165,24 +210,27 @@ def page(found):
     lines = [
         "# Hostile requests",
         "",
-        f"`make siege`: {ATTACKERS} processes send the same hostile request again and again, {CLIENTS} clients ask "
-        f"every {PAUSE_S * 1e3:.0f} ms; {ROUNDS} rounds of {SECONDS:g} s with and without, on the same cores.",
+        f"`make siege`: attackers send the same hostile request again and again, {CLIENTS} clients ask every "
+        f"{PAUSE_S * 1e3:.0f} ms; {ROUNDS} rounds of {SECONDS:g} s without attackers, with them at a sink beside the "
+        "server, and with them at the server, all on the same cores.",
     ]
     for setup, (rows, lost, failed) in found.items():
         lines += [
             "",
             f"## {setup}: {lost} workers lost, {failed} of the clients' requests failed",
             "",
-            "| request | sent | answered | slowest | others' p99 without, with | ratio | memory above | missed |",
-            "|---|---:|---|---:|---:|---:|---:|---|",
+            "| request | sent | answered | slowest | p99 alone | at a sink | at the server | over alone | over a sink "
+            "| memory above | missed |",
+            "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---|",
         ]
         for row in rows:
-            name, missed = row["request"].replace("_", " "), ", ".join(held(row))
+            name, missed, p99_ms = row["request"].replace("_", " "), ", ".join(held(row)), row["p99_ms"]
+            quiet, elsewhere, under = p99_ms["quiet"], p99_ms["sink"], p99_ms["under"]
             answered = ", ".join(f"{n:,} x {status}" for status, n in sorted(row["answers"].items()))
             lines.append(
                 f"| {name} | {row['nbytes'] / 1e3:,.0f} kB | {answered} "
-                f"| {row['slowest_s']:.2f} s | {row['quiet_ms']:.1f}, {row['under_ms']:.1f} ms "
-                f"| {row['under_ms'] / row['quiet_ms']:.1f} | {row['more_nbytes'] / 1e6:.0f} MB | {missed} |"
+                f"| {row['slowest_s']:.2f} s | {quiet:.1f} ms | {elsewhere:.1f} ms | {under:.1f} ms "
+                f"| {under / quiet:.1f} | {under / elsewhere:.1f} | {row['more_nbytes'] / 1e6:.0f} MB | {missed} |"
             )
     return "\n".join([*lines, ""])
 
@@ -194,7 +242,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     parser.add_argument("--attack", default="", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--sink", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.sink:
+        asyncio.run(Sink.serve())
     if given.attack:
         attack(given.port, given.attack, SECONDS)
         return 0
@@ -202,21 +253,22 @@ def main() -> int:
     names = [name for name in hostile.REQUESTS if not words or any(word in name for word in words)]
     found = {}
     for setup, options in SETUPS.items():
-        with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root:
+        with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root, sink() as sink_port:
             write_package(Path(root, "repository"), users=range(20))
             with LiveServer(Path(root, "repository"), *options, log=Path(root, "serve.log")) as server:
                 before = tree(server.process.pid)
                 clients = [Client(server, n) for n in range(CLIENTS)]
                 time.sleep(1.0)
-                rows = []
-                for name in names:
-                    rows.append(besiege(server, clients, name))
-                    print(f"{setup}: {rows[-1]} {held(rows[-1])}", flush=True)
+                for count in ATTACKERS:
+                    rows, failed = [], sum(client.failed for client in clients)
+                    for name in names:
+                        rows.append(besiege(server, clients, name, count, sink_port))
+                        print(f"{setup}, {count}: {rows[-1]} {held(rows[-1])}", flush=True)
+                    lost, failed = len(before - tree(server.process.pid)), sum(c.failed for c in clients) - failed
+                    found[f"{setup}, {count} attacker{'s' * (count > 1)}"] = rows, lost, failed
                 for client in clients:
                     client.stopped.set()
                     client.join()
-                lost = len(before - tree(server.process.pid))
-                found[setup] = rows, lost, sum(client.failed for client in clients)
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "siege.md").write_text(page(found))
     print(page(found))

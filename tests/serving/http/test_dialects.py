@@ -1,11 +1,64 @@
 """The table of dialects: whatever stands in it is routed, served below ASGI and described."""
 
+import gzip
+import json
+
+import numpy as np
 import pytest
 
+from processor.eas.codec import Request
+from processor.features.limits import DEFAULTS
+from serving.codecs.wire import inflate
 from serving.http.dialects import DIALECTS
 from serving.http.openapi import OPERATIONS
 from serving.http.paths import Route, parse
 from serving.http.protocol import PREDICT_SUFFIXES
+from tests.serving.fakes import PACKED
+
+
+def eas_request():
+    asked = Request()
+    for name, dtype, shape in (("ids", 9, (2, 3)), ("floats", 1, (2, 2))):
+        asked.inputs[name].dtype = dtype
+        asked.inputs[name].array_shape.dim.extend(shape)
+    asked.inputs["ids"].int64_val.extend(range(6))
+    asked.inputs["floats"].float_val.extend(range(4))
+    return asked.SerializeToString()
+
+
+def infer_request(binary):
+    ids, floats = np.arange(6).reshape(2, 3), np.arange(4, dtype=np.float32).reshape(2, 2)
+    told = [("ids", "INT64", ids), ("floats", "FP32", floats)]
+    if not binary:
+        inputs = [{"name": n, "datatype": d, "shape": a.shape, "data": a.ravel().tolist()} for n, d, a in told]
+        return json.dumps({"inputs": inputs}).encode(), {}
+    inputs = [
+        {"name": n, "datatype": d, "shape": a.shape, "parameters": {"binary_data_size": a.nbytes}} for n, d, a in told
+    ]
+    text = json.dumps({"inputs": inputs}).encode()
+    return text + ids.tobytes() + floats.tobytes(), {b"inference-header-content-length": b"%d" % len(text)}
+
+
+BODIES = {
+    "predict": ("predict", json.dumps({"inputs": {"ids": [[0, 1, 2]] * 2, "floats": [[1, 2]] * 2}}).encode(), {}),
+    "with NaN": ("predict", b'{"inputs": {"ids": [[0, 1, 2]], "floats": [[NaN, 2]]}}', {}),
+    "processor": ("processor", eas_request(), {}),
+    "infer": ("infer", *infer_request(binary=False)),
+    "infer, binary": ("infer", *infer_request(binary=True)),
+}
+
+
+@pytest.mark.parametrize(("name", "body", "headers"), BODIES.values(), ids=BODIES)
+def test_a_body_is_read_alike_whether_it_is_bytes_or_a_view_that_nobody_writes_to(name, body, headers):
+    decode = DIALECTS[name].decode
+    for sent, told in ((body, headers), (gzip.compress(body), {**headers, b"content-encoding": b"gzip"})):
+        read = []
+        for form in (sent, memoryview(bytearray(sent)).toreadonly()):
+            inputs, _ = decode(inflate(form, told), headers, PACKED, DEFAULTS, None)
+            read.append({key: np.asarray(inputs[key]) for key in inputs})
+        assert read[0].keys() == read[1].keys() == {"ids", "floats"}
+        for key, values in read[0].items():
+            np.testing.assert_array_equal(values, read[1][key])
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)

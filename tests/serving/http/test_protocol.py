@@ -221,6 +221,11 @@ def test_errors_have_their_status_and_the_server_goes_on(address, data, status, 
     ("path", "headers", "wanted"),
     [
         (b"/v1/models/ctr:predict", {}, "max_json_bytes: at most 100 bytes of JSON wanted, got 4000; send tensors"),
+        (
+            b"/v1/models/ctr:predict",
+            {"content-encoding": b"gzip"},
+            "max_json_bytes: at most 100 bytes of JSON wanted, got 4000; send tensors",
+        ),
         (b"/v1/models/ctr:classify", {}, "max_json_bytes: at most 100 bytes of JSON wanted, got 4000; send tensors"),
         (b"/v2/models/ctr/infer", {}, "max_json_bytes: at most 100 bytes of JSON wanted, got 4000; send tensors"),
         (
@@ -241,7 +246,6 @@ def test_json_that_says_that_it_is_too_long_is_refused_before_it_comes(processor
 @pytest.mark.parametrize(
     ("path", "headers"),
     [
-        (b"/v1/models/ctr:predict", {"content-encoding": b"gzip"}),
         (b"/v1/models/ctr:processor", {}),
         (b"/v2/models/ctr/infer", {"inference-header-content-length": b"100"}),
     ],
@@ -259,6 +263,29 @@ def test_json_in_chunks_is_refused_once_it_is_too_long(processor):
         [(status, _, body)] = request(server.http_address, head + b"65\r\n" + b" " * 101)
         assert status == 413
         assert body["error"].startswith("max_json_bytes: at most 100 bytes of JSON wanted, got more")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "wanted"),
+    [
+        ({"name": "ids", "datatype": "INT64", "shape": [80_000, 3]}, (413, "max_rows: at most 65536 rows a request")),
+        ({"name": "ids", "datatype": "INT64", "shape": [-1]}, (400, "inputs[ids].shape")),
+        ({"name": "nobody", "datatype": "INT64", "shape": [1]}, (400, "unexpected inference input")),
+    ],
+)
+def test_a_long_request_whose_beginning_tells_that_it_is_refused_is_not_waited_for(tensor, wanted):
+    nbytes = 1 << 22
+    described = {"inputs": [{**tensor, "parameters": {"binary_data_size": nbytes}}]}
+    text = json.dumps(described).encode()
+    with running(lambda config: FakeProcessor()) as (server, _, _):
+        until(lambda: request(server.http_address, post())[0][0] == 200)
+        told = {"inference-header-content-length": b"%d" % len(text)}
+        head = post(b"", b"/v2/models/ctr/infer", **told)
+        begun = head.replace(b"content-length: 0\r\n", b"content-length: %d\r\n" % (len(text) + nbytes)) + text
+        for pieces in (None, 100):
+            [(status, headers, body)] = request(server.http_address, begun, pieces=pieces)
+            assert (status, body["error"][: len(wanted[1])]) == wanted
+            assert headers["connection"] == "close"
 
 
 def test_a_client_that_leaves_while_it_waits_breaks_nothing(address, processor):
