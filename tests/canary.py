@@ -31,6 +31,7 @@ from tests.e2e.asking import INFER, PREDICT, http_bodies, rpc_messages
 from tests.e2e.servers import LiveServer
 from tests.packages import make_weights, write_package
 from tests.processor.backends.artefacts import make_artefact
+from tests.waiting import until
 
 RESULTS = Path(__file__).parents[1] / "loadtest" / "results"
 WORKERS, CONNECTIONS, IN_FLIGHT = 2, 16, 32
@@ -238,7 +239,7 @@ def sticky(server, clients, report, sides, keys):
     report.note(f"{len(some):,} keys, {asked:,} requests by all protocols: none switches", lost == 0, f"{lost} did")
     pids = [worker["pid"] for worker in json.loads(server.get("/admin/models", admin=True)[2])["workers"]]
     os.kill(pids[0], signal.SIGKILL)
-    _until(lambda: _up(server, gone=pids[0]))
+    until(lambda: _up(server, gone=pids[0]))
     clients.http.again()
     _note_switched(report, "a worker is killed", clients, some)
     before = dict(zip(sides, clients.ask("kserve", sides)))
@@ -269,7 +270,7 @@ def _note_switched(report, when, clients, some):
 def _weigh(server, share):
     weights = {"stable": 100 - 100 * share, "canary": 100 * share}
     server.post_json("/admin/models/small/policy", {"split": weights}, method="PUT")
-    _until(lambda: abs(model(server)["shares"][str(CANARY)] - share) < 1e-6)
+    until(lambda: abs(model(server)["shares"][str(CANARY)] - share) < 1e-6)
 
 
 def _of(sides, version):
@@ -281,14 +282,6 @@ def _up(server, gone):
         workers = json.loads(server.get("/admin/models", admin=True)[2])["workers"]
         return all(w["up"] and w["pid"] != gone for w in workers) and len(workers) == WORKERS
     return False
-
-
-def _until(condition):
-    give_up_s = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > give_up_s:
-            raise TimeoutError("waited too long")
-        time.sleep(0.02)
 
 
 def not_numbers(seed):

@@ -14,9 +14,7 @@ Refused: a lower priority for the thread (it would hold the GIL when the schedul
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +25,7 @@ from processor.clock import Clock
 from processor.columns import Column, nbytes_of
 from processor.errors import FreshetError
 from processor.features.plan import BoundRequest
+from processor.sessions.aside import MAX_ROWS, SETTLE_S, Aside
 from processor.sessions.placement import Groups
 from processor.sessions.request import Done, Outputs, PredictReply, PredictRequest, Work
 from processor.sessions.session import Session
@@ -35,11 +34,8 @@ from processor.versions.replica import Replica
 from processor.watching.sketch import Block, Sketch
 from processor.watching.stats import Compared
 
-log = logging.getLogger("freshet.shadow")
-
-MAX_QUEUED, MAX_QUEUED_NBYTES = 256, 32 << 20
-MAX_ROWS = 256
-SETTLE_S, PATIENCE_S, POLL_S = 0.005, 0.1, 0.002
+MAX_QUEUED = 256
+PATIENCE_S, POLL_S = 0.1, 0.002
 BUSY = 0.75
 BUSY_INTERVAL_S = 0.05
 
@@ -75,15 +71,9 @@ class Shadow:
         self._groups, self._clock = groups, clock
         self._targets: dict[str, Target] = {}
         self._kept: dict[tuple[str, int], Target] = {}
-        self._queue: deque[Copy] = deque()
-        self._queued_nbytes = 0
-        self._lock = threading.Lock()
-        self._waiting = threading.Semaphore(0)
-        self._closing = threading.Event()
         self._session = Session(SHADOW_READER, clock)
         self._busy = Busy(clock)
-        self._thread = threading.Thread(target=self._run, name="freshet-shadow", daemon=True)
-        self._thread.start()
+        self._aside: Aside[Copy] = Aside("freshet-shadow", self._look)
 
     def follow(self, shadows: Mapping[str, tuple[Replica, float]]) -> None:
         """The shadow of each model that has one, and its share; whenever that has changed."""
@@ -113,14 +103,9 @@ class Shadow:
             done(result)
             if isinstance(result, FreshetError):
                 return
-            nbytes, due_s = nbytes_of(inputs), self._clock.now_s() + SETTLE_S
-            with self._lock:
-                if len(self._queue) >= MAX_QUEUED or (self._queue and self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES):
-                    target.dropped += 1
-                    return
-                self._queue.append(Copy(target, inputs, nbytes, result.outputs, rows, due_s))
-                self._queued_nbytes += nbytes
-            self._waiting.release()
+            due_s = self._clock.now_s() + SETTLE_S
+            if not self._aside.offer(Copy(target, inputs, nbytes_of(inputs), result.outputs, rows, due_s), MAX_QUEUED):
+                target.dropped += 1
 
         return copied
 
@@ -132,48 +117,35 @@ class Shadow:
 
     def close(self) -> None:
         """Copies that wait are dropped."""
-        self._closing.set()
-        self._waiting.release()
-        self._thread.join()
+        self._aside.close()
 
-    def _run(self) -> None:
-        while True:
-            self._waiting.acquire()
-            if self._closing.is_set():
-                return
-            copy = self._next()
-            self._closing.wait(max(0.0, copy.due_s - self._clock.now_s()))
-            if not self._may_run(copy):
-                copy.target.dropped += 1
-                continue
-            try:
-                self._score([copy, *self._alike(copy)])
-            except Exception:
-                log.exception("copies of requests could not be scored")
+    def _look(self) -> None:
+        copy = self._aside.take()
+        self._aside.rest(max(0.0, copy.due_s - self._clock.now_s()))
+        if self._may_run(copy):
+            self._score([copy, *self._alike(copy)])
+        else:
+            copy.target.dropped += 1
 
     def _may_run(self, copy: Copy) -> bool:
         """Whether there is time to spare, now or soon."""
         group = self._groups.of(copy.target.replica.manifest.model)
         while not group.spare or self._busy.share() > BUSY:
-            if self._clock.now_s() > copy.due_s + PATIENCE_S or self._closing.wait(POLL_S):
+            if self._clock.now_s() > copy.due_s + PATIENCE_S or self._aside.rest(POLL_S):
                 return False
         return True
 
     def _alike(self, first: Copy) -> list[Copy]:
         """What waits behind a copy and may share its batch."""
-        found, rows, now_s = [], first.rows, self._clock.now_s()
-        while self._queue and self._queue[0].target is first.target and self._queue[0].due_s <= now_s:
-            rows += self._queue[0].rows
-            if rows > MAX_ROWS or not self._waiting.acquire(blocking=False):
-                break
-            found.append(self._next())
-        return found
+        found, rows, now_s = list[Copy](), first.rows, self._clock.now_s()
 
-    def _next(self) -> Copy:
-        with self._lock:
-            copy = self._queue.popleft()
-            self._queued_nbytes -= copy.nbytes
-            return copy
+        def fits(copy: Copy) -> bool:
+            return copy.target is first.target and copy.due_s <= now_s and rows + copy.rows <= MAX_ROWS
+
+        while (copy := self._aside.take_if(fits)) is not None:
+            rows += copy.rows
+            found.append(copy)
+        return found
 
     def _score(self, copies: list[Copy]) -> None:
         target = copies[0].target

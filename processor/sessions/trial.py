@@ -25,7 +25,6 @@ the baseline's opinion on every request (twice the work of a canary at 50 %).
 
 from __future__ import annotations
 
-import logging
 import statistics
 import threading
 from collections import deque
@@ -38,6 +37,7 @@ from processor.clock import Clock
 from processor.columns import Column, nbytes_of
 from processor.errors import Expired, FreshetError
 from processor.features.plan import BoundRequest, address
+from processor.sessions.aside import MAX_ROWS, SETTLE_S, Aside
 from processor.sessions.request import Done, Outputs, PredictReply, PredictRequest, Work
 from processor.sessions.session import Session
 from processor.versions.control import TRIAL_READER
@@ -45,15 +45,12 @@ from processor.versions.replica import Replica
 from processor.watching.judge import Evidence
 from processor.watching.sketch import Block, Sketch, first_lost
 
-log = logging.getLogger("freshet.trial")
-
 Pair = tuple[Replica, Replica]
 """A canary and its baseline."""
 
-MAX_SAMPLES, MAX_FAULTS, MAX_QUEUED_NBYTES = 8, 64, 32 << 20
-MAX_ROWS = 256
+MAX_SAMPLES, MAX_FAULTS = 8, 64
 FAR, USUAL, MAX_USUAL = 1e6, 8, 256
-SETTLE_S, SHARE = 0.005, 0.02
+SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,15 +127,11 @@ class Trials:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._trials: dict[Replica, Trial] = {}
-        self._queue: deque[Exhibit] = deque()
-        self._queued_nbytes = 0
-        # Of the queue and of what trials have counted: sessions' threads answer, and the thread of trials weighs.
+        # Of what trials have counted: sessions' threads answer, and the thread of trials weighs.
         self._lock = threading.Lock()
-        self._waiting = threading.Semaphore(0)
-        self._closing = threading.Event()
         self._session = Session(TRIAL_READER, clock)
-        self._thread = threading.Thread(target=self._run, name="freshet-trials", daemon=True)
-        self._thread.start()
+        self._rest_s = SETTLE_S
+        self._aside: Aside[Exhibit] = Aside("freshet-trials", self._look)
 
     def follow(self, pairs: Iterable[Pair]) -> None:
         """Who is on trial against whom; whenever that has changed."""
@@ -171,9 +164,7 @@ class Trials:
 
     def close(self) -> None:
         """What waits is weighed no more."""
-        self._closing.set()
-        self._waiting.release()
-        self._thread.join()
+        self._aside.close()
 
     def _answered(self, trial: Trial, inputs: Mapping[str, Column], outputs: Outputs, rows: int) -> None:
         with self._lock:
@@ -188,34 +179,21 @@ class Trials:
     def _offer(
         self, trial: Trial, inputs: Mapping[str, Column], outputs: Outputs | None, first: int, fault: bool
     ) -> None:
-        if len(self._queue) >= (MAX_FAULTS if fault else MAX_SAMPLES):
+        most = MAX_FAULTS if fault else MAX_SAMPLES
+        if not self._aside.full(most):
+            self._aside.offer(Exhibit(trial, inputs, nbytes_of(inputs), outputs, first, fault), most)
+
+    def _look(self) -> None:
+        if self._aside.rest(self._rest_s):
             return
-        nbytes = nbytes_of(inputs)
-        with self._lock:
-            if self._queue and self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES:
-                return
-            self._queue.append(Exhibit(trial, inputs, nbytes, outputs, first, fault))
-            self._queued_nbytes += nbytes
-        self._waiting.release()
+        began_s = self._clock.now_s()
+        try:
+            self._weigh(self._aside.take())
+        finally:
+            self._rest_s = max(SETTLE_S, (self._clock.now_s() - began_s) * (1 / SHARE - 1))
 
-    def _run(self) -> None:
-        rest_s = SETTLE_S
-        while True:
-            self._waiting.acquire()
-            if self._closing.wait(rest_s):
-                return
-            began_s = self._clock.now_s()
-            try:
-                self._weigh()
-            except Exception:
-                log.exception("a canary's answer could not be compared with the baseline's")
-            rest_s = max(SETTLE_S, (self._clock.now_s() - began_s) * (1 / SHARE - 1))
-
-    def _weigh(self) -> None:
-        """The baseline's opinion on the request that has waited longest."""
-        with self._lock:
-            exhibit = self._queue.popleft()
-            self._queued_nbytes -= exhibit.nbytes
+    def _weigh(self, exhibit: Exhibit) -> None:
+        """The baseline's opinion on a request."""
         trial, first = exhibit.trial, exhibit.first
         try:
             bound = trial.baseline.plan.bind(exhibit.inputs)

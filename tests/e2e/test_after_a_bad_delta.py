@@ -13,6 +13,7 @@ import pytest
 from processor.package.delta import write_delta
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -34,12 +35,7 @@ def freshet(*arguments):
 
 
 def wait_until_served(server, model, generation):
-    pause = threading.Event()
-    for _ in range(2000):
-        if server.generation(model) == generation:
-            return
-        pause.wait(0.01)
-    raise AssertionError(f"{generation} is not served, but {server.generation(model)}")
+    until(lambda: server.generation(model) == generation)
 
 
 @pytest.mark.tensorflow

@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import time
 
 import pytest
 
 from tests.e2e.servers import LiveServer
 from tests.packages import write_package
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -44,10 +44,7 @@ def test_the_good_ones_are_served_the_bad_ones_told_of_and_one_that_is_mended_se
 
         whole = repository / "good" / "1" / "tables" / "user.safetensors"
         shutil.copy(whole, repository / "torn" / "1" / "tables" / "user.safetensors")
-        give_up_s = time.monotonic() + PATIENCE_S
-        while server.get("/v2/models/torn/ready")[0] != 200:
-            assert time.monotonic() < give_up_s, index(server)
-            time.sleep(0.1)
+        until(lambda: server.get("/v2/models/torn/ready")[0] == 200)
     log = (tmp_path / "log").read_text()
     assert "torn version 1 refused: tables/user.safetensors: No such file or directory" in log
     assert "Traceback" not in log

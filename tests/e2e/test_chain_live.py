@@ -1,7 +1,6 @@
 """Two servers of one repository: what one rolls back the other does too, and one name is one content on both."""
 
 import json
-import time
 
 import grpc
 import numpy as np
@@ -13,6 +12,7 @@ from processor.package.repository import Repository
 from serving.codecs.messages import message
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_weights, reference, tag_id, write_package
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -61,10 +61,7 @@ def asked(server):
 
 
 def wait_until(servers, generation, within_s):
-    deadline_s = time.monotonic() + within_s
-    while [asked(server)[0] for server in servers] != [generation] * len(servers):
-        assert time.monotonic() < deadline_s, [chain(server) for server in servers]
-        time.sleep(0.01)
+    until(lambda: [asked(server)[0] for server in servers] == [generation] * len(servers), within_s=within_s)
 
 
 def test_a_rollback_on_one_is_served_by_both_and_the_next_delta_too(pair):
@@ -124,10 +121,7 @@ def test_a_served_delta_that_is_replaced_leaves_both_where_they_are_and_says_so(
     path = one.repository / "small/1/deltas/2.safetensors"
     good = path.read_bytes()
     write_delta(path, make_delta(2, USERS, dense_seed=9, tag=9))
-    deadline_s = time.monotonic() + 10
-    while [chain(server)["state"] for server in pair] != ["DIVERGED"] * 2:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    until(lambda: [chain(server)["state"] for server in pair] == ["DIVERGED"] * 2)
     for server in pair:
         generation, digest, scores = asked(server)
         assert (generation, digest) == ("1.2", link.digest)

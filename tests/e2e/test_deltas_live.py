@@ -13,6 +13,7 @@ from processor.package.delta import write_delta
 from processor.package.tensors import parse_tensors
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -74,22 +75,13 @@ def test_every_reply_is_whole_and_of_the_generation_it_names_while_deltas_are_lo
                 write_delta(
                     live.repository / "small/1/deltas" / f"{step}.safetensors", make_delta(step, USERS, dense_seed=step)
                 )
-                wait_for(lambda step=step: live.generation("small") == f"1.{step}")
+                until(lambda step=step: live.generation("small") == f"1.{step}")
     finally:
         stop.set()
         for thread in clients:
             thread.join()
     assert not problems
     assert len(seen) > 5
-
-
-def wait_for(condition, attempts=2000):
-    pause = threading.Event()
-    for _ in range(attempts):
-        if condition():
-            return
-        pause.wait(0.01)
-    raise AssertionError("the condition did not come true")
 
 
 def spoil_nan(data):
@@ -192,7 +184,7 @@ def test_a_new_version_takes_over_without_a_failed_request(live):
     thread.start()
     try:
         write_package(live.repository, version=2, users=USERS, seed=9)
-        wait_for(lambda: "2.0" in seen or problems)
+        until(lambda: "2.0" in seen or problems)
     finally:
         stop.set()
         thread.join()

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from serving.commands.cli import app
 from tests.compiler.imports.foreign import saved, variable
 from tests.e2e.servers import ALONE, LiveServer
 from tests.plugins import environment
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
 
@@ -76,13 +76,6 @@ def statuses(server, model):
     if code != 200:
         return {}
     return {s["version"]: (s["state"], s["status"]["error_message"]) for s in json.loads(body)["model_version_status"]}
-
-
-def wait_for(condition):
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_s
-        time.sleep(0.1)
 
 
 class Crossed(tf.Module):
@@ -163,14 +156,14 @@ def test_a_savedmodel_in_a_served_repository_is_imported_and_workers_answer_for_
     shutil.rmtree(broken / "variables")
     with LiveServer(repository, "--workers", "2", log=tmp_path / "log", env=env) as server:
         shutil.copytree(source, repository / "ctr" / "3")
-        wait_for(lambda: statuses(server, "ctr").get("3", ("", ""))[0] == "AVAILABLE")
+        until(lambda: statuses(server, "ctr").get("3", ("", ""))[0] == "AVAILABLE")
         for model, version in (("ctr", "3.0"), ("first", "1.0")):
             scores, generation = server.predict(model, REQUEST)
             assert generation == version
             np.testing.assert_allclose(scores, wanted(), atol=1e-5)
         assert (repository / "ctr" / "3" / "saved_model.pb").is_file()
 
-        wait_for(lambda: statuses(server, "broken").get("1", ("", ""))[0] == "END")
+        until(lambda: statuses(server, "broken").get("1", ("", ""))[0] == "END")
         assert statuses(server, "broken") == {"1": ("END", "source: variables are missing")}
         assert server.get("/v2/health/ready")[0] == 200
         assert not [p for p in (repository / "broken").iterdir() if p.name.endswith(".tmp")]
@@ -191,7 +184,7 @@ def test_an_onnx_file_in_a_served_repository_is_imported_with_the_data_beside_it
         onnx.save(
             proto, folder / "model.onnx", save_as_external_data=True, size_threshold=0, location="model.onnx.data"
         )
-        wait_for(lambda: statuses(server, "torch").get("1", ("", ""))[0] == "AVAILABLE")
+        until(lambda: statuses(server, "torch").get("1", ("", ""))[0] == "AVAILABLE")
         scores, generation = server.predict("torch", {"user": [3, 0]})
 
     assert generation == "1.0"

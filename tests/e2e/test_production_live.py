@@ -3,7 +3,6 @@ recorded and asked again, shadows are compared. With one process and with two wo
 
 import json
 import re
-import time
 
 import grpc
 import numpy as np
@@ -14,6 +13,7 @@ from processor.package.warmup import WARMUP
 from tests.e2e.asking import rpc_messages
 from tests.e2e.servers import LiveServer
 from tests.packages import make_weights, write_package
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -67,15 +67,6 @@ def ask(server, key=None):
 
 def model(server):
     return json.loads(server.get("/admin/models", admin=True)[2])["models"]["small"]
-
-
-def until(condition, act=lambda: None):
-    give_up_s = time.monotonic() + GIVE_UP_S
-    while not (found := condition()):
-        assert time.monotonic() < give_up_s
-        act()
-        time.sleep(0.01)
-    return found
 
 
 def sample(server, name):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.servers import ALONE, LiveServer
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
 
@@ -41,14 +42,7 @@ def replay(run, server, frozen_scores):
 
 
 def wait_until_served(server, name, generation):
-    import threading
-
-    pause = threading.Event()
-    for _ in range(3000):
-        if server.generation(name) == generation:
-            return
-        pause.wait(0.005)
-    raise AssertionError(f"{generation} is not served")
+    until(lambda: server.generation(name) == generation)
 
 
 def frozen_model(tmp_path, run):

@@ -1,7 +1,5 @@
 """Split traffic and bad canaries, from requests to the version that answers them."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -10,6 +8,7 @@ from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.overview import version_stats
 from processor.versions.policy import ModelPolicy
 from tests.packages import make_inputs, make_weights, write_package
+from tests.waiting import until
 
 USERS = range(6)
 POLICY = {
@@ -58,11 +57,7 @@ def shares(processor):
 
 def ask_until_judged(processor):
     """Asks and looks until the canary is out: what it made of the requests is compared aside."""
-    give_up_s = time.monotonic() + 60
-    while shares(processor) != {"1": 1.0}:
-        assert time.monotonic() < give_up_s
-        ask(processor, 10)
-        processor.look()
+    until(lambda: shares(processor) == {"1": 1.0}, lambda: (ask(processor, 10), processor.look()))
 
 
 def test_requests_are_split_by_weight_and_sticky_ones_stay(opened):
@@ -123,10 +118,7 @@ def test_a_canary_that_fails_is_taken_out(opened, monkeypatch):
     monkeypatch.setattr(replica.plan, "fill", fail)
     requests = [PredictRequest("small", make_inputs([0])) for _ in range(100)]
     processor.batch_process(requests)
-    give_up_s = time.monotonic() + 60
-    while shares(processor) != {"1": 1.0}:
-        assert time.monotonic() < give_up_s
-        processor.look()
+    until(lambda: shares(processor) == {"1": 1.0}, processor.look)
     assert processor.info()["models"]["small"]["out"]["2"]["reason"].startswith("errors: ")
 
 
@@ -141,8 +133,5 @@ def test_a_good_canary_stays(opened):
 
 def test_the_guard_looks_by_itself(opened):
     processor = opened(broken_weights)
-    give_up_s = time.monotonic() + 60
-    while shares(processor) != {"1": 1.0}:
-        assert time.monotonic() < give_up_s
-        ask(processor, 10)
+    until(lambda: shares(processor) == {"1": 1.0}, lambda: ask(processor, 10))
     assert set(ask(processor)) == {1}

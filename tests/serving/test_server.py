@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from serving.front import catalog
 from serving.serve_config import ServeConfig
 from serving.server import DRAIN_STEPS, Server
 from tests.serving.fakes import FakeProcessor
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -38,14 +38,6 @@ def fetch(address, path, body=None, headers=None):
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.loads(error.read())
-
-
-def until(condition):
-    """Waits for something that another thread or process is about to do."""
-    end_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end_s, "waited too long"
-        time.sleep(0.005)
 
 
 @contextmanager

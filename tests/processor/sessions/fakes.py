@@ -2,7 +2,6 @@
 
 import queue
 import threading
-import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -141,13 +140,6 @@ def held(replica, group, answers, number=-1):
         yield
     finally:
         gate.hold.set()
-
-
-def wait_until(condition):
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
 
 
 def assert_answers(answer, values):

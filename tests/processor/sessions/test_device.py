@@ -19,7 +19,8 @@ from processor.sessions.device import trays_of
 from processor.sessions.request import PredictReply
 from tests.packages import make_delta, make_inputs, reference, tag_id, write_package
 from tests.processor.backends.artefacts import make_weights
-from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, group, wait_until
+from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, group
+from tests.waiting import until
 
 
 class Device(FakeReplica):
@@ -93,9 +94,9 @@ def test_what_is_filled_while_the_device_runs_is_one_batch():
         assert replica.log.started.acquire(timeout=TIMEOUT_S)
         for number in range(1, 8):
             running.enqueue(answers.work(replica, number, [number]))
-        wait_until(lambda: running._device._handover.busy and running.queue_rows == 0)
-        wait_until(lambda: sum(len(b.spans) for b in running._device._batches.values() if b.spans) >= 1)
-        wait_until(lambda: sum(sum(s.rows for s, _ in b.spans) for b in running._device._batches.values()) == 8)
+        until(lambda: running._device._handover.busy and running.queue_rows == 0)
+        until(lambda: sum(len(b.spans) for b in running._device._batches.values() if b.spans) >= 1)
+        until(lambda: sum(sum(s.rows for s, _ in b.spans) for b in running._device._batches.values()) == 8)
         replica.log.hold.set()
         got = answers.wait(8)
     assert replica.log.runs == [1, 8]
@@ -137,7 +138,7 @@ def test_rows_that_cannot_be_filled_fail_their_request_and_not_those_beside_it()
         assert replica.log.started.acquire(timeout=TIMEOUT_S)
         for number, values in enumerate(([2], [13], [3], [14]), 1):
             running.enqueue(answers.work(replica, number, values))
-            wait_until(lambda: running.queue_rows == 0)
+            until(lambda: running.queue_rows == 0)
         replica.log.hold.set()
         got = answers.wait(5)
     assert isinstance(got[2], NotReady)
@@ -157,7 +158,7 @@ def test_a_state_is_never_mixed_and_a_flip_is_seen_by_what_is_filled_after_it():
                 # There are three trays: the one that runs, and one of each of the first two steps.
                 replica.log.hold.set()
             running.enqueue(answers.work(replica, number, [number]))
-            wait_until(lambda: running.queue_rows == 0 and not running._queues[0].running_s)
+            until(lambda: running.queue_rows == 0 and not running._queues[0].running_s)
         got = answers.wait(5)
     for number, step in enumerate((0, 0, 1, 1, 2)):
         assert_answers(got[number], [number])
@@ -172,7 +173,7 @@ def test_sessions_wait_for_a_tray_and_the_rest_waits_in_the_queue():
         for number in range(8):
             running.enqueue(answers.work(replica, number, [number] * 4))
         # One tray runs, two are filled, and the session has the fourth batch in hand.
-        wait_until(lambda: len(running._device._batches) == trays_of(1) and running.queue_rows == 16)
+        until(lambda: len(running._device._batches) == trays_of(1) and running.queue_rows == 16)
         replica.log.hold.set()
         got = answers.wait(8)
     for number in range(8):
@@ -207,7 +208,7 @@ def test_versions_have_trays_of_their_own_and_go_with_their_last_request():
             # The fake's own reference to itself.
             replica.plan = None
         del replicas, replica, got
-        wait_until(lambda: not any(ref() for ref in gone))
+        until(lambda: not any(ref() for ref in gone))
 
 
 def test_a_request_too_large_for_a_tray_needs_a_word_of_its_own():
@@ -282,7 +283,7 @@ def test_the_engine_gives_the_same_scores_under_deltas_as_they_come(tmp_path, st
             models[step] = users | dict.fromkeys(changed, step), make_weights(dense) if dense else weights
             before = replies.qsize()
             # Three threads ask: the fourth reply from here on was asked for after the flip.
-            wait_until(lambda before=before: replies.qsize() > before + 3)
+            until(lambda before=before: replies.qsize() > before + 3)
         stop.set()
         for thread in threads:
             thread.join()

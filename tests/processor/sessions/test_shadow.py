@@ -1,7 +1,6 @@
 """Copies of requests, scored by another version: compared, never in the way, dropped first."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from processor.sessions.group import SessionGroup
 from processor.sessions.shadow import MAX_QUEUED, Busy
 from processor.versions.policy import ModelPolicy
 from tests.packages import make_inputs, make_weights, write_package
+from tests.waiting import until
 
 USERS = range(6)
 GIVE_UP_S = 60
@@ -48,11 +48,12 @@ def compared(processor):
 
 def wait_for(processor, requests):
     """What the shadow has done, once it has done so much."""
-    give_up_s = time.monotonic() + GIVE_UP_S
-    while (found := compared(processor)).differences.requests + found.differences.failed + found.dropped < requests:
-        assert time.monotonic() < give_up_s
-        time.sleep(0.001)
-    return found
+
+    def done():
+        found = compared(processor)
+        return found.differences.requests + found.differences.failed + found.dropped >= requests and found
+
+    return until(done)
 
 
 @pytest.fixture

@@ -9,8 +9,10 @@ import pytest
 from processor.clock import FakeClock
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput
+from processor.sessions import aside
 from processor.sessions import trial as trials
 from processor.versions.policy import ModelPolicy
+from tests import waiting
 from tests.packages import make_inputs, make_weights, write_package
 
 USERS = range(6)
@@ -66,12 +68,7 @@ def evidence(processor):
 
 def until(processor, condition, ask=lambda: None):
     """The evidence, once it is like that."""
-    give_up_s = time.monotonic() + GIVE_UP_S
-    while not condition(found := evidence(processor)):
-        assert time.monotonic() < give_up_s
-        ask()
-        time.sleep(0.001)
-    return found
+    return waiting.until(lambda: condition(found := evidence(processor)) and found, ask)
 
 
 def out(processor):
@@ -101,7 +98,7 @@ def test_who_asks_for_a_version_or_a_label_is_no_witness(opened):
         processor.process(request(n, version=2))
         processor.process(request(n, label="canary"))
     assert out(processor) == {}
-    assert (evidence(processor).canary.requests, len(processor._trials._queue)) == (0, 0)
+    assert (evidence(processor).canary.requests, len(processor._trials._aside._queue)) == (0, 0)
     key = canarys_key(processor)
     for n in range(trials.USUAL):
         processor.process(request(n, key=key))
@@ -154,7 +151,7 @@ def test_a_number_that_the_one_network_just_bears_and_the_other_does_not_is_no_e
     asked = [PredictRequest("small", crafted, key=key), *(request(n, key=key) for n in range(trials.USUAL))]
     for one in asked if first else reversed(asked):
         processor.process(one)
-        until(processor, lambda e: not processor._trials._queue)
+        until(processor, lambda e: not processor._trials._aside._queue)
     until(processor, lambda e: processor._trials._session.stats.requests == len(asked))
     found = until(processor, lambda e: e.baseline.requests == trials.USUAL)
     assert not np.isfinite(processor.process(PredictRequest("small", crafted, version=2)).outputs["score"]).all()
@@ -172,7 +169,7 @@ def test_infinite_numbers_are_the_clients_mistake_and_count_for_nobody(opened):
         inputs["floats"][1, 0] = value
         with pytest.raises(BadInput, match="input 'floats': "):
             processor.process(PredictRequest("small", inputs, key=key))
-    assert (evidence(processor).canary.requests, len(processor._trials._queue)) == (0, 0)
+    assert (evidence(processor).canary.requests, len(processor._trials._aside._queue)) == (0, 0)
     assert out(processor) == {}
 
 
@@ -212,38 +209,34 @@ def test_a_key_on_the_canarys_side_does_not_choose_what_it_is_compared_with(open
 def test_what_waits_for_the_baseline_is_bounded(opened, monkeypatch):
     processor = opened(canary=broken)
     key, gate = canarys_key(processor), threading.Event()
-    monkeypatch.setattr(processor._trials, "_weigh", lambda: gate.wait(GIVE_UP_S))
+    monkeypatch.setattr(processor._trials, "_weigh", lambda exhibit: gate.wait(GIVE_UP_S))
     for n in range(trials.MAX_FAULTS + 20):
         processor.process(request(n, key=key))
-    assert len(processor._trials._queue) == trials.MAX_FAULTS
+    assert len(processor._trials._aside._queue) == trials.MAX_FAULTS
     gate.set()
 
 
 def test_memory_that_waits_for_the_baseline_is_bounded(opened, monkeypatch):
     processor = opened(canary=broken)
     key, gate = canarys_key(processor), threading.Event()
-    monkeypatch.setattr(processor._trials, "_weigh", lambda: gate.wait(GIVE_UP_S))
-    monkeypatch.setattr(trials, "MAX_QUEUED_NBYTES", 1000)
+    monkeypatch.setattr(processor._trials, "_weigh", lambda exhibit: gate.wait(GIVE_UP_S))
+    monkeypatch.setattr(aside, "MAX_QUEUED_NBYTES", 1000)
     for n in range(20):
         processor.process(request(n, range(6), key=key))
-    assert 1 <= len(processor._trials._queue) <= 5
+    assert 1 <= len(processor._trials._aside._queue) <= 5
     gate.set()
 
 
 def test_the_baseline_is_asked_for_a_share_of_the_time(opened, monkeypatch):
     processor, rests = opened(), []
-    wait, key = processor._trials._closing.wait, canarys_key(processor)
-    monkeypatch.setattr(processor._trials._closing, "wait", lambda s: rests.append(s) or wait(0))
+    key = canarys_key(processor)
+    monkeypatch.setattr(processor._trials._aside, "rest", rests.append)
 
-    def weigh():
-        processor._trials._queue.clear()
+    def weigh(exhibit):
         processor._clock.advance(0.01)
 
     monkeypatch.setattr(processor._trials, "_weigh", weigh)
-    give_up_s = time.monotonic() + GIVE_UP_S
-    while len(rests) < 3:
-        assert time.monotonic() < give_up_s
-        processor.process(request(key=key))
+    waiting.until(lambda: len(rests) >= 3, lambda: processor.process(request(key=key)))
     assert rests[2] == pytest.approx(0.01 * (1 / trials.SHARE - 1))
 
 

@@ -35,6 +35,7 @@ from tests.processor.engines import (
     request,
     scores,
 )
+from tests.waiting import until
 
 LONG_AGO_S = 1_600_000_000
 
@@ -311,10 +312,7 @@ def test_a_model_that_loads_delays_neither_deltas_of_others_nor_what_is_told_of_
     ]
     assert processor.ready
     gate.set()
-    pause = threading.Event()
-    while "other 2.0 loaded" not in events:
-        events += processor.poll(TIMEOUT_S)
-        pause.wait(0.01)
+    until(lambda: "other 2.0 loaded" in events, lambda: events.extend(processor.poll(TIMEOUT_S)))
     assert events[2:] == ["other 2.0 loaded", "other version 1 unloaded"]
     assert_reply(processor.process(request([1], model="other")), "2.0", scores([1]))
 

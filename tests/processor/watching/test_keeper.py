@@ -1,16 +1,13 @@
 """The keeper: its slices one after another, and its end."""
 
 from processor.watching.keeper import Keeper
+from tests.waiting import until
 
 
 def test_the_keeper_works_again_at_once_while_there_is_work_and_ends_when_closed():
     left = [True] * 50
     keeper = Keeper(lambda: bool(left) and left.pop(), interval_s=60.0, busy_interval_s=0.0)
     keeper.start()
-    for _ in range(3000):
-        if not left:
-            break
-        keeper.join(0.01)
-    assert not left
+    until(lambda: not left)
     keeper.close()
     assert not keeper.is_alive()

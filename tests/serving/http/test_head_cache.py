@@ -11,7 +11,8 @@ from serving.http.head_cache import MAX_HEAD_NBYTES, MAX_KEPT, HeadCache
 from serving.http.paths import parse
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.test_protocol import post, read_reply, request
-from tests.serving.test_server import running, until
+from tests.serving.test_server import running
+from tests.waiting import until
 
 ROUTE = parse(b"/v1/models/ctr:predict")
 

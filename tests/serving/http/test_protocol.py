@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.serving.fakes import FakeProcessor
-from tests.serving.test_server import running, until
+from tests.serving.test_server import running
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -89,15 +89,6 @@ def scores(reply):
     return np.frombuffer(reply.raw_output_contents[0], np.float32).tolist()
 
 
-def until(condition):
-    pause = threading.Event()
-    for _ in range(WAIT_S * 200):
-        if condition():
-            return
-        pause.wait(0.005)
-    raise AssertionError("waited too long")
-
-
 def predict_request():
     made = message("tensorflow.serving.PredictRequest")()
     made.model_spec.name = "ctr"

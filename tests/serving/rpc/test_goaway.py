@@ -11,7 +11,8 @@ import pytest
 
 from serving.rpc import goaway
 from serving.rpc.goaway import FRAME, say_goaway
-from tests.serving.rpc.live import WAIT_S, Live, request, until
+from tests.serving.rpc.live import WAIT_S, Live, request
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the frame is written on Linux only")
 

@@ -23,7 +23,7 @@ from serving.codecs import kserve  # noqa: E402
 from serving.telemetry import recorder as recording  # noqa: E402
 from serving.telemetry.recorder import Recorder, read_requests  # noqa: E402
 from tests.packages import make_inputs, manifest, write_package  # noqa: E402
-from tests.serving.test_server import until  # noqa: E402
+from tests.waiting import until  # noqa: E402
 
 USERS = range(20)
 

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 
 import pytest
 
@@ -10,6 +9,7 @@ from processor.generation import Generation
 from processor.sessions.request import Timing
 from serving.telemetry import tracing as tracing_module
 from serving.telemetry.tracing import Trace, Tracer, spans_of
+from tests.waiting import until
 
 TRACE_ID, PARENT_ID = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 TRACEPARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -52,13 +52,6 @@ def trails(monkeypatch):
 def begin(tracer, headers):
     """What the request path asks."""
     return tracer.begin(headers, "kserve")
-
-
-def wait_for(condition):
-    give_up_s = time.monotonic() + GIVE_UP_S
-    while not condition():
-        assert time.monotonic() < give_up_s
-        time.sleep(0.001)
 
 
 def timing(began_s=1.0):
@@ -138,7 +131,7 @@ def test_a_request_that_was_refused_has_what_it_got_to():
 def test_traces_are_sent_and_counted(trails):
     tracer = trails()
     tracer.end(begin(tracer, {}), 200)
-    wait_for(lambda: tracer.made == 1)
+    until(lambda: tracer.made == 1)
     assert tracer.counters() == {"traced_requests": 1, "traces_dropped": 0}
     assert by_name(tracer._exporter.spans).keys() == {"predict "}
 
@@ -149,12 +142,12 @@ def test_a_full_queue_and_a_collector_that_is_gone_cost_traces_and_nothing_else(
     tracer._exporter.gate.clear()
     tracer._exporter.fail = True
     tracer.end(begin(tracer, {}), 200)
-    wait_for(lambda: not tracer._queue)
+    until(lambda: not tracer._queue)
     for _ in range(5):
         tracer.end(begin(tracer, {}), 200)
     assert tracer.dropped == 3
     tracer._exporter.gate.set()
-    wait_for(lambda: tracer.dropped == 6)
+    until(lambda: tracer.dropped == 6)
     assert "traces could not be sent: ConnectionError" in caplog.text
 
 

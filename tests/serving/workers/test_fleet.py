@@ -12,6 +12,7 @@ from serving.workers import fleet as fleet_module
 from serving.workers.channel import Gone
 from serving.workers.fleet import Fleet, WorkerProcess, WorkerSettings
 from tests.serving.workers.fakes import FakeWorker
+from tests.waiting import until
 
 SETTINGS = WorkerSettings(FrontOptions(shutdown_timeout_s=1.0, version="9"), {}, None, "127.0.0.1:0")
 WAIT_S = 30
@@ -179,15 +180,6 @@ def test_the_others_give_up_what_is_beyond_their_share_when_a_new_process_is_up(
     until(lambda: len(fleet.offered()) == 3)
     until(lambda: any(op == "shed" for op, _ in others[0].said))
     assert [[m["count"] for op, m in w.said if op == "shed"] for w in others] == [[3], []]
-
-
-def until(condition):
-    pause = threading.Event()
-    for _ in range(WAIT_S * 200):
-        if condition():
-            return
-        pause.wait(0.005)
-    raise AssertionError("the condition did not come true")
 
 
 @pytest.mark.parametrize("refuse", [None, FreshetError("no memory"), Gone("died"), TimeoutError(), KeyError("x")])

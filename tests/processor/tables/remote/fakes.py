@@ -4,14 +4,12 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 
 import pytest
 import redis
 
 from processor.tables.remote.store import StoreReply
-
-START_S = 15
+from tests.waiting import until
 
 
 class MemoryStore:
@@ -84,7 +82,7 @@ class RedisServer:
         self._process = subprocess.Popen(
             ["redis-server", *arguments, *self._options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        wait_until(self._answers)
+        until(self._answers)
         return self
 
     def client(self):
@@ -106,13 +104,6 @@ class RedisServer:
         if self._process is not None and self._process.poll() is None:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def wait_until(condition, within_s=START_S):
-    give_up_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < give_up_s, "not within the time allowed"
-        time.sleep(0.01)
 
 
 needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")

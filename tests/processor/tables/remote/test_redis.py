@@ -14,8 +14,9 @@ from processor.tables.remote.breaker import OPEN_AFTER, PAUSE_S
 from processor.tables.remote.push import drop, push
 from processor.tables.remote.settings import RemoteConfig
 from tests.packages import make_delta, make_inputs, make_weights, reference
-from tests.processor.tables.remote.fakes import RedisServer, free_ports, needs_redis, wait_until
+from tests.processor.tables.remote.fakes import RedisServer, free_ports, needs_redis
 from tests.processor.tables.remote.processors import PROBE, TIMEOUT_S, USERS, assert_scores, opened, processor, scores
+from tests.waiting import until
 
 pytestmark = needs_redis
 
@@ -37,7 +38,7 @@ def cluster():
             infos = [client.execute_command("CLUSTER INFO") for client in clients]
             return all(str(i["cluster_state"]) == "ok" and str(i["cluster_known_nodes"]) == "3" for i in infos)
 
-        wait_until(settled, 30)
+        until(settled, 30)
         yield nodes
     finally:
         for node in nodes:
@@ -188,7 +189,7 @@ def test_a_cluster_without_one_of_its_nodes_still_serves_the_others_rows(root, r
             engine.process(PredictRequest("small", make_inputs(users)))
             return engine._models["small"].pick().replicas.remote.statistics().lost == lost
 
-        wait_until(whole)
+        until(whole)
         assert_scores(engine, users)
     drop("small", 1, ["user", "tag"], store)
 
