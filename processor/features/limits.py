@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from processor.package.manifest import Input
 
 REQUESTS = "Requests"
-# Rows that are computed at once: an input of one row is looked up again for every so many rows of the others.
+# Rows that are computed at once: a row store is asked again for an input of one row, for so many rows of the others.
 ROWS_AT_ONCE = 256
 # What a compressed body may become in any case: a body of zeros, of a request that nobody would call large.
 FREE_NBYTES = 256 << 10
