@@ -9,9 +9,9 @@ import shutil
 import pytest
 
 from tests.e2e.servers import ALONE, LiveServer
-from tests.e2e.test_deltas_live import wait_for
 from tests.e2e.test_workers_live import samples, workers
 from tests.packages import write_package
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -42,8 +42,8 @@ def test_with_workers_the_version_before_is_served_the_file_is_named_and_no_work
     with LiveServer(repository, "--workers", "2", log=tmp_path / "log") as server:
         assert generation_of(server, "small") == "2.0"
         os.truncate(path, 100)
-        wait_for(lambda: generation_of(server, "small") == "1.0")
-        wait_for(lambda: all(w["up"] for w in workers(server)))
+        until(lambda: generation_of(server, "small") == "1.0")
+        until(lambda: all(w["up"] for w in workers(server)))
         assert {generation_of(server, model) for model in ("small", "other") for _ in range(4)} == {"1.0"}
         why = f"{TABLE}: {os.path.getsize(tmp_path / 'whole')} bytes wanted, got 100"
         assert versions(server, "small") == {1: ("AVAILABLE", ""), 2: ("END", why)}
@@ -52,7 +52,7 @@ def test_with_workers_the_version_before_is_served_the_file_is_named_and_no_work
         }
         assert all(w["restarts"] <= 2 and w["died_of"] in ("", "SIGBUS") for w in workers(server))
         os.replace(tmp_path / "whole", path)
-        wait_for(lambda: generation_of(server, "small") == "2.0")
+        until(lambda: generation_of(server, "small") == "2.0")
     log = (tmp_path / "log").read_text()
     assert f"small version 2 is served no more: {TABLE}: was cut short while it is served" in log
     assert f"small version 2 refused: {why}" in log
@@ -65,7 +65,7 @@ def test_one_process_notices_by_itself_or_says_what_it_dies_of(tmp_path):
     with LiveServer(repository, *ALONE, log=tmp_path / "log") as server:
         os.truncate(repository / "small" / "1" / TABLE, 100)
         # Nobody asks for it, so the look of once a second is in time.
-        wait_for(lambda: versions(server, "small")[1][0] == "END")
+        until(lambda: versions(server, "small")[1][0] == "END")
         status, _, body = server.request("POST", "/v1/models/small:predict", json.dumps({"inputs": INPUTS}).encode())
         assert (status, TABLE in json.loads(body)["error"]) == (503, True)
     assert "was cut short while it is served" in (tmp_path / "log").read_text()

@@ -13,9 +13,10 @@ import socket
 import pytest
 
 from tests.e2e.servers import LiveServer
-from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, wait_for
+from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes
 from tests.e2e.test_workers_live import pids, workers
 from tests.packages import write_package
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -63,8 +64,8 @@ def test_who_has_no_descriptors_left_takes_connections_once_it_has_some(live, wh
                 live.predict("small", INPUTS, there)
             assert len(select.select(clients, [], [], 0)[0]) < MANY
         assert [client.recv(12) for client in clients] == [b"HTTP/1.1 200"] * MANY
-        wait_for(lambda: sum(worker["connections"] for worker in workers(live)) == MANY + 1)
-    wait_for(lambda: sum(worker["connections"] for worker in workers(live)) == 1)
+        until(lambda: sum(worker["connections"] for worker in workers(live)) == MANY + 1)
+    until(lambda: sum(worker["connections"] for worker in workers(live)) == 1)
     assert pids(live) == before
     assert "has gone" not in live.log.read_text()
     there.close()

@@ -12,8 +12,9 @@ import pytest
 
 from serving.codecs.messages import message
 from tests.e2e.servers import LiveServer
-from tests.e2e.test_deltas_live import FLOATS, PROBE, TAGS, USERS, delta_bytes, expected, wait_for
+from tests.e2e.test_deltas_live import FLOATS, PROBE, TAGS, USERS, delta_bytes, expected
 from tests.packages import write_package
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -97,13 +98,13 @@ def test_a_worker_that_is_killed_takes_its_own_connections_only(live):
         thread.start()
     try:
         for number in (0, 1):
-            wait_for(lambda: all(w["up"] for w in workers(live)))
+            until(lambda: all(w["up"] for w in workers(live)))
             before = len(answered)
             victim = workers(live)[number]["pid"]
             os.kill(victim, signal.SIGKILL)
-            wait_for(lambda number=number, victim=victim: workers(live)[number]["pid"] not in (victim, None))
-            wait_for(lambda before=before: len(answered) > before + 50)
-        wait_for(lambda: all(w["up"] for w in workers(live)))
+            until(lambda number=number, victim=victim: workers(live)[number]["pid"] not in (victim, None))
+            until(lambda before=before: len(answered) > before + 50)
+        until(lambda: all(w["up"] for w in workers(live)))
     finally:
         stop.set()
         for thread in clients:

@@ -8,9 +8,10 @@ from processor.package.version import VersionReader
 from processor.tables.remote.push import push
 from processor.tables.remote.settings import open_store
 from tests.e2e.servers import LiveServer
-from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected, wait_for
+from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected
 from tests.packages import write_package
 from tests.processor.tables.remote.fakes import RedisServer, needs_redis
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, needs_redis]
 
@@ -43,6 +44,6 @@ def test_a_server_answers_from_redis_and_from_deltas_on_top(tmp_path, store, wor
         store.kill()
         assert not any(scores_are(server, 1) for _ in range(4))
         store.start()
-        wait_for(lambda: all(scores_are(server, 1) for _ in range(4)))
-        wait_for(lambda: b"freshet_model_remote_lost_ids_total" in server.get("/metrics")[2])
+        until(lambda: all(scores_are(server, 1) for _ in range(4)))
+        until(lambda: b"freshet_model_remote_lost_ids_total" in server.get("/metrics")[2])
     assert "pass-w0rd" not in log.read_text()

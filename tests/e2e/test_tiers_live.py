@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.e2e.servers import LiveServer
-from tests.e2e.test_deltas_live import delta_bytes, wait_for
+from tests.e2e.test_deltas_live import delta_bytes
 from tests.packages import make_weights, reference, tag_id, write_package
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -75,14 +76,14 @@ def test_workers_with_a_memory_budget_answer_as_one_without_while_deltas_arrive_
     with LiveServer(tmp_path / "repository", *options, log=tmp_path / "serve.log") as server:
         clients = [Client(server, states, seed) for seed in range(4)]
         try:
-            wait_for(lambda: all(c.answered or c.failure for c in clients))
+            until(lambda: all(c.answered or c.failure for c in clients))
             for step in range(1, STEPS + 1):
                 status, reply = server.upload("small", delta_bytes(tmp_path, step, touched(step), dense_seed=False))
                 assert (status, reply.get("generation")) == (200, f"1.{step}"), reply
                 seen = [c.answered for c in clients]
-                wait_for(lambda seen=seen: all(c.answered > n or c.failure for c, n in zip(clients, seen)))
+                until(lambda seen=seen: all(c.answered > n or c.failure for c, n in zip(clients, seen)))
             # The table does not fit: most rows are cold, some of those that changed in the log.
-            wait_for(lambda: 0 < total(server, "freshet_table_hot_rows") < len(USERS) // 2)
+            until(lambda: 0 < total(server, "freshet_table_hot_rows") < len(USERS) // 2)
             assert total(server, "freshet_table_log_bytes") > 0
         finally:
             for client in clients:

@@ -14,8 +14,9 @@ import pytest
 
 from processor.package.delta import write_delta
 from tests.e2e.servers import LiveServer
-from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected, wait_for
+from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected
 from tests.packages import make_delta, write_package
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -93,7 +94,7 @@ def clients(server, count=4):
     """That many clients, each answered at least once."""
     running = [Client(server) for _ in range(count)]
     try:
-        wait_for(lambda: all(c.answered for c in running))
+        until(lambda: all(c.answered for c in running))
         yield running
     finally:
         for client in running:
@@ -109,10 +110,10 @@ def test_connections_are_spread_evenly_and_all_answer_as_one_process_would(live)
         scores, generation = live.predict("small", INPUTS)
         assert generation == f"1.{step}"
         np.testing.assert_allclose(np.ravel(scores), expected(step), atol=1e-5)
-    wait_for(lambda: [w["connections"] for w in workers(live)] == [0, 0])
+    until(lambda: [w["connections"] for w in workers(live)] == [0, 0])
     for _ in range(4):
         assert live.get("/v1/models/none")[0] == 404
-    wait_for(lambda: [w["connections"] for w in workers(live)] == [0, 0])
+    until(lambda: [w["connections"] for w in workers(live)] == [0, 0])
     assert live.request("POST", "/v1/models/small/versions/9:predict", b"{}")[0] == 404
 
 
@@ -126,7 +127,7 @@ def test_deltas_by_upload_and_by_folder_reach_every_worker_and_no_reply_is_mixed
             else:
                 delta = make_delta(step, USERS, dense_seed=step)
                 write_delta(live.repository / "small/1/deltas" / f"{step}.safetensors", delta)
-                wait_for(lambda step=step: live.generation("small") == f"1.{step}")
+                until(lambda step=step: live.generation("small") == f"1.{step}")
             # Once a delta is acknowledged, no worker answers by an older one.
             assert {live.predict("small", INPUTS)[1] for _ in range(3)} == {f"1.{step}"}
         status, reply = live.upload("small", delta_bytes(tmp_path, step + 5))
@@ -147,19 +148,19 @@ def test_a_killed_worker_takes_only_its_own_connections_and_is_replaced_while_de
             step = live.next_step("small")
             status, reply = live.upload("small", delta_bytes(tmp_path, step, parent=step_of(live)))
             assert (status, reply.get("generation")) == (200, f"1.{step}"), reply
-        wait_for(lambda: replaced(live, 0, victim["pid"]))
+        until(lambda: replaced(live, 0, victim["pid"]))
         # The victim's two clients may be handed to it once more while the kernel takes it down; nobody else notices.
         lost = sorted(c.failed for c in running)
         assert lost[:2] == [0, 0]
         assert set(lost[2:]) <= {1, 2}
         assert not [c.wrong for c in running if c.wrong]
         # The survivor's connections had become four; it gives two up, and their clients connect again.
-        wait_for(lambda: [w["connections"] for w in workers(live)] == [2, 2])
+        until(lambda: [w["connections"] for w in workers(live)] == [2, 2])
         failed = sum(c.failed for c in running)
         with clients(live) as later:
-            wait_for(lambda: all(f"1.{step}" in c.generations for c in later))
+            until(lambda: all(f"1.{step}" in c.generations for c in later))
             assert live.upload("small", delta_bytes(tmp_path, step + 1))[0] == 200
-            wait_for(lambda: all(f"1.{step + 1}" in c.generations for c in (*running, *later)))
+            until(lambda: all(f"1.{step + 1}" in c.generations for c in (*running, *later)))
         assert sum(c.failed for c in (*running, *later)) == failed
         assert not [c.wrong for c in (*running, *later) if c.wrong]
     assert workers(live)[0]["restarts"] == victim["restarts"] + 1
@@ -175,7 +176,7 @@ def samples(live, name):
 def test_metrics_are_of_all_workers_and_never_go_back(live):
     name = 'freshet_model_requests_total{model="small"}'
     with clients(live):
-        wait_for(lambda: samples(live, name)[name] > 50)
+        until(lambda: samples(live, name)[name] > 50)
     before = samples(live, name)[name]
     assert before >= 50
     assert {samples(live, name)[name] for _ in range(4)} == {before}, "whichever worker is asked"
@@ -183,7 +184,7 @@ def test_metrics_are_of_all_workers_and_never_go_back(live):
     # A worker reports once a second of its own accord: then it has nothing left to take with it.
     victim = workers(live)[1]["pid"]
     os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: replaced(live, 1, victim))
+    until(lambda: replaced(live, 1, victim))
     assert samples(live, name)[name] >= before
     assert sum(samples(live, "freshet_worker_up").values()) == 2
 
@@ -196,11 +197,11 @@ def test_with_all_workers_dead_nothing_is_lost_and_requests_wait_for_the_next(li
     status, reply = live.upload("small", delta_bytes(tmp_path, following, parent=step))
     assert status in (200, 503), reply
     assert live.predict("small", INPUTS)[1] == f"1.{following if status == 200 else step}"
-    wait_for(lambda: all(replaced(live, n, pid) for n, pid in enumerate(before)))
+    until(lambda: all(replaced(live, n, pid) for n, pid in enumerate(before)))
     if status == 503:
         assert live.upload("small", delta_bytes(tmp_path, following, parent=step))[0] == 200
     with clients(live) as running:
-        wait_for(lambda: all(c.generations == {f"1.{following}"} for c in running))
+        until(lambda: all(c.generations == {f"1.{following}"} for c in running))
     assert not [c.wrong for c in running if c.wrong]
 
 
@@ -208,7 +209,7 @@ def test_versions_and_labels_are_known_to_every_worker_at_once(live):
     model = live.repository / "small"
     with clients(live, 2) as running:
         write_package(live.repository, version=2, users=USERS, seed=0)
-        wait_for(lambda: live.generation("small") == "2.0")
+        until(lambda: live.generation("small") == "2.0")
         assert live.post_json("/admin/models/small/versions/1/load", {})[0] == 200
         assert live.post_json("/admin/models/small/labels/stable", {"version": 1}, "PUT")[0] == 200
         body = json.dumps({"inputs": INPUTS}).encode()
@@ -247,7 +248,7 @@ def test_sessions_are_resized_in_all_workers_and_in_the_successor_of_one(live):
     assert whole(live.predict("small", INPUTS))
     victim = workers(live)[0]
     os.kill(victim["pid"], signal.SIGKILL)
-    wait_for(lambda: all(w["up"] and w["pid"] != victim["pid"] for w in workers(live)))
+    until(lambda: all(w["up"] and w["pid"] != victim["pid"] for w in workers(live)))
     assert json.loads(live.get("/admin/models", admin=True)[2])["sessions"] == 6
     assert put("/admin/groups/default", 1) == (200, {"groups": {"default": 2}})
     status, reply = put("/admin/groups/nope", 1)
@@ -259,12 +260,12 @@ def test_sessions_are_resized_in_all_workers_and_in_the_successor_of_one(live):
 def test_a_stopped_worker_is_seen_by_readiness_and_gets_no_connections_until_it_goes_on(live):
     seen = lambda: [worker["up"] for worker in workers(live)]  # noqa: E731
     ready = lambda: live.get("/v2/health/ready")[::2]  # noqa: E731
-    wait_for(lambda: all(seen()))
+    until(lambda: all(seen()))
     stopped = workers(live)[1]["pid"]
     os.kill(stopped, signal.SIGSTOP)
     try:
-        wait_for(lambda: seen() == [True, False])
-        wait_for(lambda: ready() == (503, b'{"error":"server: worker 1 does not answer"}'))
+        until(lambda: seen() == [True, False])
+        until(lambda: ready() == (503, b'{"error":"server: worker 1 does not answer"}'))
         for _ in range(4):
             assert whole(live.predict("small", INPUTS))
         text = live.get("/metrics")[2].decode()
@@ -272,7 +273,7 @@ def test_a_stopped_worker_is_seen_by_readiness_and_gets_no_connections_until_it_
         assert "freshet_ready 0.0" in text
     finally:
         os.kill(stopped, signal.SIGCONT)
-    wait_for(lambda: all(seen()) and ready()[0] == 200)
+    until(lambda: all(seen()) and ready()[0] == 200)
     assert workers(live)[1]["pid"] == stopped
 
 
@@ -300,7 +301,7 @@ def test_two_workers_and_the_supervisor_hold_one_copy_and_end_when_the_superviso
             connection.close()
         server.process.kill()
         server.process.wait()
-        wait_for(lambda: all(gone(pid) for pid in children))
+        until(lambda: all(gone(pid) for pid in children))
 
 
 def test_sigterm_drains_all_workers_and_a_second_one_ends_the_wait(tmp_path):
@@ -313,7 +314,7 @@ def test_sigterm_drains_all_workers_and_a_second_one_ends_the_wait(tmp_path):
             os.kill(pid, signal.SIGINT)
         with clients(server, 2) as running:
             server.process.send_signal(signal.SIGTERM)
-            wait_for(lambda: server.get("/v2/health/ready")[0] == 503)
+            until(lambda: server.get("/v2/health/ready")[0] == 503)
             for _ in range(4):
                 assert server.get("/v2/health/ready")[::2] == (503, b'{"error":"server: draining"}')
                 assert whole(server.predict("small", INPUTS))

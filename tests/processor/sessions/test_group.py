@@ -20,8 +20,8 @@ from tests.processor.sessions.fakes import (
     call,
     group,
     held,
-    wait_until,
 )
+from tests.waiting import until
 
 
 def test_an_expired_request_is_answered_and_never_computed():
@@ -72,7 +72,7 @@ def test_closing_answers_what_is_queued_and_takes_nothing_more():
             sessions.enqueue(answers.work(replica, number, [number] * 3))
         closer = threading.Thread(target=sessions.close)
         closer.start()
-        wait_until(lambda: sessions._closing)
+        until(lambda: sessions._closing)
         with pytest.raises(NotReady, match="closed"):
             sessions.enqueue(answers.work(replica, 9, [1]))
         gate.hold.set()
@@ -221,7 +221,7 @@ def test_inline_a_large_request_is_shared_with_a_helper_and_answered_on_the_owne
 
     replica.plan.fill = fill
     with group(compute="inline", sessions=2) as sessions:
-        wait_until(lambda: sessions._queues[0].idle)
+        until(lambda: sessions._queues[0].idle)
         sessions.attach(lambda delay_s: None, home.post)
         sessions.enqueue(home.work(answers, replica, 0, [1, 2, 3, 4, 5, 6, 7, 8]))
         assert sessions.run_once()
@@ -235,7 +235,7 @@ def test_inline_a_large_request_is_shared_with_a_helper_and_answered_on_the_owne
 def test_inline_what_waits_is_taken_by_a_helper_and_its_replies_come_home():
     replica, answers, home = FakeReplica(hold=threading.Event()), Answers(), Home()
     with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
-        wait_until(lambda: sessions._queues[0].idle)
+        until(lambda: sessions._queues[0].idle)
         sessions.attach(lambda delay_s: None, home.post)
         for number in range(8):
             sessions.enqueue(home.work(answers, replica, number, [number]))
@@ -258,7 +258,7 @@ def test_inline_what_waits_is_taken_by_a_helper_and_its_replies_come_home():
 def test_inline_nobody_helps_while_another_process_computes_on_the_core(values):
     replica, answers, words = FakeReplica(), Answers(), np.array([0, 1], np.int64)
     with group(compute="inline", sessions=2, max_batch_rows=4, occupancy=Occupancy(2, words, 0)) as sessions:
-        wait_until(lambda: sessions._queues[0].idle)
+        until(lambda: sessions._queues[0].idle)
         for number, rows in enumerate(values):
             sessions.enqueue(answers.work(replica, number, rows))
         while sessions.run_once():
@@ -273,7 +273,7 @@ def test_inline_nobody_helps_while_another_process_computes_on_the_core(values):
 def test_inline_what_is_less_than_a_hand_over_is_computed_by_the_owner_alone():
     replica, answers = FakeReplica({1: 1e-5, 4: 2e-5}), Answers()
     with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
-        wait_until(lambda: sessions._queues[0].idle)
+        until(lambda: sessions._queues[0].idle)
         sessions.enqueue(answers.work(replica, 0, range(8)))
         while sessions.run_once():
             assert sessions._queues[0].idle
@@ -283,7 +283,7 @@ def test_inline_what_is_less_than_a_hand_over_is_computed_by_the_owner_alone():
 def test_inline_what_expires_with_a_helper_is_told_at_home():
     clock, replica, answers, home = FakeClock(), FakeReplica(hold=threading.Event()), Answers(), Home()
     with group(compute="inline", sessions=2, max_batch_rows=4, clock=clock) as sessions:
-        wait_until(lambda: sessions._queues[0].idle)
+        until(lambda: sessions._queues[0].idle)
         sessions.attach(lambda delay_s: None, home.post)
         sessions.enqueue(home.work(answers, replica, 0, [0] * 4))
         sessions.enqueue(home.work(answers, replica, 1, [1] * 4))
@@ -381,7 +381,7 @@ def test_resizing_under_load_loses_no_request_and_no_count(policy):
         for number in range(600):
             assert_answers(got[number], [number])
         sessions.resize(1)
-        wait_until(lambda: len(sessions._threads) == 1)
+        until(lambda: len(sessions._threads) == 1)
         stats = total(sessions.statistics())
         assert (stats.requests, stats.rows) == (600, 600)
         np.testing.assert_array_equal(sessions.counts(replica)[:, 0], [600])

@@ -22,8 +22,8 @@ from tests.processor.sessions.fakes import (
     FakeReplica,
     assert_answers,
     group,
-    wait_until,
 )
+from tests.waiting import until
 
 
 class Partly(FakeReplica):
@@ -47,12 +47,12 @@ class Partly(FakeReplica):
 def test_a_large_request_is_split_rejoined_in_order_and_of_one_generation(policy, rows, parts):
     replica, answers = Partly(), Answers()
     with group(sessions=3, policy=policy) as sessions:
-        wait_until(lambda: sum(len(queue.idle) for queue in sessions._queues) == 3)
+        until(lambda: sum(len(queue.idle) for queue in sessions._queues) == 3)
         sessions.enqueue(answers.work(replica, 0, range(1, rows + 1), caller=1))
         assert_answers(answers.wait(1)[0], range(1, rows + 1))
         assert len(replica.readers) == 1, "one pin for all parts"
         assert (replica.readers[0] >= HOLDS) == (parts > 1)
-        wait_until(lambda: len(sessions._holds) == SHADOW_READER - HOLDS)
+        until(lambda: len(sessions._holds) == SHADOW_READER - HOLDS)
     assert set(replica.pins.values()) == {None}
     stats = total(sessions.statistics())
     assert (stats.requests, stats.rows) == (1, rows)

@@ -38,7 +38,7 @@ def cluster():
             infos = [client.execute_command("CLUSTER INFO") for client in clients]
             return all(str(i["cluster_state"]) == "ok" and str(i["cluster_known_nodes"]) == "3" for i in infos)
 
-        until(settled, 30)
+        until(settled)
         yield nodes
     finally:
         for node in nodes:
