@@ -33,12 +33,14 @@ def bad_upload(field, draw):
         if server is None:
             return
         version, head, top = ledger.manifest.version, ledger.history.head.step, ledger.history.top
+        # On a version as it was published none is stale yet.
+        kinds = ("damaged", "damaged", "early", "elsewhere", *["stale"] * (head > 0))
         change, parent = {
             "damaged": (Change(version, top + 1), head),
-            "stale": (Change(version, max(1, head)), max(0, head - 1)),
+            "stale": (Change(version, max(1, head)), head - 1),
             "early": (Change(version, top + 9), top + 8),
             "elsewhere": (Change(version + 7, top + 1), head),
-        }[kind := draw.choice(("damaged", "damaged", "stale", "early", "elsewhere"))]
+        }[kind := draw.choice(kinds)]
         data = bytearray(_delta(field, change, parent))
         if kind == "damaged" and draw.random() < 0.5:
             del data[draw.randrange(len(data)) :]
@@ -167,6 +169,9 @@ def torn_file(field, draw):
                     field.tally.fault("torn file", "a delta's file was away and the server was not ready")
         finally:
             os.rename(kept, path)
+        # Who has seen that it was away takes nothing until it sees that it is back.
+        for number in field.numbers:
+            field.wait_on_course(number)
 
 
 def cut_table(field, draw):

@@ -171,6 +171,18 @@ class Field:
             time.sleep(0.05)
         self.tally.fault("not whole again", self._tail(number))
 
+    def wait_on_course(self, number):
+        """Returns when no version of a server is DIVERGED; a fault if that takes too long."""
+        server, give_up_s = self._servers[number], time.monotonic() + QUIET_S
+        while server is not None and time.monotonic() < give_up_s:
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError):
+                served = json.loads(server.get("/admin/models", admin=True)[2])["models"]["small"]["served"]
+                if all(one["chain"]["state"] != "DIVERGED" for one in served.values()):
+                    return
+            time.sleep(0.02)
+        if server is not None:
+            self.tally.fault("behind", f"a file is back, and the server is DIVERGED still; {self._tail(number)}")
+
     def quiet(self):
         """Nothing is done to anybody: everybody has to serve the newest generation, and nothing acknowledged may be
         gone."""
