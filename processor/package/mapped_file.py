@@ -5,12 +5,20 @@ change. What a mapping cannot survive: the pages of a file that was cut short ar
 by SIGBUS, whatever it would catch; so are those that a disk cannot read any more. Bytes that are written over in place
 are simply read. A file that is replaced by rename, or removed, changes nothing: the mapping keeps the one that it had.
 
-So each mapped file is looked at, by its descriptor and never through the mapping, with as much effort as there is
-reason for: its size; whether anything about it has moved, and then its checksum; its checksum in any case.
+So nobody writes to a mapped file while it is served, where the kernel can see to that: a lease (fcntl(2), F_SETLEASE)
+makes whoever opens it for writing, or cuts it short, wait until nobody maps it any more, at most for
+/proc/sys/fs/lease-break-time (45 s). A look finds that somebody waits, and the version is served no more. There is no
+lease on a file of somebody else's (without CAP_LEASE), on most network file systems, and on a file that is open for
+writing when it is mapped.
+
+For the rest each mapped file is looked at, by its descriptor and never through the mapping, with as much effort as
+there is reason for: its size; whether anything about it has moved, and then its checksum; its checksum in any case.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,17 +45,48 @@ def stat_of(fd: int) -> Stat:
     return about.st_ino, about.st_size, about.st_mtime_ns
 
 
+def lease(fd: int) -> bool:
+    """Whether whoever wants to write to an open file will have to wait until it is closed."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        # Nobody is sent SIGIO, which would end most processes: a look asks.
+        fcntl.fcntl(fd, fcntl.F_SETOWN, 0)
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def is_written_to(path: Path) -> bool:
+    """Whether somebody has a file open for writing, or waits to; False where that cannot be known."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    except AttributeError:
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
 @dataclass(slots=True, eq=False)
 class MappedFile:
-    """A mapped file. name: in its package. crc32: of all of it. array: its bytes. seen: its stat when they were those.
+    """A mapped file. path: where it lies; name: in its package. crc32: of all of it. array: its bytes. seen: its stat
+    when they were those. leased: whether nobody can write to it meanwhile.
 
     Looked at by any thread: `seen` alone changes, and any of two values will do."""
 
+    path: Path
     name: str
     crc32: str
     array: NDArray[np.uint8]
     mapping: SharedMap
     seen: Stat
+    leased: bool = False
 
     @classmethod
     def of(cls, path: Path, name: str, crc32: str, verified: Stat | None) -> MappedFile:
@@ -55,6 +94,7 @@ class MappedFile:
         where it has changed since, where it is no regular file, empty or unreadable."""
         try:
             with open_regular(path, name) as file:
+                leased = lease(file.fileno())
                 seen = stat_of(file.fileno())
                 if verified is not None and seen != verified:
                     raise Corrupt(f"{name}: was changed while it was read")
@@ -63,12 +103,14 @@ class MappedFile:
                 mapping = SharedMap.of(file.fileno(), seen[1], writable=False)
         except OSError as error:
             raise Corrupt(f"{name}: cannot be read: {error.strerror or 'it cannot be mapped'}") from None
-        return cls(name, crc32, np.frombuffer(mapping, np.uint8), mapping, seen)
+        return cls(path, name, crc32, np.frombuffer(mapping, np.uint8), mapping, seen, leased)
 
     def damage(self, effort: int) -> str:
         """Why the file is not what was verified any more, "" as far as that effort can tell. Where nothing has changed
-        the first two take one call of fstat(). What is read keeps one core busy, not those that answer requests."""
+        the first two take two system calls. What is read keeps one core busy, not those that answer requests."""
         try:
+            if self.leased and fcntl.fcntl(self.mapping.fd, fcntl.F_GETLEASE) != fcntl.F_RDLCK:
+                return "is about to be written to while it is served; it waits until nobody reads it any more"
             now = stat_of(self.mapping.fd)
             if now[1] < self.array.nbytes:
                 return f"was cut short while it is served: {self.array.nbytes} bytes wanted, got {now[1]}"

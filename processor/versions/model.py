@@ -34,6 +34,7 @@ from processor.clock import Clock
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.generation import Generation
 from processor.package.delta import Delta, DeltaBytes, parse_delta, read_delta_file
+from processor.package.mapped_file import is_written_to
 from processor.package.repository import FolderWatch, Repository, check_name, listed
 from processor.package.version import SNAPSHOTS, VersionReader
 from processor.versions.follower import Follower, OutOfReach
@@ -102,6 +103,8 @@ class ServedModel:
         self._refusals = Refusals(repository.root / name, clock)
         self._folder = FolderWatch(repository.root / name)
         self._followers: dict[int, Follower] = {}
+        # What was served no more because of its files: they may still be written to.
+        self._disturbed: dict[int, list[Path]] = {}
         self.damaged: Counter[str] = Counter()
         """How often a version was condemned, by the file that was damaged."""
 
@@ -350,6 +353,12 @@ class ServedModel:
         """Loads a version unless it is served or was refused as it is; returns what happened."""
         if number in self.served or (seen := self._refusals.worth_a_try(number)) is None:
             return []
+        if number in self._disturbed:
+            if any(map(is_written_to, self._disturbed[number])):
+                # Looked at again whether or not the folder will have changed.
+                self._folder = FolderWatch(self._repository.root / self.name)
+                return []
+            del self._disturbed[number]
         before = self.routes.states.get(number)
         try:
             generation = self._admit(number).generation
@@ -450,6 +459,7 @@ class ServedModel:
                 return []
             self.routes = replace(self.routes, **_without(self.routes, number, why))
             self.damaged[why.partition(":")[0]] += 1
+            self._disturbed[number] = [file.path for file in version.files.mapped]
             # So that the next poll() looks at the versions there are.
             self._folder = FolderWatch(self._repository.root / self.name)
         self._changed()

@@ -30,6 +30,7 @@ import itertools
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -382,8 +383,10 @@ class FleetReplicas:
 
     def __init__(self, host: FleetHost, key: int, version: ServedVersion) -> None:
         """key: what workers know the version by."""
-        self.key, self.version = key, version
-        self._host = host
+        self.key, self._host = key, host
+        # The version holds these, not they the version: the collector never looks again at what was loaded at a start,
+        # so what holds itself would stay for ever, and its files mapped.
+        self._version, self._control = weakref.ref(version), version.control
         self._sender = Sender(version.files, version.control)
         self._held: dict[WorkerProcess, frozenset[int]] = {}
         self._settled: Outgoing | None = None
@@ -416,17 +419,20 @@ class FleetReplicas:
 
     def bring(self, worker: WorkerProcess) -> None:
         """Gives a new worker the version as it stands; raises Gone or FreshetError when that cannot be."""
-        with self.version.lock:
+        version = self._version()
+        if version is None:
+            return
+        with version.lock:
             if self._settled is not None:
                 # What was prepared last may never have been served: what is served is what it needs.
-                served = self._sender.number(self.version.change.frame)
+                served = self._sender.number(version.change.frame)
                 for answer in self._ask(worker, served):
                     answer.result(ANSWER_TIMEOUT_S)
                 self._held[worker] = served.numbers
 
     def buried(self, worker: WorkerProcess) -> None:
         """The process is dead; called without the lock."""
-        self.version.control.clear(worker.seat)
+        self._control.clear(worker.seat)
         self._held.pop(worker, None)
 
     def _open(self, frame: Frame) -> None:

@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import shutil
+import threading
 
 import pytest
 
@@ -39,9 +40,11 @@ def test_with_workers_the_version_before_is_served_the_file_is_named_and_no_work
     write_package(repository, users=USERS, model="other")
     path = repository / "small" / "2" / TABLE
     shutil.copy(path, tmp_path / "whole")
-    with LiveServer(repository, "--workers", "2", log=tmp_path / "log") as server:
+    # Whoever could write to it before it was served still can.
+    with open(path, "r+b") as writer, LiveServer(repository, "--workers", "2", log=tmp_path / "log") as server:
         assert generation_of(server, "small") == "2.0"
-        os.truncate(path, 100)
+        writer.truncate(100)
+        writer.close()
         until(lambda: generation_of(server, "small") == "1.0")
         until(lambda: all(w["up"] for w in workers(server)))
         assert {generation_of(server, model) for model in ("small", "other") for _ in range(4)} == {"1.0"}
@@ -62,10 +65,39 @@ def test_with_workers_the_version_before_is_served_the_file_is_named_and_no_work
 def test_one_process_notices_by_itself_or_says_what_it_dies_of(tmp_path):
     repository = tmp_path / "repository"
     write_package(repository, users=USERS)
-    with LiveServer(repository, *ALONE, log=tmp_path / "log") as server:
-        os.truncate(repository / "small" / "1" / TABLE, 100)
+    path = repository / "small" / "1" / TABLE
+    with open(path, "r+b") as writer, LiveServer(repository, *ALONE, log=tmp_path / "log") as server:
+        writer.truncate(100)
         # Nobody asks for it, so the look of once a second is in time.
         until(lambda: versions(server, "small")[1][0] == "END")
         status, _, body = server.request("POST", "/v1/models/small:predict", json.dumps({"inputs": INPUTS}).encode())
         assert (status, TABLE in json.loads(body)["error"]) == (503, True)
     assert "was cut short while it is served" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("layout", [ALONE, ("--workers", "2")], ids=["one process", "two workers"])
+def test_who_overwrites_a_served_table_waits_until_its_version_is_served_no_more_and_nobody_dies(tmp_path, layout):
+    repository = tmp_path / "repository"
+    for version in (1, 2):
+        write_package(repository, version, users=USERS, seed=version)
+    path = repository / "small" / "2" / TABLE
+    whole = path.read_bytes()
+    with LiveServer(repository, *layout, log=tmp_path / "log") as server:
+        scores, generation = server.predict("small", INPUTS)
+        sound = {generation: scores}
+        writer = threading.Thread(target=os.truncate, args=(path, 100), daemon=True)
+        writer.start()
+        while writer.is_alive():
+            with contextlib.suppress(AssertionError):  # 503 while the version before is loaded
+                scores, generation = server.predict("small", INPUTS)
+            assert scores == sound.setdefault(generation, scores)
+        until(lambda: generation_of(server, "small") == "1.0")
+        if layout != ALONE:
+            assert [w["restarts"] for w in workers(server)] == [0, 0]
+        path.write_bytes(whole)
+        until(lambda: generation_of(server, "small") == "2.0")
+        assert server.predict("small", INPUTS)[0] == sound["2.0"]
+    log = (tmp_path / "log").read_text()
+    assert f"small version 2 is served no more: {TABLE}: is about to be written to while it is served" in log
+    assert f"small version 2 refused: {TABLE}" in log
+    assert "Traceback" not in log

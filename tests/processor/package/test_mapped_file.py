@@ -1,6 +1,7 @@
 """A mapped file that changes under its version: what is noticed, by how much effort, and what is let pass."""
 
 import os
+import threading
 
 import pytest
 
@@ -8,6 +9,7 @@ from processor.errors import Corrupt
 from processor.package import mapped_file
 from processor.package.mapped_file import BYTES, CHANGES, SIZES, MappedFile
 from processor.package.tensors import crc32
+from tests.waiting import GIVE_UP_S
 
 DATA = bytes(range(256)) * 64
 LONG_AGO_NS = 1_600_000_000 * 10**9
@@ -32,6 +34,64 @@ def efforts(mapped):
 def overwrite(path, data):
     with open(path, "r+b") as file:
         file.write(data)
+
+
+def change_aside(change):
+    """A thread that is about to be done with a change of a file."""
+    thread = threading.Thread(target=change, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.leased
+@pytest.mark.parametrize(
+    "change",
+    [lambda path: os.truncate(path, 100), lambda path: path.write_bytes(b"other"), lambda path: overwrite(path, b"x")],
+    ids=["cut short", "written anew", "overwritten"],
+)
+def test_who_wants_to_write_to_a_mapped_file_waits_until_nobody_maps_it(path, change):
+    mapped = MappedFile.of(path, "tables/t", crc32(DATA), None)
+    if not mapped.leased:
+        pytest.skip("no leases on this file system")
+    assert efforts(mapped) == ["", "", ""]
+    assert not mapped_file.is_written_to(path)
+    writer, why = change_aside(lambda: change(path)), "is about to be written to while it is served"
+    while not mapped.damage(SIZES):
+        assert writer.is_alive()
+    assert [told.partition(";")[0] for told in efforts(mapped)] == [why] * 3
+    assert mapped_file.is_written_to(path)
+    assert (writer.is_alive(), path.read_bytes(), bytes(mapped.array)) == (True, DATA, DATA)
+    del mapped
+    writer.join(GIVE_UP_S)
+    assert (writer.is_alive(), path.read_bytes() == DATA) == (False, False)
+    assert not mapped_file.is_written_to(path)
+
+
+@pytest.mark.leased
+def test_what_does_not_write_to_a_mapped_file_waits_for_nobody(path):
+    mapped = MappedFile.of(path, "tables/t", crc32(DATA), None)
+    os.link(path, path.with_name("backup"))
+    path.chmod(0o600)
+    os.utime(path)
+    assert path.read_bytes() == DATA
+    path.with_name("new").write_bytes(b"short")
+    os.replace(path.with_name("new"), path)
+    path.unlink()
+    assert efforts(mapped) == ["", "", ""]
+
+
+@pytest.mark.leased
+def test_a_file_that_is_open_for_writing_already_is_mapped_and_looked_at(path):
+    with open(path, "r+b") as writer:
+        mapped = MappedFile.of(path, "tables/t", crc32(DATA), None)
+        assert (mapped.leased, mapped_file.is_written_to(path)) == (False, True)
+        writer.truncate(100)
+    assert mapped.damage(SIZES).startswith("was cut short")
+
+
+def test_what_is_no_file_is_written_to_by_nobody(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert [mapped_file.is_written_to(tmp_path / name) for name in ("none", "pipe", ".")] == [False] * 3
 
 
 def test_a_file_that_is_as_it_was_is_sound(mapped):

@@ -1,7 +1,9 @@
 """The supervisor's side of a change: asked of all, flipped after all, whatever dies or refuses on the way."""
 
+import gc
 import os
 import threading
+import weakref
 
 import pytest
 
@@ -227,6 +229,20 @@ def test_a_version_is_closed_in_workers_after_no_route_names_it(hosts, root):
     late = FakeWorker(1)
     host.introduce(late)
     assert late.ops("open") == [("open", second, None)]
+
+
+def test_a_version_that_is_served_no_more_is_freed_though_the_collector_never_looks(hosts, root):
+    host, _ = hosts()
+    host.load_all()
+    version = weakref.ref(version_of(host))
+    gc.disable()
+    try:
+        write_package(root, 2, users=USERS)
+        host.poll()
+        assert version_of(host).manifest.version == 2
+        assert version() is None
+    finally:
+        gc.enable()
 
 
 def test_a_version_that_cannot_be_opened_is_closed_again_everywhere(hosts):
