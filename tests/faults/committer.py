@@ -140,7 +140,13 @@ class Committer(threading.Thread):
         if server is None:
             raise Unserved("no server is up")
         path = f"/admin/models/small/{what}"
-        status, _, reply = server.request("POST", path, body, {"content-type": kind}, admin=True)
+        give_up_s = time.monotonic() + ADOPTED_S
+        while True:
+            status, _, reply = server.request("POST", path, body, {"content-type": kind}, admin=True)
+            # A version that was just published is loaded before it takes anything.
+            if status != 409 or b"serves version" not in reply or time.monotonic() > give_up_s:
+                break
+            time.sleep(PAUSE_S)
         if status != 200:
             raise Unserved(f"{what}: {status} {reply[:200].decode(errors='replace')}")
         return json.loads(reply)
