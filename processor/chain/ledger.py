@@ -205,10 +205,17 @@ class Ledger:
 
     def forget(self, kept: KeptDelta) -> None:
         """Takes back a file that was kept and not committed."""
-        with contextlib.suppress(FreshetError):
-            self.look()
-        if kept.ours and f"{DELTAS}/{kept.path.name}" not in self.history.files:
+        if kept.ours and not self.may_name(f"{DELTAS}/{kept.path.name}"):
             kept.path.unlink(missing_ok=True)
+
+    def may_name(self, file: str) -> bool:
+        """Whether a record names a file, or one may of which nobody can know: it may stand although writing it has
+        failed."""
+        try:
+            self.look()
+        except FreshetError:
+            return True
+        return file in self.history.files
 
     def adopt(self, path: Path) -> tuple[Link, Delta]:
         """Gives a delta's file that lies in the folder without a record its record: written where that can be, else

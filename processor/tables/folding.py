@@ -63,7 +63,7 @@ def fold(version: VersionReader, ledger: Ledger, progress: Progress | None = Non
         shutil.rmtree(folder, ignore_errors=True)
         raise NotReady(f"snapshot: the repository cannot be written: {os.strerror(error.errno or 0)}") from None
     except BaseException:
-        if f"{name}/{SNAPSHOT_LIST}" not in ledger.history.files:
+        if not ledger.may_name(f"{name}/{SNAPSHOT_LIST}"):
             shutil.rmtree(folder, ignore_errors=True)
         raise
     return link

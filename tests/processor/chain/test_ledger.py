@@ -1,5 +1,6 @@
 """A chain on disk: written by several, followed by others, adopted into, replaced under their eyes."""
 
+import contextlib
 import errno
 import os
 import threading
@@ -37,6 +38,29 @@ def records(version):
 def snapshot_at(ledger, step):
     """A record of a snapshot whose files nobody looks at."""
     ledger.snapshot(ledger.history.on_line(step), f"snapshots/{step}-ab/snapshot.json", "ab" * 32, 9)
+
+
+def test_a_file_stays_where_nobody_can_know_whether_its_record_stands(version, monkeypatch):
+    ledger = Ledger.of(version, whole=True)
+    whole = ledger_module.exclusive_file
+
+    @contextlib.contextmanager
+    def written_and_then_out_of_descriptors(path):
+        with whole(path) as file:
+            yield file
+        monkeypatch.setattr(Ledger, "_read", out_of_descriptors)
+        raise OSError(errno.EMFILE, "too many open files")
+
+    def out_of_descriptors(self, number):
+        raise NotReady("too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_module, "exclusive_file", written_and_then_out_of_descriptors)
+        with pytest.raises(NotReady, match="cannot be written"):
+            ledger.publish(make_delta(1, [1]))
+    monkeypatch.undo()
+    again = Ledger.of(version, whole=True)
+    assert (again.history.head.step, again.read_delta(again.history.head).step) == (1, 1)
 
 
 def test_a_delta_that_is_published_is_a_file_and_its_record(version):
