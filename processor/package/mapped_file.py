@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,12 +49,19 @@ def stat_of(fd: int) -> Stat:
 def lease(fd: int) -> bool:
     """Whether whoever wants to write to an open file will have to wait until it is closed."""
     try:
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        # Nobody is sent SIGIO, which would end most processes: a look asks.
-        fcntl.fcntl(fd, fcntl.F_SETOWN, 0)
+        _take_lease(fd)
     except (AttributeError, OSError):
         return False
     return True
+
+
+def _take_lease(fd: int) -> None:
+    """Raises OSError where there is none, EAGAIN while the file is open for writing."""
+    # A look asks, so nobody is to be sent a signal: SIGIO would end most processes, and SIGURG, which may still come
+    # before the owner is taken back, is passed over by all that do not ask for it.
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    fcntl.fcntl(fd, fcntl.F_SETOWN, 0)
 
 
 def is_written_to(path: Path) -> bool:
@@ -63,7 +71,7 @@ def is_written_to(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        _take_lease(fd)
     except OSError as error:
         return error.errno == errno.EAGAIN
     except AttributeError:

@@ -89,6 +89,23 @@ def test_a_file_that_is_open_for_writing_already_is_mapped_and_looked_at(path):
     assert mapped.damage(SIZES).startswith("was cut short")
 
 
+@pytest.mark.leased
+def test_no_signal_comes_of_a_writer_who_meets_a_lease_that_was_just_taken(path):
+    """SIGIO, which comes of leases by default, would end this very process."""
+    ended = threading.Event()
+
+    def write():
+        while not ended.is_set():
+            os.close(os.open(path, os.O_WRONLY))
+
+    writer = change_aside(write)
+    for _ in range(5000):
+        mapped_file.is_written_to(path)
+    ended.set()
+    writer.join(GIVE_UP_S)
+    assert not writer.is_alive()
+
+
 def test_what_is_no_file_is_written_to_by_nobody(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert [mapped_file.is_written_to(tmp_path / name) for name in ("none", "pipe", ".")] == [False] * 3

@@ -237,12 +237,16 @@ def test_records_that_are_no_chain_are_followed_as_far_as_they_are_one(root):
     assert (model.chain(1).state, model.chain(1).records) == ("DIVERGED", 2)
 
 
-@pytest.fixture
-def read_only(monkeypatch):
+def make_read_only(monkeypatch):
     def refuse(path):
         raise OSError(errno.EROFS, "read-only")
 
     monkeypatch.setattr(ledger_module, "exclusive_file", refuse)
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    make_read_only(monkeypatch)
 
 
 def test_on_a_read_only_copy_dropped_files_are_served_and_rolled_back_here_alone(root, read_only):
@@ -273,12 +277,8 @@ def test_a_rollback_here_alone_ends_with_the_next_one_of_the_repository(root, mo
     for step in (1, 2, 3):
         record(root, step, [step], tag=step)
     model = open_model(root)
-
-    def refuse(path):
-        raise OSError(errno.EROFS, "read-only")
-
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_module, "exclusive_file", refuse)
+        make_read_only(patched)
         model.rollback(Generation(1, 2))
     assert model.poll() == []
     ledger_of(root).rollback(1)
@@ -292,12 +292,8 @@ def test_a_rollback_here_alone_ends_once_the_same_server_can_write_it(root, monk
     for step in (1, 2, 3):
         record(root, step, [step], tag=step)
     model = open_model(root, undo_depth=undo_depth)
-
-    def refuse(path):
-        raise OSError(errno.EROFS, "read-only")
-
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_module, "exclusive_file", refuse)
+        make_read_only(patched)
         assert not model.rollback(Generation(1, 1)).recorded
     assert model.chain(1).state == "HELD"
     assert model.rollback(Generation(1, 1)).recorded
@@ -310,12 +306,8 @@ def test_a_version_that_was_rolled_back_here_alone_serves_its_chain_when_it_is_l
     for step in (1, 2, 3):
         record(root, step, [step], tag=step)
     model = open_model(root)
-
-    def refuse(path):
-        raise OSError(errno.EROFS, "read-only")
-
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_module, "exclusive_file", refuse)
+        make_read_only(patched)
         model.rollback(Generation(1, 2))
     model.load(1)
     assert_serves(model, "1.3", {1: 1, 2: 2, 3: 3})
