@@ -73,13 +73,15 @@ class DataPorts:
         """See opened()."""
 
     def shed(self, count: int) -> None:
-        """Makes so many HTTP connections leave (serving.http.farewell); their clients connect again."""
-        for connection in self._staying()[:count]:
-            connection.leaving = True
+        """Makes so many HTTP connections leave, those that leave already among them (serving.http.farewell); their
+        clients connect again."""
+        staying = self._staying()
+        self._leave(staying[: max(0, count - len(self.http.server_state.connections) + len(staying))])
 
     def release(self, share: float) -> None:
         """See serving.server.Front: of HTTP connections; gRPC has no word for it but its end's."""
-        self.shed(math.ceil(share * len(self._staying())))
+        staying = self._staying()
+        self._leave(staying[: math.ceil(share * len(staying))])
 
     def end(self) -> None:
         """Stops accepting and finishes what is in flight."""
@@ -94,6 +96,10 @@ class DataPorts:
     def _staying(self) -> list[Leaving]:
         connections = cast(set[Leaving], self.http.server_state.connections)
         return [connection for connection in connections if not connection.leaving]
+
+    def _leave(self, connections: list[Leaving]) -> None:
+        for connection in connections:
+            connection.leaving = True
 
     def _stop(self, hurry: bool) -> None:
         self._stopping.append(asyncio.get_running_loop().create_task(self._rpc.stop(hurry)))

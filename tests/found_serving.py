@@ -19,7 +19,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "serving/commands/import_command.py": ("tests/e2e/test_import_live.py",),
     "serving/commands/recording_commands.py": ("tests/e2e/test_production_live.py",),
     "serving/commands/train_command.py": ("tests/e2e/test_train_live.py", "tests/e2e/test_conformance.py"),
-    "serving/data_ports.py": ("tests/serving/test_server.py", "tests/serving/http/test_protocol.py"),
     "serving/front/queries.py": (
         "tests/serving/http/test_app.py",
         "tests/serving/front/test_exchange.py",

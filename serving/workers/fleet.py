@@ -10,8 +10,8 @@ Invariants
   its seat free. So no pin is cleared that a live process could rely on, and no flip is published that a process which
   did not prepare it could still meet.
 - A connection is handed to a process that has been introduced: it has every version and the routes.
-- A process that is new gets its share of the connections there are: the others give theirs up, each with a reply that
-  says so, and no request is lost.
+- A process that had more than its share of the connections at two looks gives those up, each with a reply that says so,
+  and no request is lost. So one that is new gets its share of what there is.
 - A seat whose process keeps dying is tried again later and later; the others do not notice.
 - A process has no more connections than its descriptors allow (serving.front.holdings). With all of them full nobody is
   handed anything: newcomers wait in the listener's queue.
@@ -302,7 +302,6 @@ class Fleet:
             seat.offered = seat.been_up = True
             self._changed.notify_all()
         log.info("worker %d is up, process %d", worker.seat, worker.pid)
-        self._level()
 
     def offered(self) -> list[WorkerProcess]:
         """Workers that answer requests."""
@@ -346,16 +345,13 @@ class Fleet:
         )
         return any(worker.hand(connection) for worker in order if self._connections(worker) < self._most)
 
-    def _level(self) -> None:
-        """Has workers give up connections beyond their share. Those of a worker that died have all gone to the others,
-        and clients that keep theirs would leave the one in its place idle."""
+    def _excess(self, worker: WorkerProcess) -> int:
+        """How many connections a worker has beyond its share. Those of one that died have all gone to the others, and
+        clients that keep theirs would leave the one in its place idle."""
         workers = self.lively()
-        counts = [self._connections(worker) for worker in workers]
-        for worker, count in zip(workers, counts, strict=True):
-            excess = count - -(-sum(counts) // len(counts))
-            if excess > 0:
-                with contextlib.suppress(Gone):
-                    worker.tell("shed", {"count": excess})
+        if worker not in workers:
+            return 0
+        return max(0, self._connections(worker) + -sum(map(self._connections, workers)) // len(workers))
 
     def release(self, share: float) -> None:
         """Makes every worker have this share of its connections leave."""
@@ -459,11 +455,14 @@ class Fleet:
                 return ""
             worker.hello.result(START_TIMEOUT_S)
             self._owner.introduce(worker)
-            silent = 0
+            silent = excess = 0
             while not worker.gone.wait(SILENCE_CHECK_S):
                 silent_s = worker.silent_s()
                 silent = silent + 1 if silent_s > SUSPECT_S else 0
                 self._suspect(seat, silent > 1 and not self._ending.is_set())
+                before, excess = excess, self._excess(worker)
+                if give_up := min(before, excess):
+                    worker.tell("shed", {"count": give_up})
                 if silent_s > SILENCE_TIMEOUT_S and self._may_kill(worker):
                     where = "within" if self._computing[seat.number] else "outside of"
                     log.error(

@@ -1,5 +1,6 @@
 """The life of a seat, and who gets a connection."""
 
+import operator
 import socket
 import threading
 from types import SimpleNamespace
@@ -179,7 +180,25 @@ def test_the_others_give_up_what_is_beyond_their_share_when_a_new_process_is_up(
     fleet.bury(victim)
     until(lambda: len(fleet.offered()) == 3)
     until(lambda: any(op == "shed" for op, _ in others[0].said))
-    assert [[m["count"] for op, m in w.said if op == "shed"] for w in others] == [[3], []]
+    assert [{m["count"] for op, m in w.said if op == "shed"} for w in others] == [{3}, set()]
+
+
+def test_who_has_more_than_its_share_at_one_look_keeps_it_and_at_two_gives_up_the_fewer(fleets, monkeypatch):
+    counts = iter([5, 1, 5, 4, 1])
+    begun, looked = threading.Event(), threading.Event()
+
+    def look(worker):
+        worker.handed = next(counts, 1) if worker.seat == 0 and begun.is_set() else 1
+        if not operator.length_hint(counts):
+            looked.set()
+        return 0.0
+
+    monkeypatch.setattr(Mortal, "silent_s", look)
+    fleet, _ = fleets(2)
+    fleet.wait_complete()
+    begun.set()
+    assert looked.wait(WAIT_S)
+    assert [[m for op, m in w.said if op == "shed"] for w in fleet.offered()] == [[{"count": 1}], []]
 
 
 @pytest.mark.parametrize("refuse", [None, FreshetError("no memory"), Gone("died"), TimeoutError(), KeyError("x")])
