@@ -15,11 +15,13 @@ MUTANTS_ARGS ?=
 FUZZ_ARGS ?=
 CANARY_ARGS ?=
 LOADTEST_ARGS ?=
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help install demo test check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,8 +32,11 @@ install: .venv/.kernels ## training, serving, clients and every backend of a CPU
 demo: .venv/.kernels ## the whole job in one command; DATA=folder for real data, DEMO_ARGS="--exit-after 30"
 	$(BIN)/freshet demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
 
-test: .venv/.dev .venv/.kernels ## the tests, two files at a time
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TEST_ARGS)
+test: .venv/.dev .venv/.kernels ## the tests, two files at a time, without the long stories
+	$(PYTEST) -m "not long" $(TEST_ARGS)
+
+test-long: .venv/.dev .venv/.kernels ## the rest: training, imports, canaries, clients and kills from end to end
+	$(PYTEST) -m long $(TEST_ARGS)
 
 check: .venv/.dev .venv/.kernels ## lint, format, types
 	$(BIN)/ruff check .

@@ -360,7 +360,7 @@ PRINTED = (
     (
         "a rollback asked of one of two servers: until both serve it; until both serve the delta after it",
         "0.01 to 0.08 s; 0.10 s at most",
-        'make test TEST_ARGS="-n 0 -s tests/e2e/test_publishing_live.py"',
+        'make test-long TEST_ARGS="-n 0 -s tests/e2e/test_publishing_live.py"',
     ),
     (
         "DLRM, DCN-v2, two-tower from PyTorch 1.13 and 2.14, both exporters, over HTTP at 1, 7, 64, 300 rows: largest "

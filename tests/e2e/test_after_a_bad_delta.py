@@ -15,7 +15,7 @@ from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 from tests.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 USERS = list(range(20))

@@ -15,7 +15,7 @@ from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import FLOATS, PROBE, TAGS, USERS, expected
 from tests.packages import write_package
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 CLIENT_TIMEOUT_S = 300

@@ -4,7 +4,7 @@ import pytest
 
 from tests.endings import LAYOUTS, rounds
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -19,7 +19,7 @@ from tests.e2e.servers import ALONE, LiveServer
 from tests.plugins import environment
 from tests.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
+pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, pytest.mark.long]
 
 PATIENCE_S = 120.0
 

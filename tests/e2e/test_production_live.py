@@ -15,7 +15,7 @@ from tests.e2e.servers import LiveServer
 from tests.packages import make_weights, write_package
 from tests.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 USERS = range(6)
 INPUTS = {"user": [0, 1, 2, 3], "tags": [["a"], [], ["b"], ["c"]], "floats": [[0.1, 0.2, 0.3, 0.4]]}

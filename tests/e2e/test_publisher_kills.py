@@ -24,7 +24,7 @@ from tests.e2e.killed_publisher import BIAS, DIM, MODEL, ROWS, state_of
 from tests.models.publishing.torches import WHY, torch_python
 from tests.packages import make_weights, rows_of, write_package
 
-pytestmark = pytest.mark.kills
+pytestmark = [pytest.mark.kills, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("FRESHET_KILL_ROUNDS", "2"))

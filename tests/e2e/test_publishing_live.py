@@ -12,7 +12,7 @@ from tests.e2e.servers import ALONE, LiveServer
 from tests.models.publishing.torches import run_torch
 from tests.packages import make_weights, row_of, write_package
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 ROLLED_BACK_S, FRESH_S = 1.0, 5.0
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.servers import free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
+pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -12,7 +12,7 @@ from tests.e2e.test_deltas_live import delta_bytes
 from tests.packages import make_weights, reference, tag_id, write_package
 from tests.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 USERS = range(200_000)
 STEPS = 12

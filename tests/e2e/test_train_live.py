@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.servers import ALONE, LiveServer
 from tests.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
+pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("FRESHET_DATA", ROOT.parent / "shared" / "data"))

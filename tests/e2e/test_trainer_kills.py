@@ -14,7 +14,7 @@ from processor.package.repository import Repository
 from tests.e2e import killing
 from tests.e2e.test_kills import ROUNDS, SEED, bytes_of, kill_after, open_processor
 
-pytestmark = [pytest.mark.kills, pytest.mark.tensorflow]
+pytestmark = [pytest.mark.kills, pytest.mark.tensorflow, pytest.mark.long]
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 

@@ -13,7 +13,7 @@ from tests.gpu import __main__ as command
 from tests.gpu.report import FAILED, PASSED, SKIPPED, Outcome, file_name, markdown
 from tests.gpu.steps import STEPS, Check, Skip
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
 NOT_ON_A_PROCESSOR = {"host-memory", "tensorrt"}
 

@@ -164,6 +164,7 @@ def tree(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_mutant_is_killed_by_a_test_that_fails_and_the_module_is_put_back(tree, monkeypatch):
     (tree / "test_other.py").write_text("def test_other():\n    assert False\n")
     before, module = (tree / "adding.py").stat().st_mtime_ns, slot.Module("adding.py")

@@ -85,6 +85,7 @@ def test_machine_code_names_what_it_needs_and_what_it_came_from(backend, tmp_pat
     assert entry.target in entry.file
 
 
+@pytest.mark.long
 def test_the_source_follows_the_graph_and_not_the_process_or_the_names_in_it(backend):
     if backend == "tensorflow":
         pytest.skip("a GraphDef keeps the names that it was traced with")

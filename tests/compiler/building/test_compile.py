@@ -93,6 +93,7 @@ def test_the_same_graph_gives_the_same_bytes_whatever_its_weights_and_wherever_i
     assert definitions[0] == definitions[1] == definitions[2]
 
 
+@pytest.mark.long
 def test_another_process_gives_the_same_source(tmp_path):
     code = (
         "from tests.compiler.building.test_compile import *; import sys;"

@@ -13,7 +13,7 @@ from processor.engine import PredictRequest, Processor, ProcessorConfig
 from tests.compiler.imports.foreign import saved, variable
 from tests.compiler.imports.operators import OPERATORS
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
 INPUTS = [tf.TensorSpec([None], tf.int64, name="item"), tf.TensorSpec([None, 6], tf.float32, name="values")]
 ROWS = 16

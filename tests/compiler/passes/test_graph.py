@@ -42,6 +42,7 @@ def test_the_same_graph_has_the_same_bytes_wherever_it_comes_from(tmp_path):
     assert Graph.of_dense(dense(lambda x, w: x @ w["a"], 3, a=(3, 2))).to_bytes() not in made
 
 
+@pytest.mark.long
 def test_another_process_gives_the_same_bytes():
     code = (
         "import sys, hashlib; from tests.compiler.passes.test_graph import *;"

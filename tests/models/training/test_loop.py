@@ -384,6 +384,7 @@ def test_in_both_phases_increments_never_outweigh_the_full_checkpoint_by_more_th
     assert phases == {False, True}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("every_batch_saved")
 def test_killed_ahead_of_any_commit_a_run_resumes_to_the_same_bits(whole, tmp_path):
     for commit in range(whole.commits):
@@ -403,6 +404,7 @@ def test_killed_ahead_of_any_commit_a_run_resumes_to_the_same_bits(whole, tmp_pa
         assert served_as_bytes(version.export()) == whole.generations[version.generation], commit
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("every_batch_saved")
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lives=st.lists(st.integers(0, 9), min_size=2, max_size=6))
