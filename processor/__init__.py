@@ -15,7 +15,7 @@ eas         DeepRec's messages
 capi        DeepRec Processor's C interface
 generation  which state answers, and where a version in memory stands
 columns     the shapes in which feature values travel
-errors      every error a caller can meet
+errors      every error a caller can meet, and which pass by themselves
 extras      libraries that may be missing, and what brings them
 memory      memory that other processes can map
 allowance   how many cores and how much memory this process may take

@@ -15,8 +15,13 @@ FreshetError                  500 INTERNAL
 
 Messages name the field, what was wanted and what came. They never carry a path, a stack or an internal name:
 they are sent to clients as they are.
+
+What a process runs short of (memory, descriptors, room on disk, an answer of its disk) passes by itself and is no fault
+of what was being read: shortage() and unreadable() tell it as NotReady, and it is tried again.
 """
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +102,32 @@ _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean",
 def json_kind(value: Any) -> str:
     """A JSON value's kind, for messages."""
     return _KINDS.get(type(value), "a number")
+
+
+PASSING = {
+    errno.ENOMEM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EAGAIN,
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+}
+
+
+def shortage(error: BaseException) -> NotReady | None:
+    """What the process is short of, if that is what the error says."""
+    if isinstance(error, MemoryError):
+        return NotReady("there is not enough memory for it")
+    if isinstance(error, OSError) and error.errno in PASSING:
+        where = f"{Path(os.fsdecode(error.filename)).name}: " if isinstance(error.filename, (str, bytes)) else ""
+        return NotReady(f"{where}{os.strerror(error.errno)}")
+    return None
+
+
+def unreadable(what: str, error: OSError) -> FreshetError:
+    """Why a file cannot be read: NotReady where that passes, else Corrupt. what: what the file is called."""
+    kind = Corrupt if shortage(error) is None else NotReady
+    return kind(f"{what}: cannot be read: {error.strerror or 'it cannot be mapped'}")

@@ -20,7 +20,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/tables/remote/test_breaker.py",
     ),
     "processor/eas/predict_messages.py": ("tests/processor/eas/test_codec.py",),
-    "processor/errors.py": ("tests/serving/http/test_asgi.py", "tests/serving/rpc/test_handlers.py"),
     "processor/kernels/boolean_letters.py": ("tests/serving/codecs/test_json_columns.py",),
     "processor/kernels/bucket_bytes.py": ("tests/processor/tables/remote/test_layout.py",),
     "processor/kernels/conversion.py": (

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from processor.errors import NotReady, shortage
 from processor.package.delta import SUFFIX
 from processor.package.repository import FolderWatch
 from processor.package.version import DELTAS
@@ -31,7 +32,8 @@ class BareDelta:
 
 
 def bare_deltas(folder: Path) -> list[BareDelta]:
-    """Every file of a version's deltas that is named by a step, by ascending step; recorded ones too."""
+    """Every file of a version's deltas that is named by a step, by ascending step; recorded ones too. Raises NotReady
+    where the folder cannot be listed for now."""
     found = []
     try:
         with os.scandir(folder / DELTAS) as entries:
@@ -39,7 +41,9 @@ def bare_deltas(folder: Path) -> list[BareDelta]:
                 stem = entry.name.removesuffix(SUFFIX)
                 if entry.name.endswith(SUFFIX) and STEP.fullmatch(stem) and entry.is_file(follow_symlinks=False):
                     found.append(BareDelta(int(stem), Path(entry.path)))
-    except OSError:
+    except OSError as error:
+        if (short := shortage(error)) is not None:
+            raise short from None
         return []
     return sorted(found, key=lambda bare: bare.step)
 
@@ -64,11 +68,15 @@ class Arrivals:
         self._credit_s = min(MOST_S, self._credit_s + SHARE * (now_s - self._counted_s))
         self._counted_s = now_s
         if self._credit_s > 0 and self._watch.changed():
-            self._listed = bare_deltas(self._folder)
+            try:
+                self._listed = bare_deltas(self._folder)
+            except NotReady:
+                self.again()
+                raise
             self._credit_s -= self._now_s() - now_s
         self._listed = [b for b in self._listed if b.step > top]
         return self._listed
 
     def again(self) -> None:
         """Makes the next look list the folder again, though it may not have changed."""
-        self._watch = FolderWatch(self._folder / DELTAS)
+        self._watch.again()

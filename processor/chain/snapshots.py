@@ -12,7 +12,7 @@ serving goes on, whoever starts loads it and the deltas since.
 from __future__ import annotations
 
 from processor.chain.chain_record import ChainRecord, sha256
-from processor.errors import Corrupt
+from processor.errors import Corrupt, unreadable
 from processor.package.manifest import MAX_MANIFEST_NBYTES
 from processor.package.regular_file import read_file
 from processor.package.version import SnapshotList, VersionReader, inside
@@ -23,7 +23,7 @@ def open_snapshot(version: VersionReader, record: ChainRecord) -> VersionReader:
     try:
         data = read_file(inside(version.folder, record.file), min(record.nbytes, MAX_MANIFEST_NBYTES))
     except OSError as error:
-        raise Corrupt(f"snapshot {record.step}: its list of files cannot be read: {error.strerror}") from None
+        raise unreadable(f"snapshot {record.step}: its list of files", error) from None
     if data.nbytes != record.nbytes or sha256(data) != record.sha256:
         raise Corrupt(f"snapshot {record.step}: its list of files is not the one that record {record.number} names")
     listed = SnapshotList.from_json(data.tobytes())

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput, Corrupt
+from processor.errors import BadInput, Corrupt, unreadable
 from processor.package.atomic import atomic_file
 from processor.package.manifest import Manifest
 from processor.package.regular_file import read_file
@@ -160,7 +160,7 @@ def read_delta_file(path: Path, most_nbytes: int = MAX_DELTA_NBYTES) -> NDArray[
     try:
         return read_file(path, most_nbytes)
     except OSError as error:
-        raise Corrupt(f"{path.name}: cannot be read: {error.strerror}") from None
+        raise unreadable(path.name, error) from None
 
 
 def parse_delta(data: DeltaBytes) -> Delta:

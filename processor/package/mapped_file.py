@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import Corrupt
+from processor.errors import Corrupt, unreadable
 from processor.memory import SharedMap
 from processor.package.regular_file import open_regular
 from processor.package.tensors import file_crc32
@@ -110,7 +110,7 @@ class MappedFile:
                     raise Corrupt(f"{name}: the file is empty")
                 mapping = SharedMap.of(file.fileno(), seen[1], writable=False)
         except OSError as error:
-            raise Corrupt(f"{name}: cannot be read: {error.strerror or 'it cannot be mapped'}") from None
+            raise unreadable(name, error) from None
         return cls(path, name, crc32, np.frombuffer(mapping, np.uint8), mapping, seen, leased)
 
     def damage(self, effort: int) -> str:

@@ -3,6 +3,9 @@
 Reading looks at one folder at a time and only when its modification time moved, so watching costs a few stat calls
 however large the tree is. Names that start with a dot are somebody's unfinished work and are never opened. What a
 version serves, and every delta of it, is its chain's to say and to write (processor.chain.ledger).
+
+A folder that cannot be listed for now is not an empty one, nor is a file that cannot be read one that is not there:
+NotReady is raised, and whoever had been told of a change asks for it again.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from processor.errors import BadInput, Corrupt, NotFound, NotReady, UnknownModel
+from processor.errors import BadInput, Corrupt, NotFound, NotReady, UnknownModel, shortage
 from processor.package.atomic import atomic_file
 from processor.package.manifest import NAME
 from processor.package.regular_file import read_file
@@ -49,6 +52,10 @@ class FolderWatch:
         settled = abs(time.time_ns() - mtime_ns) > RACY_NS
         seen, self._seen = self._seen, (mtime_ns, settled)
         return seen != (mtime_ns, True)
+
+    def again(self) -> None:
+        """The folder counts as changed at the next look: nothing could be made of the last one."""
+        self._seen = None
 
 
 class Repository:
@@ -134,7 +141,9 @@ class Repository:
     def _kept(self, model: str, name: str) -> dict[str, Any]:
         try:
             raw = json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
-        except (OSError, ValueError, RecursionError, Corrupt):
+        except (OSError, ValueError, RecursionError, Corrupt) as error:
+            if (short := shortage(error)) is not None:
+                raise short from None
             return {}
         return raw if isinstance(raw, dict) else {}
 
@@ -170,5 +179,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return [e for e in entries if not e.name.startswith(".")]
-    except OSError:
+    except OSError as error:
+        if (short := shortage(error)) is not None:
+            raise short from None
         return []

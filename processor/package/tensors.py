@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput, Corrupt
+from processor.errors import BadInput, Corrupt, unreadable
 from processor.memory import SharedMap
 from processor.package.regular_file import open_regular
 from processor.package.rowtypes import ROW_TYPES
@@ -170,7 +170,7 @@ def map_file(path: Path) -> NDArray[np.uint8]:
                 raise Corrupt(f"{path.name}: the file is empty")
             mapped = SharedMap.of(file.fileno(), nbytes, writable=False)
     except OSError as error:
-        raise Corrupt(f"{path.name}: cannot be read: {error.strerror or 'it cannot be mapped'}") from None
+        raise unreadable(path.name, error) from None
     return np.frombuffer(mapped, np.uint8)
 
 

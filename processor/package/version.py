@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import Conflict, Corrupt, NotFound
+from processor.errors import Conflict, Corrupt, NotFound, unreadable
 from processor.memory import reserve
 from processor.package.atomic import atomic_file, fsync_folder
 from processor.package.manifest import MAX_MANIFEST_NBYTES, File, Manifest
@@ -196,7 +196,7 @@ class VersionReader:
         except FileNotFoundError:
             raise NotFound(f"version {folder.name}: no manifest") from None
         except OSError as error:
-            raise Corrupt(f"manifest: {error.strerror}") from None
+            raise unreadable("manifest", error) from None
         self.manifest = Manifest.from_json(data)
         if str(self.manifest.version) != folder.name or self.manifest.model != folder.parent.name:
             raise Corrupt(f"manifest: names {self.manifest.model!r} version {self.manifest.version}, not its folder's")
@@ -221,7 +221,7 @@ class VersionReader:
                     raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {seen[1]}")
                 found = file_crc32(file.fileno(), entry.nbytes)
         except OSError as error:
-            raise Corrupt(f"{name}: {error.strerror}") from None
+            raise unreadable(name, error) from None
         if found != entry.crc32:
             raise Corrupt(f"{name}: does not match its checksum")
         self._verified[name] = seen
@@ -243,7 +243,7 @@ class VersionReader:
         try:
             data = read_file(self._path(name), min(entry.nbytes, MOST_NBYTES), name)
         except OSError as error:
-            raise Corrupt(f"{name}: {error.strerror}") from None
+            raise unreadable(name, error) from None
         if data.nbytes != entry.nbytes:
             raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {data.nbytes}")
         if crc32(data.data) != entry.crc32:

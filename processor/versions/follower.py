@@ -87,6 +87,12 @@ class Follower:
         self._blocked = self.ledger.history.number, why
         return [] if told else [f"{self._model} {why}"]
 
+    def wait(self, why: str) -> list[str]:
+        """Tells once of what will be tried again at the next look."""
+        told, self._told = self._told == why, why
+        self._blocked = FOR_GOOD, why
+        return [] if told else [f"{self._model} {why}"]
+
     def follow(self, version: ServedVersion) -> list[str]:
         """One look: takes what has come, and makes the version serve it; returns what happened. Raises OutOfReach."""
         events: list[str] = []
@@ -108,7 +114,7 @@ class Follower:
                 # What was read before it broke still counts.
                 events += self.reconcile(version, self.target)
             except NotReady as error:
-                events += self._wait(str(error))
+                events += self.wait(str(error))
         if self._said and not self._diverged:
             self._said = ""
             events.insert(0, f"{self._model} goes on: what is on disk is again what is served")
@@ -142,7 +148,7 @@ class Follower:
             except Diverged as error:
                 return [*events, *self._diverge(error)]
             except NotReady as error:
-                return [*events, *self._wait(f"delta {link.step} waits: {error}")]
+                return [*events, *self.wait(f"delta {link.step} waits: {error}")]
             except FreshetError as error:
                 self._blocked = number, f"delta {link.step} refused: {error}"
                 return [*events, f"{self._model} {self._blocked[1]}"]
@@ -193,7 +199,7 @@ class Follower:
             raise
         except NotReady as error:
             self._arrivals.again()
-            return self._wait(f"delta {bare.step} waits: {error}")
+            return self.wait(f"delta {bare.step} waits: {error}")
         except Conflict as error:
             self._refused[bare.path] = seen, number
             self._waiting[bare.path] = f"delta {bare.step} waits: {error}"
@@ -220,12 +226,6 @@ class Follower:
         if error.file != self._astray:
             self._astray, self._seen = error.file, ()
         return [] if told else [f"{self._model} DIVERGED: {error}"]
-
-    def _wait(self, why: str) -> list[str]:
-        """Tells once of what will be tried again at the next look."""
-        told, self._told = self._told == why, why
-        self._blocked = FOR_GOOD, why
-        return [] if told else [f"{self._model} {why}"]
 
     def tell(self, version: ServedVersion) -> None:
         """Says in `status` where the version stands now."""

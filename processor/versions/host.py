@@ -198,11 +198,15 @@ class ModelHost(ABC):
     def _find_models(self) -> None:
         """Takes note of models that have come or gone."""
         if self._root.changed():
-            wanted, there = self._wanted, self._repository.models()
+            try:
+                wanted, there = self._wanted, self._repository.models()
+            except NotReady:
+                self._root.again()
+                raise
             gone = (self._models.keys() | self._expected) - set(there)
             if late := {name for name in gone if self._rounds.at_work(name)}:
                 # What is loading may be served in a moment: it is asked again then.
-                self._root = FolderWatch(self._repository.root)
+                self._root.again()
             self._drop(gone - late)
             for name in there:
                 if name not in self._models and (wanted is None or name in wanted):
@@ -210,12 +214,16 @@ class ModelHost(ABC):
         for name, folder in list(self._empty.items()):
             if not folder.changed():
                 continue
-            if self._repository.versions(name):
-                self._models = self._models | {name: self._new_model(name)}
-                self.rerouted()
-                del self._empty[name]
-            elif not self._repository.uncommitted(name):
-                self._expected -= {name}.difference(self._wanted or ())
+            try:
+                if self._repository.versions(name):
+                    self._models = self._models | {name: self._new_model(name)}
+                    self.rerouted()
+                    del self._empty[name]
+                elif not self._repository.uncommitted(name):
+                    self._expected -= {name}.difference(self._wanted or ())
+            except NotReady:
+                folder.again()
+                raise
 
     def _poll_model(self, name: str) -> list[str]:
         """One model's poll(). What goes wrong there is that model's alone, which rests a while then."""

@@ -31,7 +31,7 @@ from processor.chain.history import Link
 from processor.chain.ledger import KeptDelta, Ledger
 from processor.chain.snapshots import open_snapshot
 from processor.clock import Clock
-from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
+from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady, shortage
 from processor.generation import Generation
 from processor.package.delta import Delta, DeltaBytes, parse_delta, read_delta_file
 from processor.package.mapped_file import is_written_to
@@ -153,7 +153,11 @@ class ServedModel:
         with self._lock:
             events = []
             if self._folder.changed() or self._refusals.changed():
-                events += self._poll_versions()
+                try:
+                    events += self._poll_versions()
+                except NotReady:
+                    self._folder.again()
+                    raise
             for number, version in sorted(self.served.items()):
                 events += self._follow(number, version)
             return events
@@ -356,16 +360,14 @@ class ServedModel:
         if number in self._disturbed:
             if any(map(is_written_to, self._disturbed[number])):
                 # Looked at again whether or not the folder will have changed.
-                self._folder = FolderWatch(self._repository.root / self.name)
+                self._folder.again()
                 return []
             del self._disturbed[number]
         before = self.routes.states.get(number)
         try:
             generation = self._admit(number).generation
         except NotReady as error:
-            # Nobody was there to serve it, or the row store was not ready: that is no fault of the version, which is
-            # tried again at the next look, and told of once.
-            self._folder = FolderWatch(self._repository.root / self.name)
+            self._refusals.wait(number)
             told = before is not None and before.error == str(error)
             return [] if told else [Refusal(f"{self.name} version {number} waits: {error}")]
         except FreshetError as error:
@@ -424,14 +426,20 @@ class ServedModel:
     def _follow(self, number: int, version: ServedVersion) -> list[str]:
         """One look at a version's chain; where memory does not reach back far enough, the version is built anew."""
         follower = self._followers[number]
+        if self._refusals.rests(number):
+            return []
         try:
             return follower.follow(version)
         except OutOfReach:
             step = follower.target.step
         try:
             self._swap(number, *self._rebuild(number))
+        except NotReady as error:
+            self._refusals.wait(number)
+            return follower.wait(f"generation {number}.{step} waits: {error}")
         except FreshetError as error:
             return follower.unreachable(f"generation {number}.{step} cannot be built from the files: {error}")
+        self._refusals.forget(number)
         return [f"{self.name} rolled back to {self._still(number).generation}"]
 
     def _swap(self, number: int, version: ServedVersion, follower: Follower, stay: Link | None = None) -> None:
@@ -448,6 +456,7 @@ class ServedModel:
         dropped = self.served.get(number)
         self._by_hand.discard(number)
         self._followers.pop(number, None)
+        self._refusals.forget(number)
         self._publish(lambda routes: _without(routes, number))
         if dropped is not None:
             dropped.close()
@@ -461,7 +470,7 @@ class ServedModel:
             self.damaged[why.partition(":")[0]] += 1
             self._disturbed[number] = [file.path for file in version.files.mapped]
             # So that the next poll() looks at the versions there are.
-            self._folder = FolderWatch(self._repository.root / self.name)
+            self._folder.again()
         self._changed()
         version.close()
         return [Refusal(f"{self.name} version {number} is served no more: {why}")]
@@ -521,8 +530,8 @@ class ServedModel:
 
     def _why(self, number: int, error: Exception) -> FreshetError:
         """What a version that cannot be loaded suffers from, in words that anybody may read."""
-        if isinstance(error, MemoryError):
-            return FreshetError("there is not enough memory for it")
+        if (short := shortage(error)) is not None:
+            return short
         if isinstance(error, OSError) and error.strerror:
             return FreshetError(f"{Path(str(error.filename or 'the version')).name}: {error.strerror}")
         log.error("version %d of %s could not be loaded", number, self.name, exc_info=error)

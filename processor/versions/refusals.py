@@ -6,6 +6,9 @@ stream of them would have the version read whole again and again.
 
 Costs: nothing where nothing is refused; else a stat a file, every LOOK_S. A change counts once nothing has moved for
 so long, so that a file that is still being copied is not taken for the mended one.
+
+What the server is short of (memory, descriptors, a worker, a row store) is no fault of a version: that one waits, and
+is tried again, later and later, up to every MOST_WAIT_S.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from processor.clock import Clock
 from processor.package.version import DELTAS, SNAPSHOTS
 
 LOOK_S = 1.0
+FIRST_WAIT_S, MOST_WAIT_S = 0.1, 10.0
 MAX_FILES = 10_000
 GROWING = {CHAIN, DELTAS, SNAPSHOTS}
 
@@ -49,27 +53,50 @@ class Refusals:
         self._refused: dict[int, Files] = {}
         self._seen: dict[int, Files] = {}
         self._next_s = 0.0
+        # Of those that wait: how often each has been tried, and when it is to be tried again.
+        self._tries: dict[int, int] = {}
+        self._due_s: dict[int, float] = {}
 
     def worth_a_try(self, number: int) -> Files | None:
-        """What the files of a version are now, if there are any and they were not refused before.
+        """What the files of a version are now, if there are any, they were not refused before, and it need not wait.
 
         To be asked before the version is read: it may be replaced meanwhile.
         """
+        if self.rests(number):
+            return None
         files = self._files(number)
         return None if not files or self._refused.get(number) == files else files
 
     def note(self, number: int, files: Files) -> None:
         """The version was refused, its files being these."""
+        self.forget(number)
         self._refused[number] = files
+
+    def wait(self, number: int) -> None:
+        """The version could not be had, for reasons that pass."""
+        tries = self._tries[number] = self._tries.get(number, 0) + 1
+        wait_s = min(FIRST_WAIT_S * 2.0 ** min(tries - 1, 16), MOST_WAIT_S)
+        self._due_s[number] = self._clock.now_s() + wait_s
+
+    def rests(self, number: int) -> bool:
+        """Whether it is too early to try the version again."""
+        return self._clock.now_s() < self._due_s.get(number, 0.0)
 
     def forget(self, number: int) -> None:
         """The version is served, or is not asked for any more."""
         self._refused.pop(number, None)
         self._seen.pop(number, None)
+        self._tries.pop(number, None)
+        self._due_s.pop(number, None)
 
     def changed(self) -> bool:
-        """Whether a refused version is worth another try; looked at every LOOK_S."""
+        """Whether a version is worth another try: one that waits, or, looked at every LOOK_S, one that was refused."""
         now_s = self._clock.now_s()
+        due = [number for number, due_s in self._due_s.items() if now_s >= due_s]
+        for number in due:
+            del self._due_s[number]
+        if due:
+            return True
         if not self._refused or now_s < self._next_s:
             return False
         self._next_s = now_s + LOOK_S

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from processor.errors import NotReady
 from processor.package.repository import FILE_SUFFIXES, SAVED_MODEL, FolderWatch, Repository
 from processor.package.version import MANIFEST
 from processor.versions.refusals import Refusal, report
@@ -79,7 +80,7 @@ class AutoImporter:
 
     def announce(self) -> list[str]:
         """Tells what is there to be imported, before anything is done about it; returns the models that have it."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, NotReady):
             report(log, self._look())
         for model, found in self._found.items():
             self._host.tell(model, VersionStatus(found[0][0], LOADING))
@@ -93,9 +94,9 @@ class AutoImporter:
         self._next_s = now_s + LOOK_EVERY_S
         try:
             return self._advance(now_s)
-        except OSError as error:
+        except (OSError, NotReady) as error:
             self._next_s = now_s + REST_S
-            return [Refusal(f"imports: {error.strerror or type(error).__name__}; next look in {REST_S:g} s")]
+            return [Refusal(f"imports: {getattr(error, 'strerror', error)}; next look in {REST_S:g} s")]
 
     def _advance(self, now_s: float) -> list[str]:
         events = [*self._collect(now_s), *self._look()]
@@ -120,10 +121,18 @@ class AutoImporter:
 
     def _look(self) -> list[Refusal]:
         """Finds what there is to import; returns what is said of models that cannot even be looked into."""
-        events: list[Refusal] = []
         if not self._folder.is_dir():
-            return events
+            return []
         repository = Repository(self._folder)
+        try:
+            return self._listed(repository)
+        except NotReady:
+            for folder in (self._root, *self._folders.values()):
+                folder.again()
+            raise
+
+    def _listed(self, repository: Repository) -> list[Refusal]:
+        events: list[Refusal] = []
         if self._root.changed():
             names = [n for n in repository.models() if not self._wanted or n in self._wanted]
             self._folders = {n: self._folders.get(n) or FolderWatch(self._folder / n) for n in names}

@@ -36,7 +36,7 @@ from typing import Any
 
 from processor.allowance import Allowance
 from processor.clock import Clock, SystemClock
-from processor.errors import FreshetError, NotReady
+from processor.errors import FreshetError, NotReady, shortage
 from processor.features.limits import DEFAULTS, RequestLimits
 from processor.sessions.group import GroupOptions
 from processor.sessions.occupancy import Occupancy
@@ -332,6 +332,9 @@ class Worker:
         except FreshetError as error:
             self._reply(message, error=[type(error).__name__, str(error)])
         except Exception as error:
+            if (short := shortage(error)) is not None:
+                self._reply(message, error=[type(short).__name__, f"worker {self._seat}: {short}"])
+                return
             log.exception("a change of a version failed")
             self._reply(message, error=[type(error).__name__, "a worker could not take the change"])
         else:

@@ -6,6 +6,8 @@ import pytest
 
 from processor.chain import bare_delta as arrivals_module
 from processor.chain.bare_delta import MOST_S, SHARE, Arrivals, bare_deltas
+from processor.errors import NotReady
+from tests.descriptors import few_descriptors
 
 
 @pytest.fixture
@@ -31,6 +33,16 @@ def test_bare_deltas_are_numbered_files_by_ascending_step(folder):
     os.symlink(folder / "deltas" / "1.safetensors", folder / "deltas" / "6.safetensors")
     assert steps(bare_deltas(folder)) == [1, 9, 10]
     assert bare_deltas(folder / "nowhere") == []
+
+
+def test_a_folder_that_cannot_be_listed_for_now_is_not_empty_and_is_listed_later(folder):
+    touch(folder, "2.safetensors", "7.safetensors")
+    os.utime(folder / "deltas", (1, 1))
+    found = Arrivals(folder, lambda: 0.0)
+    for _ in range(2):
+        with few_descriptors(), pytest.raises(NotReady):
+            found.others(2)
+    assert steps(found.others(2)) == [7]
 
 
 def test_the_next_step_is_found_by_its_name_alone(folder, monkeypatch):

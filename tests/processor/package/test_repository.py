@@ -12,6 +12,7 @@ from processor.errors import BadInput, FreshetError, NotFound, NotReady
 from processor.package import atomic
 from processor.package import repository as repository_module
 from processor.package.repository import FolderWatch, Repository, check_name
+from tests.descriptors import few_descriptors
 from tests.packages import write_package
 
 LONG_AGO_S = 1_600_000_000
@@ -266,6 +267,20 @@ def test_labels_that_are_not_ours_are_none(root, content):
     make_version(root)
     (root / "small" / "labels.json").write_bytes(content)
     assert Repository(root).labels("small") == {}
+
+
+def test_what_cannot_be_read_for_now_is_not_taken_for_nothing(root):
+    repository = Repository(root)
+    make_version(root)
+    repository.keep_labels("small", {"stable": 1})
+    reads = [repository.models, lambda: repository.versions("small"), lambda: repository.uncommitted("small")]
+    reads += [lambda: repository.labels("small"), lambda: repository.traffic("small")]
+    repository.keep_traffic("small", {"split": None})
+    for read in reads:
+        with few_descriptors(), pytest.raises(NotReady):
+            read()
+    assert repository.labels("small") == {"stable": 1}
+    assert repository.versions("small") == [1]
 
 
 def test_there_are_no_labels_before_any_is_set(root):

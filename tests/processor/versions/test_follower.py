@@ -6,13 +6,15 @@ import pytest
 
 from processor.chain import ledger as ledger_module
 from processor.chain.ledger import Ledger
-from processor.errors import Conflict, TooLarge
+from processor.errors import Conflict, NotReady, TooLarge
 from processor.generation import Generation
 from processor.package.delta import write_delta
 from processor.package.repository import Repository
 from processor.tables import table as table_module
+from tests.descriptors import few_descriptors
 from tests.packages import make_delta, write_package
 from tests.processor.versions.models import USERS, assert_serves, delta_bytes, deltas_folder, open_model, publish
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -187,6 +189,44 @@ def test_a_served_delta_that_is_put_back_as_it_was_is_followed_by_what_came_sinc
 
     assert looked(model) == ["small goes on: what is on disk is again what is served", "small 1.3 served"]
     assert model.chain(1).state == "CURRENT"
+
+
+def test_a_recorded_delta_that_cannot_be_read_for_want_of_descriptors_is_served_once_there_are_some(root, monkeypatch):
+    model = open_model(root)
+    record(root, 1, [1])
+    real = ledger_module.read_delta_file
+
+    def starved(*arguments):
+        with few_descriptors():
+            return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_module, "read_delta_file", starved)
+        assert looked(model) == ["small delta 1 waits: 1.safetensors: cannot be read: Too many open files"]
+        assert model.chain(1).state == "WAITING"
+    assert looked(model) == ["small 1.1 served"]
+    assert_serves(model, "1.1", {1: 1})
+
+
+def test_a_rollback_that_is_built_anew_waits_for_memory_and_is_tried_later_and_later(root, monkeypatch):
+    model, ledger = open_model(root, undo_depth=1), ledger_of(root)
+    for step in range(1, 6):
+        record(root, step, [step], tag=step)
+    model.poll()
+    tried = []
+
+    def starved(files):
+        tried.append(1)
+        raise NotReady("there is not enough memory for it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "_load", starved)
+        ledger.rollback(2)
+        assert looked(model) == ["small generation 1.2 waits: there is not enough memory for it"]
+        assert len(tried) == 1, "it rests"
+    until(lambda: "small rolled back to 1.2" in model.poll())
+    assert_serves(model, "1.2", {1: 1, 2: 2})
+    assert looked(model) == []
 
 
 def test_a_recorded_delta_whose_file_comes_late_is_served_then(root):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from processor.clock import SystemClock
+from processor.clock import FakeClock, SystemClock
 from processor.errors import BadInput, Conflict, Corrupt, NotFound, NotReady
 from processor.generation import Generation
 from processor.package import repository as repository_module
@@ -14,8 +14,10 @@ from processor.package.mapped_file import BYTES, CHANGES, SIZES
 from processor.package.repository import Repository
 from processor.versions.model import ServedModel
 from processor.versions.policy import ModelPolicy
+from processor.versions.refusals import FIRST_WAIT_S
 from processor.versions.replica import Replica
 from processor.versions.served_version import ServedVersion
+from tests.descriptors import few_descriptors
 from tests.packages import connect, make_delta, write_package
 from tests.processor.versions.models import (
     USERS,
@@ -270,8 +272,8 @@ def test_what_nobody_was_there_to_serve_is_tried_again_and_not_refused(root, mon
     def load(reader):
         return ServedVersion(reader, 4, SystemClock())
 
-    told = []
-    model = ServedModel("small", Repository(root), load, attach, SystemClock(), lambda: told.append(model.routes))
+    told, clock = [], FakeClock()
+    model = ServedModel("small", Repository(root), load, attach, clock, lambda: told.append(model.routes))
     model.poll()
     assert told[-1].pick().generation == Generation(1, 0)
     monkeypatch.setattr(Absent, "there", False)
@@ -287,8 +289,21 @@ def test_what_nobody_was_there_to_serve_is_tried_again_and_not_refused(root, mon
     assert model.pick().generation == Generation(1, 0)
     monkeypatch.setattr(Absent, "there", True)
     publish(root, 1)
+    clock.advance(FIRST_WAIT_S)
     assert model.poll() == ["small 2.0 loaded", "small version 1 unloaded"]
     assert told[-1].pick().generation == Generation(2, 0)
+
+
+def test_what_is_published_while_no_folder_can_be_listed_is_served_once_it_can(root):
+    model = open_model(root)
+    write_package(root, version=2, users=USERS)
+    os.utime(root / "small", (LONG_AGO_S, LONG_AGO_S))
+    with few_descriptors():
+        for _ in range(3):
+            with pytest.raises(NotReady):
+                model.poll()
+        assert str(model.pick().generation) == "1.0"
+    assert "small 2.0 loaded" in model.poll()
 
 
 def open_with(root, **policy):

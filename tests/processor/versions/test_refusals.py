@@ -1,6 +1,7 @@
 """Refusals: who waits for what cannot be served, what is said of it, and when it is tried again."""
 
 import logging
+import os
 import shutil
 
 import pytest
@@ -10,11 +11,12 @@ from processor.errors import BadInput, NotReady
 from processor.package.version import VersionReader
 from processor.versions.host import REST_S
 from processor.versions.policy import ModelPolicy
-from processor.versions.refusals import LOOK_S, Refusal, Refusals, report
+from processor.versions.refusals import FIRST_WAIT_S, LOOK_S, MOST_WAIT_S, Refusal, Refusals, report
 from processor.versions.routes import VersionStatus
 from tests.packages import write_package
 from tests.processor.engines import USERS, assert_reply, damage, processors, publish, request, scores
 
+LONG_AGO_S = 1_600_000_000
 BROKEN = "dense.safetensors: does not match its checksum"
 
 
@@ -210,7 +212,7 @@ def test_a_model_that_cannot_even_be_looked_at_rests_and_the_others_go_on(root, 
             PermissionError(13, "Permission denied", "/somewhere/secret/user.safetensors"),
             "user.safetensors: Permission",
         ),
-        (OSError(5, "Input/output error"), "the version: Input/output error"),
+        (OSError(5, "Input/output error"), "Input/output error"),
         (MemoryError("of 9 GiB"), "there is not enough memory for it"),
     ],
 )
@@ -246,6 +248,60 @@ def test_a_file_that_is_still_being_copied_is_not_tried(tmp_path):
     for _ in range(3):
         clock.advance(LOOK_S)
         assert not refusals.changed()
+
+
+def test_what_waits_is_tried_later_and_later_and_at_once_after_it_was_served(tmp_path):
+    clock, folder = FakeClock(), tmp_path / "1"
+    folder.mkdir()
+    (folder / "model.json").write_text("{}")
+    refusals = Refusals(tmp_path, clock)
+    waited = []
+    for _ in range(12):
+        refusals.wait(1)
+        assert refusals.rests(1)
+        assert refusals.worth_a_try(1) is None
+        assert not refusals.changed()
+        began_s = clock.now_s()
+        while not refusals.changed():
+            clock.advance(FIRST_WAIT_S / 4)
+        assert refusals.worth_a_try(1) is not None
+        assert not refusals.changed(), "whoever does not try it is not told again"
+        waited.append(round(clock.now_s() - began_s, 3))
+    assert waited[:3] == pytest.approx([FIRST_WAIT_S, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S], abs=FIRST_WAIT_S / 2)
+    assert waited == sorted(waited)
+    assert waited[-1] == pytest.approx(MOST_WAIT_S, abs=FIRST_WAIT_S / 2)
+    refusals.forget(1)
+    refusals.wait(1)
+    clock.advance(FIRST_WAIT_S)
+    assert refusals.changed()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(12, "Cannot allocate memory"), OSError(24, "Too many")])
+def test_a_version_that_the_server_is_too_short_for_is_served_once_it_is_not_though_no_file_changes(
+    root, open_processor, monkeypatch, error
+):
+    clock = FakeClock()
+    processor = open_processor(clock=clock)
+    real, tried = VersionReader.verify, []
+
+    def fail(self, names=None):
+        tried.append(1)
+        if len(tried) < 4:
+            raise error
+        real(self, names)
+
+    monkeypatch.setattr(VersionReader, "verify", fail)
+    write_package(root, 2, users=USERS)
+    os.utime(root / "small", (LONG_AGO_S, LONG_AGO_S))
+    processor.poll()
+    assert processor.status("small")[0].state == "END"
+    assert_reply(processor.process(request([1])), "1.0", scores([1]))
+    for _ in range(3):
+        processor.poll()
+        clock.advance(MOST_WAIT_S)
+        processor.poll()
+    assert len(tried) == 4
+    assert_reply(processor.process(request([1])), "2.0", scores([1]))
 
 
 def test_refusals_are_logged_as_errors_and_other_lines_are_not(caplog):

@@ -21,6 +21,7 @@ from serving.workers.fleet_host import FleetHost
 from serving.workers.worker_counts import trial_key
 from tests.packages import make_delta, write_package
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
+from tests.waiting import until
 
 USERS = range(6)
 WAIT_S = 30
@@ -165,12 +166,12 @@ def test_a_worker_that_dies_with_a_pin_between_two_deltas_of_rows_holds_up_neith
     assert list(version.replicas._held) == [workers[0]]
 
 
-def test_a_version_that_nobody_is_there_to_open_is_loaded_by_the_next_look(hosts):
+def test_a_version_that_nobody_is_there_to_open_is_loaded_once_somebody_is(hosts):
     host, _ = hosts(0)
     assert host.poll() == ["small version 1 waits: workers: no process is up; try again"]
     assert not host.ready
     host.introduce(FakeWorker(0))
-    assert host.poll() == ["small 1.0 loaded"]
+    until(lambda: host.poll() == ["small 1.0 loaded"])
     assert host.ready
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from processor.clock import FakeClock
-from processor.errors import NotFound, NotReady
+from processor.errors import BadInput, NotFound, NotReady
 from processor.features.limits import RequestLimits
 from processor.versions.routes import VersionStatus
 from processor.versions.traffic import Traffic
@@ -154,6 +154,39 @@ def test_a_worker_refuses_a_change_whose_descriptors_do_not_fit_and_serves_on(ca
     assert worker.acted == ["routes"]
     assert (answer["id"], answer["error"][0]) == (7, "NotReady")
     assert "no descriptors" in caplog.text
+
+
+class Changing(Told):
+    """Told, with changes of versions. fails: what a change raises."""
+
+    _change = Worker._change
+
+    def __init__(self, channel, loop, fails):
+        super().__init__(channel, loop)
+        self._seat, self._receivers = 1, {"11": SimpleNamespace(prepare=self._prepare)}
+        self._fails = fails
+
+    def _prepare(self, message, unpacker):
+        raise self._fails
+
+
+@pytest.mark.parametrize(
+    ("fails", "error", "logged"),
+    [
+        (OSError(12, "Cannot allocate memory"), ["NotReady", "worker 1: Cannot allocate memory"], False),
+        (MemoryError(), ["NotReady", "worker 1: there is not enough memory for it"], False),
+        (BadInput("no bucket"), ["BadInput", "no bucket"], False),
+        (ValueError("a fault"), ["ValueError", "a worker could not take the change"], True),
+    ],
+)
+def test_what_a_worker_is_short_of_is_no_fault_of_the_change_and_a_fault_of_ours_is_logged(
+    caplog, fails, error, logged
+):
+    with channel_ends.ends() as (supervisor, channel):
+        Changing(channel, None, fails)._change({"op": "frame", "version": "11", "id": 5}, [])
+        answer, _ = supervisor.receive()
+    assert (answer["id"], answer["error"]) == (5, error)
+    assert ("a change of a version failed" in caplog.text) == logged
 
 
 @pytest.fixture

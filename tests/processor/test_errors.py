@@ -1,0 +1,54 @@
+"""What passes by itself, and what is wrong with a file."""
+
+import errno
+
+import pytest
+
+from processor.errors import Corrupt, NotReady, shortage, unreadable
+from processor.package.delta import read_delta_file
+from processor.package.mapped_file import MappedFile
+from processor.package.tensors import map_file
+from processor.package.version import VersionReader
+from tests.descriptors import few_descriptors
+from tests.packages import write_package
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EIO, errno.ESTALE])
+def test_what_the_system_is_short_of_passes_and_is_told_without_a_path(number):
+    error = OSError(number, "why", "/somewhere/secret/user.safetensors")
+    short = shortage(error)
+    assert isinstance(short, NotReady)
+    assert str(short).startswith("user.safetensors: ")
+    assert isinstance(unreadable("tables/user", error), NotReady)
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ELOOP])
+def test_what_is_wrong_with_a_file_does_not_pass(number):
+    error = OSError(number, "why")
+    assert shortage(error) is None
+    refused = unreadable("tables/user", error)
+    assert isinstance(refused, Corrupt)
+    assert str(refused) == "tables/user: cannot be read: why"
+
+
+def test_memory_passes_and_a_fault_of_ours_does_not():
+    assert isinstance(shortage(MemoryError()), NotReady)
+    assert shortage(ValueError("no")) is None
+
+
+def test_whatever_is_read_of_a_repository_waits_for_descriptors_and_is_not_called_corrupt(tmp_path):
+    version = write_package(tmp_path, users=range(3))
+    reader = VersionReader(version)
+    table = next(name for name in reader.manifest.files if name.startswith("tables/"))
+    reads = [
+        lambda: VersionReader(version),
+        reader.verify,
+        lambda: reader.file(table),
+        lambda: reader.tensors(table),
+        lambda: map_file(version / table),
+        lambda: MappedFile.of(version / table, table, "", None),
+        lambda: read_delta_file(version / table),
+    ]
+    for read in reads:
+        with few_descriptors(), pytest.raises(NotReady):
+            read()
