@@ -5,6 +5,7 @@ import logging
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from processor.clock import FakeClock, SystemClock
 from processor.errors import Expired, FreshetError, Overloaded
 from processor.features.plan import Alike
 from processor.sessions.group import HOLDS
+from processor.sessions.scatter import Scatter
 from processor.versions.control import SHADOW_READER
 from processor.watching.stats import total
 from tests.processor.sessions.fakes import (
@@ -114,31 +116,64 @@ def test_a_large_request_gives_way_after_every_piece_and_is_answered_in_order_un
     assert set(replica.pins.values()) == {None}
 
 
+class Looking:
+    """Of plan.Part."""
+
+    def __init__(self, number, order):
+        self.number, self.order = number, order
+
+    def fill(self, tables, epoch, out, counts):
+        self.order.append(self.number)
+        out += self.number
+
+
 @pytest.mark.parametrize("options", [{"sessions": 1}, {"sessions": 3}, {"sessions": 2, "device_stages": 1}])
 def test_what_is_the_same_for_every_row_is_looked_up_once_part_by_part_and_before_the_rows(options):
     replica, answers, order = Partly(), Answers(), []
-
-    class Looking:
-        """Of plan.Part."""
-
-        def __init__(self, number):
-            self.number = number
-
-        def fill(self, tables, epoch, out, counts):
-            order.append(self.number)
-            out += self.number
 
     def fill(tables, epoch, bound, spans, out, counts):
         order.append("rows")
         assert (out[: spans[0, 1]] == 6).all()
         replica.fill(tables, epoch, bound, spans, out, counts)
 
-    replica.plan.alike = lambda bound, most_ids: Alike(4, [Looking(n) for n in (1, 2, 3)], SimpleNamespace(fill=fill))
+    replica.plan.alike = lambda bound, most_ids: Alike(
+        4, [Looking(n, order) for n in (1, 2, 3)], SimpleNamespace(fill=fill)
+    )
     with group(**options) as sessions:
         sessions.enqueue(answers.work(replica, 0, range(10)))
         assert_answers(answers.wait(1)[0], range(10))
     assert order == [1, 2, 3, "rows", "rows", "rows"]
     assert set(replica.pins.values()) == {None}
+
+
+@pytest.mark.parametrize("done", range(4))
+def test_rows_are_filled_once_all_is_looked_up_that_is_the_same_however_much_of_it_was(done):
+    replica, order = Partly(), []
+    alike = Alike(4, [Looking(n, order) for n in (1, 2, 3)], SimpleNamespace(fill=lambda *given: order.append("rows")))
+    replica.plan.alike = lambda bound, most_ids: alike
+    scatter = Scatter(Answers().work(replica, 0, range(8)), 1, 8, [HOLDS])
+    counts, out = np.zeros((1, 2), np.int64), np.empty((8, 1), np.float32)
+    for _ in range(done):
+        scatter.look_up(None, 1, counts)
+    scatter.fill(None, 1, [], np.array([[0, 8]]), out, counts)
+    assert order == [1, 2, 3, "rows"]
+    assert (out == 6).all()
+
+
+def test_a_request_whose_shares_one_session_computed_says_how_long_it_took_and_one_of_many_does_not():
+    replica, answers = Partly(), Answers()
+    with group(sessions=1) as sessions:
+        sessions.enqueue(answers.work(replica, 0, range(20)))
+        timing = answers.wait(1)[0].timing
+    assert timing.rows == 20
+    assert timing.began_s < timing.ended_s
+    scatter = Scatter(answers.work(replica, 1, range(8)), 2, 8, [HOLDS])
+    scatter.shares(1)
+    scatter.enter()
+    for session in (0, 1):
+        scatter.ran(session, timing)
+    assert scatter.leave()
+    assert answers.wait(1)[1].timing is None
 
 
 def test_a_request_of_few_rows_and_very_many_ids_gives_way_as_well_but_for_a_single_row():

@@ -21,6 +21,7 @@ from processor.versions.control import (
     PINS,
     READERS,
     SHADOW_READER,
+    TRIAL_READER,
     WORDS,
     ControlWords,
     Entry,
@@ -243,3 +244,11 @@ def test_every_reader_of_a_process_pins_in_a_word_of_its_own_process(reader):
     assert control.oldest_pin() == 0
     control.clear(1)
     assert control.oldest_pin() == IDLE
+
+
+def test_each_thread_with_a_word_of_its_own_shares_it_with_nobody():
+    words = (SHADOW_READER, TRIAL_READER, Pins.ASKING)
+    assert len(set(words)) == len(words)
+    assert SHADOW_READER < TRIAL_READER < READERS == Pins.ASKING < WORDS, (
+        "sessions and scattered requests have those below"
+    )

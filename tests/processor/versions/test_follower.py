@@ -110,6 +110,43 @@ def test_what_is_held_waits_for_its_release(root):
     assert model.chain(1).state == "CURRENT"
 
 
+def test_a_dropped_file_gets_its_record_once_what_is_held_is_released(root):
+    model, ledger = open_model(root), ledger_of(root)
+    record(root, 1, [1])
+    ledger.hold()
+    record(root, 2, [2])
+    publish(root, 3, [3])
+    assert looked(model) == ["small 1.1 served"]
+    ledger.look()
+    assert ledger.history.head.step == 2
+    ledger.release()
+    assert looked(model) == ["small 1.2 served", "small 1.3 served"]
+
+
+def test_nothing_is_put_on_a_dropped_delta_that_cannot_be_served(root, monkeypatch):
+    model = open_model(root)
+    publish(root, 1, [1])
+    publish(root, 3, [1, 3], parent=1, compacted=True)
+
+    def refuse(*arguments, **named):
+        raise TooLarge("there is no room for it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model.pick(), "apply", refuse)
+        assert looked(model) == ["small delta 1 refused: there is no room for it"]
+        status = model.chain(1)
+        assert (status.records, status.behind) == (1, 1)
+
+
+def test_records_that_cannot_be_read_for_now_are_told_of_once_and_read_later(root):
+    model = open_model(root)
+    record(root, 1, [1])
+    with few_descriptors():
+        told = [line for _ in range(4) for line in model._follow(1, model.pick())]
+    assert told == ["small record 1: cannot be read: Too many open files"]
+    assert looked(model) == ["small 1.1 served"]
+
+
 def test_what_waits_behind_a_gate_is_rejected_by_a_rollback_to_it(root):
     model, ledger = open_model(root), ledger_of(root)
     record(root, 1, [1])

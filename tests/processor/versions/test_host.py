@@ -211,8 +211,9 @@ def test_a_model_behind_a_link_that_leads_out_disturbs_nobody(root, open_process
 
 
 def test_a_poll_lists_no_folder_while_nothing_changes(root, open_processor, monkeypatch):
+    (root / "empty").mkdir()
     processor = open_processor()
-    for folder in (root, root / "small", root / "small" / "1" / "deltas"):
+    for folder in (root, root / "empty", root / "small", root / "small" / "1" / "deltas"):
         os.utime(folder, (LONG_AGO_S, LONG_AGO_S))
     processor.poll()
     monkeypatch.setattr(repository_module.os, "scandir", lambda path: pytest.fail("a folder was listed"))

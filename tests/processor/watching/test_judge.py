@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from processor.errors import BadInput
-from processor.watching.judge import Bounds, Judge
+from processor.watching.judge import Bounds, Evidence, Judge
 from processor.watching.sketch import Block, Sketch, note_batch
 
 BOUNDS = Bounds(window_s=60, min_requests=100, min_scores=100)
@@ -156,3 +156,10 @@ def test_a_baseline_that_is_counted_anew_begins_a_window(sides):
     assert look(judge, baseline, canary.serve(10)) is None
     verdict = look(judge, baseline.serve(1000), canary.serve(100, scores=RANDOM.beta(8, 20, 400)))
     assert verdict.kind == "shift"
+
+
+def test_a_canary_that_nobody_has_asked_is_judged_on_nothing():
+    judge, none = Judge(), Evidence.none(2)
+    assert none.canary.requests == none.baseline.requests == 0
+    for now_s in (0.0, 61.0):
+        assert judge.look(BOUNDS, now_s, none.baseline, none.canary) is None

@@ -67,12 +67,15 @@ def eas_message(shapes, manifest=PACKED):
     return eas.decode(made.SerializeToString(), manifest, LIMITS)
 
 
-def example_message(count):
+def example_message(count, manifest=FLAT, limits=LIMITS, feature=""):
+    """Examples without values. feature: one that each names."""
     given = message("tensorflow.serving.Input")()
     for _ in range(count):
-        given.example_list.examples.add()
-    extent = Extent(LIMITS)
-    return examples.columns(*examples.of_message(given, extent), FLAT, extent)
+        example = given.example_list.examples.add()
+        if feature:
+            example.features.feature[feature].int64_list.SetInParent()
+    extent = Extent(limits)
+    return examples.columns(*examples.of_message(given, extent), manifest, extent)
 
 
 ROWS = {
@@ -127,6 +130,13 @@ def test_too_many_rows_are_refused_before_values_are_looked_at(ask):
 def test_too_many_ids_are_refused_before_values_are_looked_at(ask):
     with pytest.raises(TooLarge, match="max_ids: at most 60 ids and strings a request wanted, got 61"):
         ask()
+
+
+def test_every_column_of_an_input_counts_in_each_example():
+    with pytest.raises(TooLarge, match="max_ids: at most 60 ids and strings a request wanted, got 63"):
+        example_message(21, PACKED, RequestLimits(max_ids=60), "ids")
+    with pytest.raises(BadInput, match=r"ids.*is required"):
+        example_message(20, PACKED, RequestLimits(max_ids=60), "ids")
 
 
 def empties(field, count):
