@@ -33,6 +33,32 @@ def test_shapes_that_are_known_become_constants_and_the_rest_is_minus_one():
     assert nodes > 0
 
 
+@pytest.mark.parametrize(
+    "sliced",
+    [
+        lambda shape: shape[1],
+        lambda shape: shape[-1],
+        lambda shape: shape[1:],
+        lambda shape: shape[1:2],
+        lambda shape: shape[-1:],
+        lambda shape: shape[::-1][:1],
+        lambda shape: shape[1][tf.newaxis, tf.newaxis],
+        lambda shape: shape[tf.newaxis, 1:],
+        lambda shape: shape[..., 1:],
+        lambda shape: shape[1:, tf.newaxis],
+    ],
+)
+def test_a_slice_of_a_shape_keeps_its_value_and_its_rank(sliced):
+    def shaped(x, w):
+        known = sliced(tf.shape(x))
+        # As many ones as the slice has dimensions.
+        return x * tf.cast(tf.reduce_sum(known), tf.float32) + tf.cast(tf.rank(tf.expand_dims(known, 0)), tf.float32)
+
+    after, _, _, _ = passed(constants.fold, dense(shaped, 6))
+
+    assert "AddV2" in ops(after)
+
+
 def test_what_depends_on_weights_or_chance_is_left():
     graph = dense(lambda x, w: x @ (w["a"] * 2.0) + 0.0 * tf.random.uniform((2,)), 3, a=(3, 2))
 
