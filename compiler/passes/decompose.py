@@ -107,7 +107,10 @@ class Formula:
         return self.edit.add("SelectV2", condition, self.number(a), self.number(b), T=tf.float32)
 
     def is_zero(self, a: Ref) -> Ref:
-        return self.edit.add("Equal", a, self.number(0.0), T=tf.float32, incompatible_shape_error=True)
+        return self.equal(a, 0.0)
+
+    def equal(self, a: Ref, b: float) -> Ref:
+        return self.edit.add("Equal", a, self.number(b), T=tf.float32, incompatible_shape_error=True)
 
     def polynomial(self, x: Ref, coefficients: Sequence[float]) -> Ref:
         """Horner's scheme, the highest power first."""
@@ -237,7 +240,8 @@ def _euclidean_norm(f: Formula) -> Ref | None:
 
 
 def _running(neutral: float, join: Callable[[Formula, Ref, Ref], Ref]) -> Rule:
-    """Running products along a fixed axis, in as many steps as its size has binary digits (Hillis and Steele)."""
+    """Running products along a fixed axis, in as many steps as its size has binary digits (Hillis and Steele).
+    neutral: LOWEST stands for minus infinity, of which a difference would be NaN."""
 
     def rule(f: Formula) -> Ref | None:
         x, axis = f.inputs
@@ -256,13 +260,15 @@ def _running(neutral: float, join: Callable[[Formula, Ref, Ref], Ref]) -> Rule:
                 "PadV2", kept, f.edit.constant(pads, np.int32), f.number(neutral), T=tf.float32, Tpaddings=tf.int32
             )
 
+        if neutral == LOWEST:
+            x = f.op("Maximum", x, LOWEST)
         if f.node.attr("exclusive"):
             x = shifted(x, 1)
         step = 1
         while step < size:
             x = join(f, x, shifted(x, step))
             step *= 2
-        return x
+        return f.where(f.equal(x, LOWEST), -np.inf, x) if neutral == LOWEST else x
 
     return rule
 

@@ -27,7 +27,10 @@ CASES = {
     "xdivy": (lambda x: tf.math.xdivy(x, x - x), [0.0, 1.0, -2.0]),
     "multiply_no_nan": (lambda x: tf.math.multiply_no_nan(1.0 / x, x - x), [0.0, 1.0, -2.0, np.nan]),
     "truncatemod": (lambda x: tf.truncatemod(x, 0.7), [5.0, -5.0, 0.69, -0.69, 0.0, 1e4]),
-    "cumulative_logsumexp": (lambda x: tf.math.cumulative_logsumexp(x[:, None], 1)[:, 0], [-200.0, 0.0, 90.0]),
+    "cumulative_logsumexp": (
+        lambda x: tf.math.cumulative_logsumexp(tf.stack([x, x, -x, x / 3], 1), 1),
+        [-200.0, 0.0, 90.0, -np.inf, np.inf, -1e38],
+    ),
     "bucketize": (
         lambda x: tf.cast(tf.raw_ops.Bucketize(input=x, boundaries=[-1.0, 0.0, 0.5]), tf.float32),
         [-1.0, 0.0, 0.5, -2.0, 3.0, np.nan, np.inf, -np.inf, 0.49999997],
@@ -51,6 +54,77 @@ def test_results_are_tensorflows_to_a_few_units_in_the_last_place(name):
     # Where a function passes through 0 its terms cancel: there it is a few units of them.
     near_0 = 2e-6 if name in ("lgamma", "digamma") else 0.0
     np.testing.assert_allclose(got, wanted, rtol=3e-6, atol=near_0)
+
+
+def dense_graph(function, width, out):
+    dense = tf.function(
+        lambda x, _: {"y": tf.reshape(function(x), [-1, out])}, input_signature=signature(width, {}), autograph=False
+    )
+    return DenseGraph(dense, width, [Output("y", out)], {})
+
+
+def shaped(*dims):
+    return lambda x: tf.reshape(x, [-1, *dims])
+
+
+MATRICES = {
+    "diag": (tf.linalg.diag, 144),
+    "diag, padded": (lambda x: tf.linalg.diag(x, padding_value=7.0), 144),
+    "diag of rows": (lambda x: tf.linalg.diag(shaped(3, 4)(x)), 48),
+    "diag_part, wide": (lambda x: tf.linalg.diag_part(shaped(3, 4)(x)), 3),
+    "diag_part, high": (lambda x: tf.linalg.diag_part(shaped(4, 3)(x)), 3),
+    "diag_part of many": (lambda x: tf.linalg.diag_part(shaped(2, 2, 3)(x)), 4),
+    "set_diag, wide": (lambda x: tf.linalg.set_diag(shaped(3, 4)(x), x[:, :3] * 9.0), 12),
+    "set_diag, high": (lambda x: tf.linalg.set_diag(shaped(4, 3)(x), x[:, 5:8] * 9.0), 12),
+    "set_diag of many": (lambda x: tf.linalg.set_diag(shaped(2, 2, 3)(x), shaped(2, 2)(x[:, :4] * 9.0)), 12),
+} | {
+    f"{name}, axis {axis}, {exclusive=}, {reverse=}": (
+        lambda x, sum_=sum_, a=axis, e=exclusive, r=reverse: sum_(shaped(3, 4)(x), a, exclusive=e, reverse=r), 12
+    )
+    for name, sum_ in (("cumprod", tf.math.cumprod), ("logsumexp", tf.math.cumulative_logsumexp))
+    for axis in (1, 2, -1)
+    for exclusive in (False, True)
+    for reverse in (False, True)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_diagonals_and_running_products_of_any_shape_are_tensorflows(name):
+    graph = dense_graph(*MATRICES[name][:1], 12, MATRICES[name][1])
+    decomposed = decompose(graph)
+    assert not RULES.keys() & {node.op for node in decomposed.concrete.graph.as_graph_def().node}
+    x = np.random.default_rng(0).standard_normal((5, 12), np.float32)
+    np.testing.assert_allclose(decomposed.run(x)["y"], graph.run(x)["y"], rtol=3e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "out"),
+    [
+        (lambda x: tf.linalg.diag(x, k=1), 169),
+        (lambda x: tf.linalg.diag(x, num_rows=13), 13 * 12),
+        (lambda x: tf.linalg.diag_part(shaped(3, 4)(x), k=1), 3),
+        (lambda x: tf.linalg.diag_part(shaped(3, 4)(x), k=(0, 1)), 6),
+        (lambda x: tf.linalg.set_diag(shaped(3, 4)(x), x[:, :2], k=-1), 12),
+        (lambda x: tf.cast(tf.raw_ops.Bucketize(input=tf.cast(x, tf.int64), boundaries=[-1.0, 0.5]), tf.float32), 12),
+        (lambda x: tf.cast(tf.raw_ops.Bucketize(input=tf.cast(x, tf.float64), boundaries=[0.5]), tf.float32), 12),
+        (lambda x: tf.cast(tf.raw_ops.Bucketize(input=x, boundaries=[]), tf.float32) + x, 12),
+    ],
+)
+def test_what_no_formula_is_for_is_left_as_it_is(function, out):
+    graph = dense_graph(function, 12, out)
+    assert decompose(graph) is graph
+
+
+def test_whole_numbers_of_32_bits_have_their_buckets():
+    graph = dense_graph(
+        lambda x: tf.cast(tf.raw_ops.Bucketize(input=tf.cast(x, tf.int32), boundaries=[-1.0, 0.5, 2.0]), tf.float32),
+        4,
+        4,
+    )
+    decomposed = decompose(graph)
+    x = np.array([[-3.0, -1.0, 0.0, 1.0], [2.0, 3.0, -2.0, 0.5]], np.float32)
+    assert decomposed is not graph
+    np.testing.assert_array_equal(decomposed.run(x)["y"], graph.run(x)["y"])
 
 
 def test_a_graph_with_nothing_to_decompose_is_left_as_it_is():

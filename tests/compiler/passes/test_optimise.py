@@ -81,3 +81,10 @@ def test_work_on_rows_that_were_folded_together_counts_as_much_as_on_one_row():
 
     assert flops(whole) == 2 * 3 * 2 * 5
     assert counted(whole)
+
+
+def test_a_graph_with_one_node_of_unknown_size_is_not_counted():
+    graph = Graph.of_dense(dense(lambda x, w: x + tf.reduce_sum(2.0 * tf.boolean_mask(x, x > 0.0)), 3))
+
+    assert flops(graph) > 0
+    assert not counted(graph)

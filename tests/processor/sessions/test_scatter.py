@@ -160,6 +160,18 @@ def test_rows_are_filled_once_all_is_looked_up_that_is_the_same_however_much_of_
     assert (out == 6).all()
 
 
+def test_a_share_is_not_begun_once_another_one_has_failed():
+    replica, answers = Partly(), Answers()
+    scatter = Scatter(answers.work(replica, 0, range(8)), 2, 8, [HOLDS])
+    scatter.shares(2)
+    assert scatter.enter()
+    scatter.fail(FreshetError("no"))
+    assert not scatter.enter()
+    assert [scatter.leave(), scatter.leave()] == [False, True]
+    assert str(answers.wait(1)[0]) == "no"
+    assert replica.pins == {HOLDS: None}
+
+
 def test_a_request_whose_shares_one_session_computed_says_how_long_it_took_and_one_of_many_does_not():
     replica, answers = Partly(), Answers()
     with group(sessions=1) as sessions:

@@ -79,6 +79,11 @@ def test_int8_rows_of_the_smallest_numbers_stay_within_the_largest(rows):
     assert (got <= np.abs(rows).max(axis=1).astype(np.float64) + 127 * 2.0**-149).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_rows_of_types_without_a_scale_have_none(dtype):
+    assert quantise(np.ones((3, 2), F32), dtype).scales.shape == (0,)
+
+
 def test_a_row_of_zeros_has_scale_0_and_stays_zero():
     rows = np.zeros((2, 5), F32)
     rows[1, 3] = 2

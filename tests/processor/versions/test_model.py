@@ -443,6 +443,8 @@ def test_a_version_whose_mapped_file_was_cut_short_goes_at_once_and_the_one_befo
     with pytest.raises(NotReady, match=r"version 2: .* was cut short"):
         model.pick()
     assert model.damaged == {"tables/user.safetensors": 1}
+    # Nothing of the folder itself tells that it is worth a look.
+    os.utime(root / "small", (LONG_AGO_S, LONG_AGO_S))
     assert model.poll() == [refused, "small 1.1 loaded"]
     assert_serves(model, "1.1", {1: 5})
     assert model.examine(SIZES) == model.poll() == []

@@ -150,6 +150,7 @@ def test_requests_of_both_kinds_and_many_sizes_in_one_batch_keep_their_own_score
     requests = [inputs(n, seed=n) for n in (3, 70, 1, 16, 2, 40, 5, 128, 9)]
     requests[2] = repeated(requests[2])
     requests[5] = repeated(requests[5])
+    requests[7] |= {"age": np.linspace(-1, 1, 128).astype(np.float32)}
     always(processor, False)
     wanted = score(processor, *requests)
     always(processor)
@@ -158,7 +159,17 @@ def test_requests_of_both_kinds_and_many_sizes_in_one_batch_keep_their_own_score
 
     for mine, theirs in zip(got, wanted):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
-    assert divided(processor) >= 7
+    assert divided(processor) >= 6
+
+
+def test_the_time_of_a_batch_is_told_apart_by_either_way_and_is_no_more_than_it_took(processor):
+    for way in (False, True):
+        always(processor, way)
+        (reply,) = processor.batch_process([PredictRequest("m", inputs(64))])
+        timing = reply.timing
+        assert timing.sparse_s > 0
+        assert timing.dense_s > 0
+        assert timing.sparse_s + timing.dense_s <= timing.ended_s - timing.began_s
 
 
 def test_infinite_numbers_of_user_or_candidate_are_refused_and_others_of_the_batch_answered(processor):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from processor.errors import BadInput, FreshetError
 from processor.package.manifest import Input
 from serving.codecs import kserve, kserve_header
+from serving.codecs.wire import MAX_DIGITS
 from tests.serving.codecs.infer_requests import (
     LENGTH,
     PACKED_JSON,
@@ -24,6 +25,14 @@ from tests.serving.fakes import PACKED, SINGLE, TWO_OUTPUTS, manifest_of
 def test_a_header_length_beyond_the_body_is_refused(value):
     with pytest.raises(BadInput, match="inference-header-content-length: a whole number from 0 to 2"):
         kserve.decode(b"{}", {LENGTH: value}, PACKED)
+
+
+def test_the_json_of_a_body_is_as_long_as_its_header_says_where_that_can_be_believed():
+    for digits, wanted in ((2, 12), (MAX_DIGITS, 12), (MAX_DIGITS + 1, 100)):
+        headers = {kserve.HEADER_LENGTH: b"12".rjust(digits, b"0")}
+        assert kserve.parsed_nbytes(100, headers) == wanted
+    for text in (b"", b"-1", b"1e3", b"9999"):
+        assert kserve.parsed_nbytes(100, {kserve.HEADER_LENGTH: text}) == 100
 
 
 def test_a_raw_binary_request_is_the_one_input_of_a_model():
