@@ -35,6 +35,10 @@ def records(version):
     return [ChainRecord.from_bytes(path.read_bytes(), n) for n, path in enumerate(paths, start=1)]
 
 
+def refuse_to_write(path, number=errno.EROFS):
+    raise OSError(number, "read-only: /secret")
+
+
 def snapshot_at(ledger, step):
     """A record of a snapshot whose files nobody looks at."""
     ledger.snapshot(ledger.history.on_line(step), f"snapshots/{step}-ab/snapshot.json", "ab" * 32, 9)
@@ -212,6 +216,30 @@ def test_who_begins_at_a_snapshot_reads_what_follows_it_and_can_reach_back(versi
     assert other.rollback(3).step == 3
 
 
+def test_what_was_adopted_without_being_written_is_so_still_once_the_whole_chain_was_read(version, monkeypatch):
+    ledger = Ledger.of(version)
+    for step in range(1, 5):
+        ledger.publish(make_delta(step, [step]))
+    snapshot_at(ledger, 4)
+    drop(version, 5)
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_module, "exclusive_file", refuse_to_write)
+        other = Ledger.of(version)
+        head = other.history.head
+        other.reach_back()
+        assert (head.step, other.history.head, other.written) == (5, head, False)
+    ledger.adopt_all()
+    other.look()
+    assert (other.history.head, ledger.history.head) == (head, head)
+    assert other.written
+
+
+def test_who_publishes_knows_what_others_have_published_since_it_looked(version):
+    ledger, other = Ledger.of(version), Ledger.of(version)
+    ledger.publish(make_delta(1, [1]))
+    assert other.publish(make_delta(2, [2])).step == 2
+
+
 def test_a_rollback_beyond_the_snapshot_is_followed_by_who_began_there(version):
     ledger = Ledger.of(version)
     for step in range(1, 6):
@@ -313,12 +341,8 @@ def test_without_hard_links_a_record_is_created_exclusively_all_the_same(version
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
 def test_where_nothing_can_be_written_files_are_adopted_in_memory(version, monkeypatch, number):
     drop(version, 1)
-
-    def refuse(path):
-        raise OSError(number, "read-only: /secret")
-
     writable = ledger_module.exclusive_file
-    monkeypatch.setattr(ledger_module, "exclusive_file", refuse)
+    monkeypatch.setattr(ledger_module, "exclusive_file", lambda path: refuse_to_write(path, number))
     ledger = Ledger.of(version)
     assert (ledger.history.head.step, ledger.written) == (1, False)
     with pytest.raises(NotReady, match="the repository cannot be written") as refused:

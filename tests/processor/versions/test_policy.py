@@ -64,6 +64,8 @@ def test_what_was_told_counts_over_the_file_until_it_is_taken_back():
         ),
         ({"versions": []}, "a list of versions wanted"),
         ({"versions": [True]}, "a list of versions wanted"),
+        ({"versions": [1, -2]}, "a list of versions wanted"),
+        ({"versions": [1, "2"]}, "a list of versions wanted"),
         ({"labels": {"a/b": 1}}, "model.ctr.labels: a label of letters"),
         ({"labels": {"a": 0}}, "versions of 1 or more wanted"),
         ({"split": {"a": "5"}}, "model.ctr.split.a: a weight of 0 or more wanted, got '5'"),

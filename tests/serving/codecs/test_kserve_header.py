@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.errors import BadInput, FreshetError
+from processor.features.limits import DEFAULTS
 from processor.package.manifest import Input
 from serving.codecs import kserve
+from serving.codecs.kserve_header import read_header
 from tests.serving.codecs.infer_requests import FLOATS, IDS, PACKED_JSON, binary, decode_json, prefixed, refusal, tensor
 from tests.serving.fakes import FLAT, PACKED, RAGGED, manifest_of
 
@@ -100,6 +102,20 @@ def test_row_splits_that_do_not_fit_are_refused(splits):
     assert "inputs[seen.row_splits]: values ascending from 0 to 3 wanted" in message
 
 
+@pytest.mark.parametrize(
+    ("document", "plain"),
+    [
+        ({"parameters": {"binary_data_output": True}}, True),
+        ({"parameters": {"binary_data_output": True}, "id": ""}, True),
+        ({"parameters": {"binary_data_output": True}, "id": "q1"}, False),
+        ({}, False),
+    ],
+)
+def test_a_reply_that_is_nothing_but_outputs_is_told_apart(document, plain):
+    header = read_header({"inputs": PACKED_JSON, **document}, PACKED, DEFAULTS)
+    assert header.plain is plain
+
+
 def changed(**fields):
     return [{**PACKED_JSON[0], **fields}, PACKED_JSON[1]]
 
@@ -120,6 +136,7 @@ def changed(**fields):
         ),
         ([PACKED_JSON[0], PACKED_JSON[0]], "each once"),
         (changed(datatype="INT32"), "inputs[ids].datatype: INT64 wanted, got 'INT32'"),
+        (changed(datatype="FP32"), "inputs[ids].datatype: INT64 wanted, got 'FP32'"),
         (changed(datatype=3), "INT64 wanted, got a number"),
         (changed(shape=[6]), "inputs[ids].shape: [n, 3] wanted, got [6]"),
         (changed(shape=[2, 4]), "[n, 3] wanted, got [2, 4]"),
@@ -134,6 +151,10 @@ def changed(**fields):
         (changed(data=[1, 2, 3, 4, 5, 6.5]), "DT_INT64"),
         (changed(parameters=3), "inputs[ids].parameters: an object wanted"),
         (changed(parameters={"shared_memory_region": "x"}), "shared_memory_byte_size: a whole number"),
+        (
+            changed(parameters={"shared_memory_region": "x", "shared_memory_byte_size": 2**63}),
+            f"shared_memory_byte_size: a whole number from 0 to {2**63 - 1} wanted",
+        ),
         (changed(parameters={"binary_data_size": 8}), "one of data, binary_data_size"),
     ],
 )
