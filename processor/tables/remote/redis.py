@@ -54,7 +54,11 @@ class RedisNode:
 
     def open(self, commands: Sequence[Command]) -> Connection:
         """A connection with the commands sent on it; raises RedisError."""
-        connection = self.pool.get_connection()
+        try:
+            connection = self.pool.get_connection()
+        except OSError as error:
+            # The client reads files of its own for a new connection.
+            raise exceptions.ConnectionError(error.strerror) from None
         try:
             connection.send_packed_command([encode(command) for command in commands])
         except BaseException:

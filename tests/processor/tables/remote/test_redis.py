@@ -6,13 +6,17 @@ import signal
 
 import numpy as np
 import pytest
+from redis.connection import ConnectionPool
+from redis.exceptions import RedisError
 
 from processor.clock import FakeClock
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, NotReady
 from processor.tables.remote.breaker import OPEN_AFTER, PAUSE_S
 from processor.tables.remote.push import drop, push
+from processor.tables.remote.redis import RedisNode
 from processor.tables.remote.settings import RemoteConfig
+from tests.descriptors import few_descriptors
 from tests.packages import make_delta, make_inputs, make_weights, reference
 from tests.processor.tables.remote.fakes import RedisServer, free_ports, needs_redis
 from tests.processor.tables.remote.processors import PROBE, TIMEOUT_S, USERS, assert_scores, opened, processor, scores
@@ -131,7 +135,15 @@ def test_a_version_is_loaded_once_its_tables_have_been_pushed(root, reader, serv
         assert "small version 1 waits: table small/1/user is not in the row store" in event
         assert engine.poll() == []
         push(reader, [], opened(server.url))
-        assert engine.poll() == ["small 1.0 loaded"]
+        until(lambda: engine.poll() == ["small 1.0 loaded"])
+
+
+def test_a_process_without_descriptors_cannot_reach_its_store_and_says_no_more(server):
+    node = RedisNode(ConnectionPool(host="127.0.0.1", port=server.port), FakeClock())
+    with few_descriptors(), pytest.raises(RedisError):
+        node.open([(b"PING",)])
+    assert node.finish(node.open([(b"PING",)]), 1) == [b"PONG"]
+    node.pool.disconnect()
 
 
 def test_a_password_is_used_and_never_shown(root, reader, caplog):
