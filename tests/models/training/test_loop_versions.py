@@ -18,7 +18,7 @@ from processor.generation import Generation
 from processor.package.repository import Repository
 from processor.package.version import add_file
 from processor.package.warmup import WARMUP, dump_warmup
-from tests.models.training.streams import MixedSource, differing, make_batch, make_config, snapshot
+from tests.models.training.streams import FEATURES, MixedSource, differing, make_batch, make_config, snapshot
 from tests.models.training.test_lineage import Heard, assert_at_head
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
@@ -124,6 +124,17 @@ def test_weights_of_another_shape_are_refused_with_the_way_on(tmp_path):
     shutil.rmtree(tmp_path / ".checkpoints")
     with pytest.raises(BadInput, match="--from-scratch"):
         begin(tmp_path, ON, features=make_config(tmp_path).features[:-1])
+
+
+def test_rows_of_another_length_are_refused_though_the_network_is_as_wide(tmp_path):
+    def features(dim, max_length):
+        seen = dataclasses.replace(FEATURES[3], table="seen", dim=dim, max_length=max_length, combiner="none")
+        return [*FEATURES[:3], seen, *FEATURES[4:]]
+
+    begin(tmp_path, features=features(4, 6))[0].full()
+    shutil.rmtree(tmp_path / ".checkpoints")
+    with pytest.raises(BadInput, match="other tables"):
+        begin(tmp_path, ON, features=features(6, 4))
 
 
 def test_from_scratch_trains_a_second_version_as_the_first_one_was_trained(tmp_path):

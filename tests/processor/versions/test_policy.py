@@ -35,6 +35,11 @@ def test_a_policy_is_read_and_written_in_the_same_words():
     assert parse({}).to_json() == parse({}).limits == {}
 
 
+def test_a_list_of_versions_is_those_alone_ascending_and_all_is_no_number():
+    assert parse({"versions": [7, 3, 7]}).versions == VersionPolicy(0, (3, 7))
+    assert parse({"versions": "all"}).versions == VersionPolicy(0)
+
+
 @pytest.mark.parametrize(
     ("spelled", "chosen"),
     [("latest:1", {9}), ("latest:2", {7, 9}), ("latest:99", {3, 7, 9}), ("all", {3, 7, 9}), ([3, 9, 11], {3, 9})],
