@@ -30,14 +30,14 @@ from tests.faults.truth import QUESTIONS, Truth
 from tests.processor.tables.remote.fakes import RedisServer
 
 DISK = "size=96m"
-FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
+STEPPING = Path(__file__).with_name("stepping")
 UP_S, QUIET_S = 90.0, 90.0
 
 
 @dataclass(frozen=True)
 class Setup:
     """What is served how. options: of each server. tiered: rows beyond the memory budget. remote: tables in Redis.
-    stepping: under libfaketime. before: what is done with a version's folder before it is published."""
+    stepping: with a wall clock of its own. before: what is done with a version's folder before it is published."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -78,8 +78,8 @@ class Field:
         self.changing = threading.Lock()
         self.committer = Committer(self, seed)
         self.store = None
-        # What a server under libfaketime takes its clock from.
-        self.clock = folder / "clock" if setup.stepping and FAKETIME is not None else None
+        # By how many seconds a server's wall clock is off.
+        self.clock = folder / "clock" if setup.stepping else None
         # Connections that strangers have left open.
         self.held = []
         self._draw = random.Random(seed)
@@ -144,9 +144,9 @@ class Field:
     def _environment(self):
         if self.clock is None:
             return None
-        self.clock.write_text("+0s")
-        faked = {"LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(self.clock)}
-        return os.environ | faked | {"FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        self.clock.write_text("0")
+        path = os.pathsep.join(filter(None, (str(STEPPING), os.environ.get("PYTHONPATH"))))
+        return os.environ | {"PYTHONPATH": path, "FRESHET_FAULTS_CLOCK": str(self.clock)}
 
     def down(self, number):
         """Takes a server away from its clients; the caller ends it."""

@@ -1,0 +1,22 @@
+"""Imported by every Python that has this folder in its PYTHONPATH: its wall clock is off by as much as a file says.
+
+Not libfaketime: it moves what clock_nanosleep() sleeps until too, even where it leaves the monotonic clock alone, and
+by a step beyond the machine's uptime every sleep fails. What the kernel notes of files is not moved.
+"""
+
+import os
+import time
+
+_file, _time, _time_ns = os.environ["FRESHET_FAULTS_CLOCK"], time.time, time.time_ns
+
+
+def _off_s():
+    try:
+        with open(_file) as file:
+            return int(file.read() or 0)
+    except (OSError, ValueError):
+        return 0
+
+
+time.time = lambda: _time() + _off_s()
+time.time_ns = lambda: _time_ns() + _off_s() * 1_000_000_000
