@@ -275,7 +275,7 @@ class ServedVersion:
             self._flip(change)
             try:
                 self._wait_readers()
-            except NotReady:
+            except BaseException:
                 # Somebody still reads what is to be taken back: it stays, and so does the state that names it.
                 self._flip(replace(before, flip=change.flip + 1))
                 raise
