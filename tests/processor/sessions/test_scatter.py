@@ -128,8 +128,9 @@ class Looking:
 
 
 @pytest.mark.parametrize("options", [{"sessions": 1}, {"sessions": 3}, {"sessions": 2, "device_stages": 1}])
-def test_what_is_the_same_for_every_row_is_looked_up_once_part_by_part_and_before_the_rows(options):
-    replica, answers, order = Partly(), Answers(), []
+def test_what_is_the_same_for_every_row_is_looked_up_once_part_by_part_and_before_the_rows(options, monkeypatch):
+    replica, answers, order, filled = Partly(), Answers(), [], []
+    monkeypatch.setattr(CostTable, "filled", lambda self, runs, rows, ids, seconds: filled.append((runs, rows)))
 
     def fill(tables, epoch, bound, spans, out, counts):
         order.append("rows")
@@ -143,6 +144,8 @@ def test_what_is_the_same_for_every_row_is_looked_up_once_part_by_part_and_befor
         sessions.enqueue(answers.work(replica, 0, range(10)))
         assert_answers(answers.wait(1)[0], range(10))
     assert order == [1, 2, 3, "rows", "rows", "rows"]
+    if "device_stages" not in options:
+        assert filled.count((0, 0)) == 3, "a look-up alone is no run and no row of what batches are told to cost"
     assert set(replica.pins.values()) == {None}
 
 
