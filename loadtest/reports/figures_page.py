@@ -358,6 +358,18 @@ PRINTED = (
         "make kills",
     ),
     (
+        "faults of every kind injected into live servers in an hour, every reply recomputed: injections, replies; "
+        "wrong or mixed, acknowledged generations lost; in one process and in the default layout: what nothing excuses",
+        "5,601, 426,459; 0, 0; 0",
+        "make faults",
+    ),
+    (
+        "SIGTERM under load over HTTP and gRPC, 50 rounds in one process and 50 with two workers: requests lost of "
+        "those sent before the server said that it ends",
+        "0 of 109,822",
+        "make endings",
+    ),
+    (
         "a rollback asked of one of two servers: until both serve it; until both serve the delta after it",
         "0.01 to 0.08 s; 0.10 s at most",
         'make test-long TEST_ARGS="-n 0 -s tests/e2e/test_publishing_live.py"',
