@@ -31,7 +31,7 @@ from tests.packages import write_package
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 ATTACKERS, CLIENTS, PAUSE_S = (1, 4), 4, 0.02
-SECONDS, ROUNDS = 2.5, 2
+SECONDS = 2.5
 SETUPS = {"default": (), "one process": ALONE}
 MAX_RATIO, MAX_NBYTES, MAX_ANSWER_S = 3.0, 300 << 20, 1.0
 # What may be asked for is computed, in slices; the rest is refused at once.
@@ -143,12 +143,12 @@ def memory_nbytes(pid):
     return nbytes
 
 
-def besiege(server, clients, name, count, sink_port):
+def besiege(server, clients, name, count, sink_port, rounds):
     """One line of the report."""
     answers, slowest_s, most = Counter(), 0.0, 0
     latencies = {"quiet": [], "sink": [], "under": []}
     before = memory_nbytes(server.process.pid)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         began_s = time.monotonic()
         time.sleep(SECONDS)
         latencies["quiet"] += _latencies(clients, began_s, time.monotonic())
@@ -205,13 +205,13 @@ def held(line):
     return bad
 
 
-def page(found):
+def page(found, rounds):
     """Markdown. found: setup -> (lines, workers lost, clients' requests that failed)."""
     lines = [
         "# Hostile requests",
         "",
         f"`make siege`: attackers send the same hostile request again and again, {CLIENTS} clients ask every "
-        f"{PAUSE_S * 1e3:.0f} ms; {ROUNDS} rounds of {SECONDS:g} s without attackers, with them at a sink beside the "
+        f"{PAUSE_S * 1e3:.0f} ms; {rounds} times {SECONDS:g} s without attackers, with them at a sink beside the "
         "server, and with them at the server, all on the same cores.",
     ]
     for setup, (rows, lost, failed) in found.items():
@@ -240,6 +240,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make siege", description=__doc__)
     parser.add_argument("--only", default="", help="requests with one of these words, separated by commas")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
+    parser.add_argument("--rounds", type=int, default=2, help="of each request [2]")
     parser.add_argument("--attack", default="", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--sink", action="store_true", help=argparse.SUPPRESS)
@@ -262,7 +263,7 @@ def main() -> int:
                 for count in ATTACKERS:
                     rows, failed = [], sum(client.failed for client in clients)
                     for name in names:
-                        rows.append(besiege(server, clients, name, count, sink_port))
+                        rows.append(besiege(server, clients, name, count, sink_port, given.rounds))
                         print(f"{setup}, {count}: {rows[-1]} {held(rows[-1])}", flush=True)
                     lost, failed = len(before - tree(server.process.pid)), sum(c.failed for c in clients) - failed
                     found[f"{setup}, {count} attacker{'s' * (count > 1)}"] = rows, lost, failed
@@ -270,8 +271,8 @@ def main() -> int:
                     client.stopped.set()
                     client.join()
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "siege.md").write_text(page(found))
-    print(page(found))
+    (given.out / "siege.md").write_text(page(found, given.rounds))
+    print(page(found, given.rounds))
     return 1 if any(lost or failed or any(map(held, rows)) for rows, lost, failed in found.values()) else 0
 
 

@@ -25,6 +25,9 @@ GROUPS = {
 }
 """Modules by group, as patterns."""
 
+ELSEWHERE = {"processor/sessions/session.py": ("tests/processor/versions/test_once.py",)}
+"""Tests that are about a module and lie in another room than its own."""
+
 MADE = ("serving/codecs/proto_files.py", "serving/codecs/generate_messages.py")
 """What is generated, and what generates it."""
 
@@ -40,7 +43,7 @@ def modules() -> dict[str, list[str]]:
 
 def tests_of(module: str) -> tuple[list[str], list[str]]:
     """The test files of a module, and those beside them, in the rooms of its tests, that have to do with it as well."""
-    own, above = found()[module] or list(TESTED_BY[module]), importers(module)
+    own, above = [*(found()[module] or TESTED_BY[module]), *ELSEWHERE.get(module, ())], importers(module)
     rooms = {Path(test).parent for test in own}
     beside = sorted(p.relative_to(ROOT).as_posix() for room in rooms for p in (ROOT / room).glob("test_*.py"))
     return own, [test for test in beside if test not in own and name_of(test) in above]
