@@ -289,7 +289,8 @@ def test_progress_is_told_part_by_part(folder):
     assert reporter.told == [["compiling for onnxruntime", 3, 3], ["measuring", 3, 3]]
 
 
-def test_buckets_come_from_a_sample_of_traffic(folder, tmp_path):
+def test_buckets_come_from_a_sample_of_traffic(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(packaging, "_prices", lambda graph, rows: {b: float(b) for b in packaging.PRICED})
     sample = parquet(tmp_path / "s.parquet", rows=[5] * 20 + [40] * 70)
     report = compiled(folder, sample=sample, most=2)
     assert sorted(report.chosen) == [5, 40]
