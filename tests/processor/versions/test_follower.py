@@ -125,15 +125,15 @@ def test_a_dropped_file_gets_its_record_once_what_is_held_is_released(root):
 
 def test_nothing_is_put_on_a_dropped_delta_that_cannot_be_served(root, monkeypatch):
     model = open_model(root)
-    publish(root, 1, [1])
-    publish(root, 3, [1, 3], parent=1, compacted=True)
+    publish(root, 2, [1], parent=0, compacted=True)
+    publish(root, 3, [3], parent=2)
 
     def refuse(*arguments, **named):
         raise TooLarge("there is no room for it")
 
     with monkeypatch.context() as patch:
         patch.setattr(model.pick(), "apply", refuse)
-        assert looked(model) == ["small delta 1 refused: there is no room for it"]
+        assert looked(model) == ["small delta 2 refused: there is no room for it"]
         status = model.chain(1)
         assert (status.records, status.behind) == (1, 1)
 
