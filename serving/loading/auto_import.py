@@ -96,7 +96,8 @@ class AutoImporter:
             return self._advance(now_s)
         except (OSError, NotReady) as error:
             self._next_s = now_s + REST_S
-            return [Refusal(f"imports: {getattr(error, 'strerror', error)}; next look in {REST_S:g} s")]
+            why = str(error) if isinstance(error, NotReady) else error.strerror or type(error).__name__
+            return [Refusal(f"imports: {why}; next look in {REST_S:g} s")]
 
     def _advance(self, now_s: float) -> list[str]:
         events = [*self._collect(now_s), *self._look()]
