@@ -23,7 +23,7 @@ from compiler.dense.expression import parse as parse_expression
 from models.data.formats import FORMATS, DataConfig, format_of
 from models.data.open_data import default_features
 from models.data.source import nearest
-from models.embedding.optimizer import OPTIMIZERS
+from models.embedding.optimizer import OPTIMIZERS, RowOptions
 from models.zoo.architectures import ARCHITECTURES
 from processor.errors import BadInput
 from processor.package.manifest import COMBINERS, KINDS, NAME, SIDES
@@ -71,10 +71,10 @@ class FeatureConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainSettings:
-    """[train]. learning_rate: of the embeddings; dense_learning_rate: of the network; initial_accumulator: of the
-    squares that adagrad and ftrl add up; holdout: the share of rows, the last in order, that is kept from training to
-    measure on. "" and 0 of optimizer, rates, accumulator and batch_rows: left out, for models.training.defaults."""
+class TrainSettings(RowOptions):
+    """[train]. learning_rate: of the embeddings; dense_learning_rate: of the network; holdout: the share of rows, the
+    last in order, that is kept from training to measure on; the others: see RowOptions. "" and 0 of optimizer, rates,
+    accumulator and batch_rows: left out, for models.training.defaults."""
 
     batch_rows: int = 0
     epochs: int = 1
@@ -402,11 +402,20 @@ def _check_train(train: TrainSettings, section: Collection[str]) -> None:
     for key in ("learning_rate", "dense_learning_rate", "initial_accumulator"):
         if key in section:
             _want_above_0(getattr(train, key), f"train.{key}")
-    if "initial_accumulator" in section and train.optimizer and not OPTIMIZERS[train.optimizer].accumulates:
-        of = ", ".join(o.name for o in OPTIMIZERS.values() if o.accumulates)
-        raise BadInput(f"train.initial_accumulator: only for {of}; the optimizer is {train.optimizer!r}")
+    _check_row_options(train, section, "train")
     _want_between(train.holdout, 0, 0.9, "train.holdout")
     _want_between(train.seed, 0, 2**32 - 1, "train.seed")
+
+
+def _check_row_options(train: TrainSettings, section: Collection[str], where: str) -> None:
+    for key in ("l1", "l2", "beta", "weight_decay"):
+        _want_between(getattr(train, key), 0, 1e6, f"{where}.{key}")
+    _want_between(train.accumulator_decay, 0, 1, f"{where}.accumulator_decay")
+    _want_between(train.decay_steps, 1, 2**53, f"{where}.decay_steps")
+    for key in RowOptions.__dataclass_fields__.keys() & set(section) if train.optimizer else ():
+        if key not in OPTIMIZERS[train.optimizer].reads:
+            of = ", ".join(o.name for o in OPTIMIZERS.values() if key in o.reads)
+            raise BadInput(f"{where}.{key}: only for {of}; the optimizer is {train.optimizer!r}")
 
 
 def _check_publish(publish: PublishConfig) -> None:

@@ -13,6 +13,8 @@ from processor.kernels.pool import MEAN, NONE, SQRTN
 
 ADAGRAD_EPSILON = 1e-7
 ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON = 0.9, 0.999, 1e-7
+RATE, STEP, INITIAL_ACCUMULATOR, L1, L2, BETA, WEIGHT_DECAY, ACCUMULATOR_DECAY, DECAY_STEPS = range(9)
+"""Places in an optimizer's options: the rate, the step of the run, and the fields of RowOptions in their order."""
 
 _I64 = nb.types.Array(nb.int64, 1, "A", readonly=True)
 _F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
@@ -63,13 +65,26 @@ def forget(place, touched):
         place[ref] = -1
 
 
-@nb.njit(
-    nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32),
+_optimizer = nb.njit(
+    nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float64[::1]),
     cache=True,
     nogil=True,
 )
-def adagrad(touched, sums, rows, slots, rate):
+
+
+@_optimizer
+def sgd(touched, sums, rows, slots, options):
+    """Gradient descent. slots: [_, 0]."""
+    rate = np.float32(options[RATE])
+    for i in range(len(touched)):
+        for j in range(rows.shape[1]):
+            rows[touched[i], j] -= rate * sums[i, j]
+
+
+@_optimizer
+def adagrad(touched, sums, rows, slots, options):
     """Adagrad as Keras computes it. slots: [_, dim] accumulators."""
+    rate = np.float32(options[RATE])
     for i in range(len(touched)):
         r = touched[i]
         for j in range(rows.shape[1]):
@@ -78,34 +93,62 @@ def adagrad(touched, sums, rows, slots, rate):
             rows[r, j] -= rate * g / np.sqrt(slots[r, j] + np.float32(ADAGRAD_EPSILON))
 
 
-@nb.njit(
-    nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32),
-    cache=True,
-    nogil=True,
-)
-def adam(touched, sums, rows, slots, rate):
-    """Lazy Adam: Keras' formula with the row's own step count. slots: [_, 2 * dim + 1]: m, v, steps of the row."""
+@_optimizer
+def adagrad_decay(touched, sums, rows, slots, options):
+    """DeepRec's AdagradDecay: every decay_steps of the run an accumulator keeps accumulator_decay of itself, and at
+    least where it began. slots: [_, dim + 1]: accumulators, decays that are done."""
     dim = rows.shape[1]
+    rate, least = np.float32(options[RATE]), np.float32(options[INITIAL_ACCUMULATOR])
+    due = np.floor(options[STEP] / options[DECAY_STEPS])
     for i in range(len(touched)):
         r = touched[i]
-        slots[r, 2 * dim] += np.float32(1.0)
-        steps = np.float64(slots[r, 2 * dim])
-        alpha = np.float32(rate * np.sqrt(1.0 - ADAM_BETA_2**steps) / (1.0 - ADAM_BETA_1**steps))
+        left = np.float32(options[ACCUMULATOR_DECAY] ** max(0.0, due - slots[r, dim]))
+        slots[r, dim] = np.float32(due)
         for j in range(dim):
             g = sums[i, j]
-            slots[r, j] += (g - slots[r, j]) * np.float32(1.0 - ADAM_BETA_1)
-            slots[r, dim + j] += (g * g - slots[r, dim + j]) * np.float32(1.0 - ADAM_BETA_2)
-            rows[r, j] -= slots[r, j] * alpha / (np.sqrt(slots[r, dim + j]) + np.float32(ADAM_EPSILON))
+            slots[r, j] = max(slots[r, j] * left, least) + g * g
+            rows[r, j] -= rate * g / np.sqrt(slots[r, j])
 
 
-@nb.njit(
-    nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32),
-    cache=True,
-    nogil=True,
-)
-def ftrl(touched, sums, rows, slots, rate):
-    """FTRL-proximal as Keras computes it, without regularisation. slots: [_, 2 * dim]: accumulator, linear."""
+@nb.njit(nogil=True, inline="always")
+def _adam(r, i, sums, rows, slots, rate):
     dim = rows.shape[1]
+    slots[r, 2 * dim] += np.float32(1.0)
+    steps = np.float64(slots[r, 2 * dim])
+    alpha = np.float32(rate * np.sqrt(1.0 - ADAM_BETA_2**steps) / (1.0 - ADAM_BETA_1**steps))
+    for j in range(dim):
+        g = sums[i, j]
+        slots[r, j] += (g - slots[r, j]) * np.float32(1.0 - ADAM_BETA_1)
+        slots[r, dim + j] += (g * g - slots[r, dim + j]) * np.float32(1.0 - ADAM_BETA_2)
+        rows[r, j] -= slots[r, j] * alpha / (np.sqrt(slots[r, dim + j]) + np.float32(ADAM_EPSILON))
+
+
+@_optimizer
+def adam(touched, sums, rows, slots, options):
+    """Lazy Adam: Keras' formula with the row's own step count. slots: [_, 2 * dim + 1]: m, v, steps of the row."""
+    rate = np.float32(options[RATE])
+    for i in range(len(touched)):
+        _adam(touched[i], i, sums, rows, slots, rate)
+
+
+@_optimizer
+def adamw(touched, sums, rows, slots, options):
+    """Lazy Adam after a decay of the row that no moment sees, as in Keras' AdamW; both only where a row is touched.
+    slots: as of adam."""
+    rate = np.float32(options[RATE])
+    decay = np.float32(options[RATE] * options[WEIGHT_DECAY])
+    for i in range(len(touched)):
+        for j in range(rows.shape[1]):
+            rows[touched[i], j] -= rows[touched[i], j] * decay
+        _adam(touched[i], i, sums, rows, slots, rate)
+
+
+@_optimizer
+def ftrl(touched, sums, rows, slots, options):
+    """FTRL-proximal as Keras computes it, with l1, l2 and beta. slots: [_, 2 * dim]: accumulator, linear."""
+    dim = rows.shape[1]
+    rate, l1, beta = np.float32(options[RATE]), np.float32(options[L1]), np.float32(options[BETA])
+    twice_l2 = np.float32(2.0 * options[L2])
     for i in range(len(touched)):
         r = touched[i]
         for j in range(dim):
@@ -114,4 +157,5 @@ def ftrl(touched, sums, rows, slots, rate):
             slots[r, j] += g * g
             after = np.sqrt(slots[r, j])
             slots[r, dim + j] += g - (after - before) / rate * rows[r, j]
-            rows[r, j] = -slots[r, dim + j] * rate / after
+            linear = slots[r, dim + j]
+            rows[r, j] = (min(max(linear, -l1), l1) - linear) / ((after + beta) / rate + twice_l2)

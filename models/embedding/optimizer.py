@@ -1,13 +1,16 @@
 """Optimizers of embedding rows: how many slots a row needs, and one update of the rows that a batch touched.
 
-The table of them: the kernel of models.embedding.kernels that moves rows has the optimizer's name. It is imported with
-the first update, so that a configuration is checked without Numba.
+The table of them: the kernel of models.embedding.kernels that moves rows has the optimizer's name, and its formula. It
+is imported with the first update, so that a configuration is checked without Numba.
+
+A row moves by its own history alone: moments, weight decay and steps are counted when it is touched. What follows the
+clock of the whole run (the accumulators of adagrad_decay) is made up for when a row is touched again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,58 +22,100 @@ INITIAL_ACCUMULATOR = 0.1
 Float32s = NDArray[np.float32]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOptions:
+    """Options of row optimizers; each reads some of them.
+
+    initial_accumulator: where the squares begin that are added up, and where adagrad_decay keeps them from falling
+    below. l1, l2: of a row's elements; beta: added to the root of the squares. weight_decay: a row loses so much of
+    itself at each of its steps, times the rate. accumulator_decay, decay_steps: what is left of the squares after so
+    many steps of the run.
+    """
+
+    initial_accumulator: float = INITIAL_ACCUMULATOR
+    l1: float = 0.0
+    l2: float = 0.0
+    beta: float = 0.0
+    weight_decay: float = 0.004
+    accumulator_decay: float = 0.9
+    decay_steps: int = 100_000
+
+    @staticmethod
+    def of(given: RowOptions) -> RowOptions:
+        """These alone, of something that has more."""
+        return RowOptions(**{name: getattr(given, name) for name in RowOptions.__dataclass_fields__})
+
+
 @dataclass(frozen=True, slots=True)
 class RowOptimizer:
     """An optimizer of rows. slots_a_row(dim): floats of state for each row.
 
     accumulators(dim): how many of these, the first ones, begin at initial_accumulator; the others begin at 0.
-    holds_rows: rows are computed from their slots, so that a row from elsewhere needs slots that give it.
+    reads: names of RowOptions that count. holds_rows: rows are computed from their slots, so that a row from elsewhere
+    needs slots that give it.
     """
 
     name: str
     slots_a_row: Callable[[int], int]
     accumulators: Callable[[int], int]
+    reads: tuple[str, ...] = ()
     holds_rows: bool = False
-    initial_accumulator: float = INITIAL_ACCUMULATOR
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether there is anything that initial_accumulator says."""
-        return self.accumulators(1) > 0
+    options: RowOptions = RowOptions()
 
     def fill(self, dim: int) -> Float32s:
         """The slots [slots_a_row] of a row that is born."""
         slots = np.zeros(self.slots_a_row(dim), np.float32)
-        slots[: self.accumulators(dim)] = self.initial_accumulator
+        slots[: self.accumulators(dim)] = self.options.initial_accumulator
         return slots
 
-    def update(self, touched: NDArray[np.int64], sums: Float32s, rows: Float32s, slots: Float32s, rate: float) -> None:
-        """Moves rows `touched` [m] of rows [_, dim] and slots [_, slots_a_row] by their gradients `sums` [m, dim]."""
+    def update(
+        self, touched: NDArray[np.int64], sums: Float32s, rows: Float32s, slots: Float32s, rate: float, step: int
+    ) -> None:
+        """Moves rows `touched` [m] of rows [_, dim] and slots [_, slots_a_row] by their gradients `sums` [m, dim].
+        step: of the run, from 1."""
         from models.embedding import kernels
 
-        getattr(kernels, self.name)(touched, sums, rows, slots, np.float32(rate))
+        options = np.array([rate, step, *astuple(self.options)], np.float64)
+        getattr(kernels, self.name)(touched, sums, rows, slots, options)
 
-    def slots_of(self, rows: Float32s, rate: float) -> Float32s:
+    def slots_of(self, rows: Float32s, rate: float, step: int) -> Float32s:
         """Slots [n, slots_a_row] of rows [n, dim] whose own are not known: as of new ones, but the rows stay."""
-        dim = rows.shape[1]
+        dim, options = rows.shape[1], self.options
         slots = np.tile(self.fill(dim), (len(rows), 1))
         if self.holds_rows:
-            slots[:, dim:] = -rows * np.sqrt(slots[:, :dim]) / np.float32(rate)
+            quadratic = (np.sqrt(slots[:, :dim]) + np.float32(options.beta)) / np.float32(rate) + 2 * options.l2
+            slots[:, dim:] = -rows * quadratic - np.sign(rows) * np.float32(options.l1)
+        if self.name == "adagrad_decay":
+            slots[:, dim] = step // options.decay_steps
         return slots
 
 
 OPTIMIZERS = {
     optimizer.name: optimizer
     for optimizer in (
-        RowOptimizer("adagrad", lambda dim: dim, lambda dim: dim),
+        RowOptimizer("adagrad", lambda dim: dim, lambda dim: dim, ("initial_accumulator",)),
+        RowOptimizer(
+            "adagrad_decay",
+            lambda dim: dim + 1,
+            lambda dim: dim,
+            ("initial_accumulator", "accumulator_decay", "decay_steps"),
+        ),
         RowOptimizer("adam", lambda dim: 2 * dim + 1, lambda dim: 0),
-        RowOptimizer("ftrl", lambda dim: 2 * dim, lambda dim: dim, holds_rows=True),
+        RowOptimizer("adamw", lambda dim: 2 * dim + 1, lambda dim: 0, ("weight_decay",)),
+        RowOptimizer(
+            "ftrl",
+            lambda dim: 2 * dim,
+            lambda dim: dim,
+            ("initial_accumulator", "l1", "l2", "beta"),
+            holds_rows=True,
+        ),
+        RowOptimizer("sgd", lambda dim: 0, lambda dim: 0),
     )
 }
 
 
-def row_optimizer(name: str, initial_accumulator: float = INITIAL_ACCUMULATOR) -> RowOptimizer:
-    """The optimizer of that name, whose accumulators begin there; raises BadInput."""
+def row_optimizer(name: str, options: RowOptions | None = None) -> RowOptimizer:
+    """The optimizer of that name with these options; raises BadInput."""
     if name not in OPTIMIZERS:
         raise BadInput(f"optimizer: one of {', '.join(OPTIMIZERS)} wanted, got {name[:40]!r}")
-    return replace(OPTIMIZERS[name], initial_accumulator=initial_accumulator)
+    return replace(OPTIMIZERS[name], options=RowOptions.of(options or RowOptions()))

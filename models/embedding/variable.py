@@ -93,7 +93,7 @@ class EmbeddingVariable:
 
     def update(self, touched: Int64s, sums: Float32s, rate: float, step: int) -> None:
         """Takes one optimizer step on rows `touched` [m] with gradients `sums` [m, dim]."""
-        self.optimizer.update(touched, sums, self.rows, self.slots, rate)
+        self.optimizer.update(touched, sums, self.rows, self.slots, rate, step)
         self.last_step[touched] = step
         self.counts[touched] += 1
         self._changed[touched] = True
@@ -138,17 +138,17 @@ class EmbeddingVariable:
         self._changed[self.find(changes.keys)] = True
         self._removed.update(changes.removed.tolist())
 
-    def overwrite(self, keys: Int64s, rows: Float32s, removed: Int64s, rate: float) -> None:
+    def overwrite(self, keys: Int64s, rows: Float32s, removed: Int64s, rate: float, step: int) -> None:
         """Takes rows that somebody else made, and takes out what they removed; all of it counts as changed.
 
-        rate: the learning rate; the slots of these rows begin anew.
+        rate, step: of the run; the slots of these rows begin anew.
         """
         self.remove(removed)
         missing = keys[self.find(keys) < 0]
         if len(missing):
             self._put(missing)
         refs = self.find(keys)
-        self.rows[refs], self.slots[refs] = rows, self.optimizer.slots_of(rows, rate)
+        self.rows[refs], self.slots[refs] = rows, self.optimizer.slots_of(rows, rate, step)
         self._changed[refs] = True
 
     def descriptor(self) -> list[int]:

@@ -46,7 +46,7 @@ class Trainer:
         outputs as expressions (compiler.dense.fusion). Raises BadInput for an unknown architecture or optimizer."""
         self.manifest, self.settings = manifest, settings
         self.plan = SparsePlan(manifest)
-        optimizer = row_optimizer(settings.optimizer, settings.initial_accumulator)
+        optimizer = row_optimizer(settings.optimizer, settings)
         self.tables = {
             t.name: EmbeddingVariable(t.name, t.dim, optimizer, seed=settings.seed * 1_000_003 + n)
             for n, t in enumerate(manifest.tables)

@@ -151,7 +151,7 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
             {"features__friends": {"kind": "ids", "table": "user", "dtype": "int8"}},
             r"features\.friends\.dtype: none wanted, as features\.user has for table 'user', got int8",
         ),
-        ({"train__zzz": 1}, r"train\.zzz: unknown; one of batch_rows, .*, seed wanted$"),
+        ({"train__zzz": 1}, r"train\.zzz: unknown; one of initial_accumulator, .*, seed wanted$"),
         (
             {"features__user__knd": "id"},
             r"features\.user\.knd: unknown; one of kind, table, .*\(did you mean 'kind'\?\)",
@@ -223,7 +223,13 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ({"features__x": {"kind": "ids", "max_length": -1}}, r"features\.x\.max_length: 0 to"),
         ({"train__batch_rows": 0}, r"train\.batch_rows: 1 to 1048576 wanted, got 0"),
         ({"train__epochs": 0}, r"train\.epochs: 1 to"),
-        ({"train__optimizer": "sgd"}, r"train\.optimizer: one of adagrad, adam, ftrl wanted, got 'sgd'"),
+        ({"train__optimizer": "sgb"}, r"train\.optimizer: one of adagrad, .*, sgd wanted, got 'sgb'"),
+        ({"train__l1": -1.0}, r"train\.l1: 0 to 1000000\.0 wanted, got -1\.0"),
+        ({"train__beta": float("nan")}, r"train\.beta: 0 to"),
+        ({"train__accumulator_decay": 1.5}, r"train\.accumulator_decay: 0 to 1 wanted"),
+        ({"train__decay_steps": 0}, r"train\.decay_steps: 1 to"),
+        ({"train__optimizer": "sgd", "train__l2": 0.1}, r"train\.l2: only for ftrl; the optimizer is 'sgd'"),
+        ({"train__optimizer": "adam", "train__weight_decay": 0.1}, r"train\.weight_decay: only for adamw; .* 'adam'"),
         ({"train__learning_rate": 0}, r"train\.learning_rate: a number above 0 wanted, got 0\.0"),
         (
             {"train__dense_learning_rate": float("nan")},
@@ -325,7 +331,7 @@ def test_what_is_set_from_outside_decides_as_the_file_does(tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.sed=1", r"train\.sed: unknown; one of batch_rows, .* wanted \(did you mean 'seed'\?\)"),
+        ("train.sed=1", r"train\.sed: unknown; one of initial_accumulator, .* wanted \(did you mean 'seed'\?\)"),
         ("trian.seed=1", r"trian: a section out of model, data, .* wanted \(did you mean 'train'\?\)"),
         ("features.user.dim=8", r"--set features\.user\.dim: a feature of the file wanted: user_id, friends, price"),
         ("features.dim=8", r"--set features\.dim: a feature of the file wanted"),
@@ -338,7 +344,7 @@ def test_what_is_set_from_outside_decides_as_the_file_does(tmp_path):
         ("train.seed", r"--set: section\.key=value wanted, got 'train\.seed'"),
         ("", r"--set: section\.key=value wanted, got ''"),
         ("train.seed=-1", r"train\.seed: 0 to"),
-        ("train.initial_accumulator=1.0", r"train\.initial_accumulator: only for adagrad, ftrl; .* 'adam'"),
+        ("train.initial_accumulator=1.0", r"train\.initial_accumulator: only for adagrad, adagrad_decay, ftrl; .* 'adam'"),
     ],
 )
 def test_a_mistaken_override_is_told_in_one_line(tmp_path, override, message):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from models.embedding import variable
-from models.embedding.optimizer import row_optimizer
+from models.embedding.optimizer import OPTIMIZERS, row_optimizer
 from models.embedding.variable import Changes, EmbeddingVariable
 from processor.kernels.hashing import init_rows
 
@@ -50,7 +50,7 @@ def assert_same(got, wanted):
 class TableMachine(RuleBasedStateMachine):
     """A table, its follower by increments, and a dict of what either has to hold."""
 
-    @initialize(optimizer=st.sampled_from(["adagrad", "adam", "ftrl"]))
+    @initialize(optimizer=st.sampled_from(sorted(OPTIMIZERS)))
     def start(self, optimizer):
         self.optimizer_name, self.optimizer = optimizer, row_optimizer(optimizer)
         self.table, self.follower = make_table(optimizer), make_table(optimizer)
@@ -88,7 +88,7 @@ class TableMachine(RuleBasedStateMachine):
         self.table.update(refs, sums, RATE, self.step)
         rows = np.array([self.rows[k][0] for k in ids], np.float32).reshape(-1, DIM)
         slots = np.array([self.rows[k][1] for k in ids], np.float32).reshape(len(ids), self.optimizer.slots_a_row(DIM))
-        self.optimizer.update(np.arange(len(ids)), sums, rows, slots, np.float32(RATE))
+        self.optimizer.update(np.arange(len(ids)), sums, rows, slots, RATE, self.step)
         for key, row, slot in zip(ids, rows, slots):
             self.rows[key] = [row, slot, self.step, self.rows[key][3] + 1]
             self.changed.add(key)
@@ -102,10 +102,10 @@ class TableMachine(RuleBasedStateMachine):
         keys = int64s(sorted(set(ids)))
         gone = [key for key in gone if key not in ids]
         rows = np.full((len(keys), DIM), tag / 8, np.float32)
-        self.table.overwrite(keys, rows, int64s(gone), RATE)
+        self.table.overwrite(keys, rows, int64s(gone), RATE, 1)
         self.gone(gone)
         self.born(ids)
-        for key, row, slots in zip(keys.tolist(), rows, self.optimizer.slots_of(rows, RATE)):
+        for key, row, slots in zip(keys.tolist(), rows, self.optimizer.slots_of(rows, RATE, 1)):
             self.rows[key][:2] = [row, slots]
             self.changed.add(key)
 
@@ -155,7 +155,7 @@ class TableMachine(RuleBasedStateMachine):
         return Changes(
             int64s(ids),
             np.array(rows, np.float32).reshape(-1, DIM),
-            np.array(slots, np.float32).reshape(-1, width),
+            np.array(slots, np.float32).reshape(len(ids), width),
             int64s(last_step),
             int64s(counts),
             int64s(sorted(removed)),
