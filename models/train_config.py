@@ -402,6 +402,8 @@ def _check_train(train: TrainSettings, section: Collection[str]) -> None:
     for key in ("learning_rate", "dense_learning_rate", "initial_accumulator"):
         if key in section:
             _want_above_0(getattr(train, key), f"train.{key}")
+    if train.optimizer == "sgd" and "learning_rate" not in section:
+        raise BadInput("train.learning_rate: wanted with sgd, which has none that suits every table")
     _check_row_options(train, section, "train")
     _want_between(train.holdout, 0, 0.9, "train.holdout")
     _want_between(train.seed, 0, 2**32 - 1, "train.seed")

@@ -41,7 +41,7 @@ def chosen(settings: TrainSettings, features: list[FeatureConfig], rows: int | N
     learning_rate         0.05 for 20,000 rows and fewer, with their root up to 0.1 for 80,000 and more: the more is
                           known of an id, the further its row may go; where products of many rows are added up less,
                           2 / (features * sqrt(dim)), so that all rows' first steps together do not throw a score
-                          about; of Adam a tenth
+                          about; of Adam and AdamW a tenth
     dense_learning_rate   0.001
     batch_rows            the power of two for about 350 steps, 32 to 512: a small table needs steps more than speed
     """
@@ -49,7 +49,7 @@ def chosen(settings: TrainSettings, features: list[FeatureConfig], rows: int | N
     values: dict[str, Any] = {
         "optimizer": optimizer,
         "initial_accumulator": INITIAL_ACCUMULATOR if settings.optimizer else SMALL_ACCUMULATOR,
-        "learning_rate": _learning_rate(features, rows) * (0.1 if optimizer == "adam" else 1.0),
+        "learning_rate": _learning_rate(features, rows) * (0.1 if optimizer in ("adam", "adamw") else 1.0),
         "dense_learning_rate": 0.001,
         "batch_rows": MOST_BATCH_ROWS if rows is None else _batch_rows(rows),
     }

@@ -224,11 +224,15 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ({"train__batch_rows": 0}, r"train\.batch_rows: 1 to 1048576 wanted, got 0"),
         ({"train__epochs": 0}, r"train\.epochs: 1 to"),
         ({"train__optimizer": "sgb"}, r"train\.optimizer: one of adagrad, .*, sgd wanted, got 'sgb'"),
+        ({"train__optimizer": "sgd"}, r"train\.learning_rate: wanted with sgd, which has none that suits every table"),
         ({"train__l1": -1.0}, r"train\.l1: 0 to 1000000\.0 wanted, got -1\.0"),
         ({"train__beta": float("nan")}, r"train\.beta: 0 to"),
         ({"train__accumulator_decay": 1.5}, r"train\.accumulator_decay: 0 to 1 wanted"),
         ({"train__decay_steps": 0}, r"train\.decay_steps: 1 to"),
-        ({"train__optimizer": "sgd", "train__l2": 0.1}, r"train\.l2: only for ftrl; the optimizer is 'sgd'"),
+        (
+            {"train__optimizer": "sgd", "train__l2": 0.1, "train__learning_rate": 0.1},
+            r"train\.l2: only for ftrl; the optimizer is 'sgd'",
+        ),
         ({"train__optimizer": "adam", "train__weight_decay": 0.1}, r"train\.weight_decay: only for adamw; .* 'adam'"),
         ({"train__learning_rate": 0}, r"train\.learning_rate: a number above 0 wanted, got 0\.0"),
         (
@@ -344,7 +348,10 @@ def test_what_is_set_from_outside_decides_as_the_file_does(tmp_path):
         ("train.seed", r"--set: section\.key=value wanted, got 'train\.seed'"),
         ("", r"--set: section\.key=value wanted, got ''"),
         ("train.seed=-1", r"train\.seed: 0 to"),
-        ("train.initial_accumulator=1.0", r"train\.initial_accumulator: only for adagrad, adagrad_decay, ftrl; .* 'adam'"),
+        (
+            "train.initial_accumulator=1.0",
+            r"train\.initial_accumulator: only for adagrad, .*, ftrl; .* 'adam'",
+        ),
     ],
 )
 def test_a_mistaken_override_is_told_in_one_line(tmp_path, override, message):

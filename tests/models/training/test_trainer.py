@@ -220,7 +220,7 @@ def test_a_model_of_floats_alone_and_one_of_ids_alone_can_be_trained(tmp_path):
 
 def test_an_unknown_architecture_or_optimizer_is_refused(tmp_path):
     manifest = draft(make_config(tmp_path), {})
-    for settings, change in ((dict(optimizer="sgd"), {}), ({}, dict(arch="no_such"))):
+    for settings, change in ((dict(optimizer="sgb"), {}), ({}, dict(arch="no_such"))):
         config = make_config(tmp_path, **settings)
         with pytest.raises(BadInput, match="wanted, got"):
             Trainer(replace(manifest, **change), config.train)
