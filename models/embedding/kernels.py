@@ -12,6 +12,7 @@ import numpy as np
 from processor.kernels.pool import MEAN, NONE, SQRTN
 
 ADAGRAD_EPSILON = 1e-7
+MOST_COUNTED = 65535
 ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON = 0.9, 0.999, 1e-7
 RATE, STEP, INITIAL_ACCUMULATOR, L1, L2, BETA, WEIGHT_DECAY, ACCUMULATOR_DECAY, DECAY_STEPS = range(9)
 """Places in an optimizer's options: the rate, the step of the run, and the fields of RowOptions in their order."""
@@ -28,7 +29,8 @@ _F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
 def accumulate(refs, splits, combiner, max_length, grad, place, touched, sums, count):
     """Adds one feature's gradient to the rows that it read; returns how many distinct rows there are now.
 
-    refs: row numbers of the feature's values. splits: int64 [n + 1], or [0] for one value a row. grad: float32
+    refs: row numbers of the feature's values, negative where one has none: its gradient is dropped. splits: int64
+    [n + 1], or [0] for one value a row. grad: float32
     [n, width], of the feature's columns. place: int32 by row number, -1 where the row is not in `touched` yet.
     touched: row numbers, the first `count` of them in use. sums: float32 [_, dim], their gradients.
     """
@@ -45,6 +47,8 @@ def accumulate(refs, splits, combiner, max_length, grad, place, touched, sums, c
                 share = np.sqrt(share)
         for v in range(start, stop):
             ref = refs[v]
+            if ref < 0:
+                continue
             at = place[ref]
             if at < 0:
                 at = count
@@ -63,6 +67,43 @@ def forget(place, touched):
     """Resets `place` for the next batch."""
     for ref in touched:
         place[ref] = -1
+
+
+@nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")
+def _mixed(z):
+    """splitmix64's finaliser."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@nb.njit(
+    nb.void(_I64, _I64, nb.int64, nb.uint16[::1], nb.int64, nb.boolean[::1], nb.int64[::1]),
+    cache=True,
+    nogil=True,
+)
+def count_ids(ids, counts, hashes, counters, block_counters, touched, least):
+    """Adds counts[i] to the counters of ids[i]; least[i]: what is known of it then, at least as often as it has come.
+
+    counters: shared by ids, `hashes` of each, of which only those that are below what is known are raised
+    (conservative update). touched: by block of block_counters, those that were raised. Counters stay at their largest.
+    """
+    size = np.uint64(len(counters))
+    at = np.empty(hashes, np.int64)
+    for i in range(len(ids)):
+        first = _mixed(np.uint64(ids[i]) + np.uint64(0x9E3779B97F4A7C15))
+        second = _mixed(first) | np.uint64(1)
+        known = np.int64(MOST_COUNTED)
+        for h in range(hashes):
+            bits = _mixed(first + np.uint64(h) * second)
+            at[h] = np.int64(((bits >> np.uint64(32)) * size) >> np.uint64(32))
+            known = min(known, np.int64(counters[at[h]]))
+        known = min(np.int64(MOST_COUNTED), known + counts[i])
+        least[i] = known
+        for h in range(hashes):
+            if counters[at[h]] < known:
+                counters[at[h]] = known
+                touched[at[h] // block_counters] = True
 
 
 _optimizer = nb.njit(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from models.embedding import variable
+from models.embedding import id_rows
 from models.embedding.optimizer import OPTIMIZERS, row_optimizer
 from models.embedding.variable import Changes, EmbeddingVariable
 from processor.kernels.hashing import init_rows
@@ -176,7 +176,7 @@ class TableMachine(RuleBasedStateMachine):
 @pytest.fixture(autouse=True)
 def _small_tables(monkeypatch):
     """Tables that start with four rows, so that they grow and rehash all the time."""
-    monkeypatch.setattr(variable, "FIRST_ROWS", 4)
+    monkeypatch.setattr(id_rows, "FIRST_ROWS", 4)
 
 
 def test_a_table_is_a_dict_that_grows_shrinks_and_restores():

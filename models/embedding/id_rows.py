@@ -1,0 +1,136 @@
+"""Rows of columns by int64 id: flat arrays that double when full, an index, and what has changed.
+
+One owner, the trainer's thread. The index is the one that serving uses (processor.kernels.index). A removed id's place
+is used again. Whoever puts an id in gives its columns their first values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.kernels import index as hash_index
+
+Int64s = NDArray[np.int64]
+
+FIRST_ROWS = 1024
+
+Column = tuple[tuple[int, ...], Any]
+"""Shape of one row's part, and dtype."""
+
+
+class IdRows:
+    """Columns by id. columns: arrays [_, ...] by row number; they are others once the table has grown."""
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._kinds = dict(columns)
+        self.clear()
+
+    def clear(self) -> None:
+        """Gives up every row, without a trace."""
+        self.index = hash_index.empty_index(hash_index.capacity_for(FIRST_ROWS))
+        self._used = 0
+        self.keys = np.zeros(FIRST_ROWS, np.int64)
+        self.columns: dict[str, NDArray[Any]] = {
+            name: np.zeros((FIRST_ROWS, *shape), dtype) for name, (shape, dtype) in self._kinds.items()
+        }
+        self._changed = np.zeros(FIRST_ROWS, np.bool_)
+        self._bump = 0
+        self._free: list[int] = []
+        self._removed: set[int] = set()
+
+    def __len__(self) -> int:
+        return self._bump - len(self._free)
+
+    def find(self, ids: Int64s) -> Int64s:
+        """Row numbers of `ids`, negative where an id has none."""
+        refs = np.empty(len(ids), np.int64)
+        hash_index.find(self.index.ctypes.data, len(self.index), ids, refs)
+        return refs
+
+    def put(self, ids: Int64s) -> Int64s:
+        """Gives each of `ids`, distinct and without a row, a fresh one of zeros; returns their numbers."""
+        recycled = [self._free.pop() for _ in range(min(len(ids), len(self._free)))]
+        fresh = len(ids) - len(recycled)
+        self._grow(self._bump + fresh)
+        refs = np.concatenate([np.array(recycled, np.int64), np.arange(self._bump, self._bump + fresh)])
+        self._bump += fresh
+        if (self._used + len(ids)) * 8 > len(self.index) * 7:
+            self._rehash()
+        self.index[self._entries(ids), 1] = refs
+        self.keys[refs] = ids
+        for column in self.columns.values():
+            column[refs] = 0
+        self._changed[refs] = True
+        self._removed.difference_update(ids.tolist())
+        return refs
+
+    def remove(self, ids: Int64s) -> int:
+        """Gives up the rows of `ids`; returns how many there were."""
+        refs = self.find(ids)
+        gone = np.unique(refs[refs >= 0])
+        self.index[self._entries(self.keys[gone]), 1] = hash_index.ABSENT
+        self._changed[gone] = False
+        self._removed.update(self.keys[gone].tolist())
+        self._free.extend(gone.tolist())
+        return len(gone)
+
+    def touch(self, refs: Int64s) -> None:
+        """Counts rows as changed."""
+        self._changed[refs] = True
+
+    def live(self) -> Int64s:
+        """Numbers of all rows, by ascending id."""
+        refs = np.ones(self._bump, np.bool_)
+        refs[self._free] = False
+        return self._by_id(np.flatnonzero(refs))
+
+    def changed(self) -> Int64s:
+        """Numbers of the rows that have changed since clear_changed(), by ascending id."""
+        return self._by_id(np.flatnonzero(self._changed[: self._bump]))
+
+    def removed(self) -> Int64s:
+        """Ids that were removed since clear_changed() and are not back, ascending."""
+        return np.array(sorted(self._removed), np.int64)
+
+    def clear_changed(self) -> None:
+        self._changed[:] = False
+        self._removed.clear()
+
+    def mark(self, keys: Int64s, removed: Int64s) -> None:
+        """Counts these as changed and removed once more."""
+        self._changed[self.find(keys)] = True
+        self._removed.update(removed.tolist())
+
+    def _by_id(self, refs: Int64s) -> Int64s:
+        return refs[np.argsort(self.keys[refs])]
+
+    def _entries(self, ids: Int64s) -> Int64s:
+        entries = np.empty(len(ids), np.int64)
+        self._used += hash_index.claim(self.index.ctypes.data, len(self.index), ids, entries)
+        return entries
+
+    def _rehash(self) -> None:
+        """Drops the entries of removed ids; sized by the rows there are, so that churn alone never grows the index."""
+        grown = hash_index.empty_index(hash_index.capacity_for(max(FIRST_ROWS, 2 * len(self))))
+        source = self.index.ctypes.data
+        self._used = hash_index.rehash(source, len(self.index), grown.ctypes.data, len(grown))
+        self.index = grown
+
+    def _grow(self, rows: int) -> None:
+        size = len(self.keys)
+        if rows <= size:
+            return
+        while size < rows:
+            size *= 2
+        self.keys, self._changed = _longer(self.keys, size), _longer(self._changed, size)
+        self.columns = {name: _longer(column, size) for name, column in self.columns.items()}
+
+
+def _longer(column: NDArray[Any], rows: int) -> NDArray[Any]:
+    new = np.zeros((rows, *column.shape[1:]), column.dtype)
+    new[: len(column)] = column
+    return new

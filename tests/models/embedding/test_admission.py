@@ -1,0 +1,111 @@
+"""Who gets a row, and when: counters against a dictionary, shared ones against both of their promises."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.embedding.admission import BLOCK_COUNTERS, Always, CountingBloom, ExactCounts
+from models.embedding.optimizer import row_optimizer
+from models.embedding.variable import EmbeddingVariable
+
+some_ids = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 8), max_size=12)
+batches = st.lists(some_ids, max_size=12)
+
+
+def met(admission, ids):
+    """The ids of a batch that are admitted now. All are without a row."""
+    keys, counts = np.unique(np.array(ids, np.int64), return_counts=True)
+    return set(keys[admission.met(keys, counts)].tolist())
+
+
+def make_table(admission):
+    return EmbeddingVariable("t", 4, row_optimizer("adagrad"), admission=admission)
+
+
+@given(batches, st.integers(1, 4))
+def test_exact_counts_are_a_dictionarys(batches, after):
+    admission, wanted = ExactCounts(after), {}
+    for ids in batches:
+        for key in ids:
+            wanted[key] = wanted.get(key, 0) + 1
+        due = {key for key in ids if wanted[key] >= after}
+        assert met(admission, ids) == due
+        for key in due:
+            # It has its row now; should it lose that, it begins anew.
+            del wanted[key]
+        assert len(admission) == len(wanted)
+
+
+@settings(deadline=None)
+@given(batches, st.integers(1, 4))
+def test_shared_counters_admit_no_id_late_whatever_shares_them(batches, after):
+    admission, seen = CountingBloom(after, 10, 0.5), {}
+    for ids in batches:
+        for key in ids:
+            seen[key] = seen.get(key, 0) + 1
+        assert met(admission, ids) >= {key for key in ids if seen[key] >= after}
+
+
+@pytest.mark.parametrize(("after", "error"), [(2, 0.01), (2, 0.1), (5, 0.01)])
+def test_shared_counters_take_no_more_ids_for_known_ones_than_they_were_made_for(after, error):
+    ids = np.random.default_rng(after).integers(-(2**63), 2**63 - 1, 50_000)
+    admission = CountingBloom(after, len(ids), error)
+    ones = np.ones(len(ids), np.int64)
+    admission.met(ids, ones * (after - 1))
+    fresh = np.random.default_rng(99).integers(-(2**63), 2**63 - 1, 5_000)
+    early = admission.met(fresh, np.ones(len(fresh), np.int64)).mean()
+    assert 0.3 * error <= early <= 1.6 * error
+    assert admission.met(ids, ones).all(), "and none late"
+
+
+def test_a_counter_stays_at_its_largest_value():
+    admission = CountingBloom(65535, 10, 0.01)
+    key = np.array([7])
+    assert not admission.met(key, np.array([65534]))[0]
+    assert admission.met(key, np.array([2**40]))[0]
+    assert admission.met(key, np.array([1]))[0]
+
+
+@pytest.mark.parametrize("make", [lambda: ExactCounts(3), lambda: CountingBloom(3, 3 * BLOCK_COUNTERS, 0.01), Always])
+def test_what_was_exported_or_followed_by_increments_goes_on_alike(make):
+    ours, restored, follower = make(), make(), make()
+    draw = np.random.default_rng(0)
+    for _ in range(20):
+        met(ours, draw.integers(0, 60, 25))
+        follower.restore(ours.changes())
+        ours.clear_changed()
+    restored.restore(ours.export())
+    assert all(len(part) == 0 for name, part in ours.changes().items() if name != "counters")
+    for ids in draw.integers(0, 80, (10, 25)):
+        assert met(ours, ids) == met(restored, ids) == met(follower, ids)
+    ours.clear()
+    assert met(ours, [1]) == met(make(), [1])
+
+
+@pytest.mark.parametrize("make", [lambda: ExactCounts(3), lambda: CountingBloom(3, 1000, 0.001)])
+def test_an_id_has_its_row_once_it_came_so_often_and_the_gradient_of_others_is_dropped(make):
+    table = make_table(make())
+    seven, two = np.array([7]), np.array([7, 7])
+    assert (table.insert(seven) < 0).all()
+    assert (table.find(seven) < 0).all()
+    assert len(table) == 0
+    (first, second) = table.insert(two).tolist()
+    assert first == second >= 0
+    assert table.insert(np.array([7, 8, 9, 7])).tolist() == [first, -2, -2, first]
+    assert len(table) == 1
+
+
+def test_an_id_that_was_removed_begins_anew():
+    table = make_table(ExactCounts(2))
+    for _ in range(2):
+        assert (table.insert(np.array([5])) < 0).all()
+        assert (table.insert(np.array([5])) >= 0).all()
+        table.remove(np.array([5]))
+
+
+def test_a_cleared_table_has_counted_nothing():
+    table = make_table(ExactCounts(2))
+    table.insert(np.array([5]))
+    table.clear()
+    assert (table.insert(np.array([5])) < 0).all()
