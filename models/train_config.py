@@ -33,6 +33,11 @@ TRANSFORMS = ("none", "log1p")
 HASHED = ("string", "strings")
 RAGGED = ("ids", "strings")
 
+INITS = ("uniform", "normal", "zeros")
+ADMISSIONS = ("counts", "bloom")
+ROW_KEYS = ("optimizer", "learning_rate", *RowOptions.__dataclass_fields__)
+"""Of [train], what a table may have for itself."""
+
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _MAX_CONFIG_NBYTES = 4 << 20
 _DEFAULT_DIM = 16
@@ -87,6 +92,27 @@ class TrainSettings(RowOptions):
 
 
 @dataclass(frozen=True, slots=True)
+class TableConfig:
+    """[tables.<name>], which may have keys of [train] as well: those of the row optimizer, for this table alone.
+
+    admit_after: an id has a row once it came so often. admit_by: 'counts', a counter an id, or 'bloom', counters of a
+    fixed size for admit_ids different ids, of which admit_error may be admitted too early. evict_after_steps,
+    evict_below_norm: see Eviction; 0: never. init: of first values, 'uniform' in [-init_scale, init_scale), 'normal' of
+    that standard deviation, or 'zeros'. train: the keys of [train], with their values.
+    """
+
+    admit_after: int = 1
+    admit_by: str = "counts"
+    admit_ids: int = 1_000_000
+    admit_error: float = 0.01
+    evict_after_steps: int = 0
+    evict_below_norm: float = 0.0
+    init: str = "uniform"
+    init_scale: float = 0.01
+    train: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class PublishConfig:
     """[publish]. repository: a folder; table_dtype: what tables are published as, where their features do not say;
     full_rows: these many rows, in order, make the full version (0: all);
@@ -104,8 +130,8 @@ class PublishConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """The whole file. fusion: [fusion], outputs as expressions over the network's outputs and float features, in order
-    (compiler.dense.fusion)."""
+    """The whole file. tables: [tables.<name>] of those that have one. fusion: [fusion], outputs as expressions over the
+    network's outputs and float features, in order (compiler.dense.fusion)."""
 
     model: ModelConfig
     data: DataConfig
@@ -113,6 +139,7 @@ class TrainConfig:
     train: TrainSettings = TrainSettings()
     publish: PublishConfig = PublishConfig()
     fusion: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, TableConfig] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +204,8 @@ def _override(raw: dict[str, Any], override: str) -> None:
             columns = ", ".join(at) or "none, as the file has no [features]"
             raise BadInput(f"--set {path.strip()}: a feature of the file wanted: {columns}")
         at = at[names[0]]
+    elif section == "tables" and names and isinstance(at, dict):
+        at = at.setdefault(".".join(names), {})
     elif names:
         raise BadInput(f"--set: section.key=value wanted, got {override[:80]!r}")
     if isinstance(at, dict):
@@ -203,7 +232,42 @@ def parse_config(raw: dict[str, Any]) -> TrainConfig:
     _check_publish(publish)
     data = _check_data(data)
     features = _features(raw.get("features", {}), data)
-    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})))
+    tables = _tables(raw.get("tables", {}), features, train)
+    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})), tables)
+
+
+def _tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: TrainSettings) -> dict[str, TableConfig]:
+    names = sorted({f.table for f in features if f.table})
+    tables = {}
+    for name, section in raw.items():
+        where = f"tables.{name}"
+        if name not in names:
+            raise BadInput(f"{where}: a table of a feature wanted: {', '.join(names)}{nearest(name, names)}")
+        if not isinstance(section, dict):
+            raise BadInput(f"{where}: a section [{where}] wanted, got {_type_name(section)}")
+        own = {key: value for key, value in section.items() if key not in ROW_KEYS}
+        table = _section(TableConfig, own, where)
+        of_train = {key: value for key, value in section.items() if key in ROW_KEYS}
+        settings = _section(TrainSettings, of_train, where)
+        _check_rows(
+            settings if "optimizer" in of_train else dataclasses.replace(settings, optimizer=train.optimizer),
+            of_train,
+            where,
+        )
+        _check_table(table, where)
+        tables[name] = dataclasses.replace(table, train={key: getattr(settings, key) for key in of_train})
+    return tables
+
+
+def _check_table(table: TableConfig, where: str) -> None:
+    _want_between(table.admit_after, 1, 65_535, f"{where}.admit_after")
+    _want_one_of(table.admit_by, ADMISSIONS, f"{where}.admit_by")
+    _want_between(table.admit_ids, 1, 1 << 32, f"{where}.admit_ids")
+    _want_between(table.admit_error, 1e-9, 0.5, f"{where}.admit_error")
+    _want_between(table.evict_after_steps, 0, 2**53, f"{where}.evict_after_steps")
+    _want_between(table.evict_below_norm, 0, 1e6, f"{where}.evict_below_norm")
+    _want_one_of(table.init, INITS, f"{where}.init")
+    _want_between(table.init_scale, 0, 1e6, f"{where}.init_scale")
 
 
 def _fusion(raw: dict[str, Any]) -> dict[str, str]:
@@ -246,10 +310,10 @@ def _features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
 def _section(kind: type[T], raw: dict[str, Any], where: str) -> T:
     """Builds a dataclass out of a section's keys, by its annotations."""
     hints = typing.get_type_hints(kind)
-    keys = [k for k in hints if not (kind is FeatureConfig and k == "name")]
+    keys = [k for k in hints if k != MADE.get(kind)]
     values = {}
     for key, value in raw.items():
-        if key not in hints:
+        if key not in hints or (key == "train" and kind is TableConfig):
             raise BadInput(f"{where}.{key}: unknown; one of {', '.join(keys)} wanted{nearest(key, keys)}")
         values[key] = _value(hints[key], value, f"{where}.{key}")
     for f in dataclasses.fields(kind):  # type: ignore[arg-type]
@@ -257,6 +321,9 @@ def _section(kind: type[T], raw: dict[str, Any], where: str) -> T:
             raise BadInput(f"{where}.{f.name}: {_TYPE_NAMES[hints[f.name]]} wanted, got nothing")
     return kind(**values)
 
+
+MADE: Mapping[type, str] = {FeatureConfig: "name", TableConfig: "train"}
+"""Fields that no key of the section gives."""
 
 _TYPE_NAMES = {
     str: "a string",
@@ -397,19 +464,22 @@ def _check_train(train: TrainSettings, section: Collection[str]) -> None:
     if "batch_rows" in section:
         _want_between(train.batch_rows, 1, 1 << 20, "train.batch_rows")
     _want_between(train.epochs, 1, 10_000, "train.epochs")
-    if "optimizer" in section:
-        _want_one_of(train.optimizer, OPTIMIZERS, "train.optimizer")
-    for key in ("learning_rate", "dense_learning_rate", "initial_accumulator"):
-        if key in section:
-            _want_above_0(getattr(train, key), f"train.{key}")
-    if train.optimizer == "sgd" and "learning_rate" not in section:
-        raise BadInput("train.learning_rate: wanted with sgd, which has none that suits every table")
-    _check_row_options(train, section, "train")
+    if "dense_learning_rate" in section:
+        _want_above_0(train.dense_learning_rate, "train.dense_learning_rate")
+    _check_rows(train, section, "train")
     _want_between(train.holdout, 0, 0.9, "train.holdout")
     _want_between(train.seed, 0, 2**32 - 1, "train.seed")
 
 
-def _check_row_options(train: TrainSettings, section: Collection[str], where: str) -> None:
+def _check_rows(train: TrainSettings, section: Collection[str], where: str) -> None:
+    """ROW_KEYS of [train], or of a table that has others."""
+    if "optimizer" in section:
+        _want_one_of(train.optimizer, OPTIMIZERS, f"{where}.optimizer")
+    for key in ("learning_rate", "initial_accumulator"):
+        if key in section:
+            _want_above_0(getattr(train, key), f"{where}.{key}")
+    if "optimizer" in section and train.optimizer == "sgd" and "learning_rate" not in section:
+        raise BadInput(f"{where}.learning_rate: wanted with sgd, which has none that suits every table")
     for key in ("l1", "l2", "beta", "weight_decay"):
         _want_between(getattr(train, key), 0, 1e6, f"{where}.{key}")
     _want_between(train.accumulator_decay, 0, 1, f"{where}.accumulator_decay")

@@ -142,13 +142,13 @@ class CountingBloom:
         return least >= self._after
 
     def export(self) -> Arrays:
-        return {"counters": self._counters.copy()}
+        return {"counters": self._counters.view(np.uint8).copy()}
 
     def changes(self) -> Arrays:
         blocks = np.flatnonzero(self._touched)
         padded = np.zeros(len(self._touched) * BLOCK_COUNTERS, np.uint16)
         padded[: self.counters] = self._counters
-        return {"blocks": blocks, "counters": padded.reshape(-1, BLOCK_COUNTERS)[blocks]}
+        return {"blocks": blocks, "counters": padded.reshape(-1, BLOCK_COUNTERS)[blocks].view(np.uint8)}
 
     def clear_changed(self) -> None:
         self._touched[:] = False
@@ -158,10 +158,11 @@ class CountingBloom:
         self._touched = np.zeros(-(-self.counters // BLOCK_COUNTERS), np.bool_)
 
     def restore(self, arrays: Arrays) -> None:
+        counters = np.ascontiguousarray(arrays["counters"]).view(np.uint16)
         if "blocks" not in arrays:
-            self._counters[:] = arrays["counters"]
+            self._counters[:] = counters
         else:
-            for block, counters in zip(arrays["blocks"].tolist(), arrays["counters"]):
+            for block, raised in zip(arrays["blocks"].tolist(), counters):
                 at = self._counters[block * BLOCK_COUNTERS :][:BLOCK_COUNTERS]
-                at[:] = counters[: len(at)]
+                at[:] = raised[: len(at)]
         self.clear_changed()

@@ -42,6 +42,37 @@ class Changes:
     removed: Int64s
 
 
+@dataclass(frozen=True, slots=True)
+class Initial:
+    """First values of rows, a function of (seed, id, column) alone. kind: 'uniform' in [-scale, scale), 'normal' of
+    that standard deviation, or 'zeros'."""
+
+    kind: str = "uniform"
+    scale: float = 0.01
+
+    def rows(self, ids: Int64s, seed: int, dim: int) -> Float32s:
+        """float32 [len(ids), dim]."""
+        rows = np.zeros((len(ids), dim), np.float32)
+        if self.kind == "uniform":
+            init_rows(ids, np.uint64(seed), np.float32(self.scale), rows)
+        elif self.kind == "normal":
+            # Box and Muller 1958, of two uniform numbers in [-1, 1) for each.
+            pairs = np.empty((len(ids), 2 * dim), np.float32)
+            init_rows(ids, np.uint64(seed), np.float32(1.0), pairs)
+            radius = np.sqrt(-2.0 * np.log((1.0 - pairs[:, :dim].astype(np.float64)) / 2.0))
+            rows[:] = self.scale * radius * np.cos(np.pi * pairs[:, dim:].astype(np.float64))
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """The rows that are not kept: untouched for more than after_steps steps of the run, or of an L2 norm under
+    below_norm. 0: not for that."""
+
+    after_steps: int = 0
+    below_norm: float = 0.0
+
+
 class EmbeddingVariable:
     """Rows of one table by int64 id, with the optimizer's slots, counts and the last step of each.
 
@@ -54,14 +85,13 @@ class EmbeddingVariable:
         dim: int,
         optimizer: RowOptimizer,
         seed: int = 0,
-        init_limit: float = 0.01,
+        initial: Initial | None = None,
         admission: Admission | None = None,
     ) -> None:
-        """init_limit: first values are uniform in [-init_limit, init_limit). admission: of ids without a row; by
-        default each gets one at once."""
+        """initial: first values of rows. admission: of ids without a row; by default each gets one at once."""
         self.name, self.dim, self.optimizer = name, dim, optimizer
         self.admission = Always() if admission is None else admission
-        self.seed, self.init_limit = seed, init_limit
+        self.seed, self._initial = seed, initial or Initial()
         self._fill = optimizer.fill(dim)
         self._default = np.zeros(dim, np.float32)
         self._ids = IdRows(
@@ -131,12 +161,23 @@ class EmbeddingVariable:
         """Gives up the rows of `ids` (tombstones in the next delta); returns how many there were."""
         return self._ids.remove(ids)
 
+    def evict(self, eviction: Eviction, step: int) -> int:
+        """Removes what the rule no longer keeps at a step; returns how many rows."""
+        refs = self._ids.live()
+        gone = np.zeros(len(refs), np.bool_)
+        if eviction.after_steps:
+            gone |= self.last_step[refs] < step - eviction.after_steps
+        if eviction.below_norm:
+            gone |= np.linalg.norm(self.rows[refs], axis=1) < eviction.below_norm
+        return self.remove(self._ids.keys[refs[gone]]) if gone.any() else 0
+
     def changes(self) -> Changes:
         """The changes since the last clear_changed()."""
         return self._gather(self._ids.changed(), self._ids.removed())
 
     def clear_changed(self) -> None:
         self._ids.clear_changed()
+        self.admission.clear_changed()
 
     def export(self) -> Changes:
         """Every row, by ascending id."""
@@ -152,7 +193,7 @@ class EmbeddingVariable:
         refs = self.find(changes.keys)
         self.rows[refs], self.slots[refs] = changes.rows, changes.slots
         self.last_step[refs], self.counts[refs] = changes.last_step, changes.counts
-        self.clear_changed()
+        self._ids.clear_changed()
 
     def mark(self, changes: Changes) -> None:
         """Counts these ids as changed once more: what was to carry them has not been published."""
@@ -169,6 +210,7 @@ class EmbeddingVariable:
             self._put(missing)
         refs = self.find(keys)
         self.rows[refs], self.slots[refs] = rows, self.optimizer.slots_of(rows, rate, step)
+        self.last_step[refs] = step
         self._ids.touch(refs)
 
     def descriptor(self) -> list[int]:
@@ -184,6 +226,4 @@ class EmbeddingVariable:
     def _put(self, ids: Int64s) -> None:
         """Gives each of `ids`, distinct and without a row, one with its first value."""
         refs = self._ids.put(ids)
-        first = np.empty((len(ids), self.dim), np.float32)
-        init_rows(ids, np.uint64(self.seed), np.float32(self.init_limit), first)
-        self.rows[refs], self.slots[refs] = first, self._fill
+        self.rows[refs], self.slots[refs] = self._initial.rows(ids, self.seed, self.dim), self._fill

@@ -169,6 +169,9 @@ class Checkpoints:
         for name, changes in tables.items():
             for part in TABLE_PARTS:
                 arrays[f"tables/{name}/{part}"] = getattr(changes, part)
+        for name, table in trainer.tables.items():
+            filtered = table.admission.export() if kind == "full" else table.admission.changes()
+            arrays |= {f"admission/{name}/{part}": array for part, array in filtered.items()}
         arrays |= {f"dense/{name}": array for name, array in trainer.weights().items()}
         arrays |= {f"optimizer/{name}": array for name, array in trainer.optimizer_state().items()}
         metadata = {
@@ -191,7 +194,7 @@ class Checkpoints:
         for name, array in tensors.arrays.items():
             if array_crc32(array) != checksums.get(name):
                 raise Corrupt(f"{path.name}: tensor {name!r} does not match its checksum")
-        groups: dict[str, dict[str, NDArray[Any]]] = {"dense": {}, "optimizer": {}}
+        groups: dict[str, dict[str, NDArray[Any]]] = {"dense": {}, "optimizer": {}, "admission": {}}
         for name, array in tensors.arrays.items():
             group, _, rest = name.partition("/")
             if group in groups:
@@ -202,6 +205,9 @@ class Checkpoints:
         }
         for name, table in trainer.tables.items():
             table.restore(changes[name])
+            filtered = {p.rpartition("/")[2]: a for p, a in groups["admission"].items() if p.rpartition("/")[0] == name}
+            if filtered:
+                table.admission.restore(filtered)
         trainer.restore_dense(groups["dense"], groups["optimizer"])
         trainer.steps = int(tensors.metadata["steps"])
         return Restored(_state(tensors), changes if kind == "inc" else None, before)

@@ -17,6 +17,8 @@ def fingerprint(config: TrainConfig) -> str:
     parts = [asdict(config.model), [asdict(f) for f in features], config.train.optimizer, config.train.seed]
     if config.fusion:
         parts.append(dict(config.fusion))
+    if config.tables:
+        parts.append(_tables(config))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -29,8 +31,21 @@ def settings(config: TrainConfig) -> dict[str, Any]:
     found |= {"features": [f.name for f in config.features]}
     found |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.seed}
     found |= {f"fusion.{output}": text for output, text in config.fusion.items()}
+    for name, kept in _tables(config).items():
+        found |= {f"tables.{name}.{key}": value for key, value in kept.items()}
     as_json: dict[str, Any] = json.loads(json.dumps(found))
     return as_json
+
+
+def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:
+    """Of each table, what decides which ids have rows and how many slots."""
+    return {
+        name: {
+            "optimizer": table.train.get("optimizer", config.train.optimizer),
+            **{key: getattr(table, key) for key in ("admit_after", "admit_by", "admit_ids", "admit_error")},
+        }
+        for name, table in config.tables.items()
+    }
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -213,8 +213,8 @@ class Lineage:
 
     def _overwrite(self, delta: Delta) -> None:
         trainer = self._trainer
-        rate = trainer.settings.learning_rate
         for name, table in delta.tables.items():
+            rate = trainer.rates[name]
             trainer.tables[name].overwrite(table.keys, table.rows, table.removed, rate, trainer.steps)
         trainer.assign_dense(delta.dense)
         self._dense |= {name: array for name, array in delta.dense.items() if name in self._dense}
@@ -296,6 +296,6 @@ def rebuild(trainer: Trainer, contents: Contents) -> None:
     trainer.clear()
     for name, table in trainer.tables.items():
         keys, rows = contents.table(name)
-        table.overwrite(keys, rows, NOTHING_REMOVED, trainer.settings.learning_rate, trainer.steps)
+        table.overwrite(keys, rows, NOTHING_REMOVED, trainer.rates[name], trainer.steps)
     trainer.begin_with(contents.dense)
     clear_changed(trainer)

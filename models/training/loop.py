@@ -95,7 +95,7 @@ class TrainingRun:
         if saved is not None:
             self._check_continues(saved)
         scaling = saved.scaling if saved else self._scaling_of(old)
-        self.trainer = Trainer(draft(config, scaling), config.train, config.model.hidden, config.fusion)
+        self.trainer = Trainer(draft(config, scaling), config.train, config.model.hidden, config.fusion, config.tables)
         self.state = RunState(fingerprint(config), scaling, settings=settings(config), train=kept(config.train))
         self.held_out, self.streamed = Scored(), Scored()
         # The same sample of the rows, by the fresh model and by the version as published.
@@ -180,6 +180,8 @@ class TrainingRun:
         self.state.version = self._next_version()
         self.state.full_rows = self.config.publish.full_rows
         self.state.finished_at = self._unix_s()
+        if removed := self.trainer.evict():
+            self._report.note(f"evicted {removed:,} rows before the full version")
         self._checkpoints.save_full(self.trainer, self.state)
         clear_changed(self.trainer)
         self._publish_version()
@@ -361,6 +363,7 @@ class TrainingRun:
 
     def _publish_delta(self, lineage: Lineage) -> Generation | None:
         self.state.finished_at = self._unix_s()
+        self.trainer.evict()
         generation = lineage.publish()
         self.state.event_time, self.state.events = None, 0
         return generation

@@ -8,6 +8,7 @@ default rows for unseen ids, inference behaviour of the network.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from compiler.dense.fusion import fuse
 from compiler.frameworks import keras, tf
 from models.data.source import Batch
 from models.embedding import kernels
+from models.embedding.admission import Admission, Always, CountingBloom, ExactCounts
 from models.embedding.optimizer import row_optimizer
-from models.embedding.variable import EmbeddingVariable
-from models.train_config import TrainSettings
+from models.embedding.variable import EmbeddingVariable, Eviction, Initial
+from models.train_config import TableConfig, TrainSettings
 from models.zoo.arch import Arch, resolve_arch
 from models.zoo.dense_input import DenseInput
 from processor.columns import Column
@@ -41,16 +43,30 @@ class Trainer:
         settings: TrainSettings,
         hidden: tuple[int, ...] = (),
         fusion: Mapping[str, str] | None = None,
+        tables: Mapping[str, TableConfig] | None = None,
     ) -> None:
         """manifest: the draft (models.training.spec). settings: filled in (models.training.defaults). fusion: further
-        outputs as expressions (compiler.dense.fusion). Raises BadInput for an unknown architecture or optimizer."""
+        outputs as expressions (compiler.dense.fusion). tables: what single tables have for themselves. Raises BadInput
+        for an unknown architecture or optimizer."""
         self.manifest, self.settings = manifest, settings
         self.plan = SparsePlan(manifest)
-        optimizer = row_optimizer(settings.optimizer, settings)
-        self.tables = {
-            t.name: EmbeddingVariable(t.name, t.dim, optimizer, seed=settings.seed * 1_000_003 + n)
-            for n, t in enumerate(manifest.tables)
-        }
+        configs = tables or {}
+        self.tables: dict[str, EmbeddingVariable] = {}
+        self.rates: dict[str, float] = {}
+        self._evictions: dict[str, Eviction] = {}
+        for n, t in enumerate(manifest.tables):
+            config = configs.get(t.name, TableConfig())
+            own = replace(settings, **config.train)
+            self.rates[t.name] = own.learning_rate
+            self._evictions[t.name] = Eviction(config.evict_after_steps, config.evict_below_norm)
+            self.tables[t.name] = EmbeddingVariable(
+                t.name,
+                t.dim,
+                row_optimizer(own.optimizer, own),
+                settings.seed * 1_000_003 + n,
+                Initial(config.init, config.init_scale),
+                _admission(config),
+            )
         options: dict[str, Any] = {"seed": settings.seed}
         if hidden:
             options["hidden"] = hidden
@@ -110,6 +126,10 @@ class Trainer:
         # The rate is one of the optimizer's variables, but it is the configuration's to say.
         self.optimizer.learning_rate = self.settings.dense_learning_rate
 
+    def evict(self) -> int:
+        """Removes the rows that no table keeps any longer; returns how many."""
+        return sum(table.evict(self._evictions[name], self.steps) for name, table in self.tables.items())
+
     def clear(self) -> None:
         """Gives up every row of every table."""
         for table in self.tables.values():
@@ -151,7 +171,7 @@ class Trainer:
                     refs[i], splits, COMBINERS[f.combiner], f.max_length, part, place, touched, sums, count
                 )
             kernels.forget(place, touched[:count])
-            table.update(touched[:count], sums[:count], self.settings.learning_rate, self.steps)
+            table.update(touched[:count], sums[:count], self.rates[name], self.steps)
 
     def _compile_step(self) -> Any:
         model, optimizer = self.arch.logits, self.optimizer
@@ -168,3 +188,11 @@ class Trainer:
             return loss, grads[0]
 
         return tf.function(step, input_signature=specs, autograph=False)
+
+
+def _admission(config: TableConfig) -> Admission:
+    if config.admit_after == 1:
+        return Always()
+    if config.admit_by == "counts":
+        return ExactCounts(config.admit_after)
+    return CountingBloom(config.admit_after, config.admit_ids, config.admit_error)

@@ -6,7 +6,6 @@ import shutil
 
 from compiler.building import compile as compiling
 from compiler.dense.dense_graph import DenseGraph
-from models.embedding.variable import EmbeddingVariable
 from models.training.spec import draft, measure_scaling
 from models.training.trainer import Trainer
 from processor.package.manifest import WHOLE
@@ -22,22 +21,20 @@ class Trainers:
     def __init__(self):
         self._made = []
 
-    def __call__(self, manifest, settings, hidden=(), fusion=None):
+    def __call__(self, manifest, settings, hidden=(), fusion=None, tables=None):
         for known, trainer, weights, optimizer in self._made:
-            if known == (manifest, settings, hidden, fusion):
+            if known == (manifest, settings, hidden, fusion, tables):
                 renew(trainer, weights, optimizer)
                 return trainer
-        trainer = Trainer(manifest, settings, hidden, fusion)
-        self._made.append(((manifest, settings, hidden, fusion), trainer, trainer.weights(), trainer.optimizer_state()))
+        trainer = Trainer(manifest, settings, hidden, fusion, tables)
+        known = (manifest, settings, hidden, fusion, tables)
+        self._made.append((known, trainer, trainer.weights(), trainer.optimizer_state()))
         return trainer
 
 
 def renew(trainer, weights, optimizer):
     """Puts a trainer back to the state in which `weights` and `optimizer` were taken from it, without any row."""
-    trainer.tables = {
-        name: EmbeddingVariable(name, t.dim, t.optimizer, seed=t.seed, init_limit=t.init_limit)
-        for name, t in trainer.tables.items()
-    }
+    trainer.clear()
     trainer.restore_dense(weights, optimizer)
     trainer.steps = 0
 
