@@ -19,7 +19,6 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --
 KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 

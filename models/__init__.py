@@ -1,6 +1,6 @@
 """The third floor, the training component: events in, versions and deltas out.
 
-train_config  `freshet train --config`: what to read, what to learn, what to publish
+config        `freshet train --config`: what to read, what to learn, what to publish
 publishing    from any trainer: what it changed becomes deltas of a version that is served already
 training      a stream of labelled rows in; versions, deltas and checkpoints out
 zoo           networks over the dense input
@@ -9,4 +9,4 @@ data          readers that turn stored or made-up events into batches of columns
 bench         the benchmark's model and its deltas, written without training
 """
 
-__all__ = ["bench", "data", "publishing", "train_config", "training"]
+__all__ = ["bench", "config", "data", "publishing", "training"]

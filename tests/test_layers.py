@@ -47,7 +47,7 @@ LEVELS = {
     "models": (
         ("bench",),
         ("training",),
-        ("train_config",),
+        ("config",),
         ("data", "embedding", "publishing", "zoo"),
     ),
     "serving": (

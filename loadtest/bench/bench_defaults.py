@@ -22,8 +22,9 @@ from rich.console import Console
 
 from compiler.building.auc import auc
 from loadtest.bench.labelled_tables import TABLES, LabelledTable
+from models.config.train_config import TrainConfig
+from models.config.train_section import TrainSettings
 from models.data.source import Source
-from models.train_config import TrainConfig, TrainSettings
 from models.training.defaults import chosen
 from models.training.spec import draft, measure_log_odds, measure_scaling
 from models.training.trainer import Trainer
@@ -59,7 +60,7 @@ class LabelledSplit:
     def scores(self, settings: TrainSettings, seed: int) -> tuple[Float32s, Float32s]:
         """(labels, scores) of all rows that were not learned, after one epoch."""
         trainer = Trainer(self._manifest, replace(settings, seed=seed))
-        trainer.arch.begin_at(self._log_odds)
+        trainer.dense.arch.begin_at(self._log_odds)
         for batch in _Head(self._source, self.learned).batches(settings.batch_rows):
             trainer.learn(batch)
         labels, scores = [], []

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.building.auc import auc
-from models.train_config import TrainConfig, parse_config
+from models.config.train_config import TrainConfig, parse_config
 from models.training.loop import TrainingRun
 from models.training.publication import publish_version
 from processor.engine import PredictRequest, Processor, ProcessorConfig
@@ -73,7 +73,7 @@ def _publish(run: TrainingRun, repository: Path, dtype: str) -> None:
     draft = replace(trainer.manifest, tables=[replace(t, dtype=dtype) for t in trainer.manifest.tables])
     exports = {name: table.export() for name, table in trainer.tables.items()}
     repository.mkdir(parents=True)
-    graph = replace(trainer.graph, weights=trainer.weights())
+    graph = replace(trainer.dense.graph, weights=trainer.dense.weights())
     publish_version(repository, draft, {n: (e.keys, e.rows) for n, e in exports.items()}, graph)
 
 

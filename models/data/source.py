@@ -19,7 +19,7 @@ from processor.errors import BadInput
 
 
 class WantedColumn(Protocol):
-    """A feature as a reader sees it; models.train_config.FeatureConfig and Field are both such."""
+    """A feature as a reader sees it; models.config.feature_sections.FeatureConfig and Field are both such."""
 
     @property
     def name(self) -> str: ...
@@ -62,8 +62,8 @@ class Schema:
 class Batch:
     """Consecutive rows of the stream: rows [start, start + len(self)).
 
-    columns: name -> Column of n rows; label: float32 [n], 0 to 1; time: float64 [n], Unix seconds, ascending,
-    or None.
+    columns: name -> Column of n rows; label: float32 [n], 0 to 1, or [n, labels] where the model has several; time:
+    float64 [n], Unix seconds, ascending, or None; weight: float32 [n], how much a row counts, or None for 1.
     Arrays may be read-only views of the reader's buffers.
     """
 
@@ -71,6 +71,7 @@ class Batch:
     label: NDArray[np.float32]
     time: NDArray[np.float64] | None
     start: int
+    weight: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.label)
@@ -84,7 +85,8 @@ class Batch:
         """Rows [first, last) of this batch, as views."""
         columns = {name: slice_column(c, first, last) for name, c in self.columns.items()}
         time = None if self.time is None else self.time[first:last]
-        return Batch(columns, self.label[first:last], time, self.start + first)
+        weight = None if self.weight is None else self.weight[first:last]
+        return Batch(columns, self.label[first:last], time, self.start + first, weight)
 
 
 class Source(Protocol):

@@ -156,7 +156,7 @@ class Checkpoints:
         for wanted, (found, kind, path) in enumerate(files[full[-1] :], files[full[-1]][0]):
             if found != wanted:
                 raise Corrupt(f"checkpoint: number {wanted} is missing between the last full one and {path.name}")
-            before = None if restored is None else trainer.weights()
+            before = None if restored is None else trainer.dense.weights()
             restored = self._read(path, kind, trainer, before)
         return restored
 
@@ -172,8 +172,8 @@ class Checkpoints:
         for name, table in trainer.tables.items():
             filtered = table.admission.export() if kind == "full" else table.admission.changes()
             arrays |= {f"admission/{name}/{part}": array for part, array in filtered.items()}
-        arrays |= {f"dense/{name}": array for name, array in trainer.weights().items()}
-        arrays |= {f"optimizer/{name}": array for name, array in trainer.optimizer_state().items()}
+        arrays |= {f"dense/{name}": array for name, array in trainer.dense.weights().items()}
+        arrays |= {f"optimizer/{name}": array for name, array in trainer.dense.optimizer_state().items()}
         metadata = {
             "format": FORMAT,
             "steps": str(trainer.steps),
@@ -208,7 +208,7 @@ class Checkpoints:
             filtered = {p.rpartition("/")[2]: a for p, a in groups["admission"].items() if p.rpartition("/")[0] == name}
             if filtered:
                 table.admission.restore(filtered)
-        trainer.restore_dense(groups["dense"], groups["optimizer"])
+        trainer.dense.restore(groups["dense"], groups["optimizer"])
         trainer.steps = int(tensors.metadata["steps"])
         return Restored(_state(tensors), changes if kind == "inc" else None, before)
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from models.config.feature_sections import FeatureConfig
+from models.config.train_section import TrainSettings
 from models.embedding.optimizer import INITIAL_ACCUMULATOR
-from models.train_config import FeatureConfig, TrainSettings
 
 CHOSEN = ("optimizer", "learning_rate", "initial_accumulator", "dense_learning_rate", "batch_rows")
 BEFORE: Mapping[str, Any] = {

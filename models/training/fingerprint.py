@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from models.train_config import TrainConfig
+from models.config.train_config import TrainConfig
 
 
 def fingerprint(config: TrainConfig) -> str:

@@ -63,7 +63,7 @@ class Lineage:
         self._replay, self._snapshot_after = replay, snapshot_after
         self._ledger = Ledger.of(version, whole=True)
         self._at = self.history.on_line(0) or self.history.head
-        self._dense = trainer.weights()
+        self._dense = trainer.dense.weights()
         self._unfolded = self._count_unfolded()
 
     @property
@@ -142,7 +142,7 @@ class Lineage:
         self._dense |= delta.dense
 
     def _delta(self, changes: dict[str, Changes], head: Link, step: int) -> Delta:
-        state, dense = self._state, self._trainer.weights()
+        state, dense = self._state, self._trainer.dense.weights()
         return Delta(
             model=self._version.manifest.model,
             version=state.version,
@@ -170,7 +170,7 @@ class Lineage:
         number, state, link = next((one for one in reversed(linked) if one[2].digest in line), (0, self._state, head))
         if number:
             self._checkpoints.restore(self._trainer, number)
-            self._at, self._dense = link, self._trainer.weights()
+            self._at, self._dense = link, self._trainer.dense.weights()
             self._take_in()
             back = state.position
         else:
@@ -216,12 +216,12 @@ class Lineage:
         for name, table in delta.tables.items():
             rate = trainer.rates[name]
             trainer.tables[name].overwrite(table.keys, table.rows, table.removed, rate, trainer.steps)
-        trainer.assign_dense(delta.dense)
+        trainer.dense.assign(delta.dense)
         self._dense |= {name: array for name, array in delta.dense.items() if name in self._dense}
 
     def _rebuild(self, link: Link) -> None:
         rebuild(self._trainer, Contents(self._version, self._ledger, link))
-        self._at, self._dense = link, self._trainer.weights()
+        self._at, self._dense = link, self._trainer.dense.weights()
 
     def _become(self, state: RunState) -> None:
         """The run's state with these values: it is known by reference."""
@@ -297,5 +297,5 @@ def rebuild(trainer: Trainer, contents: Contents) -> None:
     for name, table in trainer.tables.items():
         keys, rows = contents.table(name)
         table.overwrite(keys, rows, NOTHING_REMOVED, trainer.rates[name], trainer.steps)
-    trainer.begin_with(contents.dense)
+    trainer.dense.begin_with(contents.dense)
     clear_changed(trainer)

@@ -21,9 +21,9 @@ from functools import cached_property
 from pathlib import Path
 
 from compiler.progress import Reporter
+from models.config.train_config import Beginning, TrainConfig
 from models.data.open_data import open_source
 from models.data.source import Batch, Source
-from models.train_config import Beginning, TrainConfig
 from models.training.as_published import AsPublished
 from models.training.checkpoint import Checkpoints, RunState, clear_changed
 from models.training.defaults import BEFORE, CHOSEN, chosen, filled, kept, told, transformed
@@ -103,7 +103,7 @@ class TrainingRun:
         self._lineage: Lineage | None = None
         self._frozen: AsPublished | None = None
         if saved is None and old is None:
-            self.trainer.arch.begin_at(measure_log_odds(self.source))
+            self.trainer.dense.arch.begin_at(measure_log_odds(self.source))
         if self._begun.from_scratch:
             self._checkpoints.save_full(self.trainer, self.state)
         elif saved is not None:
@@ -258,7 +258,7 @@ class TrainingRun:
         if sampled:
             if self._frozen is None or self._frozen.version != self.state.version:
                 self.sampled, self.as_published = Scored(), Scored()
-                self._frozen = AsPublished(self._published(self.state.version), self.trainer.graph)
+                self._frozen = AsPublished(self._published(self.state.version), self.trainer.dense.graph)
             self.sampled.add(batch.label, fresh)
             self.as_published.add(batch.label, self._frozen.score(batch.columns))
 
@@ -341,7 +341,7 @@ class TrainingRun:
     def _publish_version(self) -> None:
         state = self.state
         exports = {name: table.export() for name, table in self.trainer.tables.items()}
-        graph = self.trainer.dense_graph()
+        graph = self.trainer.dense.dense_graph()
         draft = replace(
             self.trainer.manifest,
             version=state.version,

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from models.config.feature_sections import FeatureConfig
+from models.config.train_config import TrainConfig
 from models.data.source import Source
-from models.train_config import FeatureConfig, TrainConfig
 from processor.errors import BadInput
 from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry, feature_width, validate
 

@@ -31,8 +31,8 @@ from processor.columns import Ragged, Strings
 from processor.errors import BadInput, NotReady
 
 if TYPE_CHECKING:
+    from models.config.train_config import TrainConfig
     from models.data.source import Batch, Source
-    from models.train_config import TrainConfig
     from models.training.quality import Scored
     from processor.columns import Column
 
@@ -67,11 +67,11 @@ def demo(
 
 def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
     """The model and stream to show: MovieLens, Criteo, or the synthetic stream when `data` is empty."""
+    from models.config.train_config import parse_config
     from models.data.formats import format_of
     from models.data.open_data import default_features, open_source
     from models.data.synthetic import SyntheticSource
     from models.data.synthetic import default_features as synthetic_features
-    from models.train_config import parse_config
 
     publish: dict[str, Any] = {"repository": str(repository), "full_rows": 200_000, "delta_rows": 2000}
     model = {"name": "ctr", "hidden": [256, 128]}

@@ -33,8 +33,8 @@ def train(
     ] = None,
 ) -> None:
     """Trains a model on your own table, publishes a version, then deltas. Run again after a kill to go on."""
+    from models.config.train_config import Beginning, load_config
     from models.data.open_data import open_source
-    from models.train_config import Beginning, load_config
 
     beginning = Beginning(replay, new_version, from_scratch)
     # "package.module:function" in model.arch may lie beside the configuration.

@@ -42,9 +42,13 @@ def announce_commits():
 
 def make_run(repository):
     """The training run that both the child and its uninterrupted twin make: an endless stream."""
+    from models.config.feature_sections import FeatureConfig
+    from models.config.model_section import ModelConfig
+    from models.config.publish_section import PublishConfig
+    from models.config.train_config import TrainConfig
+    from models.config.train_section import TrainSettings
     from models.data.formats import DataConfig
     from models.data.synthetic import SyntheticSource, default_features
-    from models.train_config import FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
     from models.training import loop as run
 
     # A checkpoint after every batch of the first phase: more to be killed in.

@@ -42,8 +42,8 @@ def wait_until_served(server, model, generation):
 @pytest.mark.parametrize("replay", [False, True])
 def test_rolled_back_by_the_admin_port_the_trainer_makes_the_server_fresh_again(tmp_path, replay):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
+    from models.config.train_config import Beginning
     from models.data.source import Batch
-    from models.train_config import Beginning
     from models.training.loop import TrainingRun
     from serving.commands.demo import as_json
     from tests.e2e import killing

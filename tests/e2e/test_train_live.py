@@ -66,8 +66,8 @@ def beats_frozen(tmp_path, config, source):
 
 
 def test_the_refreshed_model_beats_the_frozen_one_on_the_synthetic_stream(tmp_path):
+    from models.config.train_config import parse_config
     from models.data.synthetic import SyntheticSource, default_features
-    from models.train_config import parse_config
 
     config = parse_config(
         {
@@ -85,8 +85,8 @@ def test_the_refreshed_model_beats_the_frozen_one_on_the_synthetic_stream(tmp_pa
 def test_the_refreshed_model_beats_the_frozen_one_on_a_slice_of_movielens(tmp_path):
     if not (DATA / "ml-1m").is_dir():
         pytest.skip("MovieLens is not at hand; set FRESHET_DATA to the folder that holds ml-1m")
+    from models.config.train_config import parse_config
     from models.data.open_data import open_source
-    from models.train_config import parse_config
 
     raw = {
         "model": {"name": "ml", "hidden": [64]},

@@ -44,7 +44,7 @@ def holds(trainer):
     """The same of a trainer."""
     exports = {name: table.export() for name, table in trainer.tables.items()}
     parts = {f"{name}/{part}": getattr(e, part).tobytes() for name, e in exports.items() for part in ("keys", "rows")}
-    return parts | {name: a.tobytes() for name, a in trainer.weights().items()}
+    return parts | {name: a.tobytes() for name, a in trainer.dense.weights().items()}
 
 
 def assert_served(repository, generation, follower):

@@ -11,10 +11,14 @@ import functools
 
 import numpy as np
 
+from models.config.feature_sections import FeatureConfig
+from models.config.model_section import ModelConfig
+from models.config.publish_section import PublishConfig
+from models.config.train_config import TrainConfig
+from models.config.train_section import TrainSettings
 from models.data.formats import DataConfig
 from models.data.source import Batch, Field, Schema, check_position
 from models.embedding.variable import Changes
-from models.train_config import FeatureConfig, ModelConfig, PublishConfig, TrainConfig, TrainSettings
 from processor.columns import Ragged, Strings
 
 PARTS = [f.name for f in dataclasses.fields(Changes)]
@@ -125,8 +129,8 @@ def snapshot(trainer):
     for name, table in trainer.tables.items():
         export = table.export()
         parts |= {f"{name}/{part}": getattr(export, part).tobytes() for part in PARTS}
-    parts |= {f"dense/{name}": a.tobytes() for name, a in trainer.weights().items()}
-    parts |= {f"optimizer/{name}": a.tobytes() for name, a in trainer.optimizer_state().items()}
+    parts |= {f"dense/{name}": a.tobytes() for name, a in trainer.dense.weights().items()}
+    parts |= {f"optimizer/{name}": a.tobytes() for name, a in trainer.dense.optimizer_state().items()}
     return parts
 
 
@@ -138,7 +142,7 @@ def differing(a, b):
 def exported(trainer):
     """What a version published now would hold: ({table: (keys, rows)}, dense)."""
     exports = {name: table.export() for name, table in trainer.tables.items()}
-    return {name: (e.keys, e.rows) for name, e in exports.items()}, trainer.weights()
+    return {name: (e.keys, e.rows) for name, e in exports.items()}, trainer.dense.weights()
 
 
 def served_as_bytes(export):

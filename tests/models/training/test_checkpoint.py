@@ -173,7 +173,7 @@ def test_an_increment_comes_back_with_the_dense_weights_before_it(trainer, other
     learn(trainer, 1)
     checkpoints.save(trainer, STATE)
     assert checkpoints.restore(other).dense_before is None
-    before = trainer.weights()
+    before = trainer.dense.weights()
     learn(trainer, 2)
     checkpoints.save(trainer, STATE)
     got = checkpoints.restore(other).dense_before

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from models.train_config import parse_config
+from models.config.train_config import parse_config
 from models.training.fingerprint import changed, fingerprint, settings
 
 

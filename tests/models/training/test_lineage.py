@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.train_config import Beginning
+from models.config.train_config import Beginning
 from models.training import checkpoint as saving
 from models.training.loop import TrainingRun
 from processor.chain.contents import Contents, stored
@@ -77,7 +77,7 @@ def assert_at_head(run, dtype="float32"):
         held = table.export()
         assert held.keys.tolist() == keys.tolist(), name
         assert stored(held.rows, dtype).tobytes() == rows.tobytes(), name
-    weights = run.trainer.weights()
+    weights = run.trainer.dense.weights()
     assert {n: a.tobytes() for n, a in contents.dense.items()} == {n: a.tobytes() for n, a in weights.items()}
 
 

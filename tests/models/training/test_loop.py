@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from models.config.feature_sections import FeatureConfig
+from models.config.publish_section import PublishConfig
 from models.data.synthetic import SyntheticSource, default_features
-from models.train_config import FeatureConfig, PublishConfig
 from models.training import loop as running
 from models.training.defaults import BEFORE
 from models.training.loop import TrainingRun

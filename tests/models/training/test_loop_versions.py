@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.train_config import Beginning
+from models.config.train_config import Beginning
 from models.training import loop as running
 from models.training.loop import TrainingRun
 from processor.chain.ledger import Ledger

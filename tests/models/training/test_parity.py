@@ -188,7 +188,7 @@ def test_rolled_back_and_brought_forward_again_every_generation_is_the_same(stor
 def test_a_version_and_its_deltas_are_the_version_published_whole(story, tmp_path):
     trainer = story.run.trainer
     tables, _ = exported(trainer)
-    graph = DenseGraph.from_keras(trainer.arch.scores)
+    graph = DenseGraph.from_keras(trainer.dense.arch.scores)
     publish_version(tmp_path, dataclasses.replace(trainer.manifest, version=2), tables, graph)
     with open_processor(tmp_path) as whole, open_processor(story.repository) as chain:
         by_version = served_as_bytes(whole._models["mixed"].pick().export())

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from models.config.feature_sections import FeatureConfig
 from models.data.source import Batch
-from models.train_config import FeatureConfig
 from models.training.spec import draft, measure_log_odds, measure_scaling, measure_transforms
 from processor.errors import BadInput
 from processor.features.plan import SparsePlan

@@ -90,7 +90,7 @@ def tensorflow_loss(trainer, batch, rows):
                 count = max(1, int(stop - start))
                 pooled.append(total / {"sum": 1.0, "mean": count, "sqrtn": count**0.5}[f.combiner])
             columns.append(tf.stack(pooled))
-        logits = tf.reshape(trainer.arch.logits(tf.concat(columns, axis=1)), (-1,))
+        logits = tf.reshape(trainer.dense.arch.logits(tf.concat(columns, axis=1)), (-1,))
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(batch.label, logits))
     grads = tape.gradient(loss, list(variables.values()))
     return float(loss), {name: tf.convert_to_tensor(g).numpy() for name, g in zip(variables, grads)}
@@ -201,10 +201,10 @@ def test_trainers_of_one_seed_and_stream_are_equal_to_the_bit_whether_new_or_ren
 def test_restored_dense_state_takes_the_rate_from_the_configuration(trainer, tmp_path):
     config = make_config(tmp_path, dense_learning_rate=0.25)
     other = make_trainer(config, MixedSource(64))
-    other.restore_dense(trainer.weights(), trainer.optimizer_state())
-    assert float(other.optimizer.learning_rate) == 0.25
-    assert {n: a.tobytes() for n, a in other.weights().items()} == {
-        n: a.tobytes() for n, a in trainer.weights().items()
+    other.dense.restore(trainer.dense.weights(), trainer.dense.optimizer_state())
+    assert float(other.dense.optimizer.learning_rate) == 0.25
+    assert {n: a.tobytes() for n, a in other.dense.weights().items()} == {
+        n: a.tobytes() for n, a in trainer.dense.weights().items()
     }
 
 

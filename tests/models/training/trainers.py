@@ -28,14 +28,14 @@ class Trainers:
                 return trainer
         trainer = Trainer(manifest, settings, hidden, fusion, tables)
         known = (manifest, settings, hidden, fusion, tables)
-        self._made.append((known, trainer, trainer.weights(), trainer.optimizer_state()))
+        self._made.append((known, trainer, trainer.dense.weights(), trainer.dense.optimizer_state()))
         return trainer
 
 
 def renew(trainer, weights, optimizer):
     """Puts a trainer back to the state in which `weights` and `optimizer` were taken from it, without any row."""
     trainer.clear()
-    trainer.restore_dense(weights, optimizer)
+    trainer.dense.restore(weights, optimizer)
     trainer.steps = 0
 
 

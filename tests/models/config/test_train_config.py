@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from models.config.feature_sections import FeatureConfig
+from models.config.publish_section import PublishConfig
+from models.config.train_config import load_config, parse_config
+from models.config.train_section import TrainSettings
 from models.data.formats import DataConfig
-from models.train_config import FeatureConfig, PublishConfig, TrainSettings, load_config, parse_config
 from models.training.fingerprint import fingerprint
 from models.training.spec import draft
 from processor.errors import BadInput
@@ -289,7 +292,7 @@ def test_a_missing_file_is_refused(tmp_path):
 
 
 def test_reading_a_configuration_imports_nothing_heavy(tmp_path):
-    code = "import sys, models.train_config; assert not {'pyarrow', 'tensorflow', 'numba'} & set(sys.modules)"
+    code = "import sys, models.config.train_config; assert not {'pyarrow', 'tensorflow', 'numba'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -1,0 +1,20 @@
+"""The training file: a module a section, each read into its dataclass and checked in one place.
+
+train_config      the whole file, and what overrides it
+model_section     [model]
+data_section      [data]
+feature_sections  [features.*]
+train_section     [train]
+table_sections    [tables.*]
+publish_section   [publish]
+toml_sections     a section read into its dataclass; checks that all of them share
+"""
+
+__all__ = [
+    "feature_sections",
+    "model_section",
+    "publish_section",
+    "table_sections",
+    "train_config",
+    "train_section",
+]

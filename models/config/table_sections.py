@@ -1,0 +1,74 @@
+"""[tables.<name>]: what a table has for itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.config.feature_sections import FeatureConfig
+from models.config.toml_sections import section_of, type_name, want_between, want_one_of
+from models.config.train_section import TrainSettings, check_rows
+from models.data.source import nearest
+from models.embedding.optimizer import RowOptions
+from processor.errors import BadInput
+
+INITS = ("uniform", "normal", "zeros")
+ADMISSIONS = ("counts", "bloom")
+ROW_KEYS = ("optimizer", "learning_rate", *RowOptions.__dataclass_fields__)
+"""Of [train], what a table may have for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableConfig:
+    """[tables.<name>], which may have keys of [train] as well: those of the row optimizer, for this table alone.
+
+    admit_after: an id has a row once it came so often. admit_by: 'counts', a counter an id, or 'bloom', counters of a
+    fixed size for admit_ids different ids, of which admit_error may be admitted too early. evict_after_steps,
+    evict_below_norm: see Eviction; 0: never. init: of first values, 'uniform' in [-init_scale, init_scale), 'normal' of
+    that standard deviation, or 'zeros'. train: the keys of [train], with their values.
+    """
+
+    admit_after: int = 1
+    admit_by: str = "counts"
+    admit_ids: int = 1_000_000
+    admit_error: float = 0.01
+    evict_after_steps: int = 0
+    evict_below_norm: float = 0.0
+    init: str = "uniform"
+    init_scale: float = 0.01
+    train: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: TrainSettings) -> dict[str, TableConfig]:
+    """[tables.*] by name, checked; train: what they have in common. Raises BadInput."""
+    names = sorted({f.table for f in features if f.table})
+    tables = {}
+    for name, section in raw.items():
+        where = f"tables.{name}"
+        if name not in names:
+            raise BadInput(f"{where}: a table of a feature wanted: {', '.join(names)}{nearest(name, names)}")
+        if not isinstance(section, dict):
+            raise BadInput(f"{where}: a section [{where}] wanted, got {type_name(section)}")
+        own = {key: value for key, value in section.items() if key not in ROW_KEYS}
+        given = {key: value for key, value in section.items() if key in ROW_KEYS}
+        settings = section_of(TrainSettings, given, where)
+        table = section_of(TableConfig, own, where, train={key: getattr(settings, key) for key in given})
+        _check_table(table, where)
+        if "optimizer" not in given:
+            settings = dataclasses.replace(settings, optimizer=train.optimizer)
+        check_rows(settings, given, where)
+        tables[name] = table
+    return tables
+
+
+def _check_table(table: TableConfig, where: str) -> None:
+    want_between(table.admit_after, 1, 65_535, f"{where}.admit_after")
+    want_one_of(table.admit_by, ADMISSIONS, f"{where}.admit_by")
+    want_between(table.admit_ids, 1, 1 << 32, f"{where}.admit_ids")
+    want_between(table.admit_error, 1e-9, 0.5, f"{where}.admit_error")
+    want_between(table.evict_after_steps, 0, 2**53, f"{where}.evict_after_steps")
+    want_between(table.evict_below_norm, 0, 1e6, f"{where}.evict_below_norm")
+    want_one_of(table.init, INITS, f"{where}.init")
+    want_between(table.init_scale, 0, 1e6, f"{where}.init_scale")

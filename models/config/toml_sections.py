@@ -1,0 +1,81 @@
+"""A section of a training file read into its dataclass, and the checks that all sections share.
+
+Whatever is wrong is told in one line that names section.key, what was wanted and what came, with the nearest valid key
+for a typing error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+from models.data.source import nearest
+from processor.errors import BadInput
+
+T = TypeVar("T")
+
+TYPE_NAMES = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a section",
+}
+
+
+def section_of(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -> T:
+    """Builds a dataclass out of a section's keys, by its annotations. made: fields that no key gives."""
+    hints = typing.get_type_hints(kind)
+    keys = [k for k in hints if k not in made]
+    values = dict(made)
+    for key, value in raw.items():
+        if key not in keys:
+            raise BadInput(f"{where}.{key}: unknown; one of {', '.join(keys)} wanted{nearest(key, keys)}")
+        values[key] = _value(hints[key], value, f"{where}.{key}")
+    for f in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if f.default is dataclasses.MISSING and f.name not in values:
+            raise BadInput(f"{where}.{f.name}: {TYPE_NAMES[hints[f.name]]} wanted, got nothing")
+    return kind(**values)
+
+
+def type_name(value: Any) -> str:
+    return TYPE_NAMES.get(type(value), "a date or time")
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if isinstance(hint, types.GenericAlias):
+        if not isinstance(value, list):
+            raise BadInput(f"{where}: a list of integers wanted, got {type_name(value)}")
+        return tuple(_value(int, v, f"{where}[{i}]") for i, v in enumerate(value))
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise BadInput(f"{where}: {TYPE_NAMES[hint]} wanted, got {type_name(value)}")
+    return value
+
+
+def want(condition: bool, where: str, wanted: str, got: Any) -> None:
+    if not condition:
+        raise BadInput(f"{where}: {wanted} wanted, got {str(got)[:80]!r}")
+
+
+def want_one_of(value: str, choices: Collection[str], where: str, more: str = "") -> None:
+    if value not in choices:
+        raise BadInput(
+            f"{where}: one of {', '.join(choices)}{more} wanted, got {value[:80]!r}{nearest(value, list(choices))}"
+        )
+
+
+def want_between(value: float, low: float, high: float, where: str) -> None:
+    if not low <= value <= high:
+        raise BadInput(f"{where}: {low} to {high} wanted, got {value}")
+
+
+def want_above_0(value: float, where: str) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise BadInput(f"{where}: a number above 0 wanted, got {value}")

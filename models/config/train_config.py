@@ -1,0 +1,140 @@
+"""`freshet train --config FILE.toml`: what to read, what to learn from it, and what to publish.
+
+Sections [model], [data], [features.<column>], [train], [publish] and [fusion]; docs/data.md shows them all. Whatever is
+wrong is told in one line that names section.key, what was wanted and what came, with the nearest valid key
+for a typing error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compiler.dense.expression import parse as parse_expression
+from models.config.data_section import read_data
+from models.config.feature_sections import FeatureConfig, read_features
+from models.config.model_section import ModelConfig, read_model
+from models.config.publish_section import PublishConfig, read_publish
+from models.config.table_sections import TableConfig, read_tables
+from models.config.toml_sections import type_name
+from models.config.train_section import TrainSettings, read_train
+from models.data.formats import DataConfig
+from models.data.source import nearest
+from processor.errors import BadInput
+
+_MAX_CONFIG_NBYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """The whole file. tables: [tables.<name>] of those that have one. fusion: [fusion], outputs as expressions over the
+    network's outputs and float features, in order (compiler.dense.fusion)."""
+
+    model: ModelConfig
+    data: DataConfig
+    features: list[FeatureConfig]
+    train: TrainSettings = field(default_factory=TrainSettings)
+    publish: PublishConfig = field(default_factory=PublishConfig)
+    fusion: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, TableConfig] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a run of the file begins, by options of the command. replay: rows of undone deltas are learned again, not
+    skipped. new_version: the weights that are there are published as a second version first; from_scratch, only with
+    it: new weights are trained for it, as the first one's were. Raises BadInput."""
+
+    replay: bool = False
+    new_version: bool = False
+    from_scratch: bool = False
+
+    def __post_init__(self) -> None:
+        if self.from_scratch and not self.new_version:
+            raise BadInput("--from-scratch: wanted only together with --new-version")
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
+    """Reads and checks a configuration file; raises BadInput in one line.
+
+    overrides: "section.key=value", each as if the file said so; the value as TOML has it. Looks at the data only
+    where format or [features] are left out and the path or the first line has to tell them.
+    """
+    name = Path(path).name
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(_MAX_CONFIG_NBYTES + 1)
+        if len(raw) > _MAX_CONFIG_NBYTES:
+            raise BadInput(f"{name}: at most {_MAX_CONFIG_NBYTES} bytes wanted")
+        text = tomllib.loads(raw.decode())
+    except OSError as error:
+        raise BadInput(f"{name}: a TOML file wanted, could not read it: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{name}: a TOML file wanted, got bytes that are not UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadInput(f"{name}: a TOML file wanted: {error}") from None
+    for override in overrides:
+        _override(text, override)
+    return parse_config(text)
+
+
+def _override(raw: dict[str, Any], override: str) -> None:
+    """Puts "section.key=value" into a parsed file; keys that no section has are parse_config's to refuse."""
+    path, equals, text = override.partition("=")
+    section, *names, key = path.strip().split(".") if "." in path else ("", "")
+    if not (equals and section and key):
+        raise BadInput(f"--set: section.key=value wanted, got {override[:80]!r}")
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        parsed = {}
+    if list(parsed) != ["value"]:
+        raise BadInput(
+            f"--set {path.strip()}: a value as TOML has it wanted, a string in quotes"
+            f" ('{path.strip()}={json.dumps(text.strip()[:40])}'), got {text.strip()[:80]!r}"
+        )
+    at = raw.setdefault(section, {})
+    if section == "features":
+        # The name of a column may hold dots.
+        names = [".".join(names)]
+        if not isinstance(at, dict) or names[0] not in at:
+            columns = ", ".join(at) or "none, as the file has no [features]"
+            raise BadInput(f"--set {path.strip()}: a feature of the file wanted: {columns}")
+        at = at[names[0]]
+    elif section == "tables" and names and isinstance(at, dict):
+        at = at.setdefault(".".join(names), {})
+    elif names:
+        raise BadInput(f"--set: section.key=value wanted, got {override[:80]!r}")
+    if isinstance(at, dict):
+        at[key] = parsed["value"]
+
+
+def parse_config(raw: dict[str, Any]) -> TrainConfig:
+    """Checks the sections of a parsed file, as load_config does."""
+    sections = [f.name for f in dataclasses.fields(TrainConfig)]
+    for section, value in raw.items():
+        if section not in sections:
+            raise BadInput(f"{section}: a section out of {', '.join(sections)} wanted{nearest(section, sections)}")
+        if not isinstance(value, dict):
+            raise BadInput(f"{section}: a section [{section}] wanted, got {type_name(value)}")
+    for section in ("model", "data"):
+        if section not in raw:
+            raise BadInput(f"{section}: a section [{section}] wanted, got none")
+    model, data = read_model(raw["model"]), read_data(raw["data"])
+    train, publish = read_train(raw.get("train", {})), read_publish(raw.get("publish", {}))
+    features = read_features(raw.get("features", {}), data)
+    tables = read_tables(raw.get("tables", {}), features, train)
+    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})), tables)
+
+
+def _fusion(raw: dict[str, Any]) -> dict[str, str]:
+    for output, text in raw.items():
+        if not isinstance(text, str):
+            raise BadInput(f"fusion.{output}: an expression in quotes wanted, got {type_name(text)}")
+        parse_expression(text, f"fusion.{output}")
+    return raw
