@@ -4,9 +4,10 @@ base                the seam between the compiler and a library
 onnxruntime         TensorFlow to ONNX, weights by name and shape only
 openvino            ONNX to the library's own compiled model
 xla                 StableHLO to a PJRT executable
+xla_function        a TensorFlow function as an executable in this process, whose state stays where it is
 tensorrt            ONNX with the weights inside, to an engine a bucket
 tensorflow          a GraphDef: the reference
 tensorflow_runtime  loads and runs that GraphDef; the entry point freshet.backends
 """
 
-__all__ = ["base", "tensorflow_runtime"]
+__all__ = ["base", "tensorflow_runtime", "xla_function"]

@@ -92,10 +92,10 @@ def stablehlo(graph: DenseGraph, bucket: int) -> bytes:
         text = function.experimental_get_compiler_ir(*specs)(stage="stablehlo")
     except Exception as error:
         raise BadInput("dense graph: cannot be compiled for backend xla") from error
-    return _portable(text)
+    return portable(text)
 
 
-def _portable(text: str) -> bytes:
+def portable(text: str) -> bytes:
     """The module as a portable artifact, its symbols named by their order and places of the source left out."""
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext

@@ -60,7 +60,7 @@ class LabelledSplit:
     def scores(self, settings: TrainSettings, seed: int) -> tuple[Float32s, Float32s]:
         """(labels, scores) of all rows that were not learned, after one epoch."""
         trainer = Trainer(self._manifest, replace(settings, seed=seed))
-        trainer.dense.arch.begin_at(self._log_odds)
+        trainer.dense.begin_at(self._log_odds)
         for batch in _Head(self._source, self.learned).batches(settings.batch_rows):
             trainer.learn(batch)
         labels, scores = [], []

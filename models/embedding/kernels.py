@@ -22,16 +22,28 @@ _F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
 
 
 @nb.njit(
-    nb.int64(_I64, _I64, nb.int64, nb.int64, _F32_2, nb.int32[::1], nb.int64[::1], nb.float32[:, ::1], nb.int64),
+    nb.int64(
+        _I64,
+        _I64,
+        nb.int64,
+        nb.int64,
+        _F32_2,
+        nb.int64,
+        nb.int64,
+        nb.int32[::1],
+        nb.int64[::1],
+        nb.float32[:, ::1],
+        nb.int64,
+    ),
     cache=True,
     nogil=True,
 )
-def accumulate(refs, splits, combiner, max_length, grad, place, touched, sums, count):
+def accumulate(refs, splits, combiner, max_length, grad, part, parts, place, touched, sums, count):
     """Adds one feature's gradient to the rows that it read; returns how many distinct rows there are now.
 
     refs: row numbers of the feature's values, negative where one has none: its gradient is dropped. splits: int64
-    [n + 1], or [0] for one value a row. grad: float32
-    [n, width], of the feature's columns. place: int32 by row number, -1 where the row is not in `touched` yet.
+    [n + 1], or [0] for one value a row. grad: float32 [n, width], of the feature's columns. Only rows whose number is
+    `part` modulo `parts` are added to. place: int32 by row number, -1 where the row is not in `touched` yet.
     touched: row numbers, the first `count` of them in use. sums: float32 [_, dim], their gradients.
     """
     for i in range(len(grad)):
@@ -47,7 +59,7 @@ def accumulate(refs, splits, combiner, max_length, grad, place, touched, sums, c
                 share = np.sqrt(share)
         for v in range(start, stop):
             ref = refs[v]
-            if ref < 0:
+            if ref < 0 or (parts > 1 and ref % parts != part):
                 continue
             at = place[ref]
             if at < 0:

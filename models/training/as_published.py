@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.dense.dense_graph import DenseGraph
+from models.training.dense_step import DenseStep
 from processor.columns import Column
 from processor.features.plan import SparsePlan
 from processor.package.manifest import TableEntry
@@ -24,10 +24,11 @@ NOTHING: NDArray[np.float32] = np.empty(0, np.float32)
 class AsPublished:
     """Scores as step 0 of a version gives them."""
 
-    def __init__(self, version: VersionReader, graph: DenseGraph) -> None:
-        """graph: the model's; the version's weights are computed with. Raises Corrupt where the files do not fit."""
+    def __init__(self, version: VersionReader, dense: DenseStep) -> None:
+        """dense: the model's network; it computes with the version's weights. Raises Corrupt where the files do not
+        fit."""
         self.version = version.manifest.version
-        self._graph, self._weights = graph, version.dense()
+        self._dense, self._weights = dense, version.dense()
         self._plan = SparsePlan(version.manifest)
         # What descriptors point into.
         self._arrays = {table.name: _mapped(version, table) for table in version.manifest.tables}
@@ -37,9 +38,11 @@ class AsPublished:
     def score(self, columns: Mapping[str, Column]) -> NDArray[np.float32]:
         """Scores [n]."""
         bound = self._plan.bind(columns)
-        x = np.zeros((bound.rows, self._plan.width), np.float32)
-        self._plan.fill(self._tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, self._counts)
-        return self._graph.run(x, self._weights)["score"].reshape(-1)
+
+        def write(x: NDArray[np.float32]) -> None:
+            self._plan.fill(self._tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, self._counts)
+
+        return self._dense.score(bound.rows, write, self._weights)
 
 
 def _mapped(version: VersionReader, table: TableEntry) -> dict[str, NDArray[np.generic]]:

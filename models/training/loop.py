@@ -29,10 +29,11 @@ from models.training.checkpoint import Checkpoints, RunState, clear_changed
 from models.training.defaults import BEFORE, CHOSEN, chosen, filled, kept, told, transformed
 from models.training.fingerprint import changed, fingerprint, settings
 from models.training.lineage import Lineage, rebuild
+from models.training.pipeline import Ahead
 from models.training.publication import publish_version
 from models.training.quality import Scored, next_step
 from models.training.spec import Scaling, draft, measure_log_odds, measure_scaling, measure_transforms
-from models.training.trainer import Trainer
+from models.training.trainer import BoundBatch, Trainer
 from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
 from processor.errors import BadInput
@@ -103,7 +104,7 @@ class TrainingRun:
         self._lineage: Lineage | None = None
         self._frozen: AsPublished | None = None
         if saved is None and old is None:
-            self.trainer.dense.arch.begin_at(measure_log_odds(self.source))
+            self.trainer.dense.begin_at(measure_log_odds(self.source))
         if self._begun.from_scratch:
             self._checkpoints.save_full(self.trainer, self.state)
         elif saved is not None:
@@ -212,25 +213,24 @@ class TrainingRun:
         self._report.begin("streaming", left)
         every = SAMPLED_SHARE if left is None else max(1, left // (SAMPLED_BATCHES * self.config.train.batch_rows))
         changed_s, pending, batches = time.monotonic(), False, 0
-        for chunk in self.source.batches(chunk_rows, self.state.position):
-            if stop_row is not None and chunk.start >= stop_row:
-                break
-            if not pending and lineage.follow():
-                return False
-            for batch in _pieces(chunk, self.config.train.batch_rows):
-                if before is not None:
-                    before(batch)
-                self._score(batch, batches % every == 0)
-                self._learn_batch(batch)
-                batches += 1
-            pending = True
-            due = publish.delta_seconds and time.monotonic() - changed_s >= publish.delta_seconds
-            if len(chunk) == publish.delta_rows or due:
-                generation = self._publish_delta(lineage)
-                if generation is None:
+        with Ahead(self._read(chunk_rows, stop_row), self._transformed_pieces) as chunks:
+            for works in chunks:
+                if not pending and lineage.follow():
                     return False
-                yield generation
-                changed_s, pending = time.monotonic(), False
+                for work in works:
+                    if before is not None:
+                        before(work.batch)
+                    self._score(work, batches % every == 0)
+                    self._learn_batch(work)
+                    batches += 1
+                pending = True
+                due = publish.delta_seconds and time.monotonic() - changed_s >= publish.delta_seconds
+                if sum(len(work.batch) for work in works) == publish.delta_rows or due:
+                    generation = self._publish_delta(lineage)
+                    if generation is None:
+                        return False
+                    yield generation
+                    changed_s, pending = time.monotonic(), False
         if pending:
             generation = self._publish_delta(lineage)
             if generation is None:
@@ -251,14 +251,14 @@ class TrainingRun:
             self._report.note(self._streamed_metrics())
         return Summary(generation, self.state.position, self.held_out, self.streamed)
 
-    def _score(self, batch: Batch, sampled: bool) -> None:
+    def _score(self, work: BoundBatch, sampled: bool) -> None:
         """Scores a batch before it is learned; `sampled`: by the version as it was published too."""
-        fresh = self.trainer.score(batch.columns)
+        batch, fresh = work.batch, self.trainer.score(work)
         self.streamed.add(batch.label, fresh)
         if sampled:
             if self._frozen is None or self._frozen.version != self.state.version:
                 self.sampled, self.as_published = Scored(), Scored()
-                self._frozen = AsPublished(self._published(self.state.version), self.trainer.dense.graph)
+                self._frozen = AsPublished(self._published(self.state.version), self.trainer.dense)
             self.sampled.add(batch.label, fresh)
             self.as_published.add(batch.label, self._frozen.score(batch.columns))
 
@@ -272,21 +272,32 @@ class TrainingRun:
     def _learn(self, until: int, scored: Scored | None = None) -> None:
         """Learns on to row `until`; with `scored`, scores each batch first."""
         saved_s = time.monotonic()
-        for batch in self.source.batches(self.config.train.batch_rows, self.state.position):
-            if batch.start >= until:
-                return
-            batch = batch.slice(0, min(len(batch), until - batch.start))
-            if scored is not None:
-                scored.add(batch.label, self.trainer.score(batch.columns))
-            self._learn_batch(batch)
-            if time.monotonic() - saved_s >= CHECKPOINT_SECONDS:
-                self._checkpoints.save(self.trainer, self.state)
-                self._checkpoints.compact(self.trainer, self.state)
-                saved_s = time.monotonic()
+        with Ahead(self._read(self.config.train.batch_rows, until), self.trainer.transform) as works:
+            for work in works:
+                if scored is not None:
+                    scored.add(work.batch.label, self.trainer.score(work))
+                self._learn_batch(work)
+                if time.monotonic() - saved_s >= CHECKPOINT_SECONDS:
+                    self._checkpoints.save(self.trainer, self.state)
+                    self._checkpoints.compact(self.trainer, self.state)
+                    saved_s = time.monotonic()
 
-    def _learn_batch(self, batch: Batch) -> None:
-        self.trainer.learn(batch)
-        state = self.state
+    def _read(self, rows: int, until: int | None) -> Iterator[Batch]:
+        """The source's batches of so many rows, from where the run is on; of rows before `until` alone."""
+        batches = self.source.batches(rows, self.state.position)
+        while True:
+            with self.trainer.profile.timed("read"):
+                batch = next(batches, None)
+            if batch is None or (until is not None and batch.start >= until):
+                return
+            yield batch if until is None else batch.slice(0, min(len(batch), until - batch.start))
+
+    def _transformed_pieces(self, chunk: Batch) -> list[BoundBatch]:
+        return [self.trainer.transform(piece) for piece in _pieces(chunk, self.config.train.batch_rows)]
+
+    def _learn_batch(self, work: BoundBatch) -> None:
+        self.trainer.learn(work)
+        batch, state = work.batch, self.state
         state.position = batch.end
         state.events += len(batch)
         if batch.time is not None:
@@ -341,7 +352,7 @@ class TrainingRun:
     def _publish_version(self) -> None:
         state = self.state
         exports = {name: table.export() for name, table in self.trainer.tables.items()}
-        graph = self.trainer.dense.dense_graph()
+        graph = self.trainer.dense.published()
         draft = replace(
             self.trainer.manifest,
             version=state.version,

@@ -1,14 +1,24 @@
-"""The trainer: pooled embeddings by serving's kernels, the dense network by a compiled TensorFlow step, row updates.
+"""The trainer: a batch in five stages, the last three of them here.
 
-One thread owns it. A step looks up (inserting new ids), runs forward and backward of the dense network once, and
-moves only the rows that the batch touched. score() computes what a server at this state would answer: no insertion,
-default rows for unseen ids, inference behaviour of the network.
+read       a source's batches (models.data)
+transform  a batch bound to the plan: strings hashed, columns computed, as serving does; touches no state
+look up    every id of the batch finds its row, or gets one; rows are pooled into the dense input by serving's kernel
+step       the network, forward, backward and its optimizer (models.training.dense_step)
+update     the gradient goes back to the rows that were read, each moves once
+
+Read and transform run ahead in threads (models.training.pipeline). The others run one after another, each on all cores
+(models.training.crew): a batch reads what the batch before it has written, always. So staleness is 0, and what is
+learned is a function of rows, seed and configuration, the same to the bit in every run on as many cores.
+
+score() computes what a server at this state would answer: no insertion, default rows for unseen ids, inference
+behaviour of the network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +30,30 @@ from models.embedding import kernels
 from models.embedding.admission import Admission, Always, CountingBloom, ExactCounts
 from models.embedding.optimizer import row_optimizer
 from models.embedding.variable import EmbeddingVariable, Eviction, Initial
+from models.training.crew import Crew, shares
 from models.training.dense_step import DenseStep
+from models.training.step_profile import StepProfile
 from processor.columns import Column
+from processor.cores import available
 from processor.features.plan import BoundRequest, SparsePlan
 from processor.kernels.pool import SOURCE
 from processor.package.manifest import COMBINERS, Manifest
 from processor.tables.table import descriptors
 
 NO_SPLITS = np.zeros(1, np.int64)
+FEW_IDS = 4096
+"""Ids for which it does not pay to wake another thread."""
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundBatch:
+    """A batch after its transform."""
+
+    batch: Batch
+    bound: BoundRequest
 
 
 class Trainer:
@@ -63,29 +89,44 @@ class Trainer:
                 Initial(config.init, config.init_scale),
                 _admission(config),
             )
+        self._readers = {
+            name: [(i, f) for i, f in enumerate(manifest.features) if f.table == name] for name in self.tables
+        }
         self.dense = DenseStep(manifest, settings, hidden, fusion)
-        self._counts = np.zeros((max(1, len(self.tables)), 2), np.int64)
+        self._crew = Crew(len(available()))
+        self.profile = StepProfile(lambda: self._crew.helped_s)
+        self._scratch: dict[tuple[str, int], tuple[Int64s, Float32s]] = {}
         self.steps = 0
 
-    def learn(self, batch: Batch) -> float:
+    def transform(self, batch: Batch) -> BoundBatch:
+        """Binds a batch to the plan; any thread may."""
+        with self.profile.timed("transform"):
+            return BoundBatch(batch, self.plan.bind(batch.columns))
+
+    def learn(self, given: Batch | BoundBatch) -> float:
         """Takes one optimizer step on a batch; returns its mean log-loss before the step."""
-        bound = self.plan.bind(batch.columns)
-        refs = self._insert(bound)
-        loss, grad = self.dense(self.pool(bound), batch.label)
+        work = given if isinstance(given, BoundBatch) else self.transform(given)
+        bound, label = work.bound, work.batch.label
+        with self.profile.timed("look up", crew=True):
+            found = self._crew.run([partial(self._insert, name, bound) for name in self.tables], bound.ids < FEW_IDS)
+            refs = dict(item for table in found for item in table)
+            self.dense.fill(bound.rows, lambda x: self._pool(bound, x))
+        with self.profile.timed("step"):
+            loss, grad = self.dense.learn(label)
         self.steps += 1
-        self._backward(bound, refs, grad)
+        with self.profile.timed("update", crew=True):
+            self._update(bound, refs, grad)
         return loss
 
-    def score(self, columns: Mapping[str, Column]) -> NDArray[np.float32]:
-        """Scores [n] as a server at this state would answer them; changes nothing."""
-        x = self.pool(self.plan.bind(columns))
-        return self.dense.graph.run(x, self.dense.weights())["score"].reshape(-1)
+    def score(self, given: Mapping[str, Column] | BoundBatch) -> NDArray[np.float32]:
+        """Scores [n] of columns, or of a batch, as a server at this state would answer them; changes nothing."""
+        bound = given.bound if isinstance(given, BoundBatch) else self.plan.bind(given)
+        return self.dense.score(bound.rows, lambda x: self._pool(bound, x))
 
-    def pool(self, bound: BoundRequest) -> NDArray[np.float32]:
+    def pool(self, bound: BoundRequest) -> Float32s:
         """The dense input [n, width] for bound columns, from the tables as they are."""
         x = np.zeros((bound.rows, self.plan.width), np.float32)
-        tables = descriptors([t.descriptor() for t in self.tables.values()])
-        self.plan.fill(tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, self._counts)
+        self._pool(bound, x)
         return x
 
     def evict(self) -> int:
@@ -97,35 +138,71 @@ class Trainer:
         for table in self.tables.values():
             table.clear()
 
-    def _insert(self, bound: BoundRequest) -> list[NDArray[np.int64]]:
-        """Gives every id of the batch a row; returns the row numbers of each embedding feature's values."""
+    def _insert(self, name: str, bound: BoundRequest) -> list[tuple[int, Int64s]]:
+        """Gives ids of the batch their rows in a table; the row numbers of each of its features' values."""
         refs = []
-        for row, f in enumerate(self.manifest.features):
-            if not f.table:
-                refs.append(NO_SPLITS)
-                continue
+        for row, f in self._readers[name]:
             given = bound.keep[self.plan.plan[row, SOURCE]]
             values = given.values.reshape(-1)
             if given.splits is None and given.stride > 1:
                 values = np.ascontiguousarray(values[f.column :: given.stride])
-            refs.append(self.tables[f.table].insert(values))
+            refs.append((row, self.tables[name].insert(values)))
         return refs
 
-    def _backward(self, bound: BoundRequest, refs: list[NDArray[np.int64]], grad: NDArray[np.float32]) -> None:
+    def _pool(self, bound: BoundRequest, x: Float32s) -> None:
+        tables = descriptors([t.descriptor() for t in self.tables.values()])
+
+        def pool(start: int, stop: int) -> None:
+            counts = np.zeros((max(1, len(self.tables)), 2), np.int64)
+            self.plan.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), x[start:stop], counts)
+
+        parts = shares(bound.rows, self._crew.size)
+        self._crew.run([partial(pool, *part) for part in parts], bound.ids < FEW_IDS)
+
+    def _update(self, bound: BoundRequest, refs: Mapping[int, Int64s], grad: Float32s) -> None:
+        """Moves the rows that were read. Where one table has much of all ids, several threads have each some of its
+        rows."""
+        calls = []
         for name, table in self.tables.items():
-            features = [(i, f) for i, f in enumerate(self.manifest.features) if f.table == name]
-            most = sum(len(refs[i]) for i, _ in features)
-            touched, sums = np.empty(most, np.int64), np.empty((most, table.dim), np.float32)
-            place, count = table.place, 0
-            for i, f in features:
-                given = bound.keep[self.plan.plan[i, SOURCE]]
-                splits = NO_SPLITS if given.splits is None else given.splits
-                part = grad[:, f.offset : f.offset + f.width]
-                count = kernels.accumulate(
-                    refs[i], splits, COMBINERS[f.combiner], f.max_length, part, place, touched, sums, count
-                )
-            kernels.forget(place, touched[:count])
-            table.update(touched[:count], sums[:count], self.rates[name], self.steps)
+            ids = sum(len(refs[i]) for i, _ in self._readers[name])
+            several = ids * self._crew.size > bound.ids and ids > FEW_IDS
+            parts = self._crew.size if several else 1
+            table.place  # noqa: B018
+            calls += [partial(self._move, name, part, parts, ids, bound, refs, grad) for part in range(parts)]
+        self._crew.run(calls, bound.ids < FEW_IDS)
+
+    def _move(
+        self,
+        name: str,
+        part: int,
+        parts: int,
+        ids: int,
+        bound: BoundRequest,
+        refs: Mapping[int, Int64s],
+        grad: Float32s,
+    ) -> None:
+        """One optimizer step on the rows of a table whose number is `part` modulo `parts`."""
+        table, count = self.tables[name], 0
+        touched, sums = self._scratch_of(name, part, ids)
+        for i, f in self._readers[name]:
+            given = bound.keep[self.plan.plan[i, SOURCE]]
+            splits = NO_SPLITS if given.splits is None else given.splits
+            of_feature = grad[:, f.offset : f.offset + f.width]
+            combiner, most = COMBINERS[f.combiner], f.max_length
+            count = kernels.accumulate(
+                refs[i], splits, combiner, most, of_feature, part, parts, table.place, touched, sums, count
+            )
+        kernels.forget(table.place, touched[:count])
+        table.update(touched[:count], sums[:count], self.rates[name], self.steps)
+
+    def _scratch_of(self, name: str, part: int, ids: int) -> tuple[Int64s, Float32s]:
+        """Row numbers and gradients [ids] of one part of a table, kept from step to step: new pages cost as much as the
+        sums."""
+        scratch = self._scratch.get((name, part))
+        if scratch is None or len(scratch[0]) < ids:
+            dim = self.tables[name].dim
+            scratch = self._scratch[name, part] = np.empty(ids, np.int64), np.empty((ids, dim), np.float32)
+        return scratch
 
 
 def _admission(config: TableConfig) -> Admission:

@@ -26,6 +26,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from processor.backends.base import (
     ALIGNMENT,
@@ -39,6 +40,8 @@ from processor.backends.base import (
     missing,
 )
 from processor.errors import BadInput, Corrupt, FreshetError
+
+Array = NDArray[Any]
 
 FLOAT32 = np.dtype(np.float32)
 CPU_OPTIONS = (("xla_cpu_experimental_ynn_fusion_type", ""),)
@@ -125,13 +128,13 @@ class Device(Protocol):
     def compile(self, stablehlo: bytes) -> Any:
         """A portable StableHLO artifact, compiled for this device."""
 
-    def keep(self, array: Matrix) -> Any:
+    def keep(self, array: Array) -> Any:
         """A copy of the array as an argument."""
 
     def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
         """x as an argument of every run, or else what makes the argument of one run."""
 
-    def handler(self, shape: tuple[int, ...]) -> Any:
+    def handler(self, shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT32) -> Any:
         """The handler that makes an array of one result of this shape."""
 
     def fetch(self, result: Any, into: Matrix) -> None:
@@ -171,8 +174,8 @@ class _Cpu:
         semantics = _jax.HostBufferSemantics.ZERO_COPY
         put = _jax.batched_device_put
 
-        def view(array: Matrix) -> Any:
-            return put(_Like(array.shape), sharding, [array], [place], True, False, semantics, False)
+        def view(array: Array) -> Any:
+            return put(_Like(array.shape, array.dtype), sharding, [array], [place], True, False, semantics, False)
 
         self._view = view
         self._handler, self._sharding = xla_client.array_result_handler, sharding
@@ -180,8 +183,8 @@ class _Cpu:
     def compile(self, stablehlo: bytes) -> Any:
         return self.client.compile_and_load(stablehlo, self.places, _options(CPU_OPTIONS))
 
-    def keep(self, array: Matrix) -> Any:
-        copy = aligned(array.shape)
+    def keep(self, array: Array) -> Any:
+        copy = aligned((-(-array.nbytes // 4),)).view(np.uint8)[: array.nbytes].view(array.dtype).reshape(array.shape)
         copy[...] = array
         return self._view(copy)
 
@@ -197,8 +200,8 @@ class _Cpu:
 
         return buffer, refill
 
-    def handler(self, shape: tuple[int, ...]) -> Any:
-        return self._handler(_Like(shape), self._sharding, True, True)
+    def handler(self, shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT32) -> Any:
+        return self._handler(_Like(shape, dtype), self._sharding, True, True)
 
     def fetch(self, result: Any, into: Matrix) -> None:
         result.block_until_ready()
@@ -210,7 +213,7 @@ class _Like:
     """What jaxlib asks of an abstract value, which jax would bring."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[np.float32] = FLOAT32
+    dtype: np.dtype[Any] = FLOAT32
     weak_type: bool = False
 
 
@@ -259,15 +262,15 @@ class JaxDevice:
     def compile(self, stablehlo: bytes) -> Any:
         return self.client.compile_and_load(stablehlo, self.places, _options(()))
 
-    def keep(self, array: Matrix) -> Any:
+    def keep(self, array: Array) -> Any:
         # Of a copy, and waited for: the caller may change the array as soon as this returns.
         return self._put(array.copy(), self._place).block_until_ready()
 
     def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
         return None, lambda: self._put(x, self._place)
 
-    def handler(self, shape: tuple[int, ...]) -> Any:
-        return self._handler(self._aval(shape, np.dtype(np.float32)), self._sharding, True, True)
+    def handler(self, shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT32) -> Any:
+        return self._handler(self._aval(shape, dtype), self._sharding, True, True)
 
     def fetch(self, result: Any, into: Matrix) -> None:
         np.copyto(into, np.asarray(result))

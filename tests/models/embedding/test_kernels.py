@@ -28,7 +28,7 @@ def run(features, seed):
     for (kind, rows, combiner, max_length), grad in zip(features, make_gradients(features, seed)):
         splits = NO_SPLITS if kind == "one" else np.cumsum([0] + [len(r) for r in rows])
         refs = np.array(rows if kind == "one" else [v for row in rows for v in row], np.int64)
-        count = accumulate(refs, splits, COMBINERS[combiner], max_length, grad, place, touched, sums, count)
+        count = accumulate(refs, splits, COMBINERS[combiner], max_length, grad, 0, 1, place, touched, sums, count)
     return touched[:count], sums[:count], place
 
 

@@ -23,7 +23,7 @@ def test_it_scores_as_a_server_at_step_0_while_the_trainer_learns_on(tmp_path, d
     run = TrainingRun(config, MixedSource(584))
     run.full()
     version = Repository(tmp_path).version("mixed", 1)
-    frozen = AsPublished(version, run.trainer.dense.graph)
+    frozen = AsPublished(version, run.trainer.dense)
     probes = [make_batch(50, seed=0).columns, odd_batch().columns, make_batch(40, seed=8, users=600).columns]
     first = [frozen.score(columns) for columns in probes]
     if dtype == "float32":

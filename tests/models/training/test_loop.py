@@ -180,7 +180,7 @@ def test_several_epochs_leave_the_held_out_tail_to_the_last_one(tmp_path):
     run = TrainingRun(config, MixedSource(ROWS))
     learned = []
     learn = run.trainer.learn
-    run.trainer.learn = lambda batch: learned.append((batch.start, batch.end)) or learn(batch)
+    run.trainer.learn = lambda work: learned.append((work.batch.start, work.batch.end)) or learn(work)
     try:
         run.full()
     finally:

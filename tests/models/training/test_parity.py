@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from compiler.dense.dense_graph import DenseGraph
 from models.training.loop import TrainingRun
 from models.training.publication import publish_version
 from processor.chain.ledger import Ledger
@@ -188,7 +187,7 @@ def test_rolled_back_and_brought_forward_again_every_generation_is_the_same(stor
 def test_a_version_and_its_deltas_are_the_version_published_whole(story, tmp_path):
     trainer = story.run.trainer
     tables, _ = exported(trainer)
-    graph = DenseGraph.from_keras(trainer.dense.arch.scores)
+    graph = trainer.dense.published()
     publish_version(tmp_path, dataclasses.replace(trainer.manifest, version=2), tables, graph)
     with open_processor(tmp_path) as whole, open_processor(story.repository) as chain:
         by_version = served_as_bytes(whole._models["mixed"].pick().export())

@@ -58,6 +58,9 @@ def ids_of(column):
 def tensorflow_loss(trainer, batch, rows):
     """The loss of a batch and its gradient by table, in nothing but TensorFlow; rows: {table: (sorted keys, rows)}."""
     variables = {name: tf.Variable(values) for name, (_, values) in rows.items()}
+    weights = trainer.dense.weights()
+    for variable in trainer.dense.arch.logits.variables:
+        variable.assign(weights[variable.path])
     with tf.GradientTape() as tape:
         columns = []
         for f in trainer.manifest.features:
@@ -199,13 +202,17 @@ def test_trainers_of_one_seed_and_stream_are_equal_to_the_bit_whether_new_or_ren
 
 
 def test_restored_dense_state_takes_the_rate_from_the_configuration(trainer, tmp_path):
-    config = make_config(tmp_path, dense_learning_rate=0.25)
-    other = make_trainer(config, MixedSource(64))
-    other.dense.restore(trainer.dense.weights(), trainer.dense.optimizer_state())
-    assert float(other.dense.optimizer.learning_rate) == 0.25
-    assert {n: a.tobytes() for n, a in other.dense.weights().items()} == {
-        n: a.tobytes() for n, a in trainer.dense.weights().items()
-    }
+    moved = []
+    for rate in (0.01, 0.0001):
+        other = make_trainer(make_config(tmp_path, dense_learning_rate=rate), MixedSource(64))
+        other.dense.restore(trainer.dense.weights(), trainer.dense.optimizer_state())
+        before = other.dense.weights()
+        assert {n: a.tobytes() for n, a in before.items()} == {
+            n: a.tobytes() for n, a in trainer.dense.weights().items()
+        }
+        other.learn(make_batch(64, seed=8))
+        moved.append(max(float(np.abs(a - before[n]).max()) for n, a in other.dense.weights().items()))
+    assert moved[0] == pytest.approx(100 * moved[1], rel=0.02)
 
 
 def test_a_model_of_floats_alone_and_one_of_ids_alone_can_be_trained(tmp_path):

@@ -1,0 +1,102 @@
+"""A TensorFlow function as an XLA executable in this process, called with arrays that stay where it reads them.
+
+What calls return can be the next call's arguments: state goes from step to step without a copy. The function is of
+static shapes and pure; what it may not do (variables, shapes that follow from values) is refused when it is made.
+
+Measured at 4,096 rows of a DeepFM (8 embeddings of 16, layers 256-128-64, Adam) on 2 cores: 18 ms a step, where
+TensorFlow's own function takes 26 and jit_compile 23 for the same processor seconds; it keeps both cores busy. Products
+in bfloat16, in which this processor computes, gain nothing: TensorFlow's are twice as fast but the step is not (casts
+and element-wise work), and XLA's are slower than in float32.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.backends.xla import portable
+from compiler.frameworks import tf
+from processor.backends.base import Matrix, aligned
+from processor.backends.xla import FLOAT32, device
+from processor.errors import BadInput, FreshetError
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """Shape and dtype of an argument or a result."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] = FLOAT32
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> Like:
+        return cls(array.shape, array.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An array where executables of this process read it."""
+
+    buffer: Any
+    like: Like
+
+    def view(self) -> NDArray[Any]:
+        """The array without a copy, read-only, for as long as this object lives."""
+        nbytes = int(np.prod(self.like.shape, dtype=np.int64)) * self.like.dtype.itemsize
+        memory = (ctypes.c_byte * nbytes).from_address(self.buffer.unsafe_buffer_pointer())
+        array = np.frombuffer(memory, self.like.dtype).reshape(self.like.shape)
+        array.flags.writeable = False
+        return array
+
+
+@lru_cache(maxsize=32)
+def _compiled(stablehlo: bytes, threads: int) -> Any:
+    """Compiled once in a process: a second or two, and the same for all weights, rates and seeds."""
+    return device("cpu", threads).compile(stablehlo)
+
+
+class XlaFunction:
+    """function: of tensors of the shapes `takes`, to a list of tensors. threads: that a call may use."""
+
+    def __init__(self, function: Callable[..., Any], takes: Sequence[Like], threads: int) -> None:
+        """Raises BadInput where XLA cannot compile the function."""
+        specs = [tf.TensorSpec(like.shape, like.dtype) for like in takes]
+        traced = tf.function(function, input_signature=specs, autograph=False, jit_compile=True)
+        try:
+            text = traced.experimental_get_compiler_ir(*specs)(stage="stablehlo")
+        except BadInput:
+            raise
+        except Exception as error:
+            raise BadInput("network: XLA cannot compile it for training") from error
+        outputs = traced.get_concrete_function().outputs
+        self.gives = [Like(tuple(t.shape), np.dtype(t.dtype.as_numpy_dtype)) for t in outputs]
+        self._device = device("cpu", threads)
+        self._executable = _compiled(portable(text), threads)
+        self._handlers = [self._device.handler(like.shape, like.dtype) for like in self.gives]
+
+    def hold(self, array: NDArray[Any]) -> Held:
+        """A copy of the array as an argument."""
+        return Held(self._device.keep(array), Like.of(array))
+
+    def room(self, shape: tuple[int, ...]) -> tuple[Matrix, Held]:
+        """An array float32 and the argument whose bytes it is: what is written there the next call reads."""
+        array = aligned(shape)
+        buffer, _ = self._device.argument(array)
+        return array, Held(buffer, Like.of(array))
+
+    def __call__(self, arguments: Sequence[Held]) -> list[Held]:
+        """The results, computed when this returns."""
+        try:
+            run = self._executable.execute_sharded([held.buffer for held in arguments])
+            results = run.consume_with_handlers(self._handlers)
+            for result in results:
+                result.block_until_ready()
+        except Exception as error:
+            raise FreshetError("xla failed on a step of training") from error
+        return [Held(result, like) for result, like in zip(results, self.gives)]

@@ -1,0 +1,11 @@
+"""`make bench-train`: a step of training beside PyTorch's and Keras', each in a process and environment of its own.
+
+race          the sides in turn, their threads and settings tuned first; loadtest/results/train.md
+race_shape    the network and the rows that all sides learn
+turns         a side's end of the line: "learn so many steps" in, seconds out
+freshet_side  Freshet
+keras_side    Keras fit, with its best of optimizer, jit_compile and steps a call
+torch_side    PyTorch with sparse EmbeddingBags
+"""
+
+__all__: list[str] = []

@@ -1,0 +1,59 @@
+"""Freshet's trainer, as `freshet train` drives it: read and transform ahead, then look up, step, update.
+
+Arguments: batch rows, table rows. Nothing is tuned. What it answers has the stages' seconds beside the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+
+from loadtest.bench.training.race_shape import DENSE_RATE, DIM, FEATURES, HIDDEN, RATE, RaceShape
+from loadtest.bench.training.turns import serve
+from models.config.train_config import parse_config
+from models.data.source import Batch
+from models.training.pipeline import Ahead
+from models.training.spec import draft
+from models.training.trainer import Trainer
+
+
+def make_trainer(shape: RaceShape) -> Trainer:
+    config = parse_config(
+        {
+            "model": {"name": "race", "hidden": list(HIDDEN)},
+            "data": {"path": "rows.parquet", "label": "label"},
+            "features": {f"f{f}": {"kind": "id", "dim": DIM} for f in range(FEATURES)},
+            "train": {
+                "batch_rows": shape.batch_rows,
+                "optimizer": "adagrad",
+                "learning_rate": RATE,
+                "initial_accumulator": 0.1,
+                "dense_learning_rate": DENSE_RATE,
+            },
+        }
+    )
+    return Trainer(draft(config, {}), config.train, config.model.hidden)
+
+
+def batches(shape: RaceShape) -> Iterator[Batch]:
+    ids, labels = shape.rows()
+    columns = [ids[:, f].copy() for f in range(FEATURES)]
+    for at in itertools.cycle(range(0, shape.steps() * shape.batch_rows, shape.batch_rows)):
+        part = slice(at, at + shape.batch_rows)
+        yield Batch({f"f{f}": column[part] for f, column in enumerate(columns)}, labels[part], None, at)
+
+
+def main() -> None:
+    shape = RaceShape(int(sys.argv[1]), int(sys.argv[2]))
+    trainer = make_trainer(shape)
+    with Ahead(batches(shape), trainer.transform) as works:
+
+        def learn(steps: int) -> float:
+            return [trainer.learn(work) for work in itertools.islice(works, steps)][-1]
+
+        serve(learn)
+
+
+if __name__ == "__main__":
+    main()

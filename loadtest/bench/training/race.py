@@ -1,0 +1,209 @@
+"""`make bench-train`: steps of training beside PyTorch's and Keras'; loadtest/results/train.md.
+
+All sides learn the same rows by the same network in batches of the same size, each in a process of its own, all alive
+at once, in turn, again and again; a turn is as many steps as take about --seconds. A ratio is of one round's turns.
+Before, each peer tries its settings (threads, compilation, optimizer, steps a call) and goes into the race with the
+best of them. Freshet goes as it comes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from loadtest.bench.training.race_shape import RaceShape
+from loadtest.reports.report import machine, origin
+from processor.cores import available
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parents[1] / "results"
+BATCHES = (4096, 512)
+WARM_STEPS, TRIED_STEPS = 30, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """One way to run a side. settings: what was chosen for it, in words."""
+
+    name: str
+    settings: str
+    command: Sequence[str]
+
+
+class RunningSide:
+    """A contestant's process, asked for turns."""
+
+    def __init__(self, contestant: Contestant) -> None:
+        self.contestant = contestant
+        environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        self._process = subprocess.Popen(
+            contestant.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+
+    def learn(self, steps: int) -> dict[str, float]:
+        """What a turn of so many steps took (loadtest.bench.training.turns)."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"steps": steps}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.contestant.name} ({self.contestant.settings}) ended")
+        spent: dict[str, float] = json.loads(line)
+        return spent
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def freshet(shape: RaceShape) -> Contestant:
+    command = [sys.executable, str(HERE / "freshet_side.py"), str(shape.batch_rows), str(shape.table_rows)]
+    return Contestant("Freshet", "as it comes", command)
+
+
+def keras_ways(shape: RaceShape) -> list[Contestant]:
+    """Adam over a table of a million rows moves all of it in each step, so it is tried with few of the others."""
+    threads, ways = sorted({1, len(available())}), []
+    for count, optimizer, compiled, steps in itertools.product(threads, ("adagrad", "adam"), (0, 1), (1, 16)):
+        if optimizer == "adam" and (count != threads[-1] or steps != 1):
+            continue
+        words = [str(shape.batch_rows), str(shape.table_rows), str(count), optimizer, str(compiled), str(steps)]
+        told = f"{optimizer}, {count} thread(s), jit_compile {bool(compiled)}, {steps} step(s) a call"
+        ways.append(Contestant("Keras", told, [sys.executable, str(HERE / "keras_side.py"), *words]))
+    return ways
+
+
+def torch_ways(shape: RaceShape, python: str) -> list[Contestant]:
+    ways = []
+    for threads, optimizer, compiled in itertools.product(sorted({1, len(available())}), ("adagrad", "adam"), (0, 1)):
+        words = [str(shape.batch_rows), str(shape.table_rows), str(threads), optimizer, str(compiled)]
+        told = f"{optimizer}, {threads} thread(s)" + (", torch.compile" if compiled else "")
+        ways.append(Contestant("PyTorch", told, [python, str(HERE / "torch_side.py"), *words]))
+    return ways
+
+
+def best(ways: Sequence[Contestant], console: Console) -> Contestant | None:
+    """The fastest of a peer's ways; None where none runs."""
+    tried = []
+    for way in ways:
+        side = RunningSide(way)
+        try:
+            side.learn(WARM_STEPS)
+            seconds = min(side.learn(TRIED_STEPS)["wall_s"] for _ in range(2)) / TRIED_STEPS
+        except RuntimeError as error:
+            console.print(f"  {error}")
+            continue
+        finally:
+            side.close()
+        console.print(f"  {way.name}, {way.settings}: {seconds * 1e3:.2f} ms a step")
+        tried.append((seconds, way))
+    return min(tried, key=lambda pair: pair[0])[1] if tried else None
+
+
+def race(sides: Sequence[Contestant], rounds: int, seconds: float, console: Console) -> dict[str, Any]:
+    """Each side's turns: seconds a step by round, on the clock and of processors."""
+    running = [RunningSide(side) for side in sides]
+    try:
+        steps = []
+        for side in running:
+            side.learn(WARM_STEPS)
+            steps.append(max(10, round(seconds * TRIED_STEPS / side.learn(TRIED_STEPS)["wall_s"])))
+        turns: dict[str, list[list[float]]] = {side.name: [] for side in sides}
+        for number in range(rounds):
+            order = range(len(running)) if number % 2 else range(len(running))[::-1]
+            for i in order:
+                spent = running[i].learn(steps[i])
+                turns[sides[i].name].append([spent["wall_s"] / steps[i], spent["cpu_s"] / steps[i]])
+            told = ", ".join(f"{name} {values[-1][0] * 1e3:.2f} ms" for name, values in turns.items())
+            console.print(f"  round {number + 1}: {told}")
+    finally:
+        for side in running:
+            side.close()
+    return {"settings": {side.name: side.settings for side in sides}, "turns": turns}
+
+
+def ratios(result: dict[str, Any], peer: str) -> list[float]:
+    """By round, how many times Freshet's steps the peer's take."""
+    turns = result["turns"]
+    return [theirs[0] / ours[0] for theirs, ours in zip(turns[peer], turns["Freshet"])]
+
+
+def page(results: dict[str, Any]) -> str:
+    """train.md."""
+    lines = [
+        "# Training",
+        "",
+        __doc__.split("\n\n", 1)[1].strip(),
+        "",
+        f"{results['machine']}; {results['origin']}",
+        "",
+    ]
+    lines += ["| batch | side | settings | ms a step | rows a second | processor ms a step | times Freshet's step |"]
+    lines += ["|---:|---|---|---:|---:|---:|---:|"]
+    for batch, result in results["races"].items():
+        for name, turns in result["turns"].items():
+            wall, cpu = (statistics.median(values) for values in zip(*turns))
+            times = "1"
+            if name != "Freshet":
+                found = ratios(result, name)
+                times = f"**{statistics.median(found):.2f}** ({min(found):.2f} to {max(found):.2f})"
+            lines.append(
+                f"| {batch} | {name} | {result['settings'][name]} | {wall * 1e3:.2f} | {int(batch) / wall:,.0f}"
+                f" | {cpu * 1e3:.2f} | {times} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench-train", description=__doc__)
+    add = parser.add_argument
+    add("--rounds", type=int, default=7)
+    add("--seconds", type=float, default=4.0, help="length of a turn")
+    add("--table-rows", type=int, default=1_000_000, help="ids of each feature")
+    add("--batches", type=int, nargs="+", default=list(BATCHES))
+    add("--torch", default=os.environ.get("FRESHET_TORCH_PYTHON", ""), help="a Python that has torch and numpy")
+    add("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    console = Console(stderr=True, highlight=False)
+    kept = arguments.out / "train.json"
+    results = json.loads(kept.read_bytes()) if kept.exists() else {"races": {}}
+    results |= {"machine": machine(), "origin": origin("bench-train", "BENCH_ARGS", sys.argv[1:])}
+    for batch_rows in arguments.batches:
+        shape = RaceShape(batch_rows, arguments.table_rows)
+        console.print(f"[bold]batches of {batch_rows:,}[/bold]")
+        peers = [best(keras_ways(shape), console)]
+        if arguments.torch:
+            peers.append(best(torch_ways(shape, arguments.torch), console))
+        else:
+            console.print("  PyTorch: not measured, --torch or FRESHET_TORCH_PYTHON is to name a Python that has it")
+        sides = [freshet(shape), *(peer for peer in peers if peer is not None)]
+        results["races"][str(batch_rows)] = race(sides, arguments.rounds, arguments.seconds, console)
+        kept.write_text(json.dumps(results, indent=1) + "\n")
+        (arguments.out / "train.md").write_text(page(results))
+    print(page(results))
+
+
+if __name__ == "__main__":
+    main()
