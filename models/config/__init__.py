@@ -2,6 +2,7 @@
 
 train_config      the whole file, and what overrides it
 model_section     [model]
+arch_options      what of [model] the architecture's builder takes
 data_section      [data]
 feature_sections  [features.*]
 train_section     [train]
@@ -11,6 +12,7 @@ toml_sections     a section read into its dataclass; checks that all of them sha
 """
 
 __all__ = [
+    "arch_options",
     "feature_sections",
     "model_section",
     "publish_section",

@@ -60,13 +60,8 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
         features.append(feature)
     _check_tables(features)
     for f in features:
-        for role in ("label", "time"):
-            want(
-                f.name != getattr(data, role),
-                f"features.{f.name}",
-                f"a column other than data.{role}",
-                f.name,
-            )
+        for role, names in (("label", data.labels), ("time", (data.time,))):
+            want(f.name not in names, f"features.{f.name}", f"a column other than data.{role}", f.name)
     return features
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from compiler.dense.expression import parse as parse_expression
 from models.config.data_section import read_data
 from models.config.feature_sections import FeatureConfig, read_features
-from models.config.model_section import ModelConfig, read_model
+from models.config.model_section import ModelConfig, NetworkConfig, read_model
 from models.config.publish_section import PublishConfig, read_publish
 from models.config.table_sections import TableConfig, read_tables
 from models.config.toml_sections import type_name
@@ -42,6 +42,12 @@ class TrainConfig:
     publish: PublishConfig = field(default_factory=PublishConfig)
     fusion: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, TableConfig] = field(default_factory=dict)
+
+    @property
+    def network(self) -> NetworkConfig:
+        """What a trainer has to know of it."""
+        model = self.model
+        return NetworkConfig(model.options, self.data.labels, model.loss, model.label_weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,8 @@ def parse_config(raw: dict[str, Any]) -> TrainConfig:
     for section in ("model", "data"):
         if section not in raw:
             raise BadInput(f"{section}: a section [{section}] wanted, got none")
-    model, data = read_model(raw["model"]), read_data(raw["data"])
+    data = read_data(raw["data"])
+    model = read_model(raw["model"], data.labels)
     train, publish = read_train(raw.get("train", {})), read_publish(raw.get("publish", {}))
     features = read_features(raw.get("features", {}), data)
     tables = read_tables(raw.get("tables", {}), features, train)

@@ -36,7 +36,7 @@ def open_source(data: DataConfig, features: Sequence[WantedColumn]) -> Source:
     if form == "movielens":
         from models.data.movielens import MovieLensSource
 
-        return MovieLensSource(data.path, features)
+        return MovieLensSource(data.path, features, data.labels if data.label else ())
     from models.data.tabular import open_table
 
-    return open_table(data.path, form, data.label, data.time, features)
+    return open_table(data.path, form, *data.labels, data.time, features)

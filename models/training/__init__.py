@@ -4,6 +4,7 @@ loop          `freshet train`: a whole run
 lineage       where a run's weights stand on the chain of its version, and where they go when that is undone
 trainer       one batch: pooled embeddings, the dense step, row updates
 dense_step    the dense network in training
+losses        what it learns by: a loss a row, and its mean by weights
 spec          from a configuration to the manifest
 defaults      what a training file leaves out of [train], chosen by the data
 fingerprint   what of a configuration decides which checkpoints it can continue

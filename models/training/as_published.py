@@ -6,12 +6,14 @@ that the scored rows touch. Its scores are those of a server at step 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.dense.dense_graph import DenseGraph
+from models.training.dense_step import label_scores
+from models.zoo.arch import SCORE
 from processor.columns import Column
 from processor.features.plan import SparsePlan
 from processor.package.manifest import TableEntry
@@ -24,10 +26,11 @@ NOTHING: NDArray[np.float32] = np.empty(0, np.float32)
 class AsPublished:
     """Scores as step 0 of a version gives them."""
 
-    def __init__(self, version: VersionReader, graph: DenseGraph) -> None:
-        """graph: the model's; the version's weights are computed with. Raises Corrupt where the files do not fit."""
+    def __init__(self, version: VersionReader, graph: DenseGraph, outputs: Sequence[str] = (SCORE,)) -> None:
+        """graph: the model's; the version's weights are computed with. outputs: which are the labels' probabilities.
+        Raises Corrupt where the files do not fit."""
         self.version = version.manifest.version
-        self._graph, self._weights = graph, version.dense()
+        self._graph, self._weights, self._outputs = graph, version.dense(), outputs
         self._plan = SparsePlan(version.manifest)
         # What descriptors point into.
         self._arrays = {table.name: _mapped(version, table) for table in version.manifest.tables}
@@ -35,11 +38,11 @@ class AsPublished:
         self._counts = np.zeros((max(1, len(self._arrays)), 2), np.int64)
 
     def score(self, columns: Mapping[str, Column]) -> NDArray[np.float32]:
-        """Scores [n]."""
+        """Scores [n], or [n, labels]."""
         bound = self._plan.bind(columns)
         x = np.zeros((bound.rows, self._plan.width), np.float32)
         self._plan.fill(self._tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, self._counts)
-        return self._graph.run(x, self._weights)["score"].reshape(-1)
+        return label_scores(self._graph.run(x, self._weights), self._outputs)
 
 
 def _mapped(version: VersionReader, table: TableEntry) -> dict[str, NDArray[np.generic]]:

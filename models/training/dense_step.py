@@ -5,7 +5,8 @@ It owns the network's weights and the optimizer's state; the rows that its input
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,11 @@ from numpy.typing import NDArray
 from compiler.dense.dense_graph import DenseGraph
 from compiler.dense.fusion import fuse
 from compiler.frameworks import keras, tf
+from models.config.arch_options import read_options
+from models.config.model_section import ONE_LABEL, NetworkConfig
 from models.config.train_section import TrainSettings
-from models.zoo.arch import Arch, resolve_arch
+from models.training.losses import row_loss, weighted_mean
+from models.zoo.arch import build_arch, resolve_arch
 from models.zoo.dense_input import DenseInput
 from processor.package.manifest import Manifest
 
@@ -30,24 +34,33 @@ class DenseStep:
         self,
         manifest: Manifest,
         settings: TrainSettings,
-        hidden: tuple[int, ...] = (),
+        network: NetworkConfig = ONE_LABEL,
         fusion: Mapping[str, str] | None = None,
     ) -> None:
         """See Trainer."""
         self._features, self._settings, self._fusion = manifest.features, settings, fusion or {}
-        options: dict[str, Any] = {"seed": settings.seed}
-        if hidden:
-            options["hidden"] = hidden
-        self.arch = Arch.of(resolve_arch(manifest.arch)(DenseInput.from_features(manifest.features), **options))
+        options = read_options(resolve_arch(manifest.arch), network.options, "model")
+        layout = DenseInput.from_features(manifest.features)
+        self.arch = build_arch(manifest.arch, layout, options, network.labels, settings.seed)
+        self._labels, self._row_loss = network.labels, row_loss(network)
         self.graph = self.dense_graph()
         self.optimizer = keras.optimizers.Adam(settings.dense_learning_rate)
         self.optimizer.build(self.arch.logits.trainable_variables)
         self._step = self._compiled(manifest.width)
 
-    def __call__(self, x: NDArray[np.float32], label: NDArray[np.float32]) -> tuple[float, NDArray[np.float32]]:
-        """One step on x [n, width] and label [n]: the mean log-loss before it, and its gradient by x."""
-        loss, grad = self._step(tf.constant(x), tf.constant(label))
+    def __call__(
+        self, x: NDArray[np.float32], label: NDArray[np.float32], weight: NDArray[np.float32] | None = None
+    ) -> tuple[float, NDArray[np.float32]]:
+        """One step on x [n, width], label [n] or [n, labels] and weight [n]: the mean loss of the rows by their weights
+        before it, and its gradient by x."""
+        weights = np.ones(len(x), np.float32) if weight is None else weight
+        loss, grad = self._step(tf.constant(x), tf.constant(label), tf.constant(weights))
         return float(loss), grad.numpy()
+
+    def described(self, manifest: Manifest) -> Manifest:
+        """The manifest with the network's outputs, and a note of which is the probability of which label."""
+        told = {"labels": dict(zip(self._labels, self.arch.outputs))}
+        return replace(manifest, outputs=self.graph.outputs, notes=manifest.notes | told)
 
     def dense_graph(self) -> DenseGraph:
         """The dense graph that is published of the network, with its weights as they are."""
@@ -61,14 +74,18 @@ class DenseStep:
         return {name: trained.get(name, value.copy()) for name, value in self.graph.weights.items()}
 
     def optimizer_state(self) -> dict[str, NDArray[Any]]:
-        """The optimizer's variables by name, as copies."""
-        return {f"{i:04d}": np.array(v.numpy()) for i, v in enumerate(self.optimizer.variables)}
+        """The optimizer's variables by name, and where dropout stands in its random numbers, as copies."""
+        state = {f"{i:04d}": np.array(v.numpy()) for i, v in enumerate(self.optimizer.variables)}
+        return state | {v.path: np.array(v.numpy()) for v in self._seeds()}
 
     def restore(self, weights: Weights, optimizer: Mapping[str, NDArray[Any]]) -> None:
         """Puts back what weights() and optimizer_state() gave."""
         for variable in self.arch.scores.variables:
             if variable.path in weights:
                 variable.assign(weights[variable.path])
+        for variable in self._seeds():
+            if variable.path in optimizer:
+                variable.assign(optimizer[variable.path])
         for i, variable in enumerate(self.optimizer.variables):
             variable.assign(optimizer[f"{i:04d}"].astype(variable.dtype))
         # The rate is one of the optimizer's variables, but it is the configuration's to say.
@@ -80,19 +97,31 @@ class DenseStep:
 
     def begin_with(self, weights: Weights) -> None:
         """Takes dense tensors by name, with an optimizer that begins anew."""
-        self.restore(weights, {n: np.zeros_like(a) for n, a in self.optimizer_state().items()})
+        self.restore(weights, {f"{i:04d}": np.zeros(v.shape) for i, v in enumerate(self.optimizer.variables)})
+
+    def _seeds(self) -> list[Any]:
+        """State of dropout's: of whole numbers, and not the network's to publish."""
+        return [v for v in self.arch.logits.non_trainable_variables if v.dtype == "uint32"]
 
     def _compiled(self, width: int) -> Any:
-        model, optimizer = self.arch.logits, self.optimizer
-        specs = [tf.TensorSpec((None, width), tf.float32), tf.TensorSpec((None,), tf.float32)]
+        model, optimizer, labels = self.arch.logits, self.optimizer, len(self.arch.outputs)
+        shape = (None,) if labels == 1 else (None, labels)
+        specs = [tf.TensorSpec(s, tf.float32) for s in ((None, width), shape, (None,))]
 
-        def step(x: Any, label: Any) -> Any:
+        def step(x: Any, label: Any, weight: Any) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(x)
-                logits = tf.reshape(model(x, training=True), (-1,))
-                loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(label, logits))
+                logits = model(x, training=True)
+                losses = self._row_loss(label, tf.reshape(logits, (-1,)) if labels == 1 else logits)
+                loss = weighted_mean(losses, weight)
             grads = tape.gradient(loss, [x, *model.trainable_variables])
             optimizer.apply(grads[1:], model.trainable_variables)
             return loss, grads[0]
 
         return tf.function(step, input_signature=specs, autograph=False)
+
+
+def label_scores(outputs: Mapping[str, NDArray[np.float32]], names: Sequence[str]) -> NDArray[np.float32]:
+    """The outputs that are probabilities of labels, in the shape of Batch.label: [n], or [n, labels]."""
+    columns = np.concatenate([outputs[name] for name in names], axis=1)
+    return columns.reshape(-1) if len(names) == 1 else columns

@@ -95,7 +95,7 @@ class TrainingRun:
         if saved is not None:
             self._check_continues(saved)
         scaling = saved.scaling if saved else self._scaling_of(old)
-        self.trainer = Trainer(draft(config, scaling), config.train, config.model.hidden, config.fusion, config.tables)
+        self.trainer = Trainer(draft(config, scaling), config.train, config.network, config.fusion, config.tables)
         self.state = RunState(fingerprint(config), scaling, settings=settings(config), train=kept(config.train))
         self.held_out, self.streamed = Scored(), Scored()
         # The same sample of the rows, by the fresh model and by the version as published.
@@ -242,7 +242,8 @@ class TrainingRun:
         """Runs both phases."""
         generation = self.full()
         if len(self.held_out):
-            self._report.note(_metrics("held out", self.held_out))
+            for k, label in enumerate(self.config.data.labels):
+                self._report.note(_metrics(f"held out, {label}" if k else "held out", self.held_out, k))
             if advice := next_step(self.held_out, self.trainer.steps, self._named):
                 self._report.note(advice)
         for generation in self.stream():  # noqa: B007
@@ -258,7 +259,8 @@ class TrainingRun:
         if sampled:
             if self._frozen is None or self._frozen.version != self.state.version:
                 self.sampled, self.as_published = Scored(), Scored()
-                self._frozen = AsPublished(self._published(self.state.version), self.trainer.dense.graph)
+                dense = self.trainer.dense
+                self._frozen = AsPublished(self._published(self.state.version), dense.graph, dense.arch.outputs)
             self.sampled.add(batch.label, fresh)
             self.as_published.add(batch.label, self._frozen.score(batch.columns))
 
@@ -434,5 +436,5 @@ def _pieces(chunk: Batch, rows: int) -> Iterator[Batch]:
         yield chunk.slice(first, min(first + rows, len(chunk)))
 
 
-def _metrics(what: str, scored: Scored) -> str:
-    return f"{what}: AUC {scored.auc():.4f}, log-loss {scored.log_loss():.4f} over {len(scored)} rows"
+def _metrics(what: str, scored: Scored, label: int = 0) -> str:
+    return f"{what}: AUC {scored.auc(label=label):.4f}, log-loss {scored.log_loss(label):.4f} over {len(scored)} rows"

@@ -26,26 +26,28 @@ def log_loss(labels: NDArray[np.float32], scores: NDArray[np.float32]) -> float:
 
 @dataclass(slots=True)
 class Scored:
-    """Labels and scores collected row by row, for metrics over all of them or over the newest."""
+    """Labels and scores collected row by row, [n] or [n, labels], for metrics over all of them or over the newest."""
 
     labels: list[NDArray[np.float32]] = field(default_factory=list)
     scores: list[NDArray[np.float32]] = field(default_factory=list)
 
     def add(self, labels: NDArray[np.float32], scores: NDArray[np.float32]) -> None:
-        self.labels.append(labels.astype(np.float32))
-        self.scores.append(scores.astype(np.float32))
+        for kept, added in ((self.labels, labels), (self.scores, scores)):
+            kept.append(added.astype(np.float32).reshape(len(added), *added.shape[1:] or (1,)))
 
     def __len__(self) -> int:
         return sum(len(part) for part in self.labels)
 
-    def auc(self, newest: int = 0) -> float:
-        """AUC over all rows, or over the newest so many."""
+    def auc(self, newest: int = 0, label: int = 0) -> float:
+        """AUC over all rows, or over the newest so many; of the first label, or of another."""
         if not self.labels:
             return float("nan")
-        return auc(np.concatenate(self.labels)[-newest:], np.concatenate(self.scores)[-newest:])
+        return auc(*(np.concatenate(parts)[-newest:, label] for parts in (self.labels, self.scores)))
 
-    def log_loss(self) -> float:
-        return log_loss(np.concatenate(self.labels), np.concatenate(self.scores)) if self.labels else float("nan")
+    def log_loss(self, label: int = 0) -> float:
+        if not self.labels:
+            return float("nan")
+        return log_loss(*(np.concatenate(parts)[:, label] for parts in (self.labels, self.scores)))
 
 
 def next_step(scored: Scored, steps: int, named: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from models.config.model_section import ONE_LABEL, NetworkConfig
 from models.config.table_sections import TableConfig
 from models.config.train_section import TrainSettings
 from models.data.source import Batch
@@ -20,7 +21,7 @@ from models.embedding import kernels
 from models.embedding.admission import Admission, Always, CountingBloom, ExactCounts
 from models.embedding.optimizer import row_optimizer
 from models.embedding.variable import EmbeddingVariable, Eviction, Initial
-from models.training.dense_step import DenseStep
+from models.training.dense_step import DenseStep, label_scores
 from processor.columns import Column
 from processor.features.plan import BoundRequest, SparsePlan
 from processor.kernels.pool import SOURCE
@@ -37,14 +38,14 @@ class Trainer:
         self,
         manifest: Manifest,
         settings: TrainSettings,
-        hidden: tuple[int, ...] = (),
+        network: NetworkConfig = ONE_LABEL,
         fusion: Mapping[str, str] | None = None,
         tables: Mapping[str, TableConfig] | None = None,
     ) -> None:
-        """manifest: the draft (models.training.spec). settings: filled in (models.training.defaults). fusion: further
-        outputs as expressions (compiler.dense.fusion). tables: what single tables have for themselves. Raises BadInput
-        for an unknown architecture or optimizer."""
-        self.manifest, self.settings = manifest, settings
+        """manifest: the draft (models.training.spec). settings: filled in (models.training.defaults). network: its
+        options, labels and loss. fusion: further outputs as expressions (compiler.dense.fusion). tables: what single
+        tables have for themselves. Raises BadInput for an unknown architecture or optimizer."""
+        self.settings = settings
         self.plan = SparsePlan(manifest)
         configs = tables or {}
         self.tables: dict[str, EmbeddingVariable] = {}
@@ -63,23 +64,24 @@ class Trainer:
                 Initial(config.init, config.init_scale),
                 _admission(config),
             )
-        self.dense = DenseStep(manifest, settings, hidden, fusion)
+        self.dense = DenseStep(manifest, settings, network, fusion)
+        self.manifest = self.dense.described(manifest)
         self._counts = np.zeros((max(1, len(self.tables)), 2), np.int64)
         self.steps = 0
 
     def learn(self, batch: Batch) -> float:
-        """Takes one optimizer step on a batch; returns its mean log-loss before the step."""
+        """Takes one optimizer step on a batch; returns its mean loss before the step."""
         bound = self.plan.bind(batch.columns)
         refs = self._insert(bound)
-        loss, grad = self.dense(self.pool(bound), batch.label)
+        loss, grad = self.dense(self.pool(bound), batch.label, batch.weight)
         self.steps += 1
         self._backward(bound, refs, grad)
         return loss
 
     def score(self, columns: Mapping[str, Column]) -> NDArray[np.float32]:
-        """Scores [n] as a server at this state would answer them; changes nothing."""
+        """Scores [n], or [n, labels], as a server at this state would answer them; changes nothing."""
         x = self.pool(self.plan.bind(columns))
-        return self.dense.graph.run(x, self.dense.weights())["score"].reshape(-1)
+        return label_scores(self.dense.graph.run(x, self.dense.weights()), self.dense.arch.outputs)
 
     def pool(self, bound: BoundRequest) -> NDArray[np.float32]:
         """The dense input [n, width] for bound columns, from the tables as they are."""

@@ -90,8 +90,8 @@ def test_a_small_table_with_a_plain_signal_is_learned_in_one_epoch(share):
     config = parse_config({"model": {"name": "m", "hidden": [16]}, "data": data, "features": features})
 
     settings = chosen(config.train, config.features, learned)
-    trainer = Trainer(draft(config, {}), settings, config.model.hidden)
-    trainer.dense.arch.begin_at(float(np.log(share / (1 - share))))
+    trainer = Trainer(draft(config, {}), settings, config.network)
+    trainer.dense.arch.begin_at([float(np.log(share / (1 - share)))])
     for first in range(0, learned, settings.batch_rows):
         trainer.learn(batch.slice(first, min(learned, first + settings.batch_rows)))
 

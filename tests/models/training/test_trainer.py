@@ -190,7 +190,7 @@ def test_trainers_of_one_seed_and_stream_are_equal_to_the_bit_whether_new_or_ren
     config, trainers = make_config(tmp_path, optimizer="ftrl"), Trainers()
     snapshots = []
     for make in (trainers, trainers, Trainer):
-        trainer = make(draft(config, {}), config.train, config.model.hidden)
+        trainer = make(draft(config, {}), config.train, config.network)
         for batch in MixedSource(256).batches(64):
             trainer.learn(batch)
         snapshots.append(snapshot(trainer))
