@@ -24,13 +24,24 @@ class Weighted:
         # Of a range of their own, so that weights begin the same with dropout and without.
         self._dropout_seeds = count(seed * 1_000_003 + 500_000)
 
-    def dense(self, x: Tensor, units: int, name: str, activation: str | None = None, bias: bool = True) -> Tensor:
-        """x [n, m] -> [n, units]."""
+    def dense(
+        self,
+        x: Tensor,
+        units: int,
+        name: str,
+        activation: str | None = None,
+        bias: bool = True,
+        first_bias: Sequence[float] = (),
+    ) -> Tensor:
+        """x [n, m] -> [n, units]. first_bias: the bias to begin with [units], zeros where there is none."""
         from compiler.frameworks import keras
 
         initial = keras.initializers.GlorotUniform(seed=next(self._seeds))
         layer = keras.layers.Dense(units, activation, use_bias=bias, kernel_initializer=initial, name=name)
-        return layer(x)
+        made = layer(x)
+        if first_bias:
+            layer.bias.assign(first_bias)
+        return made
 
     def tower(self, x: Tensor, hidden: Sequence[int], name: str) -> Tensor:
         """ReLU layers <name>_0, <name>_1, ... over x [n, m] -> [n, hidden[-1]]."""

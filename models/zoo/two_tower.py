@@ -44,7 +44,8 @@ def build(
         spans = [span for span in layout.spans if (span.side == "item") == (side == "item")]
         if not spans:
             raise BadInput(f"features: one of side {side!r} wanted for two_tower, got none")
-        vector = weighted.dense(weighted.tower(columns(x, spans), hidden, side), vector_dim, f"{side}_out")
+        top = weighted.tower(columns(x, spans), hidden, side)
+        vector = weighted.dense(top, vector_dim, f"{side}_out", first_bias=_halves(vector_dim, side))
         if similarity == "cosine":
             vector = vector * ops.rsqrt(ops.sum(vector * vector, axis=1, keepdims=True) + NORM_FLOOR)
         vectors[name] = vector
@@ -53,3 +54,13 @@ def build(
     logit = keras.layers.Dense(1, kernel_initializer=first, name="score_out")(nearness)
     scores = {SCORE: ops.sigmoid(logit), **vectors}
     return Arch(keras.Model(x, logit, name="two_tower"), keras.Model(x, scores, name="two_tower_scores"))
+
+
+def _halves(vector_dim: int, side: str) -> list[float]:
+    """Where a vector begins: half of the user's numbers at 1 and the others at 0, of the item's the other way round.
+
+    Of two vectors that begin near zero neither would learn before the other has: so each learns at once what is true of
+    it whatever the other is, and the inner product of the two begins at zero.
+    """
+    user = vector_dim // 2
+    return [1.0 if (i < user) == (side == "user") else 0.0 for i in range(vector_dim)]
