@@ -76,16 +76,16 @@ class DenseStep:
     def optimizer_state(self) -> dict[str, NDArray[Any]]:
         """The optimizer's variables by name, and where dropout stands in its random numbers, as copies."""
         state = {f"{i:04d}": np.array(v.numpy()) for i, v in enumerate(self.optimizer.variables)}
-        return state | {v.path: np.array(v.numpy()) for v in self._seeds()}
+        return state | {name: np.array(v.numpy()) for name, v in self._dropouts().items()}
 
     def restore(self, weights: Weights, optimizer: Mapping[str, NDArray[Any]]) -> None:
         """Puts back what weights() and optimizer_state() gave."""
         for variable in self.arch.scores.variables:
             if variable.path in weights:
                 variable.assign(weights[variable.path])
-        for variable in self._seeds():
-            if variable.path in optimizer:
-                variable.assign(optimizer[variable.path])
+        for name, variable in self._dropouts().items():
+            if name in optimizer:
+                variable.assign(optimizer[name])
         for i, variable in enumerate(self.optimizer.variables):
             variable.assign(optimizer[f"{i:04d}"].astype(variable.dtype))
         # The rate is one of the optimizer's variables, but it is the configuration's to say.
@@ -99,9 +99,10 @@ class DenseStep:
         """Takes dense tensors by name, with an optimizer that begins anew."""
         self.restore(weights, {f"{i:04d}": np.zeros(v.shape) for i, v in enumerate(self.optimizer.variables)})
 
-    def _seeds(self) -> list[Any]:
-        """State of dropout's: of whole numbers, and not the network's to publish."""
-        return [v for v in self.arch.logits.non_trainable_variables if v.dtype == "uint32"]
+    def _dropouts(self) -> dict[str, Any]:
+        """Where each layer of dropout stands in its random numbers: whole numbers, whose paths differ by process."""
+        states = [v for v in self.arch.logits.non_trainable_variables if "float" not in v.dtype]
+        return {f"dropout_{i:04d}": v for i, v in enumerate(states)}
 
     def _compiled(self, width: int) -> Any:
         model, optimizer, labels = self.arch.logits, self.optimizer, len(self.arch.outputs)
