@@ -7,10 +7,12 @@ feature_sections  [features.*]
 train_section     [train]
 table_sections    [tables.*]
 publish_section   [publish]
+evaluate_section  [evaluate]
 toml_sections     a section read into its dataclass; checks that all of them share
 """
 
 __all__ = [
+    "evaluate_section",
     "feature_sections",
     "model_section",
     "publish_section",

@@ -17,6 +17,7 @@ from typing import Any
 
 from compiler.dense.expression import parse as parse_expression
 from models.config.data_section import read_data
+from models.config.evaluate_section import EvaluateConfig, read_evaluate
 from models.config.feature_sections import FeatureConfig, read_features
 from models.config.model_section import ModelConfig, read_model
 from models.config.publish_section import PublishConfig, read_publish
@@ -42,6 +43,7 @@ class TrainConfig:
     publish: PublishConfig = field(default_factory=PublishConfig)
     fusion: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, TableConfig] = field(default_factory=dict)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,8 @@ def parse_config(raw: dict[str, Any]) -> TrainConfig:
     train, publish = read_train(raw.get("train", {})), read_publish(raw.get("publish", {}))
     features = read_features(raw.get("features", {}), data)
     tables = read_tables(raw.get("tables", {}), features, train)
-    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})), tables)
+    evaluate = read_evaluate(raw.get("evaluate", {}), features)
+    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})), tables, evaluate)
 
 
 def _fusion(raw: dict[str, Any]) -> dict[str, str]:

@@ -26,6 +26,12 @@ class DataConfig:
     time: str = ""
 
 
+def label_names(data: DataConfig) -> tuple[str, ...]:
+    """The labels by name, the main one first; "label" where the format has its own."""
+    labels: str | tuple[str, ...] = data.label
+    return (labels,) if isinstance(labels, str) and labels else tuple(labels) or ("label",)
+
+
 def format_of(path: str) -> str:
     """The format that a path's suffix, or the files in its folder, tell; raises BadInput when they don't."""
     names = [path]

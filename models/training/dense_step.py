@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from compiler.dense.dense_graph import DenseGraph
 from compiler.dense.fusion import fuse
-from compiler.frameworks import keras, tf
+from compiler.frameworks import tf
 from models.config.train_section import TrainSettings
+from models.training.dense_optimizer import dense_optimizer
 from models.zoo.arch import Arch, resolve_arch
 from models.zoo.dense_input import DenseInput
 from processor.package.manifest import Manifest
@@ -40,14 +41,21 @@ class DenseStep:
             options["hidden"] = hidden
         self.arch = Arch.of(resolve_arch(manifest.arch)(DenseInput.from_features(manifest.features), **options))
         self.graph = self.dense_graph()
-        self.optimizer = keras.optimizers.Adam(settings.dense_learning_rate)
+        self.optimizer = dense_optimizer(settings)
         self.optimizer.build(self.arch.logits.trainable_variables)
+        self._rate = settings.dense_learning_rate
         self._step = self._compiled(manifest.width)
 
     def __call__(self, x: NDArray[np.float32], label: NDArray[np.float32]) -> tuple[float, NDArray[np.float32]]:
         """One step on x [n, width] and label [n]: the mean log-loss before it, and its gradient by x."""
         loss, grad = self._step(tf.constant(x), tf.constant(label))
         return float(loss), grad.numpy()
+
+    def scale_rate(self, factor: float) -> None:
+        """The learning rate from now on, as a share of the configuration's."""
+        rate = self._settings.dense_learning_rate * factor
+        if rate != self._rate:
+            self._rate = self.optimizer.learning_rate = rate
 
     def dense_graph(self) -> DenseGraph:
         """The dense graph that is published of the network, with its weights as they are."""
@@ -72,7 +80,7 @@ class DenseStep:
         for i, variable in enumerate(self.optimizer.variables):
             variable.assign(optimizer[f"{i:04d}"].astype(variable.dtype))
         # The rate is one of the optimizer's variables, but it is the configuration's to say.
-        self.optimizer.learning_rate = self._settings.dense_learning_rate
+        self._rate = self.optimizer.learning_rate = self._settings.dense_learning_rate
 
     def assign(self, weights: Weights) -> None:
         """Takes dense tensors that somebody else made, by name; the optimizer's own state stays."""

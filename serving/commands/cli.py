@@ -15,6 +15,7 @@ from processor.extras import wanted
 from serving.commands.compile_command import compile_command
 from serving.commands.delta_commands import delta_app
 from serving.commands.demo import demo
+from serving.commands.evaluate_command import evaluate
 from serving.commands.import_command import import_command
 from serving.commands.inspection import inspect
 from serving.commands.recording_commands import recordings_app
@@ -52,6 +53,7 @@ def freshet(
 app.command()(serve)
 app.command()(inspect)
 app.command()(train)
+app.command()(evaluate)
 app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
 app.add_typer(tables_app, name="tables")
