@@ -8,11 +8,13 @@ feature_sections  [features.*]
 train_section     [train]
 table_sections    [tables.*]
 publish_section   [publish]
+evaluate_section  [evaluate]
 toml_sections     a section read into its dataclass; checks that all of them share
 """
 
 __all__ = [
     "arch_options",
+    "evaluate_section",
     "feature_sections",
     "model_section",
     "publish_section",

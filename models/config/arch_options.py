@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from models.config.toml_sections import LISTED, TYPE_NAMES, type_name, want_between, want_one_of
+from models.config.toml_sections import ITEM_NAMES, TYPE_NAMES, type_name, want_between, want_one_of
 from models.data.source import nearest
 from models.zoo.option_types import Within
 from processor.errors import BadInput
@@ -79,7 +79,7 @@ def _checked(kind: Any, value: Any, where: str) -> Any:
         return value
     if kind in LISTS or origin in LISTS or (origin or kind).__module__ == "collections.abc":
         if not isinstance(value, list | tuple):
-            of = f" of {LISTED[args[0]]}" if args and args[0] in LISTED else ""
+            of = f" of {ITEM_NAMES[args[0]]}" if args and args[0] in ITEM_NAMES else ""
             raise BadInput(f"{where}: a list{of} wanted, got {type_name(value)}")
         return tuple(_checked(args[0] if args else Any, one, f"{where}[{i}]") for i, one in enumerate(value))
     if kind is float and type(value) is int:

@@ -29,10 +29,10 @@ class DataConfig:
     label: str | tuple[str, ...] = ""
     time: str = ""
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """What the columns of Batch.label are called."""
-        return (self.label or LABEL,) if isinstance(self.label, str) else self.label
+
+def label_names(data: DataConfig) -> tuple[str, ...]:
+    """The labels by name, the main one first; LABEL where the format has its own."""
+    return (data.label,) if isinstance(data.label, str) and data.label else tuple(data.label) or (LABEL,)
 
 
 def format_of(path: str) -> str:

@@ -5,13 +5,15 @@ lineage       where a run's weights stand on the chain of its version, and where
 trainer       one batch: pooled embeddings, the dense step, row updates
 dense_step    the dense network in training
 losses        what it learns by: a loss a row, and its mean by weights
+dense_optimizer  its optimizer: weight decay, clipping
+schedule      learning rates over the steps of a run
+early_stopping   when the epochs end, and with which weights
 spec          from a configuration to the manifest
 defaults      what a training file leaves out of [train], chosen by the data
 fingerprint   what of a configuration decides which checkpoints it can continue
 publication   a trainer's state as a full version
 as_published  a version as it was published, as a second scorer
 checkpoint    all it takes to go on exactly where a kill left it
-quality       AUC and log-loss
 """
 
-__all__ = ["loop", "publication", "quality"]
+__all__ = ["loop", "publication"]

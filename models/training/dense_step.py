@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from compiler.dense.dense_graph import DenseGraph
 from compiler.dense.fusion import fuse
-from compiler.frameworks import keras, tf
+from compiler.frameworks import tf
 from models.config.arch_options import read_options
 from models.config.model_section import ONE_LABEL, NetworkConfig
 from models.config.train_section import TrainSettings
+from models.training.dense_optimizer import dense_optimizer
 from models.training.losses import row_loss, weighted_mean
 from models.zoo.arch import build_arch, resolve_arch
 from models.zoo.dense_input import DenseInput
@@ -44,8 +45,9 @@ class DenseStep:
         self.arch = build_arch(manifest.arch, layout, options, network.labels, settings.seed)
         self._labels, self._row_loss = network.labels, row_loss(network)
         self.graph = self.dense_graph()
-        self.optimizer = keras.optimizers.Adam(settings.dense_learning_rate)
+        self.optimizer = dense_optimizer(settings)
         self.optimizer.build(self.arch.logits.trainable_variables)
+        self._rate = settings.dense_learning_rate
         self._step = self._compiled(manifest.width)
 
     def __call__(
@@ -56,6 +58,12 @@ class DenseStep:
         weights = np.ones(len(x), np.float32) if weight is None else weight
         loss, grad = self._step(tf.constant(x), tf.constant(label), tf.constant(weights))
         return float(loss), grad.numpy()
+
+    def scale_rate(self, factor: float) -> None:
+        """The learning rate from now on, as a share of the configuration's."""
+        rate = self._settings.dense_learning_rate * factor
+        if rate != self._rate:
+            self._rate = self.optimizer.learning_rate = rate
 
     def described(self, manifest: Manifest) -> Manifest:
         """The manifest with the network's outputs, and a note of which is the probability of which label."""
@@ -89,7 +97,7 @@ class DenseStep:
         for i, variable in enumerate(self.optimizer.variables):
             variable.assign(optimizer[f"{i:04d}"].astype(variable.dtype))
         # The rate is one of the optimizer's variables, but it is the configuration's to say.
-        self.optimizer.learning_rate = self._settings.dense_learning_rate
+        self._rate = self.optimizer.learning_rate = self._settings.dense_learning_rate
 
     def assign(self, weights: Weights) -> None:
         """Takes dense tensors that somebody else made, by name; the optimizer's own state stays."""

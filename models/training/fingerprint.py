@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from models.config.train_config import TrainConfig
+from models.data.formats import label_names
 
 
 def fingerprint(config: TrainConfig) -> str:
@@ -19,8 +20,8 @@ def fingerprint(config: TrainConfig) -> str:
         parts.append(dict(config.fusion))
     if config.tables:
         parts.append(_tables(config))
-    if len(config.data.labels) > 1:
-        parts.append(config.data.labels)
+    if len(label_names(config.data)) > 1:
+        parts.append(label_names(config.data))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -33,8 +34,8 @@ def settings(config: TrainConfig) -> dict[str, Any]:
     found |= {"features": [f.name for f in config.features]}
     found |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.seed}
     found |= {f"fusion.{output}": text for output, text in config.fusion.items()}
-    if len(config.data.labels) > 1:
-        found["data.label"] = config.data.labels
+    if len(label_names(config.data)) > 1:
+        found["data.label"] = label_names(config.data)
     for name, kept in _tables(config).items():
         found |= {f"tables.{name}.{key}": value for key, value in kept.items()}
     as_json: dict[str, Any] = json.loads(json.dumps(found))

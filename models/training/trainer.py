@@ -22,6 +22,7 @@ from models.embedding.admission import Admission, Always, CountingBloom, ExactCo
 from models.embedding.optimizer import row_optimizer
 from models.embedding.variable import EmbeddingVariable, Eviction, Initial
 from models.training.dense_step import DenseStep, label_scores
+from models.training.schedule import rate_factor
 from processor.columns import Column
 from processor.features.plan import BoundRequest, SparsePlan
 from processor.kernels.pool import SOURCE
@@ -67,12 +68,13 @@ class Trainer:
         self.dense = DenseStep(manifest, settings, network, fusion)
         self.manifest = self.dense.described(manifest)
         self._counts = np.zeros((max(1, len(self.tables)), 2), np.int64)
-        self.steps = 0
+        self.steps, self.rate_factor = 0, 1.0
 
     def learn(self, batch: Batch) -> float:
         """Takes one optimizer step on a batch; returns its mean loss before the step."""
         bound = self.plan.bind(batch.columns)
         refs = self._insert(bound)
+        self._set_rates(self.steps)
         loss, grad = self.dense(self.pool(bound), batch.label, batch.weight)
         self.steps += 1
         self._backward(bound, refs, grad)
@@ -98,6 +100,16 @@ class Trainer:
         """Gives up every row of every table."""
         for table in self.tables.values():
             table.clear()
+
+    def count_from(self, steps: int) -> None:
+        """So many steps have been taken; rates are those of the last of them."""
+        self.steps = steps
+        if steps:
+            self._set_rates(steps - 1)
+
+    def _set_rates(self, step: int) -> None:
+        self.rate_factor = rate_factor(self.settings, step)
+        self.dense.scale_rate(self.rate_factor)
 
     def _insert(self, bound: BoundRequest) -> list[NDArray[np.int64]]:
         """Gives every id of the batch a row; returns the row numbers of each embedding feature's values."""
@@ -127,7 +139,9 @@ class Trainer:
                     refs[i], splits, COMBINERS[f.combiner], f.max_length, part, place, touched, sums, count
                 )
             kernels.forget(place, touched[:count])
-            table.update(touched[:count], sums[:count], self.rates[name], self.steps)
+            if self.settings.clip_norm:
+                kernels.clip_rows(sums[:count], self.settings.clip_norm)
+            table.update(touched[:count], sums[:count], self.rates[name] * self.rate_factor, self.steps)
 
 
 def _admission(config: TableConfig) -> Admission:

@@ -88,7 +88,7 @@ def test_a_complete_file_is_read(tmp_path):
         FeatureConfig("friends", "ids", "user", 32, "context", "mean", 20),
         FeatureConfig("price", "float", side="item", transform="log1p"),
     ]
-    assert read.train == TrainSettings(256, 2, "adam", 1.0, 0.01, 0.2, 7)
+    assert read.train == TrainSettings(256, 2, "adam", 1.0, 0.01, 0.2, seed=7)
     assert read.publish == PublishConfig("models", 80000, 2000, 1.5)
 
 

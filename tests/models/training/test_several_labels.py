@@ -65,7 +65,9 @@ def test_two_labels_are_trained_published_and_served_through_every_delta(tmp_pat
     assert version.manifest.notes["labels"] == {"click": "click", "buy": "buy"}
     assert {o.name: o.columns for o in version.manifest.outputs} == {"buy": 1, "click": 1, "final": 1}
     assert len(run.held_out) == 26
-    assert run.held_out.auc() != run.held_out.auc(label=1)
+    click, buy = (run.assessment.labels[label].scored for label in ("click", "buy"))
+    assert (len(buy), click) == (26, run.held_out)
+    assert click.auc() != buy.auc()
     wanted = run.trainer.score(probe.columns)
     assert wanted.shape == (20, 2)
     with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:

@@ -7,7 +7,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from compiler.frameworks import tf
 from models.embedding.variable import EmbeddingVariable
-from models.training.quality import log_loss
+from models.evaluation.quality import log_loss
 from models.training.spec import draft
 from models.training.trainer import Trainer
 from processor.columns import Ragged, Strings

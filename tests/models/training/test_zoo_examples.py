@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from models.config.train_config import load_config
+from models.data.formats import label_names
 from models.data.open_data import open_source
 from models.training.loop import TrainingRun
 from models.training.publication import publish_version
@@ -49,10 +50,10 @@ def test_it_learns_real_rows_and_is_served_as_it_was_trained(arch, tmp_path, mon
     )
     run = TrainingRun(config, open_source(config.data, config.features))
     run.full()
-    labels = config.data.labels
-    for k in range(len(labels)):
-        auc = run.held_out.auc(label=k)
-        print(f"{arch}, {labels[k]}: AUC {auc:.4f} after {ROWS} rows")
+    labels = label_names(config.data)
+    for label in labels:
+        auc = run.assessment.labels[label].scored.auc()
+        print(f"{arch}, {label}: AUC {auc:.4f} after {ROWS} rows")
         assert auc > LEAST_AUC
 
     batch = next(iter(run.source.batches(50, ROWS)))
