@@ -49,6 +49,7 @@ with needed("training, importing or compiling"):
     with _without_chatter():
         import keras
         import tensorflow as tf
+    from tensorflow.core.framework import summary_pb2
     from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
     from tensorflow.python.framework import op_def_registry
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
@@ -60,6 +61,7 @@ __all__ = [
     "op_def_registry",
     "quiet",
     "saved_model_pb2",
+    "summary_pb2",
     "tf",
 ]
 

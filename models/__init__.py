@@ -3,10 +3,12 @@
 config        `freshet train --config`: what to read, what to learn, what to publish
 publishing    from any trainer: what it changed becomes deltas of a version that is served already
 training      a stream of labelled rows in; versions, deltas and checkpoints out
+evaluation    scored rows in, metrics out
+runs          what is kept of a training run for people: its configuration, metrics and report
 zoo           networks over the dense input
 embedding     EmbeddingVariables and the optimizers of their rows
 data          readers that turn stored or made-up events into batches of columns
 bench         the benchmark's model and its deltas, written without training
 """
 
-__all__ = ["bench", "config", "data", "publishing", "training"]
+__all__ = ["bench", "config", "data", "evaluation", "publishing", "training"]

@@ -97,6 +97,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "models/config/table_sections.py": ("tests/models/config/test_train_config.py",),
     "models/config/toml_sections.py": ("tests/models/config/test_train_config.py",),
     "models/config/train_section.py": ("tests/models/config/test_train_config.py",),
+    "models/zoo/option_types.py": ("tests/models/config/test_arch_options.py",),
     "models/training/dense_step.py": ("tests/models/training/test_trainer.py",),
     "models/embedding/id_rows.py": ("tests/models/embedding/test_variable.py",),
     "models/data/files.py": ("tests/models/data/test_tabular.py", "tests/models/data/test_criteo.py"),
@@ -120,6 +121,8 @@ SEAMS: dict[str, str] = {
     "tests/processor/test_canary.py": "split traffic and what takes a version out of it, from request to verdict",
     "tests/compiler/imports/test_parity_live.py": "imported models behind a real server against TensorFlow",
     "tests/models/training/test_parity.py": "training, publication and serving as one function, to the bit",
+    "tests/models/training/test_several_labels.py": "labels, weights and dropout, from batches to what is served",
+    "tests/models/training/test_zoo_examples.py": "the files in examples/, on real data, trained, published and served",
     **found_serving.SEAMS,
 }
 """Test files under a floor that are about several modules at once -> what meets in them."""

@@ -47,6 +47,8 @@ LEVELS = {
     "models": (
         ("bench",),
         ("training",),
+        ("runs",),
+        ("evaluation",),
         ("config",),
         ("data", "embedding", "publishing", "zoo"),
     ),

@@ -2,15 +2,19 @@
 
 train_config      the whole file, and what overrides it
 model_section     [model]
+arch_options      what of [model] the architecture's builder takes
 data_section      [data]
 feature_sections  [features.*]
 train_section     [train]
 table_sections    [tables.*]
 publish_section   [publish]
+evaluate_section  [evaluate]
 toml_sections     a section read into its dataclass; checks that all of them share
 """
 
 __all__ = [
+    "arch_options",
+    "evaluate_section",
     "feature_sections",
     "model_section",
     "publish_section",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.config.toml_sections import section_of, type_name, want, want_between, want_one_of
-from models.data.formats import DataConfig
+from models.data.formats import DataConfig, label_names
 from models.data.open_data import default_features
 from processor.errors import BadInput
 from processor.package.manifest import COMBINERS, KINDS, NAME, SIDES
@@ -60,13 +60,8 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
         features.append(feature)
     _check_tables(features)
     for f in features:
-        for role in ("label", "time"):
-            want(
-                f.name != getattr(data, role),
-                f"features.{f.name}",
-                f"a column other than data.{role}",
-                f.name,
-            )
+        for role, names in (("label", label_names(data)), ("time", (data.time,))):
+            want(f.name not in names, f"features.{f.name}", f"a column other than data.{role}", f.name)
     return features
 
 

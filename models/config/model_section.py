@@ -1,13 +1,18 @@
-"""[model]: the name, the architecture and its layers."""
+"""[model]: the name, the architecture, its options, and the loss."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from models.config.toml_sections import section_of, want, want_between, want_one_of
+from models.config.arch_options import read_options
+from models.config.toml_sections import section_of, want, want_above_0, want_one_of
+from models.zoo.arch import resolve_arch, takes_labels
 from models.zoo.architectures import ARCHITECTURES
+from processor.errors import BadInput
 from processor.package.manifest import NAME
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -15,20 +20,54 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """[model]. name: its folder in the repository; arch: 'deepfm', 'dlrm' or 'package.module:function';
-    hidden: units of each hidden layer, () for the architecture's own."""
+    """[model]. name: its folder in the repository. arch: a name of the zoo, or 'package.module:function'. loss: '' for
+    the log-loss, or 'package.module:function' (models.training.losses). label_weights: how much each label's log-loss
+    counts, () for all alike. options: every other key, as the architecture's builder takes it; of a user's own function
+    unchecked until the network is built."""
 
     name: str
     arch: str = "deepfm"
-    hidden: tuple[int, ...] = ()
+    loss: str = ""
+    label_weights: tuple[float, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_model(raw: dict[str, Any]) -> ModelConfig:
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """What the file says of the network and what it learns, by ModelConfig's words. labels: names of the columns of
+    Batch.label."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    labels: tuple[str, ...] = ("label",)
+    loss: str = ""
+    label_weights: tuple[float, ...] = ()
+
+
+ONE_LABEL = NetworkConfig()
+KEYS = tuple(f.name for f in dataclasses.fields(ModelConfig) if f.name != "options")
+
+
+def read_model(raw: dict[str, Any], labels: Sequence[str]) -> ModelConfig:
     """[model], checked; raises BadInput."""
-    model = section_of(ModelConfig, raw, "model")
+    own = {key: value for key, value in raw.items() if key not in KEYS}
+    model = section_of(ModelConfig, {key: raw[key] for key in KEYS if key in raw}, "model", options=own)
     want(NAME.fullmatch(model.name) is not None, "model.name", "letters, digits, '_', '.', '-'", model.name)
     if not _FUNCTION.fullmatch(model.arch):
         want_one_of(model.arch, ARCHITECTURES, "model.arch", " or 'package.module:function'")
-    for i, units in enumerate(model.hidden):
-        want_between(units, 1, 65536, f"model.hidden[{i}]")
+        builder = resolve_arch(model.arch)
+        if len(labels) > 1 and not takes_labels(builder):
+            several = ", ".join(name for name in ARCHITECTURES if takes_labels(resolve_arch(name)))
+            raise BadInput(f"model.arch: {several} wanted for several labels, got {model.arch!r}")
+        model = dataclasses.replace(model, options=read_options(builder, own, "model", KEYS))
+    if model.loss:
+        found = _FUNCTION.fullmatch(model.loss) is not None
+        want(found, "model.loss", "'package.module:function', or nothing for the log-loss", model.loss)
+    if model.label_weights:
+        if model.loss:
+            raise BadInput("model.label_weights: wanted only without model.loss, which weighs labels itself")
+        if len(model.label_weights) != len(labels):
+            got = len(model.label_weights)
+            raise BadInput(f"model.label_weights: {len(labels)} wanted, one for each of data.label, got {got}")
+        for i, weight in enumerate(model.label_weights):
+            want_above_0(weight, f"model.label_weights[{i}]")
     return model

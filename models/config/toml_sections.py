@@ -26,6 +26,7 @@ TYPE_NAMES = {
     list: "a list",
     dict: "a section",
 }
+ITEM_NAMES = {str: "strings", int: "integers", float: "numbers"}
 
 
 def section_of(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -> T:
@@ -48,10 +49,14 @@ def type_name(value: Any) -> str:
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
+    if isinstance(hint, types.UnionType):
+        one, several = typing.get_args(hint)
+        return _value(several if isinstance(value, list) else one, value, where)
     if isinstance(hint, types.GenericAlias):
+        item = typing.get_args(hint)[0]
         if not isinstance(value, list):
-            raise BadInput(f"{where}: a list of integers wanted, got {type_name(value)}")
-        return tuple(_value(int, v, f"{where}[{i}]") for i, v in enumerate(value))
+            raise BadInput(f"{where}: a list of {ITEM_NAMES[item]} wanted, got {type_name(value)}")
+        return tuple(_value(item, v, f"{where}[{i}]") for i, v in enumerate(value))
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:

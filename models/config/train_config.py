@@ -17,13 +17,14 @@ from typing import Any
 
 from compiler.dense.expression import parse as parse_expression
 from models.config.data_section import read_data
+from models.config.evaluate_section import EvaluateConfig, read_evaluate
 from models.config.feature_sections import FeatureConfig, read_features
-from models.config.model_section import ModelConfig, read_model
+from models.config.model_section import ModelConfig, NetworkConfig, read_model
 from models.config.publish_section import PublishConfig, read_publish
 from models.config.table_sections import TableConfig, read_tables
 from models.config.toml_sections import type_name
 from models.config.train_section import TrainSettings, read_train
-from models.data.formats import DataConfig
+from models.data.formats import DataConfig, label_names
 from models.data.source import nearest
 from processor.errors import BadInput
 
@@ -42,6 +43,13 @@ class TrainConfig:
     publish: PublishConfig = field(default_factory=PublishConfig)
     fusion: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, TableConfig] = field(default_factory=dict)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+
+    @property
+    def network(self) -> NetworkConfig:
+        """What a trainer has to know of it."""
+        model = self.model
+        return NetworkConfig(model.options, label_names(self.data), model.loss, model.label_weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +133,13 @@ def parse_config(raw: dict[str, Any]) -> TrainConfig:
     for section in ("model", "data"):
         if section not in raw:
             raise BadInput(f"{section}: a section [{section}] wanted, got none")
-    model, data = read_model(raw["model"]), read_data(raw["data"])
+    data = read_data(raw["data"])
+    model = read_model(raw["model"], label_names(data))
     train, publish = read_train(raw.get("train", {})), read_publish(raw.get("publish", {}))
     features = read_features(raw.get("features", {}), data)
     tables = read_tables(raw.get("tables", {}), features, train)
-    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})), tables)
+    evaluate = read_evaluate(raw.get("evaluate", {}), features)
+    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})), tables, evaluate)
 
 
 def _fusion(raw: dict[str, Any]) -> dict[str, str]:

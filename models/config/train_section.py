@@ -10,12 +10,20 @@ from models.config.toml_sections import section_of, want_above_0, want_between, 
 from models.embedding.optimizer import OPTIMIZERS, RowOptions
 from processor.errors import BadInput
 
+SCHEDULES = ("constant", "linear", "cosine", "exponential")
+STOP_BY = ("auc", "log_loss")
+
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings(RowOptions):
     """[train]. learning_rate: of the embeddings; dense_learning_rate: of the network; holdout: the share of rows, the
     last in order, that is kept from training to measure on; the others: see RowOptions. "" and 0 of optimizer, rates,
-    accumulator and batch_rows: left out, for models.training.defaults."""
+    accumulator and batch_rows: left out, for models.training.defaults.
+
+    schedule, warmup_steps, schedule_steps, schedule_end: of all rates, see models.training.schedule; schedule_steps 0:
+    as many as the full version takes. clip_norm: a row's gradient is at most so long; dense_clip_norm,
+    dense_weight_decay: of the network, see models.training.dense_optimizer. patience: so many epochs without a better
+    stop_by of the held-out rows end the epochs, with the best one's weights; 0: never."""
 
     batch_rows: int = 0
     epochs: int = 1
@@ -24,6 +32,15 @@ class TrainSettings(RowOptions):
     dense_learning_rate: float = 0.0
     holdout: float = 0.1
     initial_accumulator: float = field(default=0.0, kw_only=True)
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    schedule_steps: int = 0
+    schedule_end: float = 0.1
+    clip_norm: float = 0.0
+    dense_clip_norm: float = 0.0
+    dense_weight_decay: float = 0.0
+    patience: int = 0
+    stop_by: str = "auc"
     seed: int = 0
 
 
@@ -38,7 +55,32 @@ def read_train(section: dict[str, Any]) -> TrainSettings:
     check_rows(train, section, "train")
     want_between(train.holdout, 0, 0.9, "train.holdout")
     want_between(train.seed, 0, 2**32 - 1, "train.seed")
+    _check_schedule(train, section)
+    for key in ("clip_norm", "dense_clip_norm", "dense_weight_decay"):
+        want_between(getattr(train, key), 0, 1e6, f"train.{key}")
+    _check_stopping(train, section)
     return train
+
+
+def _check_schedule(train: TrainSettings, section: Collection[str]) -> None:
+    want_one_of(train.schedule, SCHEDULES, "train.schedule")
+    for key in ("warmup_steps", "schedule_steps"):
+        want_between(getattr(train, key), 0, 2**53, f"train.{key}")
+    want_between(train.schedule_end, 1e-6, 1, "train.schedule_end")
+    for key in ("schedule_steps", "schedule_end"):
+        if key in section and train.schedule == "constant":
+            raise BadInput(f"train.{key}: only with train.schedule {', '.join(SCHEDULES[1:])}; it is 'constant'")
+
+
+def _check_stopping(train: TrainSettings, section: Collection[str]) -> None:
+    want_between(train.patience, 0, 10_000, "train.patience")
+    want_one_of(train.stop_by, STOP_BY, "train.stop_by")
+    if "stop_by" in section and not train.patience:
+        raise BadInput("train.stop_by: only with train.patience of 1 or more")
+    if train.patience and not train.holdout:
+        raise BadInput("train.patience: 0 wanted while train.holdout is 0, as nothing is held out to stop by")
+    if train.patience and train.epochs == 1:
+        raise BadInput("train.patience: 0 wanted while train.epochs is 1, or train.epochs as many as there may be")
 
 
 def check_rows(train: TrainSettings, section: Collection[str], where: str) -> None:

@@ -12,18 +12,27 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 CSV_SUFFIXES = tuple(name + packed for name in (".csv", ".tsv") for packed in ("", ".gz", ".bz2", ".zst"))
 MOVIELENS_EVENTS = ("events.csv.gz", "events.csv", "ratings.dat")
 """The events of a MovieLens folder; the first that is there counts."""
+LABEL = "label"
+"""The label of a format that has its own."""
+RATED = tuple(f"rated{stars}" for stars in range(1, 6))
+"""Labels of a MovieLens folder: rated with so many stars and more."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataConfig:
     """Section [data] of a training configuration. path: file, folder or glob, relative to the working folder; format:
-    one of FORMATS, after load_config never empty; label, time: columns of a Parquet or CSV table (time "": none); the
-    other formats have their own."""
+    one of FORMATS, after load_config never empty; label, time: columns of a Parquet or CSV table (time "": none), label
+    several where the model learns several; the other formats have their own."""
 
     path: str
     format: str = ""
-    label: str = ""
+    label: str | tuple[str, ...] = ""
     time: str = ""
+
+
+def label_names(data: DataConfig) -> tuple[str, ...]:
+    """The labels by name, the main one first; LABEL where the format has its own."""
+    return (data.label,) if isinstance(data.label, str) and data.label else tuple(data.label) or (LABEL,)
 
 
 def format_of(path: str) -> str:

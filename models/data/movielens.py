@@ -5,8 +5,8 @@ A folder with
   or rating) and ratings.dat (UserID::MovieID::Rating::Timestamp, as GroupLens ships MovieLens-1M);
 - users.dat (UserID::Gender::Age::Occupation::Zip), needed only where one of its columns is;
 - movies.dat (MovieID::Title (Year)::Genre|Genre|...), likewise.
-The label is rating >= 4 unless a column `label` says so itself. Events are sorted by time, ties keep their
-order.
+The label is rating >= 4 unless a column `label` says so itself; those called rated1 to rated5 are rating >= that.
+Events are sorted by time, ties keep their order.
 A user or movie that its file does not know has empty strings, no genres and 0 for age, occupation and year.
 """
 
@@ -44,14 +44,14 @@ _UNKNOWN: dict[str, Any] = {"id": 0, "string": "", "strings": []}
 class MovieLensSource:
     """The stream in memory as four arrays (28 bytes an event); side features are gathered by the batch."""
 
-    def __init__(self, path: str, features: Sequence[WantedColumn] = ()) -> None:
-        """path: the folder; features: those to read, or all of FIELDS. Raises BadInput."""
+    def __init__(self, path: str, features: Sequence[WantedColumn] = (), labels: Sequence[str] = ()) -> None:
+        """path: the folder; features: those to read, or all of FIELDS. labels: out of RATED. Raises BadInput."""
         self.schema = Schema(choose(FIELDS, features), "label", "timestamp")
         folder = Path(path)
         events = next((folder / name for name in MOVIELENS_EVENTS if (folder / name).is_file()), None)
         if events is None:
             raise BadInput(f"data.path: a folder with one of {', '.join(MOVIELENS_EVENTS)} wanted, got {path!r}")
-        self._user, self._movie, self._label, self._time = _read_events(events)
+        self._user, self._movie, self._label, self._time = _read_events(events, labels)
         wanted = set(self.schema.names)
         self._users = _Side(folder / "users.dat", _USER_FIELDS, _user) if wanted & _names(_USER_FIELDS) else None
         self._movies = _Side(folder / "movies.dat", _MOVIE_FIELDS, _movie) if wanted & _names(_MOVIE_FIELDS) else None
@@ -130,10 +130,10 @@ def _text(path: Path) -> str:
         return raw.decode("latin-1")
 
 
-def _read_events(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """user int64 [n], movie int64 [n], label float32 [n], time float64 [n], in time order."""
+def _read_events(path: Path, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """user int64 [n], movie int64 [n], label float32 [n], or [n, labels], time float64 [n], in time order."""
     file = _open_ratings(path) if path.suffix == ".dat" else CsvFile(path)
-    labelled = "label" in file.names
+    labelled = "label" in file.names and not labels
     kinds = {"timestamp": "time", "user_id": "id", "movie_id": "id"}
     kinds |= {"label": "label"} if labelled else {"rating": "float"}
     file.types(list(kinds))
@@ -148,7 +148,10 @@ def _read_events(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     if not chunks:
         raise BadInput(f"{path.name}: rows wanted, got an empty file")
     time, user, movie, last = (np.concatenate(parts) for parts in zip(*chunks))
-    label = last if labelled else _liked(last, path)
+    stars = [int(label[-1]) for label in labels] or [_LIKED]
+    label = last if labelled else np.stack([_liked(last, least, path) for least in stars], 1)
+    if label.shape[1:] == (1,):
+        label = label[:, 0]
     if (time[1:] < time[:-1]).any():
         order = np.argsort(time, kind="stable")
         time, user, movie, label = time[order], user[order], movie[order], label[order]
@@ -165,11 +168,11 @@ def _open_ratings(path: Path) -> CsvFile:
     return CsvFile(path, "\t", names, quoted=False, data=raw.replace(b"::", b"\t"))
 
 
-def _liked(rating: np.ndarray, path: Path) -> np.ndarray:
+def _liked(rating: np.ndarray, least: int, path: Path) -> np.ndarray:
     missing = np.isnan(rating)
     if missing.any():
         raise BadInput(f"column 'rating': a rating wanted, got a null at row {int(missing.argmax())} of {path.name}")
-    return (rating >= _LIKED).astype(np.float32)
+    return (rating >= least).astype(np.float32)
 
 
 def default_features() -> dict[str, dict[str, Any]]:

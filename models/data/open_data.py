@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from models.data.formats import DataConfig, format_of
+from models.data.formats import DataConfig, format_of, label_names
 from models.data.source import Source, WantedColumn
 
 
@@ -36,7 +36,8 @@ def open_source(data: DataConfig, features: Sequence[WantedColumn]) -> Source:
     if form == "movielens":
         from models.data.movielens import MovieLensSource
 
-        return MovieLensSource(data.path, features)
+        return MovieLensSource(data.path, features, label_names(data) if data.label else ())
     from models.data.tabular import open_table
 
-    return open_table(data.path, form, data.label, data.time, features)
+    label = data.label if isinstance(data.label, str) else "".join(data.label[:1])
+    return open_table(data.path, form, label, data.time, features)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from models.data import arrow
@@ -31,8 +32,8 @@ class TableSource:
 
     def __init__(self, files: Sequence[DataFile], schema: Schema, csv: bool) -> None:
         self._files, self._csv, self.schema = files, csv, schema
-        self._kinds = [f.kind for f in schema.fields] + ["label"] + ["time"] * bool(schema.time)
-        self._names = [*schema.names, schema.label] + [schema.time] * bool(schema.time)
+        self._kinds = [f.kind for f in schema.fields] + ["label"] * bool(schema.label) + ["time"] * bool(schema.time)
+        self._names = [*schema.names] + [schema.label] * bool(schema.label) + [schema.time] * bool(schema.time)
         self._read_types(files[0])
         if all(file.empty for file in files):
             raise BadInput(f"{files[0].name}: rows wanted, got an empty table")
@@ -61,9 +62,10 @@ class TableSource:
         for part in _rebatch(self._canonical(start), rows):
             values = [arrow.column(a, kind) for a, kind in zip(part, self._kinds)]
             columns = dict(zip(self.schema.names, values))
-            label, *time = values[len(columns) :]
-            yield Batch(columns, label, time[0] if time else None, start)  # type: ignore[arg-type]
-            start += len(label)
+            rest = values[len(columns) :]
+            label = rest.pop(0) if self.schema.label else np.empty((len(part[0]), 0), np.float32)
+            yield Batch(columns, label, rest[0] if rest else None, start)  # type: ignore[arg-type]
+            start += len(part[0])
 
     def _canonical(self, start: int) -> Iterator[list[pa.Array]]:
         """Checked columns of one canonical type each, chunk by chunk, over all files, from row `start` on."""

@@ -81,6 +81,19 @@ def forget(place, touched):
         place[ref] = -1
 
 
+@nb.njit(nb.void(nb.float32[:, ::1], nb.float64), cache=True, nogil=True)
+def clip_rows(sums, norm):
+    """Makes gradients [m, dim] whose L2 norm is above `norm` as long as that."""
+    for i in range(len(sums)):
+        squares = 0.0
+        for j in range(sums.shape[1]):
+            squares += np.float64(sums[i, j]) * np.float64(sums[i, j])
+        if squares > norm * norm:
+            factor = np.float32(norm / np.sqrt(squares))
+            for j in range(sums.shape[1]):
+                sums[i, j] *= factor
+
+
 @nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")
 def _mixed(z):
     """splitmix64's finaliser."""

@@ -1,19 +1,22 @@
 """Training: a stream of labelled rows in; versions, deltas and checkpoints out.
 
-loop          `freshet train`: a whole run
-lineage       where a run's weights stand on the chain of its version, and where they go when that is undone
-trainer       one batch: pooled embeddings, the dense step, row updates
-dense_step    the dense network in training
-pipeline      stages of work done ahead, in threads with bounded queues between them
-crew          a few threads that share out a list of calls
-step_profile  where the time of a step goes
-spec          from a configuration to the manifest
-defaults      what a training file leaves out of [train], chosen by the data
-fingerprint   what of a configuration decides which checkpoints it can continue
-publication   a trainer's state as a full version
-as_published  a version as it was published, as a second scorer
-checkpoint    all it takes to go on exactly where a kill left it
-quality       AUC and log-loss
+loop             `freshet train`: a whole run
+lineage          where a run's weights stand on the chain of its version, and where they go when that is undone
+trainer          one batch: pooled embeddings, the dense step, row updates
+pipeline         stages of work done ahead, in threads with bounded queues between them
+crew             a few threads that share out a list of calls
+step_profile     where the time of a step goes
+dense_step       the dense network in training
+losses           what it learns by: a loss a row, and its mean by weights
+dense_optimizer  its optimizer: weight decay, clipping
+schedule         learning rates over the steps of a run
+early_stopping   when the epochs end, and with which weights
+spec             from a configuration to the manifest
+defaults         what a training file leaves out of [train], chosen by the data
+fingerprint      what of a configuration decides which checkpoints it can continue
+publication      a trainer's state as a full version
+as_published     a version as it was published, as a second scorer
+checkpoint       all it takes to go on exactly where a kill left it
 """
 
-__all__ = ["loop", "publication", "quality"]
+__all__ = ["loop", "publication"]

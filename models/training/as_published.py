@@ -36,7 +36,7 @@ class AsPublished:
         self._counts = np.zeros((max(1, len(self._arrays)), 2), np.int64)
 
     def score(self, columns: Mapping[str, Column]) -> NDArray[np.float32]:
-        """Scores [n]."""
+        """Scores [n], or [n, labels]."""
         bound = self._plan.bind(columns)
 
         def write(x: NDArray[np.float32]) -> None:

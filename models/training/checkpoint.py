@@ -51,6 +51,7 @@ class RunState:
     of the newest step's generation and of the one that it stands on; "" for step 0, and where the file is older than
     digests are. train: what is filled in of [train] (models.training.defaults), {} where the file is older than that.
     full_rows: as the configuration had it when the version was made; None before, and where the file is older.
+    epoch_scores: of each epoch that early stopping has judged, higher is better.
     """
 
     fingerprint: str
@@ -67,6 +68,7 @@ class RunState:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     train: dict[str, Any] = dataclasses.field(default_factory=dict)
     full_rows: int | None = None
+    epoch_scores: list[float] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ class Checkpoints:
             if filtered:
                 table.admission.restore(filtered)
         trainer.dense.restore(groups["dense"], groups["optimizer"])
-        trainer.steps = int(tensors.metadata["steps"])
+        trainer.count_from(int(tensors.metadata["steps"]))
         return Restored(_state(tensors), changes if kind == "inc" else None, before)
 
 

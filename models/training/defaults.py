@@ -16,6 +16,8 @@ from models.config.train_section import TrainSettings
 from models.embedding.optimizer import INITIAL_ACCUMULATOR
 
 CHOSEN = ("optimizer", "learning_rate", "initial_accumulator", "dense_learning_rate", "batch_rows")
+KEPT = (*CHOSEN, "schedule_steps")
+"""What a checkpoint keeps of what was left out."""
 BEFORE: Mapping[str, Any] = {
     "optimizer": "adagrad",
     "learning_rate": 0.05,
@@ -59,7 +61,17 @@ def chosen(settings: TrainSettings, features: list[FeatureConfig], rows: int | N
 
 def filled(settings: TrainSettings, values: Mapping[str, Any]) -> TrainSettings:
     """[train] with `values` for what it leaves out, by key."""
-    return replace(settings, **{key: values[key] for key in CHOSEN if not getattr(settings, key)})
+    return replace(settings, **{key: values[key] for key in KEPT if key in values and not getattr(settings, key)})
+
+
+def scheduled(settings: TrainSettings, rows: int | None) -> TrainSettings:
+    """[train], filled in, whose schedule ends with the full version of so many rows where the file does not say when;
+    it never ends where nobody knows."""
+    if settings.schedule == "constant" or settings.schedule_steps or rows is None:
+        return settings
+    tail = round(rows * settings.holdout)
+    steps = settings.epochs * math.ceil((rows - tail) / settings.batch_rows) + math.ceil(tail / settings.batch_rows)
+    return replace(settings, schedule_steps=max(1, steps - settings.warmup_steps))
 
 
 def transformed(features: list[FeatureConfig], transforms: Mapping[str, str]) -> list[FeatureConfig]:
@@ -69,7 +81,7 @@ def transformed(features: list[FeatureConfig], transforms: Mapping[str, str]) ->
 
 def kept(settings: TrainSettings) -> dict[str, Any]:
     """What a checkpoint keeps of settings that are filled in."""
-    return {key: value for key, value in asdict(settings).items() if key in CHOSEN}
+    return {key: value for key, value in asdict(settings).items() if key in KEPT}
 
 
 def told(before: TrainSettings, after: TrainSettings, rows: int | None) -> str:

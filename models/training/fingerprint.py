@@ -9,32 +9,46 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from models.config.train_config import TrainConfig
+from models.data.formats import label_names
 
 
 def fingerprint(config: TrainConfig) -> str:
     """One word for all of settings(): files of one word continue each other's checkpoints."""
     features = [replace(f, side="context", dtype="") for f in config.features]
-    parts = [asdict(config.model), [asdict(f) for f in features], config.train.optimizer, config.train.seed]
+    parts: list[Any] = [_model(config), [asdict(f) for f in features], config.train.optimizer, config.train.seed]
     if config.fusion:
         parts.append(dict(config.fusion))
     if config.tables:
         parts.append(_tables(config))
+    if len(label_names(config.data)) > 1:
+        parts.append(label_names(config.data))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:
     """What decides, by section.key, as JSON gives it back."""
-    found: dict[str, Any] = {f"model.{key}": value for key, value in asdict(config.model).items()}
+    found: dict[str, Any] = {f"model.{key}": value for key, value in _model(config).items()}
     for feature in config.features:
         kept = {key: value for key, value in asdict(feature).items() if key not in ("name", "side", "dtype")}
         found |= {f"features.{feature.name}.{key}": value for key, value in kept.items()}
     found |= {"features": [f.name for f in config.features]}
     found |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.seed}
     found |= {f"fusion.{output}": text for output, text in config.fusion.items()}
+    if len(label_names(config.data)) > 1:
+        found["data.label"] = label_names(config.data)
     for name, kept in _tables(config).items():
         found |= {f"tables.{name}.{key}": value for key, value in kept.items()}
     as_json: dict[str, Any] = json.loads(json.dumps(found))
     return as_json
+
+
+def _model(config: TrainConfig) -> dict[str, Any]:
+    """[model] as the file has it; its first three keys were there before any other."""
+    model = config.model
+    learned = {"loss": model.loss, "label_weights": model.label_weights}
+    return (
+        {"name": model.name, "arch": model.arch, "hidden": ()} | model.options | {k: v for k, v in learned.items() if v}
+    )
 
 
 def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:

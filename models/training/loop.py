@@ -1,7 +1,8 @@
 """`freshet train`: a whole run, from a configuration to a published version and a stream of deltas.
 
 Two phases. The first learns rows [0, full_rows) for some epochs and publishes the full version; in its last epoch the
-held-out tail is scored before it is learned, which gives the run's AUC and log-loss. The second learns the rest in
+held-out tail is scored before it is learned, which gives the run's AUC and log-loss; with early stopping it is scored
+after each epoch too (models.training.early_stopping). The second learns the rest in
 order and publishes a delta every delta_rows rows or delta_seconds seconds; each chunk is scored before it is learned.
 
 A kill at any moment loses at most the work since the last checkpoint; run again, the same command goes on from there.
@@ -16,22 +17,28 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from compiler.progress import Reporter
 from models.config.train_config import Beginning, TrainConfig
+from models.data.formats import label_names
 from models.data.open_data import open_source
 from models.data.source import Batch, Source
+from models.evaluation.assessment import Assessment
+from models.evaluation.extra_columns import ExtraColumns
+from models.evaluation.quality import Scored, next_step
+from models.runs.run_journal import RunJournal
 from models.training.as_published import AsPublished
 from models.training.checkpoint import Checkpoints, RunState, clear_changed
-from models.training.defaults import BEFORE, CHOSEN, chosen, filled, kept, told, transformed
+from models.training.defaults import BEFORE, CHOSEN, chosen, filled, kept, scheduled, told, transformed
+from models.training.early_stopping import EarlyStopping
 from models.training.fingerprint import changed, fingerprint, settings
 from models.training.lineage import Lineage, rebuild
 from models.training.pipeline import Ahead
 from models.training.publication import publish_version
-from models.training.quality import Scored, next_step
 from models.training.spec import Scaling, draft, measure_log_odds, measure_scaling, measure_transforms
 from models.training.trainer import BoundBatch, Trainer
 from processor.chain.contents import Contents
@@ -56,12 +63,14 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A run's quality. held_out: of the full version's tail; streamed: of the chunks before they were learned."""
+    """A run's quality. held_out: of the full version's tail; streamed: of the chunks before they were learned. report:
+    of the run, where there is one."""
 
     generation: Generation
     rows: int
     held_out: Scored
     streamed: Scored
+    report: Path | None = None
 
 
 class TrainingRun:
@@ -96,9 +105,21 @@ class TrainingRun:
         if saved is not None:
             self._check_continues(saved)
         scaling = saved.scaling if saved else self._scaling_of(old)
-        self.trainer = Trainer(draft(config, scaling), config.train, config.model.hidden, config.fusion, config.tables)
+        self.trainer = Trainer(draft(config, scaling), config.train, config.network, config.fusion, config.tables)
         self.state = RunState(fingerprint(config), scaling, settings=settings(config), train=kept(config.train))
-        self.held_out, self.streamed = Scored(), Scored()
+        self.streamed = Scored()
+        measured = config.evaluate
+        self.assessment = Assessment(label_names(config.data), measured.by, measured.group)
+        extra = [*measured.by, *([measured.group] if measured.group else [])]
+        self._extra = ExtraColumns(extra, self.source, config.data, config.train.batch_rows)
+        self._stopping = EarlyStopping(config.train, self.trainer, self._checkpoints)
+        self.journal = RunJournal(
+            self.repository / ".runs" / config.model.name,
+            config.model.name,
+            asdict(config),
+            self._standing,
+            self._report.note,
+        )
         # The same sample of the rows, by the fresh model and by the version as published.
         self.sampled, self.as_published = Scored(), Scored()
         self._lineage: Lineage | None = None
@@ -111,6 +132,10 @@ class TrainingRun:
             self._resume()
         elif old is not None:
             self._begin_with(old)
+
+    @property
+    def held_out(self) -> Scored:
+        return self.assessment.main.scored
 
     def _resume(self) -> None:
         restored = self._checkpoints.restore(self.trainer)
@@ -163,7 +188,7 @@ class TrainingRun:
         held_out_from = stop - round(stop * self.config.train.holdout)
         settings = self.config.train
         while self.state.epoch < settings.epochs:
-            last = self.state.epoch == settings.epochs - 1
+            last = self.state.epoch == settings.epochs - 1 and not settings.patience
             until = stop if last else held_out_from
             name = (
                 "training" if settings.epochs == 1 else f"training, epoch {self.state.epoch + 1} of {settings.epochs}"
@@ -171,11 +196,16 @@ class TrainingRun:
             self._report.begin(name, until)
             self._report.advance(self.state.position)
             self._learn(min(until, held_out_from))
+            if settings.patience:
+                self._end_epoch(held_out_from, stop)
+                continue
             if last:
-                self._learn(until, self.held_out)
+                self._learn(until, self.assessment)
             self.state.epoch += 1
             if not last:
                 self.state.position = 0
+        if settings.patience:
+            self._learn(stop, self.assessment)
         if self.state.position == 0:
             raise BadInput("data: at least one row wanted, got none")
         self.state.version = self._next_version()
@@ -187,6 +217,16 @@ class TrainingRun:
         clear_changed(self.trainer)
         self._publish_version()
         return Generation(self.state.version, 0)
+
+    def _end_epoch(self, held_out_from: int, stop: int) -> None:
+        """Scores the held-out rows, without learning them, and lets early stopping say where to go on."""
+        scored = Scored()
+        with self._works(held_out_from, stop) as works:
+            for work in works:
+                scored.add(work.batch.label, self.trainer.score(work), work.batch.weight)
+        auc, log_loss = scored.auc(), scored.log_loss()
+        self.journal.epoch(self.state.epoch + 1, auc, log_loss)
+        self._report.note(self._stopping.judge(self.state, auc, log_loss, held_out_from))
 
     def stream(
         self, before: Callable[[Batch], None] | None = None, stop_row: int | None = None
@@ -213,7 +253,7 @@ class TrainingRun:
         self._report.begin("streaming", left)
         every = SAMPLED_SHARE if left is None else max(1, left // (SAMPLED_BATCHES * self.config.train.batch_rows))
         changed_s, pending, batches = time.monotonic(), False, 0
-        with Ahead(self._read(chunk_rows, stop_row), self._transformed_pieces) as chunks:
+        with Ahead(self._read(chunk_rows, self.state.position, stop_row), self._transformed_pieces) as chunks:
             for works in chunks:
                 if not pending and lineage.follow():
                     return False
@@ -242,25 +282,29 @@ class TrainingRun:
         """Runs both phases."""
         generation = self.full()
         if len(self.held_out):
-            self._report.note(_metrics("held out", self.held_out))
+            for label, each in self.assessment.labels.items():
+                which = "" if each.scored is self.held_out else f", {label}"
+                self._report.note(_metrics(f"held out{which}", each.scored))
+            self.journal.measured(self.assessment.lines())
             if advice := next_step(self.held_out, self.trainer.steps, self._named):
                 self._report.note(advice)
         for generation in self.stream():  # noqa: B007
             pass
         if len(self.streamed):
             self._report.note(self._streamed_metrics())
-        return Summary(generation, self.state.position, self.held_out, self.streamed)
+        return Summary(generation, self.state.position, self.held_out, self.streamed, self.journal.report())
 
     def _score(self, work: BoundBatch, sampled: bool) -> None:
         """Scores a batch before it is learned; `sampled`: by the version as it was published too."""
         batch, fresh = work.batch, self.trainer.score(work)
-        self.streamed.add(batch.label, fresh)
+        self.streamed.add(batch.label, fresh, batch.weight)
+        self.journal.scored(batch.label, fresh, batch.weight)
         if sampled:
             if self._frozen is None or self._frozen.version != self.state.version:
                 self.sampled, self.as_published = Scored(), Scored()
                 self._frozen = AsPublished(self._published(self.state.version), self.trainer.dense)
-            self.sampled.add(batch.label, fresh)
-            self.as_published.add(batch.label, self._frozen.score(batch.columns))
+            self.sampled.add(batch.label, fresh, batch.weight)
+            self.as_published.add(batch.label, self._frozen.score(batch.columns), batch.weight)
 
     def _streamed_metrics(self) -> str:
         told = _metrics("streamed, scored before learned", self.streamed)
@@ -269,22 +313,27 @@ class TrainingRun:
             return f"{told}; {frozen}"
         return f"{told}; {frozen} over {len(self.sampled)} of them, the fresh model there {self.sampled.auc():.4f}"
 
-    def _learn(self, until: int, scored: Scored | None = None) -> None:
-        """Learns on to row `until`; with `scored`, scores each batch first."""
+    def _learn(self, until: int, assessment: Assessment | None = None) -> None:
+        """Learns on to row `until`; with an assessment, scores each batch first."""
         saved_s = time.monotonic()
-        with Ahead(self._read(self.config.train.batch_rows, until), self.trainer.transform) as works:
+        with self._works(self.state.position, until) as works:
             for work in works:
-                if scored is not None:
-                    scored.add(work.batch.label, self.trainer.score(work))
+                if assessment is not None:
+                    batch, scores = work.batch, self.trainer.score(work)
+                    assessment.add(self._extra.of(batch), batch.label, scores, batch.weight)
                 self._learn_batch(work)
                 if time.monotonic() - saved_s >= CHECKPOINT_SECONDS:
                     self._checkpoints.save(self.trainer, self.state)
-                    self._checkpoints.compact(self.trainer, self.state)
+                    self._checkpoints.compact(self.trainer, self.state, lambda: self._stopping.wanted(self.state))
                     saved_s = time.monotonic()
 
-    def _read(self, rows: int, until: int | None) -> Iterator[Batch]:
-        """The source's batches of so many rows, from where the run is on; of rows before `until` alone."""
-        batches = self.source.batches(rows, self.state.position)
+    def _works(self, first: int, until: int) -> Ahead:
+        """Rows [first, until) in batches, read and transformed ahead."""
+        return Ahead(self._read(self.config.train.batch_rows, first, until), self.trainer.transform)
+
+    def _read(self, rows: int, first: int, until: int | None) -> Iterator[Batch]:
+        """The source's batches of so many rows, from `first` to before `until`."""
+        batches = self.source.batches(rows, first)
         while True:
             with self.trainer.profile.timed("read"):
                 batch = next(batches, None)
@@ -295,9 +344,21 @@ class TrainingRun:
     def _transformed_pieces(self, chunk: Batch) -> list[BoundBatch]:
         return [self.trainer.transform(piece) for piece in _pieces(chunk, self.config.train.batch_rows)]
 
+    def _standing(self) -> dict[str, Any]:
+        """See RunJournal."""
+        trainer, factor = self.trainer, self.trainer.rate_factor
+        return {
+            "step": trainer.steps,
+            "epoch": self.state.epoch,
+            "position": self.state.position,
+            "dense_learning_rate": self.config.train.dense_learning_rate * factor,
+            "learning_rates": {name: rate * factor for name, rate in trainer.rates.items()},
+            "table_rows": {name: len(table) for name, table in trainer.tables.items()},
+        }
+
     def _learn_batch(self, work: BoundBatch) -> None:
-        self.trainer.learn(work)
         batch, state = work.batch, self.state
+        self.journal.learned(len(batch), self.trainer.learn(work))
         state.position = batch.end
         state.events += len(batch)
         if batch.time is not None:
@@ -311,7 +372,7 @@ class TrainingRun:
         config = self.config
         if saved is not None:
             before = {f.name: saved.settings.get(f"features.{f.name}.transform", "none") for f in config.features}
-            train = filled(config.train, saved.train or BEFORE)
+            train = scheduled(filled(config.train, saved.train or BEFORE), self._known_rows())
             return replace(config, train=train, features=transformed(config.features, before))
         if old is not None:
             transforms = {f.name: "log1p" if f.log1p else "none" for f in old.base.manifest.features}
@@ -323,7 +384,7 @@ class TrainingRun:
         for line in (told(config.train, train, rows), f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)):
             if line:
                 self._report.note(line)
-        return replace(config, train=train, features=transformed(config.features, transforms))
+        return replace(config, train=scheduled(train, rows), features=transformed(config.features, transforms))
 
     def _known_rows(self) -> int | None:
         """The rows of the full version, as far as file and data tell; None where the data never end and it is all of
@@ -370,12 +431,15 @@ class TrainingRun:
         )
         state.event_time, state.events = None, 0
         self._lineage = None
+        self.journal.published(str(Generation(state.version, 0)))
         self._report.note(f"published {self.config.model.name} {Generation(state.version, 0)}")
 
     def _publish_delta(self, lineage: Lineage) -> Generation | None:
         self.state.finished_at = self._unix_s()
         self.trainer.evict()
         generation = lineage.publish()
+        if generation is not None:
+            self.journal.published(str(generation))
         self.state.event_time, self.state.events = None, 0
         return generation
 

@@ -71,13 +71,15 @@ def _tails(values: NDArray[np.float64]) -> float:
     return float(np.mean(((values - values.mean()) / spread) ** 4)) if spread > 0 else 0.0
 
 
-def measure_log_odds(source: Source) -> float:
-    """Of a label that is 1, over the stream's first rows; finite where all are alike, 0 without a row."""
+def measure_log_odds(source: Source) -> list[float]:
+    """Of each label that is 1, over the stream's first rows by their weights; finite where all are alike, 0
+    or [] without a row."""
     batch = next(iter(source.batches(FIRST_ROWS)), None)
     if batch is None:
-        return 0.0
-    ones = float(batch.label.sum(dtype=np.float64))
-    return math.log((ones + 0.5) / (len(batch) - ones + 0.5))
+        return []
+    weight = np.ones(len(batch)) if batch.weight is None else batch.weight.astype(np.float64)
+    ones = np.atleast_1d(weight @ batch.label.astype(np.float64))
+    return [math.log((one + 0.5) / (weight.sum() - one + 0.5)) for one in ones.tolist()]
 
 
 def draft(config: TrainConfig, scaling: Scaling) -> Manifest:

@@ -23,6 +23,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from models.config.model_section import ONE_LABEL, NetworkConfig
 from models.config.table_sections import TableConfig
 from models.config.train_section import TrainSettings
 from models.data.source import Batch
@@ -32,6 +33,7 @@ from models.embedding.optimizer import row_optimizer
 from models.embedding.variable import EmbeddingVariable, Eviction, Initial
 from models.training.crew import Crew, shares
 from models.training.dense_step import DenseStep
+from models.training.schedule import rate_factor
 from models.training.step_profile import StepProfile
 from processor.columns import Column
 from processor.cores import available
@@ -63,14 +65,14 @@ class Trainer:
         self,
         manifest: Manifest,
         settings: TrainSettings,
-        hidden: tuple[int, ...] = (),
+        network: NetworkConfig = ONE_LABEL,
         fusion: Mapping[str, str] | None = None,
         tables: Mapping[str, TableConfig] | None = None,
     ) -> None:
-        """manifest: the draft (models.training.spec). settings: filled in (models.training.defaults). fusion: further
-        outputs as expressions (compiler.dense.fusion). tables: what single tables have for themselves. Raises BadInput
-        for an unknown architecture or optimizer."""
-        self.manifest, self.settings = manifest, settings
+        """manifest: the draft (models.training.spec). settings: filled in (models.training.defaults). network: its
+        options, labels and loss. fusion: further outputs as expressions (compiler.dense.fusion). tables: what single
+        tables have for themselves. Raises BadInput for an unknown architecture or optimizer."""
+        self.settings = settings
         self.plan = SparsePlan(manifest)
         configs = tables or {}
         self.tables: dict[str, EmbeddingVariable] = {}
@@ -92,11 +94,12 @@ class Trainer:
         self._readers = {
             name: [(i, f) for i, f in enumerate(manifest.features) if f.table == name] for name in self.tables
         }
-        self.dense = DenseStep(manifest, settings, hidden, fusion)
+        self.dense = DenseStep(manifest, settings, network, fusion)
+        self.manifest = self.dense.described(manifest)
         self._crew = Crew(len(available()))
         self.profile = StepProfile(lambda: self._crew.helped_s)
         self._scratch: dict[tuple[str, int], tuple[Int64s, Float32s]] = {}
-        self.steps = 0
+        self.steps, self.rate_factor = 0, 1.0
 
     def transform(self, batch: Batch) -> BoundBatch:
         """Binds a batch to the plan; any thread may."""
@@ -104,22 +107,24 @@ class Trainer:
             return BoundBatch(batch, self.plan.bind(batch.columns))
 
     def learn(self, given: Batch | BoundBatch) -> float:
-        """Takes one optimizer step on a batch; returns its mean log-loss before the step."""
+        """Takes one optimizer step on a batch; returns its mean loss before the step."""
         work = given if isinstance(given, BoundBatch) else self.transform(given)
-        bound, label = work.bound, work.batch.label
+        bound = work.bound
         with self.profile.timed("look up", crew=True):
             found = self._crew.run([partial(self._insert, name, bound) for name in self.tables], bound.ids < FEW_IDS)
             refs = dict(item for table in found for item in table)
             self.dense.fill(bound.rows, lambda x: self._pool(bound, x))
         with self.profile.timed("step"):
-            loss, grad = self.dense.learn(label)
+            self._set_rates(self.steps)
+            loss, grad = self.dense.learn(work.batch.label, work.batch.weight)
         self.steps += 1
         with self.profile.timed("update", crew=True):
             self._update(bound, refs, grad)
         return loss
 
     def score(self, given: Mapping[str, Column] | BoundBatch) -> NDArray[np.float32]:
-        """Scores [n] of columns, or of a batch, as a server at this state would answer them; changes nothing."""
+        """Scores [n], or [n, labels], of columns or of a batch, as a server at this state would answer them; changes
+        nothing."""
         bound = given.bound if isinstance(given, BoundBatch) else self.plan.bind(given)
         return self.dense.score(bound.rows, lambda x: self._pool(bound, x))
 
@@ -137,6 +142,16 @@ class Trainer:
         """Gives up every row of every table."""
         for table in self.tables.values():
             table.clear()
+
+    def count_from(self, steps: int) -> None:
+        """So many steps have been taken; rates are those of the last of them."""
+        self.steps = steps
+        if steps:
+            self._set_rates(steps - 1)
+
+    def _set_rates(self, step: int) -> None:
+        self.rate_factor = rate_factor(self.settings, step)
+        self.dense.scale_rate(self.rate_factor)
 
     def _insert(self, name: str, bound: BoundRequest) -> list[tuple[int, Int64s]]:
         """Gives ids of the batch their rows in a table; the row numbers of each of its features' values."""
@@ -193,7 +208,9 @@ class Trainer:
                 refs[i], splits, combiner, most, of_feature, part, parts, table.place, touched, sums, count
             )
         kernels.forget(table.place, touched[:count])
-        table.update(touched[:count], sums[:count], self.rates[name], self.steps)
+        if self.settings.clip_norm:
+            kernels.clip_rows(sums[:count], self.settings.clip_norm)
+        table.update(touched[:count], sums[:count], self.rates[name] * self.rate_factor, self.steps)
 
     def _scratch_of(self, name: str, part: int, ids: int) -> tuple[Int64s, Float32s]:
         """Row numbers and gradients [ids] of one part of a table, kept from step to step: new pages cost as much as the

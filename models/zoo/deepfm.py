@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from compiler.frameworks import keras
 from models.zoo.arch import Arch
 from models.zoo.dense_input import DenseInput
 from models.zoo.layers import Weighted, embedding_columns
+from models.zoo.option_types import Dropout, Hidden
 
 
-def build(layout: DenseInput, hidden: Sequence[int] = (256, 128, 64), seed: int = 0) -> Arch:
+def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout = 0.0, seed: int = 0) -> Arch:
     """The network over x [n, layout.width].
 
     logit = linear(x) + sum over pairs of embeddings of their inner product + MLP(x)
@@ -18,7 +16,9 @@ def build(layout: DenseInput, hidden: Sequence[int] = (256, 128, 64), seed: int 
     The pairs are computed as (|sum of vectors|^2 - sum of |vector|^2) / 2, linear in the number of
     embeddings. Weights: linear, mlp_<i>, mlp_out, and project_<feature> where embedding dims differ.
     """
-    ops, weighted = keras.ops, Weighted(seed)
+    from compiler.frameworks import keras
+
+    ops, weighted = keras.ops, Weighted(seed, dropout)
     x = keras.Input((layout.width,), name="x")
     terms = [
         weighted.dense(x, 1, "linear"),

@@ -15,13 +15,14 @@ class ColumnSpan:
     """Columns [offset, offset + width) of the dense input, held by one feature.
 
     length: of a feature without a combiner, how many rows it holds, and behind them as many mask columns
-    (processor.package.manifest.Feature); 0 for any other.
+    (processor.package.manifest.Feature); 0 for any other. side: user | item | context.
     """
 
     name: str
     offset: int
     width: int
     length: int = 0
+    side: str = "context"
 
     @property
     def dim(self) -> int:
@@ -48,11 +49,16 @@ class DenseInput:
             if feature.offset != width or feature.width < 1:
                 raise BadInput(f"feature {feature.name!r}: offset {width} wanted, got {feature.offset}")
             width += feature.width
-            span = ColumnSpan(feature.name, feature.offset, feature.width, feature.length)
+            span = ColumnSpan(feature.name, feature.offset, feature.width, feature.length, feature.side)
             (floats if feature.kind == "float" else embeddings).append(span)
         if not width:
             raise BadInput("features: at least one wanted, got none")
         return cls(width, tuple(embeddings), tuple(floats))
+
+    @property
+    def spans(self) -> tuple[ColumnSpan, ...]:
+        """All of them, ordered by offset."""
+        return tuple(sorted((*self.embeddings, *self.floats), key=lambda span: span.offset))
 
     @property
     def dim(self) -> int:

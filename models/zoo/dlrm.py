@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from compiler.frameworks import keras
 from models.zoo.arch import Arch
 from models.zoo.dense_input import DenseInput
 from models.zoo.layers import Weighted, columns, embedding_columns, pairwise_dots, side_by_side
+from models.zoo.option_types import Dropout, Hidden
 
 
 def build(
-    layout: DenseInput, hidden: Sequence[int] = (256, 128, 64), seed: int = 0, bottom: Sequence[int] = (64,)
+    layout: DenseInput,
+    hidden: Hidden = (256, 128, 64),
+    bottom: Hidden = (64,),
+    dropout: Dropout = 0.0,
+    seed: int = 0,
 ) -> Arch:
     """The network over x [n, layout.width]; `hidden` is the top MLP, `bottom` the hidden layers of the bottom
     one.
@@ -21,7 +23,9 @@ def build(
     embeddings there are no products and the bottom MLP ends in its last hidden layer. Weights: bottom_<i>,
     bottom_out, top_<i>, top_out, and project_<feature> where embedding dims differ.
     """
-    ops, weighted = keras.ops, Weighted(seed)
+    from compiler.frameworks import keras
+
+    ops, weighted = keras.ops, Weighted(seed, dropout)
     x = keras.Input((layout.width,), name="x")
     beside = []
     if layout.floats:

@@ -5,6 +5,8 @@ options_page        docs/options.md
 delta_commands      delta
 serve_command       serve
 train_command       train and bench
+evaluate_command    evaluate
+vectors_command     vectors
 import_command      import, and inspect --graph
 compile_command     compile
 row_store           tables

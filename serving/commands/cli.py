@@ -15,6 +15,7 @@ from processor.extras import wanted
 from serving.commands.compile_command import compile_command
 from serving.commands.delta_commands import delta_app
 from serving.commands.demo import demo
+from serving.commands.evaluate_command import evaluate
 from serving.commands.import_command import import_command
 from serving.commands.inspection import inspect
 from serving.commands.recording_commands import recordings_app
@@ -22,6 +23,7 @@ from serving.commands.repository_commands import repository_app
 from serving.commands.row_store import tables_app
 from serving.commands.serve_command import package_version, serve
 from serving.commands.train_command import bench_app, train
+from serving.commands.vectors_command import vectors
 from serving.telemetry.logs import printable
 
 
@@ -52,11 +54,13 @@ def freshet(
 app.command()(serve)
 app.command()(inspect)
 app.command()(train)
+app.command()(evaluate)
 app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
 app.add_typer(tables_app, name="tables")
 app.add_typer(recordings_app, name="recordings")
 app.add_typer(repository_app, name="repository")
+app.command()(vectors)
 app.command()(demo)
 app.command("import")(import_command)
 app.command("compile")(compile_command)

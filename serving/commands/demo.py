@@ -33,7 +33,7 @@ from processor.errors import BadInput, NotReady
 if TYPE_CHECKING:
     from models.config.train_config import TrainConfig
     from models.data.source import Batch, Source
-    from models.training.quality import Scored
+    from models.evaluation.quality import Scored
     from processor.columns import Column
 
 WINDOW_EVENTS = 20_000
@@ -93,7 +93,7 @@ def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
 
 
 def _scored() -> Scored:
-    from models.training.quality import Scored
+    from models.evaluation.quality import Scored
 
     return Scored()
 

@@ -47,6 +47,8 @@ def train(
     console = Console()
     with bars(console) as reporter:
         summary = TrainingRun(settings, source, reporter=reporter, beginning=beginning).run()
+    if summary.report is not None:
+        console.print(f"report: {summary.report}", highlight=False, markup=False, soft_wrap=True)
     console.print(
         f"{settings.model.name} {summary.generation} is in {settings.publish.repository}; serve it with\n"
         f"  freshet serve --repository {settings.publish.repository}",

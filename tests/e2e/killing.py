@@ -58,7 +58,7 @@ def make_run(repository):
         table = {} if options["kind"] == "float" else {"table": name, "dim": 4}
         features.append(FeatureConfig(name, **(options | table)))
     config = TrainConfig(
-        ModelConfig(MODEL, "deepfm", (8,)),
+        ModelConfig(MODEL, "deepfm", options={"hidden": (8,)}),
         DataConfig("stream", "csv"),
         features,
         TrainSettings(batch_rows=BATCH_ROWS),

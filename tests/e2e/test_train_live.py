@@ -21,7 +21,7 @@ DATA = Path(os.environ.get("FRESHET_DATA", ROOT.parent / "shared" / "data"))
 
 def replay(run, server, frozen_scores):
     """Scores each event by the server before it is learned; returns (AUC served, AUC frozen)."""
-    from models.training.quality import auc
+    from compiler.building.auc import auc
     from serving.commands.demo import as_json
 
     name = run.config.model.name

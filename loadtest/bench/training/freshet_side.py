@@ -33,7 +33,7 @@ def make_trainer(shape: RaceShape) -> Trainer:
             },
         }
     )
-    return Trainer(draft(config, {}), config.train, config.model.hidden)
+    return Trainer(draft(config, {}), config.train, config.network)
 
 
 def batches(shape: RaceShape) -> Iterator[Batch]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.config.feature_sections import FeatureConfig
+from models.config.model_section import ModelConfig
 from models.config.publish_section import PublishConfig
 from models.config.train_config import load_config, parse_config
 from models.config.train_section import TrainSettings
@@ -80,14 +81,14 @@ def test_a_complete_file_is_read(tmp_path):
     (tmp_path / "train.toml").write_text(COMPLETE)
     read = load_config(tmp_path / "train.toml")
 
-    assert (read.model.name, read.model.arch, read.model.hidden) == ("ctr", "dlrm", (256, 64))
+    assert read.model == ModelConfig("ctr", "dlrm", options={"hidden": (256, 64)})
     assert read.data == DataConfig("clicks.parquet", "parquet", "clicked", "ts")
     assert read.features == [
         FeatureConfig("user_id", "id", "user", 32, "user"),
         FeatureConfig("friends", "ids", "user", 32, "context", "mean", 20),
         FeatureConfig("price", "float", side="item", transform="log1p"),
     ]
-    assert read.train == TrainSettings(256, 2, "adam", 1.0, 0.01, 0.2, 7)
+    assert read.train == TrainSettings(256, 2, "adam", 1.0, 0.01, 0.2, seed=7)
     assert read.publish == PublishConfig("models", 80000, 2000, 1.5)
 
 
@@ -170,7 +171,7 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ({"model__name": 5}, r"model\.name: a string wanted, got an integer"),
         (
             {"model__arch": "depfm"},
-            r"model\.arch: one of deepfm, dlrm or .* got 'depfm' \(did you mean 'deepfm'\?\)",
+            r"model\.arch: one of deepfm, dlrm, .* or .* got 'depfm' \(did you mean 'deepfm'\?\)",
         ),
         ({"model__arch": "os.system:"}, r"model\.arch: one of"),
         ({"model__hidden": 64}, r"model\.hidden: a list of integers wanted, got an integer"),
@@ -184,9 +185,34 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ),
         ({"data__label": None}, r"data\.label: the name of the column with the labels wanted, got nothing"),
         (
-            {"data__format": "movielens"},
-            r"data\.label: wanted only for parquet and csv; format movielens has its own",
+            {"data__format": "criteo"},
+            r"data\.label: wanted only for parquet and csv; format criteo has its own",
         ),
+        (
+            {"data__format": "movielens", "data__label": ["rated4", "rated6"]},
+            r"data\.label: one of rated1, .*, rated5 wanted, got 'rated6' \(did you mean 'rated5'\?\)",
+        ),
+        ({"data__label": ["a", "a"], "model__arch": "mmoe"}, r"data\.label: different columns wanted, got 'a, a'"),
+        ({"data__label": []}, r"data\.label: the name of the column with the labels wanted, got nothing"),
+        ({"data__label": ["a", 1]}, r"data\.label\[1\]: a string wanted, got an integer"),
+        ({"data__label": ["a", "b"]}, r"model\.arch: mmoe, esmm wanted for several labels, got 'deepfm'"),
+        (
+            {"model__arch": "dcn", "model__cros_layers": 2},
+            r"unknown; one of name, .* \(did you mean 'cross_layers'\?\)",
+        ),
+        ({"model__arch": "dcn", "model__cross_layers": 0}, r"model\.cross_layers: 1 to 16 wanted, got 0"),
+        ({"model__arch": "dcn", "model__cross_layers": 2.5}, r"model\.cross_layers: an integer wanted, got a number"),
+        (
+            {"model__arch": "dcn", "model__structure": "stack"},
+            r"model\.structure: one of parallel, stacked wanted, got 'stack' \(did you mean 'stacked'\?\)",
+        ),
+        ({"model__arch": "dcn", "model__structure": 1}, r"structure: one of parallel, stacked wanted, got an integer"),
+        ({"model__dropout": 1}, r"model\.dropout: 0 to 0\.95 wanted, got 1\.0"),
+        ({"model__seed": 1}, r"model\.seed: unknown; one of name, arch, loss, label_weights, hidden, dropout wanted"),
+        ({"model__loss": "hinge"}, r"model\.loss: 'package\.module:function', or nothing for the log-loss wanted"),
+        ({"model__label_weights": [1, 2]}, r"model\.label_weights: 1 wanted, one for each of data\.label, got 2"),
+        ({"model__label_weights": [0]}, r"model\.label_weights\[0\]: a number above 0 wanted, got 0\.0"),
+        ({"model__label_weights": [1], "model__loss": "a:b"}, r"model\.label_weights: wanted only without model\.loss"),
         ({"data__time": "clicked"}, r"data\.time: a column other than data\.label wanted, got 'clicked'"),
         ({"features": {}}, r"features: at least one section \[features\.<column>\] wanted, got none"),
         (
@@ -298,7 +324,7 @@ def test_reading_a_configuration_imports_nothing_heavy(tmp_path):
 
 def test_the_files_shown_in_the_documentation_are_read(tmp_path, monkeypatch):
     (tmp_path / "train.txt").write_text("\t".join(["1"] * 40) + "\n")
-    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
     monkeypatch.chdir(tmp_path)
     shown = [parse_config(tomllib.loads(block)) for block in re.findall(r"```toml\n(.*?)```", text, re.S)]
 
@@ -324,7 +350,7 @@ def test_any_key_of_the_file_can_be_set_from_outside(tmp_path):
         'fusion.final="score * 2"',
     )
     assert (read.train.seed, read.train.optimizer, read.train.initial_accumulator) == (2, "ftrl", 1e-6)
-    assert read.model.hidden == (8, 4)
+    assert read.model.options == {"hidden": (8, 4)}
     assert read.features[2].transform == "none"
     assert read.fusion == {"final": "score * 2"}
     assert read.train.batch_rows == 256

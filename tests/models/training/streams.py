@@ -42,7 +42,11 @@ def make_config(repository, features=FEATURES, arch="deepfm", full_rows=256, del
     settings = {"optimizer": "adagrad", "batch_rows": 64, "seed": 3} | rates | settings
     publish = PublishConfig(str(repository), full_rows, delta_rows)
     return TrainConfig(
-        ModelConfig("mixed", arch, (8,)), DataConfig("x", "csv"), features, TrainSettings(**settings), publish
+        ModelConfig("mixed", arch, options={"hidden": (8,)}),
+        DataConfig("x", "csv"),
+        features,
+        TrainSettings(**settings),
+        publish,
     )
 
 

@@ -38,7 +38,7 @@ def other(pair):
 
 def fresh(made):
     trainers, config = made
-    return trainers(draft(config, {}), config.train, config.model.hidden)
+    return trainers(draft(config, {}), config.train, config.network)
 
 
 def learn(trainer, *numbers, rows=32, users=60):

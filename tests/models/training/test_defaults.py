@@ -74,9 +74,9 @@ def test_one_line_says_what_was_chosen_and_for_how_many_rows():
 def test_a_small_table_with_a_plain_signal_is_learned_in_one_epoch(share):
     """Ids whose own chances differ; the truth has an AUC of 0.88, the former defaults came to 0.75 and 0.68 here."""
     pytest.importorskip("tensorflow", reason="training needs the train extra")
+    from compiler.building.auc import auc
     from models.config.train_config import parse_config
     from models.data.source import Batch
-    from models.training.quality import auc
     from models.training.spec import draft
     from models.training.trainer import Trainer
 
@@ -90,8 +90,8 @@ def test_a_small_table_with_a_plain_signal_is_learned_in_one_epoch(share):
     config = parse_config({"model": {"name": "m", "hidden": [16]}, "data": data, "features": features})
 
     settings = chosen(config.train, config.features, learned)
-    trainer = Trainer(draft(config, {}), settings, config.model.hidden)
-    trainer.dense.begin_at(float(np.log(share / (1 - share))))
+    trainer = Trainer(draft(config, {}), settings, config.network)
+    trainer.dense.begin_at([float(np.log(share / (1 - share)))])
     for first in range(0, learned, settings.batch_rows):
         trainer.learn(batch.slice(first, min(learned, first + settings.batch_rows)))
 

@@ -7,7 +7,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from compiler.frameworks import tf
 from models.embedding.variable import EmbeddingVariable
-from models.training.quality import log_loss
+from models.evaluation.quality import log_loss
 from models.training.spec import draft
 from models.training.trainer import Trainer
 from processor.columns import Ragged, Strings
@@ -193,7 +193,7 @@ def test_trainers_of_one_seed_and_stream_are_equal_to_the_bit_whether_new_or_ren
     config, trainers = make_config(tmp_path, optimizer="ftrl"), Trainers()
     snapshots = []
     for make in (trainers, trainers, Trainer):
-        trainer = make(draft(config, {}), config.train, config.model.hidden)
+        trainer = make(draft(config, {}), config.train, config.network)
         for batch in MixedSource(256).batches(64):
             trainer.learn(batch)
         snapshots.append(snapshot(trainer))

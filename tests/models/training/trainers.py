@@ -6,13 +6,14 @@ import shutil
 
 from compiler.building import compile as compiling
 from compiler.dense.dense_graph import DenseGraph
+from models.config.model_section import ONE_LABEL
 from models.training.spec import draft, measure_scaling
 from models.training.trainer import Trainer
 from processor.package.manifest import WHOLE
 
 
 def make_trainer(config, source):
-    return Trainer(draft(config, measure_scaling(source, config.features)), config.train, config.model.hidden)
+    return Trainer(draft(config, measure_scaling(source, config.features)), config.train, config.network)
 
 
 class Trainers:
@@ -21,13 +22,13 @@ class Trainers:
     def __init__(self):
         self._made = []
 
-    def __call__(self, manifest, settings, hidden=(), fusion=None, tables=None):
+    def __call__(self, manifest, settings, network=ONE_LABEL, fusion=None, tables=None):
         for known, trainer, weights, optimizer in self._made:
-            if known == (manifest, settings, hidden, fusion, tables):
+            if known == (manifest, settings, network, fusion, tables):
                 renew(trainer, weights, optimizer)
                 return trainer
-        trainer = Trainer(manifest, settings, hidden, fusion, tables)
-        known = (manifest, settings, hidden, fusion, tables)
+        trainer = Trainer(manifest, settings, network, fusion, tables)
+        known = (manifest, settings, network, fusion, tables)
         self._made.append((known, trainer, trainer.dense.weights(), trainer.dense.optimizer_state()))
         return trainer
 

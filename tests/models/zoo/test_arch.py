@@ -36,7 +36,7 @@ def test_a_function_of_the_users_own_module_is_found(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["", "deepfn", "a b:c", "os.system", ":f", "m:", "m:f()", "../m:f", "m:f:g"])
 def test_anything_that_is_no_name_and_no_reference_is_refused(name):
-    with pytest.raises(BadInput, match=r"arch: deepfm, dlrm or 'package\.module:function' wanted"):
+    with pytest.raises(BadInput, match=r"arch: deepfm, dlrm, .*, two_tower or 'package\.module:function' wanted"):
         resolve_arch(name)
 
 
@@ -85,7 +85,7 @@ def test_a_network_of_the_zoo_begins_at_the_log_odds_that_it_is_told(build):
     arch = Arch.of(build(LAYOUTS["embeddings then floats"], hidden=(4,)))
     x = np.random.default_rng(1).standard_normal((5, 14)).astype(np.float32)
     before = arch.logits(x).numpy()
-    arch.begin_at(-5.5)
+    arch.begin_at([-5.5])
     np.testing.assert_allclose(arch.logits(x).numpy(), before - 5.5, atol=1e-5)
 
 
@@ -94,7 +94,7 @@ def test_a_network_without_a_bias_that_moves_its_logits_as_itself_stays_as_it_is
     gate = keras.layers.Dense(1, "sigmoid", name="gate")(x)
     arch = Arch.of(keras.Model(x, gate * keras.layers.Dense(1, use_bias=False, name="out")(x)))
     before = [v.numpy() for v in arch.logits.trainable_variables]
-    arch.begin_at(-3.0)
+    arch.begin_at([-3.0])
     for began, variable in zip(before, arch.logits.trainable_variables):
         np.testing.assert_array_equal(variable.numpy(), began)
 
@@ -113,7 +113,7 @@ def test_the_example_of_the_documentation_is_a_network_that_learns(tmp_path, mon
             for a, b in zip(arch.logits.trainable_variables, again.logits.trainable_variables, strict=True):
                 assert a.path == b.path
                 np.testing.assert_array_equal(a.numpy(), b.numpy())
-        arch.begin_at(-2.0)
+        arch.begin_at([-2.0])
         assert float(arch.logits(np.zeros((1, layout.width), np.float32))[0, 0]) == pytest.approx(-2.0, abs=1e-5)
     finally:
         sys.modules.pop("my_networks", None)

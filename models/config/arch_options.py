@@ -1,0 +1,89 @@
+"""Options of an architecture: what its builder takes, read from the builder's own signature.
+
+Every parameter behind the first is an option, but for `seed` and `labels`, which Freshet gives. What it may be is its
+annotation (models.zoo.option_types), or else the type of its default. One without a default has to be in the file.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from models.config.toml_sections import ITEM_NAMES, TYPE_NAMES, type_name, want_between, want_one_of
+from models.data.source import nearest
+from models.zoo.option_types import Within
+from processor.errors import BadInput
+
+GIVEN = ("seed", "labels")
+PARAMETERS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+LISTS = (list, tuple, Sequence)
+
+
+def read_options(
+    builder: Callable[..., Any], raw: Mapping[str, Any], where: str, others: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The builder's options, checked; lists as tuples. others: keys of the section that are no options, for the line
+    that says what there is. Raises BadInput."""
+    parameters = list(inspect.signature(builder).parameters.values())[1:]
+    known = {p.name: p for p in parameters if p.kind in PARAMETERS and p.name not in GIVEN}
+    hints = _hints(builder)
+    values: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key in known:
+            values[key] = _checked(_kind(known[key], hints), value, f"{where}.{key}")
+        elif key not in GIVEN and any(p.kind is p.VAR_KEYWORD for p in parameters):
+            values[key] = _checked(Any, value, f"{where}.{key}")
+        else:
+            keys = [*others, *known]
+            raise BadInput(f"{where}.{key}: unknown; one of {', '.join(keys)} wanted{nearest(key, keys)}")
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in values:
+            raise BadInput(f"{where}.{name}: wanted by the architecture, got nothing")
+    return values
+
+
+def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations; none where they name what is not there when the code runs."""
+    try:
+        return typing.get_type_hints(builder, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _kind(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
+    """What an option may be: its annotation, or else what its default is."""
+    if parameter.name in hints:
+        return hints[parameter.name]
+    if parameter.default is parameter.empty or parameter.default is None:
+        return Any
+    kind = type(parameter.default)
+    first = next(iter(parameter.default), 0) if kind in LISTS else None
+    return Sequence[type(first)] if kind in LISTS else kind  # type: ignore[misc]
+
+
+def _checked(kind: Any, value: Any, where: str) -> Any:
+    """The value as the builder takes it; raises BadInput unless it is of the kind."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        checked = _checked(args[0], value, where)
+        for within in (extra for extra in args[1:] if isinstance(extra, Within)):
+            for at, number in enumerate(checked) if isinstance(checked, tuple) else (("", checked),):
+                want_between(number, within.low, within.high, where if at == "" else f"{where}[{at}]")
+        return checked
+    if origin is typing.Literal:
+        if type(value) is not str:
+            raise BadInput(f"{where}: one of {', '.join(map(str, args))} wanted, got {type_name(value)}")
+        want_one_of(value, args, where)
+        return value
+    if kind in LISTS or origin in LISTS or (origin or kind).__module__ == "collections.abc":
+        if not isinstance(value, list | tuple):
+            of = f" of {ITEM_NAMES[args[0]]}" if args and args[0] in ITEM_NAMES else ""
+            raise BadInput(f"{where}: a list{of} wanted, got {type_name(value)}")
+        return tuple(_checked(args[0] if args else Any, one, f"{where}[{i}]") for i, one in enumerate(value))
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind in TYPE_NAMES and type(value) is not kind:
+        raise BadInput(f"{where}: {TYPE_NAMES[kind]} wanted, got {type_name(value)}")
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,42 @@
+"""[evaluate]: what is measured of rows that were held out, and of rows that `freshet evaluate` scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from models.config.feature_sections import FeatureConfig
+from models.config.toml_sections import section_of, want
+from processor.errors import BadInput
+
+GROUPED = ("id", "string")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateConfig:
+    """[evaluate]. by: columns of the data, features or not, by whose values metrics are told apart. group: the column
+    within whose values AUC is computed and averaged; left out: the first feature of side "user" that is an id or a
+    string, if there is one."""
+
+    by: tuple[str, ...] = ()
+    group: str = ""
+
+
+def read_evaluate(raw: dict[str, Any], features: Sequence[FeatureConfig]) -> EvaluateConfig:
+    """[evaluate] with its group filled in; raises BadInput."""
+    given = section_of(EvaluateConfig, raw, "evaluate")
+    for i, name in enumerate(given.by):
+        want(name != "", f"evaluate.by[{i}]", "a column", "")
+        want(name not in given.by[:i], f"evaluate.by[{i}]", "a column once", name)
+    kinds = {f.name: f.kind for f in features}
+    if given.group and kinds.get(given.group, "id") in ("ids", "strings"):
+        raise BadInput(f"evaluate.group: a column of one value a row wanted, got {given.group!r} of lists")
+    if "group" in raw:
+        want(given.group != "", "evaluate.group", "a column", "")
+    return EvaluateConfig(given.by, given.group or default_group(features))
+
+
+def default_group(features: Sequence[FeatureConfig]) -> str:
+    """The first feature of side "user" that has one id or string a row; "" where there is none."""
+    return next((f.name for f in features if f.side == "user" and f.kind in GROUPED), "")

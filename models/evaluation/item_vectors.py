@@ -1,0 +1,110 @@
+"""`freshet vectors`: an output of a generation for every item of a table, as Parquet, for a search of the nearest.
+
+An item is the first row that has its id. What is read of it are the inputs that features of side item are made of; the
+model's other inputs are the same for all items, which an output of the items' tower does not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compiler.progress import Reporter
+from models.data.formats import DataConfig
+from models.data.open_data import open_source
+from models.data.source import Field, nearest
+from models.evaluation.generation_scorer import REQUEST_ROWS, GenerationScorer
+from processor.columns import Column, Ragged, Strings
+from processor.errors import BadInput
+from processor.extras import needed
+from processor.package.atomic import atomic_file
+from processor.package.manifest import Input, Manifest
+
+KINDS = {
+    ("int64", False): "id",
+    ("int64", True): "ids",
+    ("string", False): "string",
+    ("string", True): "strings",
+    ("float32", False): "float",
+}
+VECTOR = "vector"
+
+
+def write_vectors(
+    scorer: GenerationScorer, data: DataConfig, output: str, id_name: str, path: Path, reporter: Reporter
+) -> int:
+    """Writes a row an item, in the order of the data: its id, and `vector`, a list of float32; returns how many.
+
+    id_name: which column is the id; "": the only one of the items that has an id or string a row. The file appears
+    whole.
+
+    Raises BadInput for an output, id or column that is not there.
+    """
+    with needed("a Parquet file"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    manifest = scorer.description
+    columns = next((o.columns for o in manifest.outputs if o.name == output), 0)
+    if not columns:
+        names = [o.name for o in manifest.outputs]
+        raise BadInput(f"output: one of {', '.join(names)} wanted, got {output[:64]!r}{nearest(output, names)}")
+    inputs = item_inputs(manifest)
+    fields = [Field(spec.name, KINDS[spec.dtype, spec.ragged]) for spec in inputs]
+    key = _key(fields, id_name)
+    source = open_source(data, fields)
+    schema = pa.schema([(key.name, pa.int64() if key.kind == "id" else pa.string()), (VECTOR, pa.list_(pa.float32()))])
+    others = {spec.name: _nothing(spec) for spec in manifest.inputs if spec not in inputs}
+    written, seen = 0, set[Any]()
+    reporter.begin(f"{output} by {scorer.model} {scorer.generation}", source.count_rows())
+    try:
+        with atomic_file(path) as file, pq.ParquetWriter(file, schema) as writer:
+            for batch in source.batches(REQUEST_ROWS):
+                ids: list[Any] = batch.columns[key.name].tolist()  # type: ignore[union-attr]
+                first = [i for i, one in enumerate(ids) if not (one in seen or seen.add(one))]  # type: ignore[func-returns-value]
+                if first:
+                    rows = scorer.score(others | batch.columns, len(batch), [output]).reshape(-1, columns)[first]
+                    splits = pa.array(np.arange(len(first) + 1, dtype=np.int32) * columns)
+                    vectors = pa.ListArray.from_arrays(splits, pa.array(rows.reshape(-1)))
+                    writer.write(pa.table([pa.array([ids[i] for i in first], schema.types[0]), vectors], schema))
+                written += len(first)
+                reporter.advance(len(batch))
+    except OSError as error:
+        raise BadInput(f"out: a file that can be written wanted, got {path.name!r}: {error.strerror}") from None
+    return written
+
+
+def item_inputs(manifest: Manifest) -> list[Input]:
+    """The inputs that features of side item are made of, by transforms too; raises BadInput where there are none, and
+    for one that no column of a table can be."""
+    made_of = {t.name: t.inputs for t in manifest.transforms}
+    names = {f.input for f in manifest.features if f.side == "item"}
+    while computed := names & made_of.keys():
+        names = (names - computed).union(*(made_of[name] for name in computed))
+    inputs = [spec for spec in manifest.inputs if spec.name in names]
+    if not inputs:
+        raise BadInput(f"model: features of side 'item' wanted, {manifest.model!r} has none")
+    for spec in inputs:
+        if spec.columns or (spec.dtype, spec.ragged) not in KINDS:
+            raise BadInput(f"input {spec.name[:64]!r}: one value or list a row wanted, it packs {spec.columns} columns")
+    return inputs
+
+
+def _key(fields: Sequence[Field], name: str) -> Field:
+    keys = [field for field in fields if field.kind in ("id", "string")]
+    chosen = [field for field in keys if field.name == name] if name else keys
+    if len(chosen) != 1:
+        there = ", ".join(field.name for field in keys) or "none, as the items have no id"
+        raise BadInput(f"id: the column that tells items apart wanted, out of {there}; got {name[:64] or 'nothing'}")
+    return chosen[0]
+
+
+def _nothing(spec: Input) -> Column:
+    """One row for all items, of an input that no item's feature is made of."""
+    if spec.ragged:
+        return Ragged.of([[b""]] if spec.dtype == "string" else [[0]])
+    if spec.dtype == "string":
+        return Strings.of([b""] * (spec.columns or 1))
+    return np.zeros((1, spec.columns) if spec.columns else 1, spec.dtype)  # type: ignore[return-value]

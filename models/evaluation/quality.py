@@ -1,0 +1,97 @@
+"""AUC, log-loss and calibration of predicted probabilities, of rows as they come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.evaluation.calibration import Decile, deciles
+from models.evaluation.tally import Entries, ScoreTally
+
+HARDLY_CHANCE = 0.52
+FEW_STEPS = 100
+
+
+def log_loss(
+    labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None = None
+) -> float:
+    """Mean negative log-likelihood, natural log, by weight; NaN without rows, or where a score is no probability."""
+    scored = Scored()
+    scored.add(labels, scores, weights)
+    return scored.log_loss()
+
+
+@dataclass(slots=True)
+class Scored:
+    """Labels and scores collected row by row, for metrics over all of them or over the newest.
+
+    Exact for two million different scores; beyond that scores are told apart by fewer bits, and auc_error() says by how
+    much the AUC may be off. Memory is bounded (models.evaluation.tally). Of several labels the first counts.
+    """
+
+    tally: ScoreTally = field(default_factory=ScoreTally)
+
+    def add(
+        self, labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None = None
+    ) -> None:
+        """labels, scores: [n], or [n, labels]; weights: [n], or None for 1."""
+        if labels.ndim == 2:
+            labels, scores = labels[:, 0], scores[:, 0]
+        self.tally.add(labels, scores, weights)
+
+    def __len__(self) -> int:
+        return self.tally.rows
+
+    def auc(self, newest: int = 0) -> float:
+        """AUC over all rows, or over the newest so many (at most about a million)."""
+        found = self._counts(newest).aucs()
+        return float(found[0]) if len(found) else float("nan")
+
+    def auc_error(self) -> float:
+        """By how much auc() over all rows may be off from the one of the scores as they were; 0 as long as it is
+        exact."""
+        if not self.tally.bits:
+            return 0.0
+        counts = self._counts()
+        negative = counts.weight - counts.positive
+        pairs = float(counts.positive.sum() * negative.sum())
+        return float((counts.positive * negative).sum() / 2 / pairs) if pairs else 0.0
+
+    def log_loss(self) -> float:
+        counts = self._counts()
+        weight = float(counts.weight.sum())
+        return float(counts.losses().sum() / weight) if weight else float("nan")
+
+    def deciles(self) -> list[Decile]:
+        return deciles(self._counts())
+
+    def _counts(self, newest: int = 0) -> Entries:
+        return self.tally.newest(newest) if newest else self.tally.counts()
+
+
+def next_step(scored: Scored, steps: int, named: Sequence[str]) -> str:
+    """One line that says what to do about a held-out AUC that is nan or hardly chance; "" for any other.
+
+    steps: that the training took. named: what the training file says itself of what can be chosen for it.
+    """
+    auc = scored.auc()
+    if math.isnan(auc):
+        return (
+            f"the {len(scored):,} held-out rows have one label all, so there is no AUC: hold out more rows"
+            " (train.holdout), or see what data.label holds"
+        )
+    if auc >= HARDLY_CHANCE:
+        return ""
+    guess, again = f"an AUC under {HARDLY_CHANCE} is a guess", "train again with --new-version --from-scratch"
+    if named:
+        return f"{guess}: leave out {', '.join(named)}, which are then chosen by the data, and {again}"
+    if steps < FEW_STEPS:
+        return f"{guess}, after {steps} steps: {again} --set train.epochs=5, or more rows"
+    return (
+        f"{guess}: see whether data.label is the column you mean, and whether the features can tell it"
+        " (docs/choosing.md)"
+    )

@@ -1,0 +1,191 @@
+"""Metrics by the value of a column, and AUC within the groups of another.
+
+Both take the column as it comes in a batch, batch by batch, in bounded memory. Of a column with very many values the
+ones with the most rows are told apart, and the rest are `others` together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.evaluation.tally import Entries, ScoreTally, joined
+from processor.columns import Column, Ragged, Strings
+from processor.errors import BadInput
+from processor.kernels.hashing import hash_strings
+
+MOST_VALUES, MOST_LINES = 1 << 16, 20
+MOST_GROUPED = 1 << 22
+LONGEST = 256
+"""Bytes of a text value that count; what is equal so far is one value."""
+OTHERS = -1
+
+Float32s = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class RowMetrics:
+    """The metrics of some rows. weight: of all of them. predicted, observed: the mean score, and the share of labels
+    that are 1. NaN where there is none."""
+
+    rows: int
+    weight: float
+    auc: float
+    log_loss: float
+    predicted: float
+    observed: float
+
+
+def row_metrics(counts: Entries) -> list[RowMetrics]:
+    """Of each key, by ascending key."""
+    if not len(counts):
+        return []
+    firsts = counts.firsts()
+    rows, weight = np.add.reduceat(counts.rows, firsts), np.add.reduceat(counts.weight, firsts)
+    sums = (counts.losses(), counts.predicted, counts.positive)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = [np.add.reduceat(values, firsts) / weight for values in sums]
+    columns = (rows, weight, counts.aucs(), *means)
+    return [RowMetrics(int(n), *map(float, values)) for n, *values in zip(*columns)]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A slice of the rows: those whose column has this value. others: how many values it stands for, 0 for one of its
+    own."""
+
+    value: str
+    metrics: RowMetrics
+    others: int = 0
+
+
+class Slices:
+    """Rows by the value of one column. A row of a list counts in the slice of each of its values, one without any in
+    that of the empty text."""
+
+    def __init__(self) -> None:
+        self._codes: dict[Hashable, int] = {}
+        self._rows: dict[int, int] = {}
+        self._next = self._dropped = 0
+        self._tally = ScoreTally()
+
+    def add(self, column: Column, labels: Float32s, scores: Float32s, weights: Float32s | None = None) -> None:
+        """Adds rows: column of n values or lists; the others as for ScoreTally.add()."""
+        if isinstance(column, Ragged):
+            codes, rows = self._of_lists(column)
+            labels, scores = labels[rows], scores[rows]
+            weights = None if weights is None else weights[rows]
+        else:
+            codes = self._of_values(column)
+        for code, count in zip(*np.unique(codes, return_counts=True)):
+            self._rows[int(code)] = self._rows.get(int(code), 0) + int(count)
+        self._tally.add(labels, scores, weights, codes)
+        if len(self._codes) > MOST_VALUES:
+            self._drop()
+
+    def lines(self, most: int = MOST_LINES) -> list[Slice]:
+        """The values with the most rows, by descending rows, and what is left of the others."""
+        counts = self._tally.counts()
+        if not len(counts):
+            return []
+        ranked = sorted(self._codes.items(), key=lambda item: -self._rows[item[1]])
+        shown = dict(ranked[:most])
+        left = len(ranked) - len(shown) + self._dropped
+        known = np.array(sorted(shown.values()), np.int64)
+        keys = np.where(np.isin(counts.keys, known), counts.keys, OTHERS)
+        counts = joined([Entries(keys, counts.ranks, counts.rows, counts.weight, counts.positive, counts.predicted)])
+        by_code = dict(zip(np.unique(counts.keys).tolist(), row_metrics(counts)))
+        made = [Slice(_shown(value), by_code[code]) for value, code in shown.items() if code in by_code]
+        return [*made, Slice("", by_code[OTHERS], left)] if OTHERS in by_code else made
+
+    def _of_values(self, column: Column) -> NDArray[np.int64]:
+        if isinstance(column, Strings):
+            return self._coded([value[:LONGEST] for value in column.tolist()])
+        if not isinstance(column, np.ndarray) or column.ndim != 1:
+            raise BadInput("evaluate.by: a column of one value, or of a list, a row wanted")
+        values, place = np.unique(column, return_inverse=True)
+        return self._coded(values.tolist())[place]
+
+    def _of_lists(self, column: Ragged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(codes, rows): each value of each row once."""
+        lengths = np.diff(column.row_splits)
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        pairs = np.unique(np.stack([rows, self._of_values(column.values)]), axis=1)
+        empty = np.flatnonzero(lengths == 0)
+        none = np.repeat(self._coded([b""] if len(empty) else []), len(empty))
+        return np.concatenate([pairs[1], none]), np.concatenate([pairs[0], empty])
+
+    def _coded(self, values: Iterable[Hashable]) -> NDArray[np.int64]:
+        codes = []
+        for value in values:
+            # No NaN equals another.
+            value = "nan" if value != value else value
+            code = self._codes.get(value)
+            if code is None:
+                code = self._codes[value] = self._next
+                self._next += 1
+            codes.append(code)
+        return np.array(codes, np.int64)
+
+    def _drop(self) -> None:
+        """Tells only the half with the most rows apart from now on."""
+        ranked = sorted(self._codes.items(), key=lambda item: -self._rows[item[1]])
+        kept = dict(ranked[: MOST_VALUES // 2])
+        self._dropped += len(self._codes) - len(kept)
+        self._codes = kept
+        self._rows = {code: self._rows[code] for code in kept.values()}
+        known = np.array(sorted(kept.values()), np.int64)
+        self._tally.rekey(lambda keys: np.where(np.isin(keys, known), keys, OTHERS))
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """The AUC within groups. auc: the mean of the groups' own, each by its weight (or its rows), over
+    the `groups` that have labels of both kinds; NaN where none has. of: how many groups there are. share: the part of
+    all groups that this is a sample of; 1 where it is all of them, and then error is 0; else its standard error."""
+
+    auc: float
+    groups: int
+    of: int
+    share: float
+    error: float
+
+
+class GroupedAuc:
+    """AUC within groups, as published with Deep Interest Network (Zhou et al. 2018): sum(w_i AUC_i) / sum(w_i).
+
+    Exact for four million rows; beyond that a sample of the groups, each whole, drawn by their hash.
+    """
+
+    def __init__(self) -> None:
+        self._tally = ScoreTally(MOST_GROUPED, sampled=True)
+
+    def add(self, column: Column, labels: Float32s, scores: Float32s, weights: Float32s | None = None) -> None:
+        """Adds rows: column of n values, no lists; the others as for ScoreTally.add()."""
+        if isinstance(column, Strings):
+            keys = hash_strings(column, 0)
+        elif isinstance(column, np.ndarray) and column.ndim == 1:
+            keys = column if column.dtype == np.int64 else column.astype(np.float64).view(np.int64)
+        else:
+            raise BadInput("evaluate.group: a column of one value a row wanted, got one of lists")
+        self._tally.add(labels, scores, weights, keys)
+
+    def result(self) -> Grouped:
+        counts = self._tally.counts()
+        aucs, share = counts.aucs(), 0.5**self._tally.halvings
+        both = np.isfinite(aucs)
+        if not both.any():
+            return Grouped(float("nan"), 0, len(aucs), share, 0.0)
+        weight = np.add.reduceat(counts.weight, counts.firsts())[both]
+        mean = float((weight * aucs[both]).sum() / weight.sum())
+        error = float(np.sqrt((weight**2 * (aucs[both] - mean) ** 2).sum()) / weight.sum()) if share < 1 else 0.0
+        return Grouped(mean, int(both.sum()), len(aucs), share, error)
+
+
+def _shown(value: Hashable) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,239 @@
+"""Labelled scores counted by (key, score), in bounded memory: what AUC, log-loss and calibration are computed from.
+
+Invariants
+- Entries are sorted by key, then score, and no two have both alike. As long as nothing had to give they hold exactly
+  what the rows hold: the metrics of them are the metrics of the rows.
+- A score is held as its rank, the bits of its float32 in the order of the numbers. Where there are more than `most`
+  entries, either ranks lose low bits, all of them as many, so that near scores become one entry and order stays (the
+  sum of their scores is kept); or, sampled, whole keys go, by a hash of the key, half of them each time.
+- The newest KEPT rows at least are there as rows, too.
+
+An entry takes 44 bytes, a row that was not yet counted in 5 to 21. A count sorts what is new and merges it: a row is
+sorted once or twice, amortised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.building.auc import aucs
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+Float32s = NDArray[np.float32]
+
+MOST = 1 << 21
+KEPT = 1 << 20
+CLIP = 1e-7
+"""A probability is no nearer to 0 or 1 than this in a log-loss."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """Entries by ascending (key, rank). keys int64 [m]; ranks int32 [m]; rows int64 [m]; weight float64 [m] of these
+    rows, of which `positive` has a label of 1; predicted: the sum of weight times score."""
+
+    keys: Int64s
+    ranks: NDArray[np.int32]
+    rows: Int64s
+    weight: Float64s
+    positive: Float64s
+    predicted: Float64s
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def scores(self) -> Float64s:
+        """The mean score of each entry; NaN where nothing weighs."""
+        return np.divide(self.predicted, self.weight, out=np.full(len(self), np.nan), where=self.weight > 0)
+
+    def firsts(self) -> Int64s:
+        """Where each key begins."""
+        return np.flatnonzero(np.diff(self.keys, prepend=self.keys[:1] - 1))
+
+    def aucs(self) -> Float64s:
+        """The AUC of each key."""
+        return aucs(self.positive, self.weight - self.positive, self.firsts()) if len(self) else np.empty(0)
+
+    def losses(self) -> Float64s:
+        """The log-loss of each entry, times its weight; NaN where scores are no probabilities."""
+        p = np.clip(self.scores, CLIP, 1 - CLIP)
+        loss = -(self.positive * np.log(p) + (self.weight - self.positive) * np.log1p(-p))
+        scores = self.scores
+        loss[(scores < 0) | (scores > 1)] = np.nan
+        return np.where(self.weight > 0, loss, 0.0)
+
+    def taken(self, which: NDArray[np.bool_]) -> Entries:
+        """The entries that are true in `which`."""
+        return Entries(*(getattr(self, f.name)[which] for f in fields(self)))
+
+
+NOTHING = Entries(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64), *(np.empty(0),) * 3)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingRows:
+    """Rows that wait to be counted: keys int64 [n], scores float32 [n], positive bool [n], weight float64 [n] or None
+    for 1."""
+
+    keys: Int64s
+    scores: Float32s
+    positive: NDArray[np.bool_]
+    weight: Float64s | None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def counts(self, bits: int) -> Entries:
+        weight = np.ones(len(self)) if self.weight is None else self.weight
+        return joined(
+            [
+                Entries(
+                    self.keys,
+                    ranks_of(self.scores) >> bits << bits,
+                    np.ones(len(self), np.int64),
+                    weight,
+                    np.where(self.positive, weight, 0.0),
+                    weight * self.scores,
+                )
+            ]
+        )
+
+
+class ScoreTally:
+    """Rows counted by key and score. lost: of them, those whose score was no finite number, which are not counted."""
+
+    def __init__(self, most: int = MOST, sampled: bool = False) -> None:
+        """most: entries. sampled: keys are given up where there are more, and not bits of scores."""
+        self._most, self._sampled = most, sampled
+        self._counted, self._waiting, self._waits = NOTHING, list[WaitingRows](), 0
+        self.rows = self.lost = 0
+        self.bits = self.halvings = 0
+
+    def add(
+        self,
+        labels: Float32s,
+        scores: Float32s,
+        weights: Float32s | None = None,
+        keys: Int64s | None = None,
+    ) -> None:
+        """Adds rows: labels [n], 1 where above 0.5; scores [n]; weights [n], 0 and more, or None for 1; keys [n], or
+        None for 0."""
+        finite = np.isfinite(scores)
+        if not finite.all():
+            self.lost += len(scores) - int(finite.sum())
+            labels, scores = labels[finite], scores[finite]
+            weights, keys = None if weights is None else weights[finite], None if keys is None else keys[finite]
+        if keys is None:
+            keys = np.broadcast_to(np.int64(0), scores.shape)
+        self.rows += len(scores)
+        if self.halvings:
+            kept = self._sample(keys)
+            keys, labels, scores = keys[kept], labels[kept], scores[kept]
+            weights = None if weights is None else weights[kept]
+        weight = None if weights is None else weights.astype(np.float64)
+        # Copies: batches are views of a reader's buffers.
+        self._waiting.append(WaitingRows(keys, scores.astype(np.float32), labels > 0.5, weight))
+        self._waits += len(scores)
+        if self._waits >= 2 * KEPT:
+            self._count()
+
+    def counts(self) -> Entries:
+        """All rows so far."""
+        parts = [self._counted] if len(self._counted) else []
+        if self._waiting:
+            parts.append(_rows(self._waiting).counts(self.bits))
+        return joined(parts)
+
+    def newest(self, rows: int) -> Entries:
+        """The newest so many rows, KEPT of them at most."""
+        left, parts = min(rows, KEPT), list[WaitingRows]()
+        for part in reversed(self._waiting):
+            if left <= 0:
+                break
+            parts.append(_sliced(part, max(0, len(part) - left), len(part)))
+            left -= len(part)
+        return _rows(parts).counts(self.bits) if parts else NOTHING
+
+    def rekey(self, new: Callable[[Int64s], Int64s]) -> None:
+        """Gives every key another one: new(keys) -> keys."""
+        counted = self.counts()
+        self._waiting, self._waits = [], 0
+        self._counted = joined([Entries(new(counted.keys), *(getattr(counted, f.name) for f in fields(Entries)[1:]))])
+
+    def _count(self) -> None:
+        """Entries in the older half of what waits."""
+        older = list[WaitingRows]()
+        while self._waits - len(self._waiting[0]) >= KEPT:
+            older.append(self._waiting.pop(0))
+            self._waits -= len(older[-1])
+        if older:
+            self._counted = joined([self._counted, _rows(older).counts(self.bits)])
+        while len(self._counted) > self._most:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        c = self._counted
+        if self._sampled:
+            self.halvings += 1
+            self._counted = c.taken(self._sample(c.keys))
+        else:
+            self.bits += 1
+            ranks = c.ranks >> self.bits << self.bits
+            self._counted = _merged(Entries(c.keys, ranks, c.rows, c.weight, c.positive, c.predicted))
+
+    def _sample(self, keys: Int64s) -> NDArray[np.bool_]:
+        """Which keys are kept: those whose hash ends in as many zeros as there were halvings."""
+        z = keys.astype(np.uint64)
+        # The finalizer of SplitMix64 (Steele, Lea and Flood 2014).
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+        kept: NDArray[np.bool_] = z & np.uint64((1 << self.halvings) - 1) == 0
+        return kept
+
+
+def ranks_of(scores: Float32s) -> NDArray[np.int32]:
+    """int32 [n] in the order of the scores; equal where they are."""
+    bits = (scores + np.float32(0.0)).view(np.int32)
+    ranks: NDArray[np.int32] = bits ^ (bits >> 31 & 0x7FFFFFFF)
+    return ranks
+
+
+def joined(parts: list[Entries]) -> Entries:
+    """All of these as one, sorted."""
+    if not parts:
+        return NOTHING
+    whole = Entries(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Entries)))
+    if not len(whole):
+        return NOTHING
+    one_key = whole.keys[0] == whole.keys[-1] and (whole.keys == whole.keys[0]).all()
+    order = np.argsort(whole.ranks, kind="stable") if one_key else np.lexsort((whole.ranks, whole.keys))
+    return _merged(Entries(*(getattr(whole, f.name)[order] for f in fields(Entries))))
+
+
+def _merged(c: Entries) -> Entries:
+    """Sorted entries, those of one key and rank as one."""
+    new = np.ones(len(c), np.bool_)
+    new[1:] = (c.keys[1:] != c.keys[:-1]) | (c.ranks[1:] != c.ranks[:-1])
+    firsts = np.flatnonzero(new)
+    sums = (np.add.reduceat(a, firsts) for a in (c.rows, c.weight, c.positive, c.predicted))
+    return Entries(c.keys[firsts], c.ranks[firsts], *sums)
+
+
+def _rows(parts: list[WaitingRows]) -> WaitingRows:
+    weight = None
+    if any(p.weight is not None for p in parts):
+        weight = np.concatenate([np.ones(len(p)) if p.weight is None else p.weight for p in parts])
+    keys, scores, positive = (np.concatenate([getattr(p, n) for p in parts]) for n in ("keys", "scores", "positive"))
+    return WaitingRows(keys, scores, positive, weight)
+
+
+def _sliced(rows: WaitingRows, first: int, last: int) -> WaitingRows:
+    weight = None if rows.weight is None else rows.weight[first:last]
+    return WaitingRows(rows.keys[first:last], rows.scores[first:last], rows.positive[first:last], weight)

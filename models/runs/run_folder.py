@@ -1,0 +1,74 @@
+"""The folder of one run: files for people, beside the repository's own.
+
+A run is worth more than what is written about it: where a file cannot be written, the folder says so once, and takes
+nothing further. Nothing is made before the first file, so a run that has nothing to do leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from processor.package.atomic import atomic_file
+
+T = TypeVar("T")
+
+
+class RunFolder:
+    """A folder named by the time of the run's start, UTC: `20260131-093000`, `20260131-093000.2` where that is taken.
+
+    path: where it is, or will be, as far as it is known.
+    """
+
+    def __init__(self, parent: Path, unix_s: float, note: Callable[[str], None]) -> None:
+        """note: is told, once, what cannot be written."""
+        self._parent, self._note = parent, note
+        self._name = datetime.fromtimestamp(unix_s, UTC).strftime("%Y%m%d-%H%M%S")
+        self.path: Path | None = None
+        self.broken = False
+
+    def append(self, name: str, text: str) -> None:
+        """Adds text to a file."""
+        self.attempt(lambda folder: _append(folder / name, text))
+
+    def write(self, name: str, text: str) -> Path | None:
+        """Writes a file whole, in the place of what it was; its path, None where it cannot be written."""
+        return self.attempt(lambda folder: _write(folder / name, text))
+
+    def attempt(self, work: Callable[[Path], T]) -> T | None:
+        """What `work` makes of the folder; None where it fails, or anything has failed before."""
+        if self.broken:
+            return None
+        try:
+            if self.path is None:
+                self.path = self._made()
+            return work(self.path)
+        except OSError as error:
+            self.broken = True
+            self._note(f"the run's folder cannot be written ({error.strerror or error}): training goes on without it")
+            return None
+
+    def _made(self) -> Path:
+        self._parent.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            path = self._parent / (self._name if number == 1 else f"{self._name}.{number}")
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
+        raise AssertionError("count() never ends")
+
+
+def _append(path: Path, text: str) -> None:
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _write(path: Path, text: str) -> Path:
+    with atomic_file(path) as file:
+        file.write(text.encode())
+    return path

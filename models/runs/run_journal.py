@@ -1,0 +1,141 @@
+"""The journal of a training run: what it is told is written as it comes, and made a report.
+
+    config.json     the configuration as it was read and filled in
+    metrics.jsonl   one JSON object a line: what = progress | epoch | published | all | decile | slice
+    report.html     curves and tables of them, written anew now and then and at the end
+    events.*        the same curves for TensorBoard
+
+Costs. A batch costs a few additions and a look at the clock. A line of progress is written at most once a second, and
+no more often than every LINES-th of the run's time, so that a stream without an end has a few thousand of them; the
+report once in REPORT_S seconds or a hundredth of the run's time. Nothing here can end a run (models.runs.run_folder).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.evaluation.quality import Scored
+from models.runs.run_folder import RunFolder
+from models.runs.run_report import report_html
+from models.runs.tensorboard_log import TensorBoardLog
+
+LINE_S, LINES = 1.0, 500
+REPORT_S, REPORTS = 60.0, 100
+
+Line = dict[str, Any]
+
+
+class RunJournal:
+    """Of one run; its folder is made with the first line."""
+
+    def __init__(
+        self,
+        parent: Path,
+        title: str,
+        config: Mapping[str, Any],
+        standing: Callable[[], Line],
+        note: Callable[[str], None],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """parent: of the folders of this model's runs. config: JSON-able. standing: where the run stands, for a line of
+        progress: step, epoch, position, learning_rates and table_rows by table, dense_learning_rate. note: is told once
+        of a folder that cannot be written."""
+        unix_s = time.time()
+        self._title = f"{title}, {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(unix_s))} UTC"
+        self._folder = RunFolder(parent, unix_s, note)
+        self._config, self._standing, self._now_s = config, standing, now_s
+        self._board: TensorBoardLog | None = None
+        # Of generations, which may be without end, the first, the last and how many.
+        self._lines, self._generations = list[Line](), list[str]()
+        self._published = 0
+        self._began_s = self._told_s = self._reported_s = now_s()
+        self._rows = self._new_rows = 0
+        self._new_loss, self._window = 0.0, Scored()
+
+    def learned(self, rows: int, loss: float) -> None:
+        """A batch was learned, of this mean loss before it was."""
+        self._new_rows += rows
+        self._new_loss += rows * loss
+        now_s = self._now_s()
+        if now_s - self._told_s >= max(LINE_S, (now_s - self._began_s) / LINES):
+            self._tell(now_s)
+            if now_s - self._reported_s >= max(REPORT_S, (now_s - self._began_s) / REPORTS):
+                self.report()
+
+    def scored(
+        self, labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None
+    ) -> None:
+        """Rows were scored before they are learned."""
+        self._window.add(labels, scores, weights)
+
+    def published(self, generation: str) -> None:
+        self._published += 1
+        self._generations = [*self._generations[:1], generation]
+        self._write({"what": "published", "generation": generation, "rows": self._rows + self._new_rows})
+
+    def epoch(self, epoch: int, auc: float, log_loss: float) -> None:
+        """The held-out rows were scored after an epoch, counted from 1."""
+        self._add({"what": "epoch", "epoch": epoch, "auc": auc, "log_loss": log_loss})
+
+    def measured(self, lines: Iterable[Line]) -> None:
+        """What the held-out rows measured (models.evaluation.assessment)."""
+        for line in lines:
+            self._add(line)
+
+    def report(self) -> Path | None:
+        """Writes the report of all so far; its path, None where there is nothing to report or nowhere to."""
+        if self._new_rows:
+            self._tell(self._now_s())
+        self._reported_s = self._now_s()
+        if not self._lines:
+            return None
+        told = " to ".join(self._generations) + (f", {self._published:,} of them" if self._published > 1 else "")
+        return self._folder.write("report.html", report_html(self._title, self._lines, told, self._config))
+
+    def _tell(self, now_s: float) -> None:
+        """A line of progress since the last one."""
+        self._rows += self._new_rows
+        line = {
+            "what": "progress",
+            "rows": self._rows,
+            "seconds": max(1e-3, now_s - self._began_s),
+            "rows_per_s": self._new_rows / max(1e-3, now_s - self._told_s),
+            "loss": self._new_loss / self._new_rows,
+            **self._standing(),
+        }
+        if len(self._window):
+            line |= {"auc": self._window.auc(), "log_loss": self._window.log_loss()}
+        self._told_s, self._new_rows, self._new_loss, self._window = now_s, 0, 0.0, Scored()
+        self._add(line)
+        self._folder.attempt(lambda folder: self._show(folder, line))
+
+    def _add(self, line: Line) -> None:
+        self._lines.append({key: _finite(value) for key, value in line.items()})
+        self._write(self._lines[-1])
+
+    def _write(self, line: Line) -> None:
+        if self._folder.path is None:
+            self._folder.write("config.json", json.dumps(self._config, indent=1))
+        self._folder.append("metrics.jsonl", json.dumps({"unix_s": round(time.time(), 3), **line}) + "\n")
+
+    def _show(self, folder: Path, line: Line) -> None:
+        if self._board is None:
+            self._board = TensorBoardLog(folder)
+        values = {
+            key: line[key] for key in ("loss", "auc", "log_loss", "rows_per_s", "dense_learning_rate") if key in line
+        }
+        for key in ("learning_rates", "table_rows"):
+            values |= {f"{key}/{table}": value for table, value in line[key].items()}
+        self._board.write(line["step"], values)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,31 @@
+"""Scalars as TensorBoard reads them, written by TensorFlow alone: only who looks needs the package tensorboard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from compiler.frameworks import summary_pb2, tf
+
+
+class TensorBoardLog:
+    """The event file of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError where the folder cannot be written."""
+        plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="scalars")
+        self._metadata = summary_pb2.SummaryMetadata(plugin_data=plugin, data_class=summary_pb2.DATA_CLASS_SCALAR)
+        try:
+            self._writer = tf.summary.create_file_writer(str(folder))
+        except tf.errors.OpError as error:
+            raise OSError(error.message) from error
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Notes values by tag; raises OSError."""
+        try:
+            with self._writer.as_default():
+                for tag, value in values.items():
+                    tf.summary.write(tag, tf.constant(value, tf.float32), step, self._metadata)
+            self._writer.flush()
+        except tf.errors.OpError as error:
+            raise OSError(error.message) from error

@@ -1,0 +1,50 @@
+"""What a network learns by: a loss a row, and the mean of a batch's rows by their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from compiler.frameworks import tf
+from models.config.model_section import NetworkConfig
+from models.zoo.arch import resolve_function
+from processor.errors import BadInput
+
+RowLoss = Callable[[Any, Any], Any]
+"""(label, logits), each float32 [n], or [n, labels] where there are several -> the loss of each row [n]."""
+
+TRIED_ROWS = 2
+
+
+def row_loss(network: NetworkConfig) -> RowLoss:
+    """The file's own loss, tried on a few rows; or else the log-loss, of several labels the sum by their weights.
+    Raises BadInput for a function that gives no finite number a row."""
+    if network.loss:
+        return _tried(resolve_function(network.loss, "model.loss"), len(network.labels))
+    weights = tf.constant(network.label_weights or (1.0,) * len(network.labels), tf.float32)
+
+    def log_loss(label: Any, logits: Any) -> Any:
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(label, logits)
+        return losses if len(network.labels) == 1 else tf.reduce_sum(losses * weights, axis=1)
+
+    return log_loss
+
+
+def weighted_mean(losses: Any, weight: Any) -> Any:
+    """sum(weight * loss) / sum(weight), so that the scale of the weights changes no step; 0 where all weights are 0."""
+    return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
+
+
+def _tried(loss: RowLoss, labels: int) -> RowLoss:
+    rows = tf.constant([0.0, 1.0]) if labels == 1 else tf.constant([[0.0] * labels, [1.0] * labels])
+    given = "label and logits [n]" if labels == 1 else f"label and logits [n, {labels}]"
+    try:
+        losses = np.asarray(loss(rows, tf.zeros_like(rows)))
+    except Exception as error:
+        raise BadInput(f"model.loss: of {given} it raised {type(error).__name__}: {str(error)[:200]}") from error
+    if (losses.shape, losses.dtype) != ((TRIED_ROWS,), np.float32) or not np.isfinite(losses).all():
+        got = f"{losses.dtype} {list(losses.shape)} of {TRIED_ROWS} rows"
+        raise BadInput(f"model.loss: of {given} a finite float32 a row [n] wanted, got {got}")
+    return loss

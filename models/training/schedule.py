@@ -1,0 +1,33 @@
+"""How the learning rates of rows and network change over the steps of a run: one factor for all of them.
+
+A function of the step alone, so that a run that is resumed goes on with the very same rates. After schedule_steps it
+stays where it ended, at schedule_end: a stream goes on learning.
+"""
+
+from __future__ import annotations
+
+import math
+
+from models.config.train_section import TrainSettings
+
+
+def rate_factor(settings: TrainSettings, step: int) -> float:
+    """What every rate is multiplied by at a step, counted from 0.
+
+    First the warm-up, (step + 1) / warmup_steps; then down from 1 to schedule_end (e) over schedule_steps, t of 0 to 1:
+
+    constant     1
+    linear       1 - (1 - e) t
+    cosine       e + (1 - e) (1 + cos(pi t)) / 2        (Loshchilov and Hutter 2017, without restarts)
+    exponential  e ** t
+    """
+    if step < settings.warmup_steps:
+        return (step + 1) / settings.warmup_steps
+    if settings.schedule == "constant" or not settings.schedule_steps:
+        return 1.0
+    t, end = min(1.0, (step - settings.warmup_steps) / settings.schedule_steps), settings.schedule_end
+    if settings.schedule == "linear":
+        return 1 - (1 - end) * t
+    if settings.schedule == "cosine":
+        return end + (1 - end) * (1 + math.cos(math.pi * t)) / 2
+    return float(end**t)

@@ -1,0 +1,49 @@
+"""DCN-v2 (Wang et al., 2021): products of features of bounded degree by a cross network, beside an MLP or below it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from models.zoo.arch import Arch
+from models.zoo.dense_input import DenseInput
+from models.zoo.layers import Tensor, Weighted, side_by_side
+from models.zoo.option_types import Dropout, Hidden, Within
+
+
+def build(
+    layout: DenseInput,
+    hidden: Hidden = (256, 128, 64),
+    cross_layers: Annotated[int, Within(1, 16)] = 3,
+    low_rank: Annotated[int, Within(0, 65_536)] = 0,
+    structure: Literal["parallel", "stacked"] = "parallel",
+    dropout: Dropout = 0.0,
+    seed: int = 0,
+) -> Arch:
+    """The network over x [n, layout.width].
+
+    x_0 = x; x_(i+1) = x_0 * (W_i x_i + b_i) + x_i
+    parallel: logit = w (x_last, MLP(x)); stacked: logit = w MLP(x_last)
+
+    low_rank: W_i is U_i V_i with so many numbers between the two, which is cheaper below half the width; the paper
+    finds a quarter of the width as good as 0, the full matrix. Weights: cross_<i>, or cross_<i>_down and cross_<i>_up;
+    mlp_<i>, out.
+    """
+    from compiler.frameworks import keras
+
+    weighted = Weighted(seed, dropout)
+    x = keras.Input((layout.width,), name="x")
+    crossed = x
+    for i in range(cross_layers):
+        crossed = x * _linear(weighted, crossed, layout.width, low_rank, f"cross_{i}") + crossed
+    if structure == "stacked":
+        top = weighted.tower(crossed, hidden, "mlp")
+    else:
+        top = side_by_side([crossed, weighted.tower(x, hidden, "mlp")] if hidden else [crossed])
+    return Arch.of(keras.Model(x, weighted.dense(top, 1, "out"), name="dcn"))
+
+
+def _linear(weighted: Weighted, x: Tensor, width: int, rank: int, name: str) -> Tensor:
+    """W x + b [n, width]; of a rank other than 0, W is a product of two thin matrices."""
+    if not rank:
+        return weighted.dense(x, width, name)
+    return weighted.dense(weighted.dense(x, rank, f"{name}_down", bias=False), width, f"{name}_up")

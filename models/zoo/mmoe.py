@@ -1,0 +1,43 @@
+"""MMoE (Ma et al., 2018, "Modeling Task Relationships"): several labels over shared experts, each by its own gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from models.zoo.arch import Arch, output_names
+from models.zoo.dense_input import DenseInput
+from models.zoo.layers import Weighted, side_by_side
+from models.zoo.option_types import Dropout, Hidden, Within
+
+
+def build(
+    layout: DenseInput,
+    hidden: Hidden = (256, 128),
+    experts: Annotated[int, Within(1, 64)] = 4,
+    tower: Hidden = (64,),
+    dropout: Dropout = 0.0,
+    labels: Sequence[str] = ("label",),
+    seed: int = 0,
+) -> Arch:
+    """The network over x [n, layout.width]; a logit a label, an output a label, called as it.
+
+    logit_k = tower_k(sum over experts e of softmax(gate_k x)_e * expert_e(x))
+
+    hidden: units of each layer of an expert; tower: of a label's own tower. Weights: expert_<e>_<i>, gate_<label>,
+    tower_<label>_<i> and tower_<label>_out.
+    """
+    from compiler.frameworks import keras
+
+    weighted = Weighted(seed, dropout)
+    x = keras.Input((layout.width,), name="x")
+    mixed = [weighted.tower(x, hidden, f"expert_{e}") for e in range(experts)]
+    names, logits = output_names(labels), []
+    for name in names:
+        gate = weighted.dense(x, experts, f"gate_{name}", "softmax")
+        mixture = gate[:, :1] * mixed[0]
+        for e in range(1, experts):
+            mixture = mixture + gate[:, e : e + 1] * mixed[e]
+        logits.append(weighted.dense(weighted.tower(mixture, tower, f"tower_{name}"), 1, f"tower_{name}_out"))
+    scores = {name: keras.ops.sigmoid(logit) for name, logit in zip(names, logits)}
+    return Arch(keras.Model(x, side_by_side(logits), name="mmoe"), keras.Model(x, scores, name="mmoe_scores"), names)

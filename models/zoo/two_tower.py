@@ -1,0 +1,66 @@
+"""Two towers (Huang et al., 2013; Covington et al., 2016; Yi et al., 2019): a vector of the user, a vector of the item.
+
+What makes it a model of retrieval is that nothing of the user reaches the item's vector: the vectors of all items are
+computed beforehand (`freshet vectors`) and searched for those nearest to the user's.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from models.zoo.arch import SCORE, Arch
+from models.zoo.dense_input import DenseInput
+from models.zoo.layers import Tensor, Weighted, columns
+from models.zoo.option_types import Dropout, Hidden, Units
+from processor.errors import BadInput
+
+USER_VECTOR, ITEM_VECTOR = "user_vector", "item_vector"
+FIRST_COSINE_SCALE = 10.0
+NORM_FLOOR = 1e-12
+
+
+def build(
+    layout: DenseInput,
+    hidden: Hidden = (256, 128),
+    vector_dim: Units = 32,
+    similarity: Literal["dot", "cosine"] = "dot",
+    dropout: Dropout = 0.0,
+    seed: int = 0,
+) -> Arch:
+    """The network over x [n, layout.width]. Outputs: `score`; `user_vector` and `item_vector`, [n, vector_dim] each.
+
+    logit = scale * <user_vector, item_vector> + bias
+
+    The item's tower sees the features of side item, the user's all others. cosine: vectors have length 1. scale is
+    learned as the bias is, from 1, or 10 of cosines: neither changes the order of items. Weights: user_<i>, user_out,
+    item_<i>, item_out, score_out.
+    """
+    from compiler.frameworks import keras
+
+    ops, weighted = keras.ops, Weighted(seed, dropout)
+    x = keras.Input((layout.width,), name="x")
+    vectors: dict[str, Tensor] = {}
+    for side, name in (("user", USER_VECTOR), ("item", ITEM_VECTOR)):
+        spans = [span for span in layout.spans if (span.side == "item") == (side == "item")]
+        if not spans:
+            raise BadInput(f"features: one of side {side!r} wanted for two_tower, got none")
+        top = weighted.tower(columns(x, spans), hidden, side)
+        vector = weighted.dense(top, vector_dim, f"{side}_out", first_bias=_halves(vector_dim, side))
+        if similarity == "cosine":
+            vector = vector * ops.rsqrt(ops.sum(vector * vector, axis=1, keepdims=True) + NORM_FLOOR)
+        vectors[name] = vector
+    nearness = ops.sum(vectors[USER_VECTOR] * vectors[ITEM_VECTOR], axis=1, keepdims=True)
+    first = keras.initializers.Constant(FIRST_COSINE_SCALE if similarity == "cosine" else 1.0)
+    logit = keras.layers.Dense(1, kernel_initializer=first, name="score_out")(nearness)
+    scores = {SCORE: ops.sigmoid(logit), **vectors}
+    return Arch(keras.Model(x, logit, name="two_tower"), keras.Model(x, scores, name="two_tower_scores"))
+
+
+def _halves(vector_dim: int, side: str) -> list[float]:
+    """Where a vector begins: half of the user's numbers at 1 and the others at 0, of the item's the other way round.
+
+    Of two vectors that begin near zero neither would learn before the other has: so each learns at once what is true of
+    it whatever the other is, and the inner product of the two begins at zero.
+    """
+    user = vector_dim // 2
+    return [1.0 if (i < user) == (side == "user") else 0.0 for i in range(vector_dim)]

@@ -1,0 +1,29 @@
+"""Wide & Deep (Cheng et al., 2016): a linear model and an MLP over one input, added up."""
+
+from __future__ import annotations
+
+from models.zoo.arch import Arch
+from models.zoo.dense_input import DenseInput
+from models.zoo.layers import Weighted, columns
+from models.zoo.option_types import Dropout, Hidden
+
+
+def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout = 0.0, seed: int = 0) -> Arch:
+    """The network over x [n, layout.width].
+
+    logit = wide(x) + MLP(deep columns)
+
+    The wide part sees every column, so that each id has a weight of its own by its row. An embedding of dim 1 is that
+    weight and nothing else, as a cross of two columns should be: the deep part does not see it, unless there is nothing
+    else to see. Weights: wide, deep_<i> and deep_out.
+    """
+    from compiler.frameworks import keras
+
+    weighted = Weighted(seed, dropout)
+    x = keras.Input((layout.width,), name="x")
+    narrow = {span.offset for span in layout.embeddings if span.width == 1}
+    deep = [span for span in layout.spans if span.offset not in narrow] or list(layout.spans)
+    logit = weighted.dense(x, 1, "wide") + weighted.dense(
+        weighted.tower(columns(x, deep), hidden, "deep"), 1, "deep_out", bias=False
+    )
+    return Arch.of(keras.Model(x, logit, name="wide_deep"))

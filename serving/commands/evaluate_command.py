@@ -1,0 +1,171 @@
+"""`freshet evaluate`: any generation of a model on any table, printed as tables or as JSON lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from compiler.progress import bars
+from processor.errors import BadInput
+from processor.generation import Generation
+
+if TYPE_CHECKING:
+    from models.config.evaluate_section import EvaluateConfig
+    from models.data.formats import DataConfig
+
+SHOWN = ("rows", "auc", "log_loss", "predicted", "observed")
+
+
+def evaluate(
+    model: Annotated[str | None, typer.Argument(help="A model of the repository, in the place of --config.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Training file of the model.")] = None,
+    data: Annotated[str | None, typer.Option(help="File, folder or glob of rows. [that of the training file]")] = None,
+    generation: Annotated[str | None, typer.Option(help="Such as 3.17. [what the newest version serves]")] = None,
+    repository: Annotated[
+        str | None, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models. [that of the training file]")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="Column of the label; repeat for several. [that of the training file]")
+    ] = None,
+    weight: Annotated[str | None, typer.Option(help="Column of the rows' weights.")] = None,
+    by: Annotated[list[str] | None, typer.Option(help="Slice by this column; repeat.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Column that AUC is grouped by. [the first id of side user]")
+    ] = None,
+    skip: Annotated[int, typer.Option(min=0, help="Leave out so many rows, the first ones.")] = 0,
+    rows: Annotated[int, typer.Option(min=0, help="Score so many rows at most; 0: all.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Scores rows as a server at a generation would, and prints AUC, log-loss, calibration and slices."""
+    from models.config.evaluate_section import EvaluateConfig
+    from models.data.formats import DataConfig, format_of
+
+    wanted = Generation.parse(generation) if generation is not None else None
+    if (model is None) == (config is None):
+        raise BadInput("evaluate: a model of the repository, or --config with its training file wanted")
+    if config is not None:
+        from models.config.train_config import load_config
+
+        # "package.module:function" in model.arch may lie beside the configuration.
+        sys.path.insert(0, str(config.resolve().parent))
+        file = load_config(config)
+        model, repository = file.model.name, repository or file.publish.repository
+        rows_of, measured = file.data, file.evaluate
+    else:
+        if data is None or not label or not repository:
+            raise BadInput("evaluate: --repository, --data and --label wanted with a model's name")
+        rows_of, measured = DataConfig(data), EvaluateConfig()
+    if data is not None:
+        rows_of = dataclasses.replace(rows_of, path=data, format=format_of(data))
+    # Nothing here depends on the order of the rows.
+    rows_of = dataclasses.replace(rows_of, time="")
+    rows_of = _labelled(rows_of, label or [], weight)
+    measured = EvaluateConfig(tuple(by) if by else measured.by, group or measured.group)
+    _score(str(repository), str(model), wanted, rows_of, measured, skip, rows, as_json)
+
+
+def _score(
+    repository: str,
+    model: str,
+    generation: Generation | None,
+    data: DataConfig,
+    measured: EvaluateConfig,
+    skip: int,
+    rows: int,
+    as_json: bool,
+) -> None:
+    from models.config.evaluate_section import EvaluateConfig
+    from models.data.formats import label_names
+    from models.evaluation.evaluate import evaluate as run
+    from models.evaluation.evaluate import user_column
+    from models.evaluation.generation_scorer import GenerationScorer
+
+    console = Console(highlight=False)
+    # The bar of a run whose output is read by a program goes where errors go.
+    with (
+        bars(Console(stderr=True) if as_json else console) as reporter,
+        GenerationScorer(repository, model, generation) as scorer,
+    ):
+        if not measured.group:
+            measured = EvaluateConfig(measured.by, user_column(scorer.description))
+        labels = label_names(data)
+        lines = list(run(scorer, data, labels, measured, reporter, skip, rows).lines())
+        about = {"model": model, "generation": str(scorer.generation)}
+    if as_json:
+        for line in lines:
+            print(json.dumps(about | line))
+        return
+    console.print(f"[bold]{escape(model)}[/bold] {about['generation']} on {escape(data.path)}", soft_wrap=True)
+    for name in labels:
+        _print(console, [line for line in lines if line["label"] == name], name if len(labels) > 1 else "")
+
+
+def _labelled(data: DataConfig, label: Sequence[str], weight: str | None) -> DataConfig:
+    changed: dict[str, Any] = {}
+    if label:
+        changed["label"] = label[0] if len(label) == 1 else tuple(label)
+    if weight is not None:
+        changed["weight"] = weight
+    data = dataclasses.replace(data, **changed)
+    if data.format in ("parquet", "csv") and not data.label:
+        raise BadInput("label: the name of the column with the labels wanted, got nothing; --label names it")
+    return data
+
+
+def _print(console: Console, lines: Sequence[dict[str, Any]], label: str) -> None:
+    (whole,) = (line for line in lines if line["what"] == "all")
+    if label:
+        console.print(f"[bold]{escape(label)}[/bold]")
+    console.print(
+        f"AUC {_told(whole['auc'])}{_off(whole['auc_error'])}, log-loss {_told(whole['log_loss'])} over"
+        f" {whole['rows']} rows; predicted {_told(whole['predicted'])}, observed {_told(whole['observed'])},"
+        f" calibration error {_told(whole['calibration_error'])}",
+        soft_wrap=True,
+    )
+    if whole["not_scored"]:
+        console.print(f"{whole['not_scored']:,} rows more have no finite score: they are in no figure", soft_wrap=True)
+    if "group" in whole:
+        sampled = f", a sample of {whole['grouped_share']:.3g} of all" if whole["grouped_share"] < 1 else ""
+        console.print(
+            f"grouped by {escape(whole['group'])}: AUC {_told(whole['grouped_auc'])}{_off(whole['grouped_error'])} over"
+            f" {whole['grouped_groups']:,} of {whole['grouped_of']:,} groups, those with labels of both kinds{sampled}",
+            soft_wrap=True,
+        )
+    deciles = [line for line in lines if line["what"] == "decile"]
+    if deciles:
+        table = _table("scores", "rows", "predicted", "observed")
+        for line in deciles:
+            span = f"{_told(line['low'])} to {_told(line['high'])}"
+            table.add_row(span, f"{line['rows']:,}", _told(line["predicted"]), _told(line["observed"]))
+        console.print(table)
+    for name in dict.fromkeys(line["by"] for line in lines if line["what"] == "slice"):
+        table = _table(name, *(column.replace("_", "-") for column in SHOWN))
+        for line in (line for line in lines if line["what"] == "slice" and line["by"] == name):
+            value = f"{line['others']:,} others" if line["others"] else line["value"][:80] or "(empty)"
+            table.add_row(escape(value), f"{line['rows']:,}", *(_told(line[column]) for column in SHOWN[1:]))
+        console.print(table)
+
+
+def _table(first: str, *columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column(escape(first), overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _told(value: float | None) -> str:
+    return "nan" if value is None else f"{value:.4f}"
+
+
+def _off(error: float | None) -> str:
+    return f" (off by {error:.1g} at most)" if error else ""

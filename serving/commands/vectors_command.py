@@ -1,0 +1,36 @@
+"""`freshet vectors`: the vectors of all items by any generation of a two-tower model, for a search of the nearest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from compiler.progress import bars
+from processor.generation import Generation
+
+
+def vectors(
+    model: Annotated[str, typer.Argument(help="A model of the repository.")],
+    items: Annotated[str, typer.Option(help="File, folder or glob of the items' features: Parquet, CSV, MovieLens.")],
+    out: Annotated[Path, typer.Option(help="Parquet file to write: the id, and its vector.")],
+    repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
+    id_name: Annotated[
+        str, typer.Option("--id", help="Column that tells items apart. [the only id or string of side item]")
+    ] = "",
+    output: Annotated[str, typer.Option(help="Output of the model to write.")] = "item_vector",
+    generation: Annotated[str | None, typer.Option(help="Such as 3.17. [what the newest version serves]")] = None,
+) -> None:
+    """Computes the vector of every item, and writes them with their ids."""
+    from models.data.formats import DataConfig, format_of
+    from models.evaluation.generation_scorer import GenerationScorer
+    from models.evaluation.item_vectors import write_vectors
+
+    wanted = Generation.parse(generation) if generation is not None else None
+    data = DataConfig(items, format_of(items), ())
+    console = Console(highlight=False)
+    with bars(console) as reporter, GenerationScorer(repository, model, wanted) as scorer:
+        written = write_vectors(scorer, data, output, id_name, out, reporter)
+        console.print(f"{output} of {written:,} items by {model} {scorer.generation} in {out}", soft_wrap=True)

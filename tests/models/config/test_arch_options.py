@@ -1,0 +1,112 @@
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import pytest
+
+from models.config.arch_options import read_options
+from models.zoo.arch import resolve_arch
+from models.zoo.architectures import ARCHITECTURES
+from models.zoo.option_types import Dropout, Hidden, Within
+from processor.errors import BadInput
+
+
+def annotated(
+    layout,
+    hidden: Hidden = (8,),
+    rates: Sequence[float] = (),
+    heads: Annotated[int, Within(1, 4)] = 2,
+    kind: Literal["a", "b"] = "a",
+    dropout: Dropout = 0.0,
+    names: tuple[str, ...] = (),
+    labels=(),
+    seed=0,
+): ...
+
+
+def plain(layout, hidden=(64, 32), rate=0.5, deep=True, name="x", layers=3, anything=None, seed=0): ...
+
+
+def test_options_are_what_the_builder_takes_as_it_takes_them():
+    raw = {"hidden": [4, 2], "rates": [1, 0.5], "heads": 4, "kind": "b", "dropout": 0, "names": ["q"]}
+    assert read_options(annotated, raw, "model") == {
+        "hidden": (4, 2),
+        "rates": (1.0, 0.5),
+        "heads": 4,
+        "kind": "b",
+        "dropout": 0.0,
+        "names": ("q",),
+    }
+    assert read_options(annotated, {}, "model") == {}
+    assert read_options(annotated, {"hidden": []}, "model") == {"hidden": ()}
+
+
+def test_without_annotations_the_defaults_tell_what_an_option_is():
+    raw = {"hidden": [4], "rate": 1, "deep": False, "name": "y", "layers": 2, "anything": [1, "a"]}
+    assert read_options(plain, raw, "model") == raw | {"hidden": (4,), "rate": 1.0, "anything": (1, "a")}
+    for key, value, wanted in (
+        ("hidden", ["a"], "an integer"),
+        ("rate", "a", "a number"),
+        ("deep", 1, "true or false"),
+        ("name", 1, "a string"),
+        ("layers", True, "an integer"),
+    ):
+        with pytest.raises(BadInput, match=rf"model\.{key}(\[0\])?: {wanted} wanted, got"):
+            read_options(plain, {key: value}, "model")
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (
+            {"hiden": [1]},
+            r"m\.hiden: unknown; one of name, hidden, rates, .*, names wanted \(did you mean 'hidden'\?\)",
+        ),
+        ({"seed": 1}, r"m\.seed: unknown"),
+        ({"labels": ["a"]}, r"m\.labels: unknown"),
+        ({"layout": 1}, r"m\.layout: unknown"),
+        ({"hidden": 3}, r"m\.hidden: a list of integers wanted, got an integer"),
+        ({"hidden": [8, 0]}, r"m\.hidden\[1\]: 1 to 65536 wanted, got 0"),
+        ({"heads": 5}, r"m\.heads: 1 to 4 wanted, got 5"),
+        ({"dropout": float("nan")}, r"m\.dropout: 0 to 0\.95 wanted, got nan"),
+        ({"kind": "c"}, r"m\.kind: one of a, b wanted, got 'c'"),
+        ({"kind": {}}, r"m\.kind: one of a, b wanted, got a section"),
+    ],
+)
+def test_what_the_builder_does_not_take_is_told_in_one_line(raw, message):
+    with pytest.raises(BadInput, match=message):
+        read_options(annotated, raw, "m", ["name"])
+
+
+def test_an_option_without_a_default_has_to_be_there_and_further_ones_may_be():
+    def needy(layout, units, *, seed=0): ...
+
+    def open_to_all(layout, seed=0, **options): ...
+
+    with pytest.raises(BadInput, match=r"model\.units: wanted by the architecture, got nothing"):
+        read_options(needy, {}, "model")
+    assert read_options(needy, {"units": 3}, "model") == {"units": 3}
+    assert read_options(open_to_all, {"units": [3], "x": "y"}, "model") == {"units": (3,), "x": "y"}
+    with pytest.raises(BadInput, match=r"model\.seed: unknown"):
+        read_options(open_to_all, {"seed": 3}, "model")
+
+
+def test_annotations_that_cannot_be_resolved_leave_the_defaults():
+    def foreign(layout, units: "keras.Nothing" = 3, seed=0): ...  # noqa: F821
+
+    assert read_options(foreign, {"units": 4}, "model") == {"units": 4}
+    with pytest.raises(BadInput, match=r"model\.units: an integer wanted, got a string"):
+        read_options(foreign, {"units": "a"}, "model")
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_network_of_the_zoo_says_its_options_and_takes_its_own_defaults(name):
+    import inspect
+
+    builder = resolve_arch(name)
+    given = {
+        n: list(p.default) if isinstance(p.default, tuple) else p.default
+        for n, p in inspect.signature(builder).parameters.items()
+        if n not in ("layout", "labels", "seed")
+    }
+    assert {"hidden", "dropout"} <= given.keys()
+    assert read_options(builder, given, "model").keys() == given.keys()

@@ -1,0 +1,97 @@
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from compiler.frameworks import tf
+from models.config.model_section import NetworkConfig
+from models.training.losses import row_loss, weighted_mean
+from processor.errors import BadInput
+
+pytestmark = pytest.mark.tensorflow
+
+FOCAL = """
+import tensorflow as tf
+
+def focal(label, logits):
+    p = tf.sigmoid(logits)
+    return tf.nn.sigmoid_cross_entropy_with_logits(label, logits) * tf.abs(label - p) ** 2.0
+
+def mean(label, logits):
+    return tf.reduce_mean(logits - label)
+
+def one_minus(label, logits):
+    return 1.0 / logits
+
+def column(label, logits):
+    return (label - logits)[:, None]
+
+def broken(label, logits):
+    raise KeyError("nothing")
+
+def wide(label, logits):
+    return tf.cast(label, tf.float64)
+"""
+
+
+@pytest.fixture
+def losses(tmp_path, monkeypatch):
+    (tmp_path / "their_losses.py").write_text(FOCAL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "their_losses"
+    sys.modules.pop("their_losses", None)
+
+
+def test_the_log_loss_of_several_labels_is_their_sum_by_their_weights():
+    label = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
+    logits = np.array([[0.5, -2], [3, 0], [-1, 50]], np.float32)
+    each = np.logaddexp(0, logits.astype(np.float64)) - label * logits
+    two = NetworkConfig(labels=("a", "b"))
+    np.testing.assert_allclose(row_loss(two)(label, logits), each.sum(1), rtol=1e-6)
+    weighted = NetworkConfig(labels=("a", "b"), label_weights=(1.0, 0.25))
+    np.testing.assert_allclose(row_loss(weighted)(label, logits), each @ [1, 0.25], rtol=1e-6)
+    np.testing.assert_allclose(row_loss(NetworkConfig())(label[:, 0], logits[:, 0]), each[:, 0], rtol=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(-5, 5, width=32), st.floats(0, 8, width=32)), min_size=1, max_size=9),
+    st.floats(0.25, 4, width=32),
+)
+def test_a_rows_weight_is_how_often_it_counts_and_their_scale_changes_nothing(rows, scale):
+    losses, weights = (np.array(part, np.float32) for part in zip(*rows))
+    wanted = float(losses @ weights.astype(np.float64) / weights.sum()) if weights.sum() > 1e-30 else 0.0
+    assert float(weighted_mean(losses, weights)) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+    assert float(weighted_mean(losses, weights * np.float32(scale))) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+def test_rows_of_no_weight_alone_move_nothing():
+    weights = tf.Variable([1.0])
+    with tf.GradientTape() as tape:
+        loss = weighted_mean(weights * tf.constant([2.0, 3.0]), tf.zeros(2))
+    assert (float(loss), float(tape.gradient(loss, weights)[0])) == (0, 0)
+
+
+def test_an_own_loss_is_one_function_of_labels_and_logits(losses):
+    loss = row_loss(NetworkConfig(loss=f"{losses}:focal"))
+    np.testing.assert_allclose(loss(tf.constant([1.0]), tf.constant([0.0])), [np.log(2) / 4], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mean", r"of label and logits \[n\] a finite float32 a row \[n\] wanted, got float32 \[\] of 2 rows"),
+        ("column", r"wanted, got float32 \[2, 1\] of 2 rows"),
+        ("one_minus", r"a finite float32 a row"),
+        ("wide", r"a finite float32 a row \[n\] wanted, got float64 \[2\] of 2 rows"),
+        ("broken", r"of label and logits \[n\] it raised KeyError: 'nothing'"),
+        ("missing", r"'their_losses:missing' is no function of that module"),
+    ],
+)
+def test_what_is_no_loss_a_row_is_told_before_the_first_row_is_read(losses, name, message):
+    with pytest.raises(BadInput, match=f"model.loss: .*{message}"):
+        row_loss(NetworkConfig(loss=f"{losses}:{name}"))

@@ -1,0 +1,74 @@
+"""Every network of the zoo as its file in examples/ has it, on real rows: it learns and is served as it was trained."""
+
+import tomllib
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from models.config.train_config import load_config
+from models.data.formats import label_names
+from models.data.open_data import open_source
+from models.training.loop import TrainingRun
+from models.training.publication import publish_version
+from models.zoo.architectures import ARCHITECTURES
+from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.package.repository import Repository
+from tests.models.data.sources import real_data
+
+pytestmark = pytest.mark.tensorflow
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+DATA = {"movielens": "ml-1m", "criteo": "criteo/train_head10k.tsv.gz"}
+ROWS = 8000
+LEAST_AUC = 0.6
+"""Of the last tenth. Chance is 0.5, with a standard error of 0.02 over so few rows."""
+
+
+def section(example, name):
+    return tomllib.loads((EXAMPLES / f"{example}.toml").read_text())[name]
+
+
+def test_every_network_has_an_example():
+    archs = {path.stem: section(path.stem, "model")["arch"] for path in EXAMPLES.glob("*.toml") if path.stem != "train"}
+    assert archs == {name: name for name in ARCHITECTURES}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_it_learns_real_rows_and_is_served_as_it_was_trained(arch, tmp_path, monkeypatch):
+    if arch != "two_tower":
+        # Of the towers all that is published, the user's part apart; of the others one batch size, for time.
+        monkeypatch.setattr("models.training.loop.publish_version", partial(publish_version, buckets=(16,)))
+    form = section(arch, "data")["format"]
+    sets = {"data.path": real_data(DATA[form]), "data.format": form, "publish.repository": str(tmp_path / "r")}
+    whole = [f'{key}="{value}"' for key, value in sets.items()]
+    config = load_config(
+        EXAMPLES / f"{arch}.toml", [*whole, f"publish.full_rows={ROWS}", "publish.delta_rows=0", "train.seed=5"]
+    )
+    run = TrainingRun(config, open_source(config.data, config.features))
+    run.full()
+    labels = label_names(config.data)
+    for label in labels:
+        auc = run.assessment.labels[label].scored.auc()
+        print(f"{arch}, {label}: AUC {auc:.4f} after {ROWS} rows")
+        assert auc > LEAST_AUC
+
+    batch = next(iter(run.source.batches(50, ROWS)))
+    wanted = run.trainer.score(batch.columns)
+    assert wanted.shape == batch.label.shape
+    notes = Repository(tmp_path / "r").version(arch, 1).manifest.notes
+    with Processor.initialize(ProcessorConfig(str(tmp_path / "r"), sessions=1)) as processor:
+        outputs = processor.process(PredictRequest(arch, batch.columns)).outputs
+        for k, output in enumerate(notes["labels"][label] for label in labels):
+            np.testing.assert_allclose(outputs[output][:, 0], wanted.reshape(len(batch), -1)[:, k], atol=1e-5)
+        if arch == "esmm":
+            np.testing.assert_allclose(outputs["ctcvr"], outputs["ctr"] * outputs["cvr"], atol=1e-6)
+        if arch == "mmoe":
+            fused = outputs["rated4"] * np.sqrt(outputs["rated5"])
+            np.testing.assert_allclose(outputs["final"], fused, atol=1e-5)
+        if arch == "two_tower":
+            lengths = [np.linalg.norm(outputs[name], axis=1) for name in ("user_vector", "item_vector")]
+            np.testing.assert_allclose(lengths, 1, atol=1e-5)
