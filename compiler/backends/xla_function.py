@@ -73,10 +73,14 @@ class XlaFunction:
         except BadInput:
             raise
         except Exception as error:
-            raise BadInput("network: XLA cannot compile it for training") from error
-        outputs = traced.get_concrete_function().outputs
-        self.gives = [Like(tuple(t.shape), np.dtype(t.dtype.as_numpy_dtype)) for t in outputs]
+            raise BadInput(
+                "model.arch: a network that XLA can compile wanted (static shapes, no state of its own)"
+            ) from error
+        concrete = traced.get_concrete_function()
+        self.gives = [Like(tuple(t.shape), np.dtype(t.dtype.as_numpy_dtype)) for t in concrete.outputs]
         self._device = device("cpu", threads)
+        # Tensors from outside the function are arguments behind its own.
+        self._captured = [self.hold(np.asarray(tensor)) for tensor in concrete.captured_inputs]
         self._executable = _compiled(portable(text), threads)
         self._handlers = [self._device.handler(like.shape, like.dtype) for like in self.gives]
 
@@ -93,7 +97,7 @@ class XlaFunction:
     def __call__(self, arguments: Sequence[Held]) -> list[Held]:
         """The results, computed when this returns."""
         try:
-            run = self._executable.execute_sharded([held.buffer for held in arguments])
+            run = self._executable.execute_sharded([held.buffer for held in (*arguments, *self._captured)])
             results = run.consume_with_handlers(self._handlers)
             for result in results:
                 result.block_until_ready()

@@ -1,5 +1,5 @@
-"""The optimizer of the dense network: Adam as Keras computes it, with decoupled weight decay and clipping where they are
-asked for; a function of tensors, to be compiled with what comes before it."""
+"""The optimizer of the dense network: Adam as Keras computes it, with decoupled weight decay and clipping where they
+are asked for; a function of tensors, to be compiled with what comes before it."""
 
 from __future__ import annotations
 
