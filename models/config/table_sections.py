@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,19 +51,25 @@ def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: T
             raise BadInput(f"{where}: a table of a feature wanted: {', '.join(names)}{nearest(name, names)}")
         if not isinstance(section, dict):
             raise BadInput(f"{where}: a section [{where}] wanted, got {type_name(section)}")
+        keys = [*(key for key in TableConfig.__dataclass_fields__ if key != "train"), *ROW_KEYS]
+        for key in section:
+            if key not in keys:
+                raise BadInput(f"{where}.{key}: unknown; one of {', '.join(keys)} wanted{nearest(key, keys)}")
         own = {key: value for key, value in section.items() if key not in ROW_KEYS}
         given = {key: value for key, value in section.items() if key in ROW_KEYS}
         settings = section_of(TrainSettings, given, where)
         table = section_of(TableConfig, own, where, train={key: getattr(settings, key) for key in given})
-        _check_table(table, where)
+        _check_table(table, section, where)
         if "optimizer" not in given:
             settings = dataclasses.replace(settings, optimizer=train.optimizer)
         check_rows(settings, given, where)
+        if settings.optimizer != "sgd" == train.optimizer and "learning_rate" not in given:
+            raise BadInput(f"{where}.learning_rate: wanted, as train.learning_rate is that of sgd")
         tables[name] = table
     return tables
 
 
-def _check_table(table: TableConfig, where: str) -> None:
+def _check_table(table: TableConfig, section: Collection[str], where: str) -> None:
     want_between(table.admit_after, 1, 65_535, f"{where}.admit_after")
     want_one_of(table.admit_by, ADMISSIONS, f"{where}.admit_by")
     want_between(table.admit_ids, 1, 1 << 32, f"{where}.admit_ids")
@@ -72,3 +78,11 @@ def _check_table(table: TableConfig, where: str) -> None:
     want_between(table.evict_below_norm, 0, 1e6, f"{where}.evict_below_norm")
     want_one_of(table.init, INITS, f"{where}.init")
     want_between(table.init_scale, 0, 1e6, f"{where}.init_scale")
+    for key, other, needed, holds in (
+        ("admit_by", "admit_after", "2 or more", table.admit_after > 1),
+        ("admit_ids", "admit_by", "'bloom'", table.admit_by == "bloom"),
+        ("admit_error", "admit_by", "'bloom'", table.admit_by == "bloom"),
+        ("init_scale", "init", "'uniform' or 'normal'", table.init != "zeros"),
+    ):
+        if key in section and not holds:
+            raise BadInput(f"{where}.{key}: only with {other} {needed}; this one is {getattr(table, other)!r}")

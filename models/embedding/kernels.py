@@ -22,17 +22,29 @@ _F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
 
 
 @nb.njit(
-    nb.int64(_I64, _I64, nb.int64, nb.int64, _F32_2, nb.int32[::1], nb.int64[::1], nb.float32[:, ::1], nb.int64),
+    nb.int64(
+        _I64,
+        _I64,
+        nb.int64,
+        nb.int64,
+        _F32_2,
+        nb.int32[::1],
+        nb.int64[::1],
+        nb.float32[:, ::1],
+        nb.int64[::1],
+        nb.int64,
+    ),
     cache=True,
     nogil=True,
 )
-def accumulate(refs, splits, combiner, max_length, grad, place, touched, sums, count):
+def accumulate(refs, splits, combiner, max_length, grad, place, touched, sums, met, count):
     """Adds one feature's gradient to the rows that it read; returns how many distinct rows there are now.
 
     refs: row numbers of the feature's values, negative where one has none: its gradient is dropped. splits: int64
     [n + 1], or [0] for one value a row. grad: float32
     [n, width], of the feature's columns. place: int32 by row number, -1 where the row is not in `touched` yet.
-    touched: row numbers, the first `count` of them in use. sums: float32 [_, dim], their gradients.
+    touched: row numbers, the first `count` of them in use. sums: float32 [_, dim], their gradients. met: int64 [_], how
+    often each was read.
     """
     for i in range(len(grad)):
         start, stop = i, i + 1
@@ -55,7 +67,9 @@ def accumulate(refs, splits, combiner, max_length, grad, place, touched, sums, c
                 place[ref] = at
                 touched[at] = ref
                 sums[at, :] = 0.0
+                met[at] = 0
                 count += 1
+            met[at] += 1
             first = (v - start) * sums.shape[1] if combiner == NONE else 0
             for j in range(sums.shape[1]):
                 sums[at, j] += grad[i, first + j] / share

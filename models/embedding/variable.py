@@ -26,6 +26,8 @@ from processor.tables.table import descriptor
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 
+SCANNED_ROWS = 1 << 16
+
 _NOTHING: NDArray[np.float32] = np.empty(0, np.float32)
 
 
@@ -73,8 +75,14 @@ class Eviction:
     below_norm: float = 0.0
 
 
+def norms(rows: Float32s) -> NDArray[np.float64]:
+    """L2 norms [n] of rows [n, dim]."""
+    return np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+
+
 class EmbeddingVariable:
-    """Rows of one table by int64 id, with the optimizer's slots, counts and the last step of each.
+    """Rows of one table by int64 id, with the optimizer's slots; counts: how often training read each since it has its
+    row, last_step: when it did last.
 
     rows float32 [_, dim], slots, last_step, counts: by row number. place: scratch of the gradient kernels.
     """
@@ -150,11 +158,12 @@ class EmbeddingVariable:
                 refs = self.find(ids)
         return refs
 
-    def update(self, touched: Int64s, sums: Float32s, rate: float, step: int) -> None:
-        """Takes one optimizer step on rows `touched` [m] with gradients `sums` [m, dim]."""
+    def update(self, touched: Int64s, sums: Float32s, met: Int64s, rate: float, step: int) -> None:
+        """Takes one optimizer step on rows `touched` [m] with gradients `sums` [m, dim]; met [m]: how often the batch
+        read each."""
         self.optimizer.update(touched, sums, self.rows, self.slots, rate, step)
         self.last_step[touched] = step
-        self.counts[touched] += 1
+        self.counts[touched] += met
         self._ids.touch(touched)
 
     def remove(self, ids: Int64s) -> int:
@@ -163,13 +172,18 @@ class EmbeddingVariable:
 
     def evict(self, eviction: Eviction, step: int) -> int:
         """Removes what the rule no longer keeps at a step; returns how many rows."""
-        refs = self._ids.live()
-        gone = np.zeros(len(refs), np.bool_)
-        if eviction.after_steps:
-            gone |= self.last_step[refs] < step - eviction.after_steps
-        if eviction.below_norm:
-            gone |= np.linalg.norm(self.rows[refs], axis=1) < eviction.below_norm
-        return self.remove(self._ids.keys[refs[gone]]) if gone.any() else 0
+        if not (eviction.after_steps or eviction.below_norm):
+            return 0
+        refs, gone = self._ids.present(), []
+        for first in range(0, len(refs), SCANNED_ROWS):
+            some = refs[first : first + SCANNED_ROWS]
+            leaves = np.zeros(len(some), np.bool_)
+            if eviction.after_steps:
+                leaves |= self.last_step[some] < step - eviction.after_steps
+            if eviction.below_norm:
+                leaves |= norms(self.rows[some]) < eviction.below_norm
+            gone.append(self._ids.keys[some[leaves]])
+        return self.remove(np.concatenate(gone)) if gone else 0
 
     def changes(self) -> Changes:
         """The changes since the last clear_changed()."""
@@ -207,6 +221,7 @@ class EmbeddingVariable:
         self.remove(removed)
         missing = keys[self.find(keys) < 0]
         if len(missing):
+            self.admission.forget(missing)
             self._put(missing)
         refs = self.find(keys)
         self.rows[refs], self.slots[refs] = rows, self.optimizer.slots_of(rows, rate, step)

@@ -8,7 +8,6 @@ default rows for unseen ids, inference behaviour of the network.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from models.embedding import kernels
 from models.embedding.admission import Admission, Always, CountingBloom, ExactCounts
 from models.embedding.optimizer import row_optimizer
 from models.embedding.variable import EmbeddingVariable, Eviction, Initial
+from models.training.defaults import of_table
 from models.training.dense_step import DenseStep
 from processor.columns import Column
 from processor.features.plan import BoundRequest, SparsePlan
@@ -52,7 +52,7 @@ class Trainer:
         self._evictions: dict[str, Eviction] = {}
         for n, t in enumerate(manifest.tables):
             config = configs.get(t.name, TableConfig())
-            own = replace(settings, **config.train)
+            own = of_table(settings, config.train)
             self.rates[t.name] = own.learning_rate
             self._evictions[t.name] = Eviction(config.evict_after_steps, config.evict_below_norm)
             self.tables[t.name] = EmbeddingVariable(
@@ -98,17 +98,24 @@ class Trainer:
             table.clear()
 
     def _insert(self, bound: BoundRequest) -> list[NDArray[np.int64]]:
-        """Gives every id of the batch a row; returns the row numbers of each embedding feature's values."""
-        refs = []
+        """Gives the ids of the batch that are admitted a row; returns the row numbers of each embedding feature's
+        values, negative for the others."""
+        refs, ids = [], []
         for row, f in enumerate(self.manifest.features):
             if not f.table:
                 refs.append(NO_SPLITS)
+                ids.append(NO_SPLITS)
                 continue
             given = bound.keep[self.plan.plan[row, SOURCE]]
             values = given.values.reshape(-1)
             if given.splits is None and given.stride > 1:
                 values = np.ascontiguousarray(values[f.column :: given.stride])
             refs.append(self.tables[f.table].insert(values))
+            ids.append(values)
+        for i, f in enumerate(self.manifest.features):
+            # An id that another feature of its table was admitted by has its row for this one too.
+            if f.table and (refs[i] < 0).any():
+                refs[i] = self.tables[f.table].find(ids[i])
         return refs
 
     def _backward(self, bound: BoundRequest, refs: list[NDArray[np.int64]], grad: NDArray[np.float32]) -> None:
@@ -116,16 +123,16 @@ class Trainer:
             features = [(i, f) for i, f in enumerate(self.manifest.features) if f.table == name]
             most = sum(len(refs[i]) for i, _ in features)
             touched, sums = np.empty(most, np.int64), np.empty((most, table.dim), np.float32)
-            place, count = table.place, 0
+            met, place, count = np.empty(most, np.int64), table.place, 0
             for i, f in features:
                 given = bound.keep[self.plan.plan[i, SOURCE]]
                 splits = NO_SPLITS if given.splits is None else given.splits
                 part = grad[:, f.offset : f.offset + f.width]
                 count = kernels.accumulate(
-                    refs[i], splits, COMBINERS[f.combiner], f.max_length, part, place, touched, sums, count
+                    refs[i], splits, COMBINERS[f.combiner], f.max_length, part, place, touched, sums, met, count
                 )
             kernels.forget(place, touched[:count])
-            table.update(touched[:count], sums[:count], self.rates[name], self.steps)
+            table.update(touched[:count], sums[:count], met[:count], self.rates[name], self.steps)
 
 
 def _admission(config: TableConfig) -> Admission:
