@@ -6,6 +6,7 @@ trainer       one batch: pooled embeddings, the dense step, row updates
 dense_step    the dense network in training
 spec          from a configuration to the manifest
 defaults      what a training file leaves out of [train], chosen by the data
+hash_choice   how tables are hashed that do not say it themselves
 fingerprint   what of a configuration decides which checkpoints it can continue
 publication   a trainer's state as a full version
 as_published  a version as it was published, as a second scorer

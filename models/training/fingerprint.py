@@ -10,8 +10,10 @@ from typing import Any
 
 from models.config.table_sections import TableConfig
 from models.config.train_config import TrainConfig
+from processor.package.transforms import HASHES
 
 ADMISSION = ("admit_after", "admit_by", "admit_ids", "admit_error")
+HASHING = ("hash", "hash_rows", "hash_codes")
 
 
 def fingerprint(config: TrainConfig) -> str:
@@ -45,7 +47,8 @@ def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:
     many slots."""
     found = {}
     for name, table in sorted(config.tables.items()):
-        own = {key: getattr(table, key) for key in ADMISSION if getattr(table, key) != getattr(TableConfig(), key)}
+        keys = (*ADMISSION, *HASHING) if table.hash in HASHES else ADMISSION
+        own = {key: getattr(table, key) for key in keys if getattr(table, key) != getattr(TableConfig(), key)}
         optimizer = table.train.get("optimizer", config.train.optimizer)
         if optimizer != config.train.optimizer:
             own["optimizer"] = optimizer

@@ -23,7 +23,7 @@ from models.training.defaults import of_table
 from models.training.dense_step import DenseStep
 from processor.columns import Column
 from processor.features.plan import BoundRequest, SparsePlan
-from processor.kernels.pool import SOURCE
+from processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
 from processor.package.manifest import COMBINERS, Manifest
 from processor.tables.table import descriptors
 
@@ -128,8 +128,9 @@ class Trainer:
                 given = bound.keep[self.plan.plan[i, SOURCE]]
                 splits = NO_SPLITS if given.splits is None else given.splits
                 part = grad[:, f.offset : f.offset + f.width]
+                most, codes = self.plan.plan[i, [MAX_LENGTH, CODES]].tolist()
                 count = kernels.accumulate(
-                    refs[i], splits, COMBINERS[f.combiner], f.max_length, part, place, touched, sums, met, count
+                    refs[i], splits, COMBINERS[f.combiner], most, codes, part, place, touched, sums, met, count
                 )
             kernels.forget(place, touched[:count])
             table.update(touched[:count], sums[:count], met[:count], self.rates[name], self.steps)

@@ -30,7 +30,7 @@ def run(features, seed):
     for (kind, rows, combiner, max_length), grad in zip(features, make_gradients(features, seed)):
         splits = NO_SPLITS if kind == "one" else np.cumsum([0] + [len(r) for r in rows])
         refs = np.array(rows if kind == "one" else [v for row in rows for v in row], np.int64)
-        count = accumulate(refs, splits, COMBINERS[combiner], max_length, grad, place, touched, sums, met, count)
+        count = accumulate(refs, splits, COMBINERS[combiner], max_length, 1, grad, place, touched, sums, met, count)
     return touched[:count], sums[:count], met[:count], place
 
 
@@ -42,6 +42,36 @@ def make_gradients(features, seed):
         random.standard_normal((len(rows), width + 4)).astype(np.float32)[:, 2 : 2 + width]
         for (_, rows, _, _), width in zip(features, widths)
     ]
+
+
+@settings(deadline=None)
+@given(
+    lists=st.lists(st.lists(st.integers(0, TABLE_ROWS - 1), max_size=5), min_size=1, max_size=6),
+    codes=st.integers(1, 3),
+    combiner=st.sampled_from(["sum", "mean", "sqrtn", "none"]),
+    most=st.integers(1, 3),
+)
+def test_the_keys_of_one_value_have_the_gradient_of_that_value(lists, codes, combiner, most):
+    """As if there was a table of values, each the sum of its keys' rows."""
+    values = [("many", lists, combiner, most)]
+    (grad,) = make_gradients(values, 7)
+    keys = [[(v + j) % TABLE_ROWS for v in row for j in range(codes)] for row in lists]
+    splits = np.cumsum([0] + [len(row) for row in keys])
+    refs = np.array([k for row in keys for k in row], np.int64)
+    place, touched, met = (
+        np.full(TABLE_ROWS, -1, np.int32),
+        np.empty(len(refs), np.int64),
+        np.empty(len(refs), np.int64),
+    )
+    sums = np.empty((len(refs), DIM), np.float32)
+    count = accumulate(refs, splits, COMBINERS[combiner], most * codes, codes, grad, place, touched, sums, met, 0)
+    wanted = np.zeros((TABLE_ROWS, DIM), np.float64)
+    for v, gradient in by_hand(values, 7).items():
+        for j in range(codes):
+            wanted[(v + j) % TABLE_ROWS] += gradient
+    got = np.zeros_like(wanted)
+    got[touched[:count]] = sums[:count]
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
 def by_hand(features, seed):

@@ -1,6 +1,7 @@
 """Whole runs with [tables]: ids that wait, ids that leave, and what of that is trained, scored, served and resumed."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -8,15 +9,19 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from models.config.table_sections import TableConfig
+from models.config.train_config import Beginning
 from models.data.source import Batch
 from models.training import loop as running
 from models.training.as_published import AsPublished
 from models.training.loop import TrainingRun
 from processor.chain.ledger import Ledger
 from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.errors import BadInput
 from processor.package.repository import Repository
 from processor.package.version import table_file
 from tests.models.training.streams import (
+    FEATURES,
+    SEQUENCES,
     MixedSource,
     differing,
     exported,
@@ -42,12 +47,18 @@ PROBES = {
 }
 
 
-def config(repository):
-    return dataclasses.replace(make_config(repository, full_rows=256, delta_rows=64), tables=TABLES)
+HASHED = {
+    "user": TableConfig(hash="quotient_remainder", hash_rows=30),
+    "item": TableConfig(hash="binary_code", hash_rows=64),
+    "tag": TableConfig(hash="k_way", hash_rows=21, hash_codes=3, train={"optimizer": "adam", "learning_rate": 0.01}),
+    "city": TableConfig(hash_rows=5),
+}
 
 
-def begin(repository):
-    return TrainingRun(config(repository), MixedSource(ROWS, users=USERS, items=ITEMS))
+def begin(repository, tables=TABLES, features=FEATURES, **others):
+    config = make_config(repository, features, full_rows=256, delta_rows=64)
+    config = dataclasses.replace(config, tables=tables)
+    return TrainingRun(config, MixedSource(ROWS, users=USERS, items=ITEMS), **others)
 
 
 def admitted(run):
@@ -122,6 +133,20 @@ def test_a_delta_may_remove_an_id_and_a_later_one_bring_it_back_anew(tmp_path):
         assert_served(run, processor)
 
 
+class Notes:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self):
+        self.notes = []
+
+    def begin(self, what, total): ...
+
+    def advance(self, done): ...
+
+    def note(self, text):
+        self.notes.append(text)
+
+
 class Killed(BaseException):
     """Instead of a kill: nothing catches it."""
 
@@ -185,3 +210,41 @@ def test_how_often_ids_were_read_is_published_with_the_full_version_and_not_with
         zip(held.keys.tolist(), held.counts.tolist())
     )
     assert held.counts.max() > run.trainer.steps, "lookups are counted, not batches"
+
+
+@pytest.mark.parametrize("features", [FEATURES, SEQUENCES], ids=["pooled", "sequences"])
+def test_hashed_tables_are_served_as_they_were_trained_and_go_on_after_a_kill(features, tmp_path):
+    notes = Notes()
+    run = begin(tmp_path, HASHED, features, reporter=notes)
+    assert any("hash of city binary_code, for ids 6 in 5 rows" in note for note in notes.notes)
+    run.full()
+    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
+        assert_served(run, processor)
+        for _ in run.stream(stop_row=512):
+            processor.poll()
+            assert_served(run, processor)
+        assert run.state.step == 4
+        again = begin(tmp_path, HASHED, features)
+        assert differing(snapshot(again.trainer), snapshot(run.trainer)) == []
+        for _ in again.stream():
+            processor.poll()
+            assert_served(again, processor)
+    for name, table in HASHED.items():
+        rows = again.trainer.tables[name]
+        assert 0 < len(rows) <= table.hash_rows
+        assert rows.export().keys.min() >= 0
+        assert rows.export().keys.max() < table.hash_rows
+    assert not np.abs(again.trainer.score(PROBES["unseen"]) - 0.5).max() < 1e-3
+
+
+def test_how_a_table_is_hashed_belongs_to_the_model(tmp_path):
+    tables = {"city": TableConfig(hash_rows=50)}
+    begin(tmp_path, tables).full()
+    assert begin(tmp_path, {}).config.tables == {}, "it was not: there are fewer ids than rows"
+    with pytest.raises(BadInput, match=r"tables\.user\.hash was not there and is 'k_way'"):
+        begin(tmp_path, {"user": TableConfig(hash="k_way", hash_rows=50)})
+    shutil.rmtree(tmp_path / ".checkpoints")
+    with pytest.raises(BadInput, match="has another architecture, other features or other tables"):
+        begin(tmp_path, {"user": TableConfig(hash="k_way", hash_rows=50)}, beginning=Beginning(new_version=True))
+    taken = begin(tmp_path, tables, beginning=Beginning(new_version=True))
+    assert taken.config.tables["city"].hash == "none"
