@@ -77,7 +77,8 @@ class Eviction:
 
 def norms(rows: Float32s) -> NDArray[np.float64]:
     """L2 norms [n] of rows [n, dim]."""
-    return np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    found: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    return found
 
 
 class EmbeddingVariable:
