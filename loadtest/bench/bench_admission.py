@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from rich.console import Console
 
 from compiler.building.auc import auc
@@ -47,8 +48,8 @@ NORMS = (0.03, 0.1)
 HASHED_SHARES = (0.5, 0.2, 0.1, 0.05, 0.02)
 KINDS = ("quotient_remainder", "k_way", "binary_code")
 FLOAT_NBYTES = 4
-SHAPES = {"all rows": "k*", "admission": "o-", "eviction, steps": "s-", "eviction, norm": "d-"}
-SHAPES |= {"quotient_remainder": "^-", "k_way": "v-", "binary_code": "p-"}
+SHAPES = {"all rows": "k*", "admission": "C0o-", "eviction, steps": "C1s-", "eviction, norm": "C2d-"}
+SHAPES |= {"quotient_remainder": "C3^-", "k_way": "C4v-", "binary_code": "C5p-"}
 
 
 class SparedTable:
@@ -181,7 +182,7 @@ def draw(name: str, results: list[dict[str, Any]], path: Path) -> None:
     whole = results[0]
     axes_of = (
         ("rows saved", lambda r: 1 - r["rows"] / whole["rows"], KINDS, False),
-        ("bytes of embeddings", lambda r: r["nbytes"], (), True),
+        ("bytes, times smaller", lambda r: whole["nbytes"] / r["nbytes"], (), True),
         ("ids that share all of their rows", lambda r: r["collisions"], (), False),
     )
     for panel, (label, of, left_out, logarithmic) in zip(panels, axes_of):
@@ -196,6 +197,8 @@ def draw(name: str, results: list[dict[str, Any]], path: Path) -> None:
         panel.set_ylabel("AUC")
         if logarithmic:
             panel.set_xscale("log")
+            panel.xaxis.set_major_formatter("{x:g}")
+            panel.xaxis.set_minor_formatter(NullFormatter())
         panel.legend(fontsize=7)
     figure.suptitle(name)
     figure.savefig(path, dpi=120)
