@@ -47,7 +47,7 @@ LEVELS = {
     "models": (
         ("bench",),
         ("training",),
-        ("config",),
+        ("analysis", "config"),
         ("data", "embedding", "publishing", "zoo"),
     ),
     "serving": (

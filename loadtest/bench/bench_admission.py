@@ -180,22 +180,22 @@ def draw(name: str, results: list[dict[str, Any]], path: Path) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 3)
     whole = results[0]
-    axes_of = (
-        ("rows saved", lambda r: 1 - r["rows"] / whole["rows"], KINDS, False),
-        ("bytes, times smaller", lambda r: whole["nbytes"] / r["nbytes"], (), True),
-        ("ids that share all of their rows", lambda r: r["collisions"], (), False),
-    )
-    for panel, (label, of, left_out, logarithmic) in zip(panels, axes_of):
+    shown = {"rows saved": SHAPES.keys() - set(KINDS), "bytes, times smaller": set(SHAPES)}
+    shown["ids that share all of their rows"] = {"all rows", *KINDS}
+    for panel, (label, kinds) in zip(panels, shown.items()):
         for what, shape in SHAPES.items():
-            some = [r for r in results if r["what"] == what and what not in left_out]
-            if label.startswith("ids"):
-                some = [r for r in some if what in (*KINDS, "all rows")]
+            some = [r for r in results if r["what"] == what and what in kinds]
+            across = {
+                "rows saved": [1 - r["rows"] / whole["rows"] for r in some],
+                "bytes, times smaller": [whole["nbytes"] / r["nbytes"] for r in some],
+                "ids that share all of their rows": [r["collisions"] for r in some],
+            }
             if some:
-                panel.plot([of(r) for r in some], [r["auc"] for r in some], shape, label=what, markersize=5)
+                panel.plot(across[label], [r["auc"] for r in some], shape, label=what, markersize=5)
         panel.axhline(whole["auc"], color="0.8", linewidth=1, zorder=0)
         panel.set_xlabel(label)
         panel.set_ylabel("AUC")
-        if logarithmic:
+        if label.startswith("bytes"):
             panel.set_xscale("log")
             panel.xaxis.set_major_formatter("{x:g}")
             panel.xaxis.set_minor_formatter(NullFormatter())

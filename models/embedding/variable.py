@@ -11,6 +11,7 @@ well: ids whose rows moved, ids that were removed, since the last clear_changed(
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -197,6 +198,12 @@ class EmbeddingVariable:
     def export(self) -> Changes:
         """Every row, by ascending id."""
         return self._gather(self._ids.live(), np.empty(0, np.int64))
+
+    def pieces(self, rows: int) -> Iterator[Changes]:
+        """Every row, so many at a time, as they lie."""
+        refs = self._ids.present()
+        for first in range(0, len(refs), rows):
+            yield self._gather(refs[first : first + rows], np.empty(0, np.int64))
 
     def restore(self, changes: Changes) -> None:
         """Puts rows back as export() or changes() gave them, and takes out what was removed."""

@@ -25,6 +25,7 @@ from models.config.train_config import Beginning, TrainConfig
 from models.data.open_data import open_source
 from models.data.source import Batch, Source
 from models.embedding.multi_hash import NO_HASH
+from models.training.analysed import write_analysis
 from models.training.as_published import AsPublished
 from models.training.checkpoint import Checkpoints, RunState, clear_changed
 from models.training.defaults import BEFORE, CHOSEN, chosen, filled, kept, told, transformed
@@ -252,6 +253,7 @@ class TrainingRun:
             pass
         if len(self.streamed):
             self._report.note(self._streamed_metrics())
+        write_analysis(self._checkpoints.folder, self.trainer, self._report)
         return Summary(generation, self.state.position, self.held_out, self.streamed)
 
     def _score(self, batch: Batch, sampled: bool) -> None:
