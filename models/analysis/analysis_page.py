@@ -13,7 +13,7 @@ from models.analysis.changed_rows import ChangedRows
 from models.analysis.table_summary import NORMS_A_DOUBLING, Saving, TableSummary, norm_edge
 
 SUMMARY_HEADS = ("table", "rows", "dim", "type", "file", "memory", "optimizer", "lookups", "median norm")
-SAVING_HEADS = ("key", "value", "rows saved", "of all", "bytes saved", "lookups that would read the default")
+SAVING_HEADS = ("key", "value", "rows saved", "of all", "bytes saved", "lookups lost")
 _BAR_WIDTH, _BAR_HEIGHT, _CHART_HEIGHT = 22, 90, 130
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }

@@ -40,13 +40,14 @@ class Saving:
 @dataclass(slots=True)
 class TableSummary:
     """One table. file_nbytes, memory_nbytes: on disk and of a server that holds all of it in memory; slots_nbytes: of
-    the optimizer, in training; 0 where not known. steps: of the run. rows_by_*, lookups_by_*: of each bin; ages and
-    frequencies are all 0 where they are not known."""
+    the optimizer, in training; 0 where not known. steps: of the run. hashed: whether a row is that of many ids.
+    rows_by_*, lookups_by_*: of each bin; ages and frequencies are all 0 where they are not known."""
 
     name: str
     dim: int
     dtype: str
     steps: int = 0
+    hashed: bool = False
     rows: int = 0
     lookups: int = 0
     file_nbytes: int = 0
@@ -86,14 +87,17 @@ class TableSummary:
             _tally(doubling_bins(ages), counts, self.rows_by_age, self.lookups_by_age)
 
     def savings(self) -> list[Saving]:
-        """Of admission at ADMITTED_AFTER, and of evictions that would save from a hundredth to nearly all rows."""
-        found = []
+        """Of admission at ADMITTED_AFTER, and of evictions that would save from a hundredth to nearly all rows; none
+        of a hashed table, which has neither."""
+        found: list[Saving] = []
+        if self.hashed:
+            return found
         if self.counted:
             for after, (rows, lost) in zip(ADMITTED_AFTER, self.admission):
                 found.append(Saving("admit_after", after, rows, lost / self.lookups))
         if self.aged:
             gone, lost_by = _from_the_end(self.rows_by_age), _from_the_end(self.lookups_by_age)
-            edges = [i for i in range(1, BINS) if 0.01 * self.rows <= gone[i] < 0.99 * self.rows]
+            edges = [i for i in range(2, BINS) if 0.01 * self.rows <= gone[i] < 0.99 * self.rows]
             for i in edges[-MOST_TOLD:]:
                 # What is in bin i or behind it is older than 2**(i-1) - 1 steps.
                 found.append(Saving("evict_after_steps", 2 ** (i - 1) - 1, int(gone[i]), self._share(lost_by[i])))

@@ -9,7 +9,9 @@ from compiler.progress import Reporter
 from models.analysis.analysis_files import RowsFile, write_summaries
 from models.analysis.row_layers import PIECE_ROWS, RowPiece
 from models.analysis.table_summary import TableSummary, summarise
+from models.embedding.multi_hash import NO_HASH
 from models.embedding.variable import EmbeddingVariable
+from models.training.hash_choice import of_version
 from models.training.trainer import Trainer
 
 TABLES, ROWS = "tables.parquet", "rows.parquet"
@@ -18,11 +20,12 @@ TABLES, ROWS = "tables.parquet", "rows.parquet"
 def write_analysis(folder: Path, trainer: Trainer, report: Reporter) -> None:
     """Writes tables.parquet, what each table comes to, and rows.parquet, its rows (models.analysis.analysis_files)."""
     report.begin("analysing tables", sum(len(table) for table in trainer.tables.values()))
-    summaries = []
+    summaries, hashes = [], of_version(trainer.manifest)
     with RowsFile(folder / ROWS) as rows:
         for name, table in trainer.tables.items():
             slots_nbytes = len(table) * table.slots.shape[1] * table.slots.itemsize
-            summary = TableSummary(name, table.dim, "float32", trainer.steps, slots_nbytes=slots_nbytes)
+            hashed = hashes[name] != NO_HASH
+            summary = TableSummary(name, table.dim, "float32", trainer.steps, hashed, slots_nbytes=slots_nbytes)
             rows.begin(name, len(table), trainer.steps)
             summaries.append(summarise(summary, rows.through(_pieces(table)), report.advance))
     write_summaries(folder / TABLES, summaries)

@@ -23,6 +23,7 @@ from processor.package.atomic import atomic_file
 from processor.package.manifest import TableEntry
 from processor.package.repository import Repository
 from processor.package.rowtypes import ROW_TYPES
+from processor.package.transforms import HASHES
 from processor.package.version import table_file
 
 CHECKPOINTS = ".checkpoints"
@@ -64,11 +65,13 @@ def analyse_tables(root: str, model: str, generation: str, since: str, reporter:
     older = _older(repository, model, here, since)
     notes, summaries, changes = [_of(checkpoint)], [], []
     entries = newer.base.manifest.tables
+    transforms = {t.name for t in newer.base.manifest.transforms if t.op in HASHES}
+    hashed = {f.table for f in newer.base.manifest.features if f.input in transforms}
     learned = {t.name: checkpoint.rows(t.name, t.dim) if checkpoint else None for t in entries}
     served = {t.name: RowLayers.of(newer, t.name) for t in entries}
     reporter.begin("tables", sum((learned[t.name] or served[t.name]).most_rows for t in entries))
     for t in entries:
-        summary = TableSummary(t.name, t.dim, t.dtype, checkpoint.steps if checkpoint else 0)
+        summary = TableSummary(t.name, t.dim, t.dtype, checkpoint.steps if checkpoint else 0, t.name in hashed)
         rows = learned[t.name] or served[t.name]
         summarise(summary, rows.pieces(), reporter.advance)
         _weigh(summary, t, newer, checkpoint)
@@ -164,5 +167,6 @@ def _print(console: Console, found: TableAnalysis) -> None:
 def _table(heads: tuple[str, ...]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
     for i, head in enumerate(heads):
-        table.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
+        # A narrow terminal folds names, but no number.
+        table.add_column(head, justify="left" if i == 0 else "right", no_wrap=i > 0, overflow="fold")
     return table

@@ -58,6 +58,14 @@ def test_a_table_of_no_rows_or_without_counts_says_nothing_of_what_is_not_known(
     assert all(math.isnan(s.lookups) for s in empty.savings())
 
 
+def test_a_hashed_table_is_told_no_admission_and_no_eviction():
+    counts = np.arange(1, 9)
+    rows = np.ones((8, 2), np.float32)
+    summary = TableSummary("t", 2, "float32", STEPS, hashed=True)
+    summary.add(RowPiece(counts, rows, counts, counts))
+    assert (summary.lookups, summary.savings()) == (36, [])
+
+
 def test_bins_hold_their_lower_edge_and_not_their_upper_one():
     assert doubling_bins(np.array([0, 1, 2, 3, 4, 2**40, 2**62])).tolist() == [0, 1, 2, 2, 3, 41, 63]
     edges = np.array([norm_edge(i) for i in range(1, 400)])
