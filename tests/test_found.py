@@ -94,7 +94,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "models/config/feature_sections.py": ("tests/models/config/test_train_config.py",),
     "models/config/model_section.py": ("tests/models/config/test_train_config.py",),
     "models/config/publish_section.py": ("tests/models/config/test_train_config.py",),
-    "models/config/table_sections.py": ("tests/models/config/test_train_config.py",),
     "models/config/toml_sections.py": ("tests/models/config/test_train_config.py",),
     "models/config/train_section.py": ("tests/models/config/test_train_config.py",),
     "models/zoo/option_types.py": ("tests/models/config/test_arch_options.py",),

@@ -49,7 +49,7 @@ LEVELS = {
         ("training",),
         ("runs",),
         ("evaluation",),
-        ("config",),
+        ("analysis", "config"),
         ("data", "embedding", "publishing", "zoo"),
     ),
     "serving": (

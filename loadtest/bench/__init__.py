@@ -7,6 +7,7 @@ bench_report    the page of `make bench`
 bench_backends  `make bench-backends`
 bench_tables    `make bench-tables`
 bench_defaults  `make bench-defaults`
+bench_admission  `make bench-admission`
 labelled_tables  the tables of `make bench-defaults`
 bench_passes    what the compiler's passes gain
 bench_useronce  what the user-once division gains

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,10 @@ from models.config.feature_sections import FeatureConfig
 from models.config.toml_sections import section_of, type_name, want_between, want_one_of
 from models.config.train_section import TrainSettings, check_rows
 from models.data.source import nearest
+from models.embedding.multi_hash import MOST_CODES, NO_HASH
 from models.embedding.optimizer import RowOptions
 from processor.errors import BadInput
+from processor.package.transforms import HASHES, MAX_HASHED_ROWS
 
 INITS = ("uniform", "normal", "zeros")
 ADMISSIONS = ("counts", "bloom")
@@ -27,7 +29,8 @@ class TableConfig:
     admit_after: an id has a row once it came so often. admit_by: 'counts', a counter an id, or 'bloom', counters of a
     fixed size for admit_ids different ids, of which admit_error may be admitted too early. evict_after_steps,
     evict_below_norm: see Eviction; 0: never. init: of first values, 'uniform' in [-init_scale, init_scale), 'normal' of
-    that standard deviation, or 'zeros'. train: the keys of [train], with their values.
+    that standard deviation, or 'zeros'. hash, hash_rows, hash_codes: see models.embedding.multi_hash; a hash of "" with
+    rows: left out, for what the data say. train: the keys of [train], with their values.
     """
 
     admit_after: int = 1
@@ -38,6 +41,9 @@ class TableConfig:
     evict_below_norm: float = 0.0
     init: str = "uniform"
     init_scale: float = 0.01
+    hash: str = ""
+    hash_rows: int = 0
+    hash_codes: int = 0
     train: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -51,19 +57,25 @@ def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: T
             raise BadInput(f"{where}: a table of a feature wanted: {', '.join(names)}{nearest(name, names)}")
         if not isinstance(section, dict):
             raise BadInput(f"{where}: a section [{where}] wanted, got {type_name(section)}")
+        keys = [*(key for key in TableConfig.__dataclass_fields__ if key != "train"), *ROW_KEYS]
+        for key in section:
+            if key not in keys:
+                raise BadInput(f"{where}.{key}: unknown; one of {', '.join(keys)} wanted{nearest(key, keys)}")
         own = {key: value for key, value in section.items() if key not in ROW_KEYS}
         given = {key: value for key, value in section.items() if key in ROW_KEYS}
         settings = section_of(TrainSettings, given, where)
         table = section_of(TableConfig, own, where, train={key: getattr(settings, key) for key in given})
-        _check_table(table, where)
+        _check_table(table, section, where)
         if "optimizer" not in given:
             settings = dataclasses.replace(settings, optimizer=train.optimizer)
         check_rows(settings, given, where)
+        if settings.optimizer != "sgd" == train.optimizer and "learning_rate" not in given:
+            raise BadInput(f"{where}.learning_rate: wanted, as train.learning_rate is that of sgd")
         tables[name] = table
     return tables
 
 
-def _check_table(table: TableConfig, where: str) -> None:
+def _check_table(table: TableConfig, section: Collection[str], where: str) -> None:
     want_between(table.admit_after, 1, 65_535, f"{where}.admit_after")
     want_one_of(table.admit_by, ADMISSIONS, f"{where}.admit_by")
     want_between(table.admit_ids, 1, 1 << 32, f"{where}.admit_ids")
@@ -72,3 +84,32 @@ def _check_table(table: TableConfig, where: str) -> None:
     want_between(table.evict_below_norm, 0, 1e6, f"{where}.evict_below_norm")
     want_one_of(table.init, INITS, f"{where}.init")
     want_between(table.init_scale, 0, 1e6, f"{where}.init_scale")
+    _check_hash(table, section, where)
+    for key, other, needed, holds in (
+        ("admit_by", "admit_after", "2 or more", table.admit_after > 1),
+        ("admit_ids", "admit_by", "'bloom'", table.admit_by == "bloom"),
+        ("admit_error", "admit_by", "'bloom'", table.admit_by == "bloom"),
+        ("init_scale", "init", "'uniform' or 'normal'", table.init != "zeros"),
+    ):
+        if key in section and not holds:
+            raise BadInput(f"{where}.{key}: only with {other} {needed}; this one is {getattr(table, other)!r}")
+
+
+def _check_hash(table: TableConfig, section: Collection[str], where: str) -> None:
+    if "hash" in section:
+        want_one_of(table.hash, (NO_HASH, *HASHES), f"{where}.hash")
+    if table.hash in ("", NO_HASH) and "hash_codes" in section:
+        raise BadInput(f"{where}.hash_codes: only with hash 'k_way' or 'binary_code'")
+    if table.hash == NO_HASH and "hash_rows" in section:
+        raise BadInput(f"{where}.hash_rows: not with hash 'none', whose tables have a row an id")
+    if table.hash in HASHES and "hash_rows" not in section:
+        raise BadInput(f"{where}.hash_rows: a number wanted with hash {table.hash!r}: how many rows there are at most")
+    if "hash_codes" in section:
+        if table.hash == "quotient_remainder":
+            raise BadInput(f"{where}.hash_codes: not with hash 'quotient_remainder', which has 2")
+        want_between(table.hash_codes, 1, MOST_CODES, f"{where}.hash_codes")
+    if "hash_rows" in section:
+        want_between(table.hash_rows, 2 * max(2, table.hash_codes), MAX_HASHED_ROWS, f"{where}.hash_rows")
+        for key in ("admit_after", "evict_after_steps", "evict_below_norm"):
+            if key in section:
+                raise BadInput(f"{where}.{key}: not with hash_rows; a row of a hashed table is that of many ids")

@@ -37,6 +37,10 @@ class Admission(Protocol):
         """Which of `ids`, distinct and without a row, get one now that they have come `counts` times more."""
         ...
 
+    def forget(self, ids: Int64s) -> None:
+        """These have their rows from elsewhere: they wait no longer."""
+        ...
+
     def export(self) -> Arrays: ...
 
     def changes(self) -> Arrays:
@@ -57,6 +61,8 @@ class Always:
 
     def met(self, ids: Int64s, counts: Int64s) -> NDArray[np.bool_]:
         return np.ones(len(ids), np.bool_)
+
+    def forget(self, ids: Int64s) -> None: ...
 
     def export(self) -> Arrays:
         return {}
@@ -96,6 +102,9 @@ class ExactCounts:
         self._ids.columns["counts"][refs] = total[waiting]
         self._ids.touch(refs)
         return admitted
+
+    def forget(self, ids: Int64s) -> None:
+        self._ids.remove(ids)
 
     def export(self) -> Arrays:
         return self._gather(self._ids.live(), np.empty(0, np.int64))
@@ -140,6 +149,8 @@ class CountingBloom:
         least = np.empty(len(ids), np.int64)
         kernels.count_ids(ids, counts, HASHES, self._counters, BLOCK_COUNTERS, self._touched, least)
         return least >= self._after
+
+    def forget(self, ids: Int64s) -> None: ...
 
     def export(self) -> Arrays:
         return {"counters": self._counters.view(np.uint8).copy()}

@@ -82,11 +82,15 @@ class IdRows:
         """Counts rows as changed."""
         self._changed[refs] = True
 
-    def live(self) -> Int64s:
-        """Numbers of all rows, by ascending id."""
+    def present(self) -> Int64s:
+        """Numbers of all rows, as they lie."""
         refs = np.ones(self._bump, np.bool_)
         refs[self._free] = False
-        return self._by_id(np.flatnonzero(refs))
+        return np.flatnonzero(refs)
+
+    def live(self) -> Int64s:
+        """Numbers of all rows, by ascending id."""
+        return self._by_id(self.present())
 
     def changed(self) -> Int64s:
         """Numbers of the rows that have changed since clear_changed(), by ascending id."""

@@ -27,24 +27,27 @@ _F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
         _I64,
         nb.int64,
         nb.int64,
+        nb.int64,
         _F32_2,
         nb.int64,
         nb.int64,
         nb.int32[::1],
         nb.int64[::1],
         nb.float32[:, ::1],
+        nb.int64[::1],
         nb.int64,
     ),
     cache=True,
     nogil=True,
 )
-def accumulate(refs, splits, combiner, max_length, grad, part, parts, place, touched, sums, count):
+def accumulate(refs, splits, combiner, max_length, codes, grad, part, parts, place, touched, sums, met, count):
     """Adds one feature's gradient to the rows that it read; returns how many distinct rows there are now.
 
     refs: row numbers of the feature's values, negative where one has none: its gradient is dropped. splits: int64
-    [n + 1], or [0] for one value a row. grad: float32 [n, width], of the feature's columns. Only rows whose number is
-    `part` modulo `parts` are added to. place: int32 by row number, -1 where the row is not in `touched` yet.
-    touched: row numbers, the first `count` of them in use. sums: float32 [_, dim], their gradients.
+    [n + 1], or [0] for one value a row. max_length, codes: of the feature's plan (processor.kernels.pool). grad:
+    float32 [n, width], of the feature's columns. Only rows whose number is `part` modulo `parts` are added to. place:
+    int32 by row number, -1 where the row is not in `touched` yet. touched: row numbers, the first `count` of them in
+    use. sums: float32 [_, dim], their gradients. met: int64 [_], how often each was read.
     """
     for i in range(len(grad)):
         start, stop = i, i + 1
@@ -53,8 +56,9 @@ def accumulate(refs, splits, combiner, max_length, grad, part, parts, place, tou
             if max_length > 0:
                 stop = min(stop, start + max_length)
         share = np.float32(1.0)
-        if combiner in (MEAN, SQRTN) and stop - start > 1:
-            share = np.float32(stop - start)
+        length = (stop - start) // codes
+        if combiner in (MEAN, SQRTN) and length > 1:
+            share = np.float32(length)
             if combiner == SQRTN:
                 share = np.sqrt(share)
         for v in range(start, stop):
@@ -67,8 +71,10 @@ def accumulate(refs, splits, combiner, max_length, grad, part, parts, place, tou
                 place[ref] = at
                 touched[at] = ref
                 sums[at, :] = 0.0
+                met[at] = 0
                 count += 1
-            first = (v - start) * sums.shape[1] if combiner == NONE else 0
+            met[at] += 1
+            first = (v - start) // codes * sums.shape[1] if combiner == NONE else 0
             for j in range(sums.shape[1]):
                 sums[at, j] += grad[i, first + j] / share
     return count

@@ -11,6 +11,7 @@ well: ids whose rows moved, ids that were removed, since the last clear_changed(
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,8 @@ from processor.tables.table import descriptor
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
+
+SCANNED_ROWS = 1 << 16
 
 _NOTHING: NDArray[np.float32] = np.empty(0, np.float32)
 
@@ -73,8 +76,15 @@ class Eviction:
     below_norm: float = 0.0
 
 
+def norms(rows: Float32s) -> NDArray[np.float64]:
+    """L2 norms [n] of rows [n, dim]."""
+    found: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    return found
+
+
 class EmbeddingVariable:
-    """Rows of one table by int64 id, with the optimizer's slots, counts and the last step of each.
+    """Rows of one table by int64 id, with the optimizer's slots; counts: how often training read each since it has its
+    row, last_step: when it did last.
 
     rows float32 [_, dim], slots, last_step, counts: by row number. place: scratch of the gradient kernels.
     """
@@ -150,11 +160,12 @@ class EmbeddingVariable:
                 refs = self.find(ids)
         return refs
 
-    def update(self, touched: Int64s, sums: Float32s, rate: float, step: int) -> None:
-        """Takes one optimizer step on rows `touched` [m] with gradients `sums` [m, dim]."""
+    def update(self, touched: Int64s, sums: Float32s, met: Int64s, rate: float, step: int) -> None:
+        """Takes one optimizer step on rows `touched` [m] with gradients `sums` [m, dim]; met [m]: how often the batch
+        read each."""
         self.optimizer.update(touched, sums, self.rows, self.slots, rate, step)
         self.last_step[touched] = step
-        self.counts[touched] += 1
+        self.counts[touched] += met
         self._ids.touch(touched)
 
     def remove(self, ids: Int64s) -> int:
@@ -163,13 +174,18 @@ class EmbeddingVariable:
 
     def evict(self, eviction: Eviction, step: int) -> int:
         """Removes what the rule no longer keeps at a step; returns how many rows."""
-        refs = self._ids.live()
-        gone = np.zeros(len(refs), np.bool_)
-        if eviction.after_steps:
-            gone |= self.last_step[refs] < step - eviction.after_steps
-        if eviction.below_norm:
-            gone |= np.linalg.norm(self.rows[refs], axis=1) < eviction.below_norm
-        return self.remove(self._ids.keys[refs[gone]]) if gone.any() else 0
+        if not (eviction.after_steps or eviction.below_norm):
+            return 0
+        refs, gone = self._ids.present(), []
+        for first in range(0, len(refs), SCANNED_ROWS):
+            some = refs[first : first + SCANNED_ROWS]
+            leaves = np.zeros(len(some), np.bool_)
+            if eviction.after_steps:
+                leaves |= self.last_step[some] < step - eviction.after_steps
+            if eviction.below_norm:
+                leaves |= norms(self.rows[some]) < eviction.below_norm
+            gone.append(self._ids.keys[some[leaves]])
+        return self.remove(np.concatenate(gone)) if gone else 0
 
     def changes(self) -> Changes:
         """The changes since the last clear_changed()."""
@@ -182,6 +198,12 @@ class EmbeddingVariable:
     def export(self) -> Changes:
         """Every row, by ascending id."""
         return self._gather(self._ids.live(), np.empty(0, np.int64))
+
+    def pieces(self, rows: int) -> Iterator[Changes]:
+        """Every row, so many at a time, as they lie."""
+        refs = self._ids.present()
+        for first in range(0, len(refs), rows):
+            yield self._gather(refs[first : first + rows], np.empty(0, np.int64))
 
     def restore(self, changes: Changes) -> None:
         """Puts rows back as export() or changes() gave them, and takes out what was removed."""
@@ -207,6 +229,7 @@ class EmbeddingVariable:
         self.remove(removed)
         missing = keys[self.find(keys) < 0]
         if len(missing):
+            self.admission.forget(missing)
             self._put(missing)
         refs = self.find(keys)
         self.rows[refs], self.slots[refs] = rows, self.optimizer.slots_of(rows, rate, step)

@@ -13,10 +13,12 @@ schedule         learning rates over the steps of a run
 early_stopping   when the epochs end, and with which weights
 spec             from a configuration to the manifest
 defaults         what a training file leaves out of [train], chosen by the data
+hash_choice      how tables are hashed that do not say it themselves
 fingerprint      what of a configuration decides which checkpoints it can continue
+analysed         a trainer's tables as Parquet, at the end of a run
 publication      a trainer's state as a full version
 as_published     a version as it was published, as a second scorer
 checkpoint       all it takes to go on exactly where a kill left it
 """
 
-__all__ = ["loop", "publication"]
+__all__ = ["checkpoint", "loop", "publication"]

@@ -19,13 +19,14 @@ import json
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.analysis.row_layers import RowLayer, RowLayers
 from models.embedding.variable import Changes
-from models.training.trainer import Trainer
+from processor.chain.contents import NO_SCALES
 from processor.errors import Corrupt
 from processor.package.atomic import atomic_file
 from processor.package.tensors import (
@@ -36,6 +37,10 @@ from processor.package.tensors import (
     parse_tensors,
     write_tensors,
 )
+
+if TYPE_CHECKING:
+    # What reads tables alone needs no TensorFlow.
+    from models.training.trainer import Trainer
 
 FORMAT = "freshet-checkpoint/1"
 FILE = re.compile(r"([0-9]{1,12})\.(full|inc)\.safetensors")
@@ -163,8 +168,7 @@ class Checkpoints:
         return restored
 
     def _files(self) -> list[tuple[int, str, Path]]:
-        found = [(FILE.fullmatch(path.name), path) for path in self.folder.iterdir()]
-        return sorted((int(match[1]), match[2], path) for match, path in found if match)
+        return _files(self.folder)
 
     def _write(self, kind: str, trainer: Trainer, state: RunState, tables: dict[str, Changes]) -> int:
         arrays: dict[str, NDArray[Any]] = {}
@@ -191,11 +195,7 @@ class Checkpoints:
         return path.stat().st_size
 
     def _read(self, path: Path, kind: str, trainer: Trainer, before: dict[str, NDArray[np.float32]] | None) -> Restored:
-        tensors = _open(path)
-        checksums = json.loads(tensors.metadata["checksums"])
-        for name, array in tensors.arrays.items():
-            if array_crc32(array) != checksums.get(name):
-                raise Corrupt(f"{path.name}: tensor {name!r} does not match its checksum")
+        tensors = _verified(path)
         groups: dict[str, dict[str, NDArray[Any]]] = {"dense": {}, "optimizer": {}, "admission": {}}
         for name, array in tensors.arrays.items():
             group, _, rest = name.partition("/")
@@ -229,6 +229,66 @@ def clear_changed(trainer: Trainer) -> None:
     """From here on what is new counts as changed."""
     for table in trainer.tables.values():
         table.clear_changed()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mapped:
+    """The newest checkpoint as it lies on disk. tables: by name, the newest increment first, down to the full one."""
+
+    state: RunState
+    steps: int
+    tables: dict[str, list[Changes]]
+
+    def rows(self, name: str, dim: int) -> RowLayers | None:
+        """A table as the trainer had it; None where it had none of such rows."""
+        layers = self.tables.get(name, [])
+        if not layers or any(c.rows.shape[1:] != (dim,) for c in layers):
+            return None
+        made = [RowLayer(c.keys, c.rows, NO_SCALES, c.removed, c.counts, c.last_step) for c in layers]
+        return RowLayers(name, dim, made)
+
+    def slots_nbytes(self, name: str) -> int:
+        """Of the optimizer, a row."""
+        layers = self.tables.get(name)
+        return layers[0].slots.shape[1] * layers[0].slots.itemsize if layers else 0
+
+
+def mapped(folder: Path) -> Mapped | None:
+    """The newest checkpoint of a folder, whose tables are mapped and not read into memory; None where there is none.
+    Changes nothing, so that it may be asked beside the trainer that writes there. Raises Corrupt."""
+    files = _files(folder) if folder.is_dir() else []
+    full = [i for i, (_, kind, _) in enumerate(files) if kind == "full"]
+    if not full:
+        return None
+    layers = []
+    for _, _, path in files[full[-1] :]:
+        try:
+            layers.append(_verified(path))
+        except FileNotFoundError:
+            # Superfluous since it was listed: a full one has come.
+            return mapped(folder)
+    tables: dict[str, list[Changes]] = {}
+    for tensors in reversed(layers):
+        names = {name.split("/")[1] for name in tensors.arrays if name.startswith("tables/")}
+        for name in sorted(names):
+            parts = {part: tensors.arrays[f"tables/{name}/{part}"] for part in TABLE_PARTS}
+            tables.setdefault(name, []).append(Changes(**parts))
+    return Mapped(_state(layers[-1]), int(layers[-1].metadata["steps"]), tables)
+
+
+def _files(folder: Path) -> list[tuple[int, str, Path]]:
+    found = [(FILE.fullmatch(path.name), path) for path in folder.iterdir()]
+    return sorted((int(match[1]), match[2], path) for match, path in found if match)
+
+
+def _verified(path: Path) -> Tensors:
+    """A checkpoint file whose bytes are sound."""
+    tensors = _open(path)
+    checksums = json.loads(tensors.metadata["checksums"])
+    for name, array in tensors.arrays.items():
+        if array_crc32(array) != checksums.get(name):
+            raise Corrupt(f"{path.name}: tensor {name!r} does not match its checksum")
+    return tensors
 
 
 def _open(path: Path) -> Tensors:

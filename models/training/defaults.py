@@ -52,7 +52,7 @@ def chosen(settings: TrainSettings, features: list[FeatureConfig], rows: int | N
     values: dict[str, Any] = {
         "optimizer": optimizer,
         "initial_accumulator": INITIAL_ACCUMULATOR if settings.optimizer else SMALL_ACCUMULATOR,
-        "learning_rate": _learning_rate(features, rows) * (0.1 if optimizer in ("adam", "adamw") else 1.0),
+        "learning_rate": _learning_rate(features, rows) * _share(optimizer),
         "dense_learning_rate": 0.001,
         "batch_rows": MOST_BATCH_ROWS if rows is None else _batch_rows(rows),
     }
@@ -72,6 +72,15 @@ def scheduled(settings: TrainSettings, rows: int | None) -> TrainSettings:
     tail = round(rows * settings.holdout)
     steps = settings.epochs * math.ceil((rows - tail) / settings.batch_rows) + math.ceil(tail / settings.batch_rows)
     return replace(settings, schedule_steps=max(1, steps - settings.warmup_steps))
+
+
+def of_table(settings: TrainSettings, own: Mapping[str, Any]) -> TrainSettings:
+    """[train] as a table has it that has `own` keys of it. A table with another optimizer and no rate has the rate of
+    [train], of Adam and AdamW a tenth of what the others have."""
+    table = replace(settings, **own)
+    if "learning_rate" in own:
+        return table
+    return replace(table, learning_rate=table.learning_rate * _share(table.optimizer) / _share(settings.optimizer))
 
 
 def transformed(features: list[FeatureConfig], transforms: Mapping[str, str]) -> list[FeatureConfig]:
@@ -101,6 +110,10 @@ def _learning_rate(features: list[FeatureConfig], rows: int | None) -> float:
     rate = RATE * min(MOST_LONGER, max(1.0, math.sqrt((rows or 0) / RATE_ROWS)))
     dims = [f.dim for f in features if f.table]
     return min(rate, 2 / (len(dims) * math.sqrt(max(dims)))) if dims else rate
+
+
+def _share(optimizer: str) -> float:
+    return 0.1 if optimizer in ("adam", "adamw") else 1.0
 
 
 def _batch_rows(rows: int) -> int:

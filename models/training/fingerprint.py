@@ -8,8 +8,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from models.config.table_sections import TableConfig
 from models.config.train_config import TrainConfig
 from models.data.formats import label_names
+from processor.package.transforms import HASHES
+
+ADMISSION = ("admit_after", "admit_by", "admit_ids", "admit_error")
+HASHING = ("hash", "hash_rows", "hash_codes")
 
 
 def fingerprint(config: TrainConfig) -> str:
@@ -18,8 +23,8 @@ def fingerprint(config: TrainConfig) -> str:
     parts: list[Any] = [_model(config), [asdict(f) for f in features], config.train.optimizer, config.train.seed]
     if config.fusion:
         parts.append(dict(config.fusion))
-    if config.tables:
-        parts.append(_tables(config))
+    if tables := _tables(config):
+        parts.append(tables)
     if len(label_names(config.data)) > 1:
         parts.append(label_names(config.data))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -52,14 +57,18 @@ def _model(config: TrainConfig) -> dict[str, Any]:
 
 
 def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:
-    """Of each table, what decides which ids have rows and how many slots."""
-    return {
-        name: {
-            "optimizer": table.train.get("optimizer", config.train.optimizer),
-            **{key: getattr(table, key) for key in ("admit_after", "admit_by", "admit_ids", "admit_error")},
-        }
-        for name, table in config.tables.items()
-    }
+    """Of each table, what it has otherwise than a table that says nothing, of what decides which ids have rows and how
+    many slots."""
+    found = {}
+    for name, table in sorted(config.tables.items()):
+        keys = (*ADMISSION, *HASHING) if table.hash in HASHES else ADMISSION
+        own = {key: getattr(table, key) for key in keys if getattr(table, key) != getattr(TableConfig(), key)}
+        optimizer = table.train.get("optimizer", config.train.optimizer)
+        if optimizer != config.train.optimizer:
+            own["optimizer"] = optimizer
+        if own:
+            found[name] = own
+    return found
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

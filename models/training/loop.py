@@ -27,15 +27,18 @@ from models.config.train_config import Beginning, TrainConfig
 from models.data.formats import label_names
 from models.data.open_data import open_source
 from models.data.source import Batch, Source
+from models.embedding.multi_hash import NO_HASH
 from models.evaluation.assessment import Assessment
 from models.evaluation.extra_columns import ExtraColumns
 from models.evaluation.quality import Scored, next_step
 from models.runs.run_journal import RunJournal
+from models.training.analysed import write_analysis
 from models.training.as_published import AsPublished
 from models.training.checkpoint import Checkpoints, RunState, clear_changed
 from models.training.defaults import BEFORE, CHOSEN, chosen, filled, kept, scheduled, told, transformed
 from models.training.early_stopping import EarlyStopping
 from models.training.fingerprint import changed, fingerprint, settings
+from models.training.hash_choice import decided, measured, of_version
 from models.training.lineage import Lineage, rebuild
 from models.training.pipeline import Ahead
 from models.training.publication import publish_version
@@ -46,6 +49,7 @@ from processor.chain.ledger import Ledger
 from processor.errors import BadInput
 from processor.generation import Generation
 from processor.package.repository import Repository
+from processor.package.transforms import HASHES
 from processor.package.version import VersionReader
 
 CHECKPOINT_SECONDS = 30.0
@@ -292,6 +296,7 @@ class TrainingRun:
             pass
         if len(self.streamed):
             self._report.note(self._streamed_metrics())
+        write_analysis(self._checkpoints.folder, self.trainer, self._report)
         return Summary(generation, self.state.position, self.held_out, self.streamed, self.journal.report())
 
     def _score(self, work: BoundBatch, sampled: bool) -> None:
@@ -372,19 +377,26 @@ class TrainingRun:
         config = self.config
         if saved is not None:
             before = {f.name: saved.settings.get(f"features.{f.name}.transform", "none") for f in config.features}
+            hashes = {name: saved.settings.get(f"tables.{name}.hash", NO_HASH) for name in config.tables}
             train = scheduled(filled(config.train, saved.train or BEFORE), self._known_rows())
-            return replace(config, train=train, features=transformed(config.features, before))
+            features, tables = transformed(config.features, before), decided(config, hashes)
+            return replace(config, train=train, features=features, tables=tables)
+        hash_line = ""
         if old is not None:
+            hashes = of_version(old.base.manifest)
             transforms = {f.name: "log1p" if f.log1p else "none" for f in old.base.manifest.features}
         else:
             transforms = measure_transforms(self.source, config.features)
+            hashes, hash_line = measured(self.source, config)
         rows = self._known_rows()
         train = chosen(config.train, config.features, rows)
         logarithms = [f.name for f in config.features if not f.transform and transforms.get(f.name) == "log1p"]
-        for line in (told(config.train, train, rows), f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)):
+        log_line = f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)
+        for line in (told(config.train, train, rows), log_line, hash_line):
             if line:
                 self._report.note(line)
-        return replace(config, train=scheduled(train, rows), features=transformed(config.features, transforms))
+        features, tables = transformed(config.features, transforms), decided(config, hashes)
+        return replace(config, train=scheduled(train, rows), features=features, tables=tables)
 
     def _known_rows(self) -> int | None:
         """The rows of the full version, as far as file and data tell; None where the data never end and it is all of
@@ -484,7 +496,13 @@ class TrainingRun:
         drafted = draft(self.config, {f.name: (f.mean, f.scale) for f in manifest.features if f.kind == "float"})
         shapes = [{t.name: t.dim for t in m.tables} for m in (manifest, drafted)]
         columns = [[(f.name, f.kind, f.table, f.width) for f in m.features] for m in (manifest, drafted)]
-        if manifest.arch != drafted.arch or shapes[0] != shapes[1] or columns[0] != columns[1]:
+        hashed = [[t for t in m.transforms if t.op in HASHES] for m in (manifest, drafted)]
+        if (
+            manifest.arch != drafted.arch
+            or shapes[0] != shapes[1]
+            or columns[0] != columns[1]
+            or hashed[0] != hashed[1]
+        ):
             raise BadInput(
                 f"--new-version: version {manifest.version} has another architecture, other features or other tables"
                 " than the training file, so its weights cannot go on; --from-scratch trains new ones"

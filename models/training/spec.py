@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.config.feature_sections import FeatureConfig
+from models.config.table_sections import TableConfig
 from models.config.train_config import TrainConfig
 from models.data.source import Source
+from models.embedding.multi_hash import key_transform
 from processor.errors import BadInput
 from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry, feature_width, validate
+from processor.package.transforms import HASHES
 
 FIRST_ROWS = 20_000
 HEAVY_TAILS = 15.0
@@ -84,7 +87,8 @@ def measure_log_odds(source: Source) -> list[float]:
 
 def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
     """The manifest that every version of this model shares: version, files and counts are filled in at publication."""
-    inputs, features = [], []
+    inputs, features, transforms = [], [], []
+    names = {f.name for f in config.features}
     tables: dict[str, TableEntry] = {}
     offset = 0
     for f in config.features:
@@ -93,11 +97,19 @@ def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
             tables.setdefault(f.table, TableEntry(f.table, f.dim, 0, f.dtype or config.publish.table_dtype))
         mean, scale = scaling.get(f.name, (0.0, 1.0))
         width = feature_width(f.combiner, f.dim, f.max_length) if f.table else 1
+        read, kind, table = f.name, f.kind, config.tables.get(f.table, TableConfig())
+        if table.hash in HASHES:
+            read, kind = f"{f.name[:100]}.keys", "ids"
+            while read in names:
+                read += "_"
+            names.add(read)
+            how = (table.hash, table.hash_rows, table.hash_codes)
+            transforms.append(key_transform(read, f.name, tables[f.table].hash_seed, *how))
         features.append(
             Feature(
                 name=f.name,
-                kind=f.kind,
-                input=f.name,
+                kind=kind,
+                input=read,
                 side=f.side,
                 table=f.table,
                 combiner=f.combiner,
@@ -122,6 +134,7 @@ def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
         width=offset,
         dense={},
         files={},
+        transforms=transforms,
         notes={"fusion": dict(config.fusion)} if config.fusion else {},
     )
     validate(manifest)

@@ -17,7 +17,7 @@ behaviour of the network.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -32,13 +32,14 @@ from models.embedding.admission import Admission, Always, CountingBloom, ExactCo
 from models.embedding.optimizer import row_optimizer
 from models.embedding.variable import EmbeddingVariable, Eviction, Initial
 from models.training.crew import Crew, shares
+from models.training.defaults import of_table
 from models.training.dense_step import DenseStep
 from models.training.schedule import rate_factor
 from models.training.step_profile import StepProfile
 from processor.columns import Column
 from processor.cores import available
 from processor.features.plan import BoundRequest, SparsePlan
-from processor.kernels.pool import SOURCE
+from processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
 from processor.package.manifest import COMBINERS, Manifest
 from processor.tables.table import descriptors
 
@@ -80,7 +81,7 @@ class Trainer:
         self._evictions: dict[str, Eviction] = {}
         for n, t in enumerate(manifest.tables):
             config = configs.get(t.name, TableConfig())
-            own = replace(settings, **config.train)
+            own = of_table(settings, config.train)
             self.rates[t.name] = own.learning_rate
             self._evictions[t.name] = Eviction(config.evict_after_steps, config.evict_below_norm)
             self.tables[t.name] = EmbeddingVariable(
@@ -98,7 +99,7 @@ class Trainer:
         self.manifest = self.dense.described(manifest)
         self._crew = Crew(len(available()))
         self.profile = StepProfile(lambda: self._crew.helped_s)
-        self._scratch: dict[tuple[str, int], tuple[Int64s, Float32s]] = {}
+        self._scratch: dict[tuple[str, int], tuple[Int64s, Float32s, Int64s]] = {}
         self.steps, self.rate_factor = 0, 1.0
 
     def transform(self, batch: Batch) -> BoundBatch:
@@ -155,14 +156,16 @@ class Trainer:
 
     def _insert(self, name: str, bound: BoundRequest) -> list[tuple[int, Int64s]]:
         """Gives ids of the batch their rows in a table; the row numbers of each of its features' values."""
-        refs = []
+        refs: list[tuple[int, Int64s, Int64s]] = []
         for row, f in self._readers[name]:
             given = bound.keep[self.plan.plan[row, SOURCE]]
             values = given.values.reshape(-1)
             if given.splits is None and given.stride > 1:
                 values = np.ascontiguousarray(values[f.column :: given.stride])
-            refs.append((row, self.tables[name].insert(values)))
-        return refs
+            refs.append((row, self.tables[name].insert(values), values))
+        # An id that another feature of the table was admitted by has its row for this one too.
+        again = [(row, self.tables[name].find(ids) if (found < 0).any() else found) for row, found, ids in refs]
+        return again
 
     def _pool(self, bound: BoundRequest, x: Float32s) -> None:
         tables = descriptors([t.descriptor() for t in self.tables.values()])
@@ -198,28 +201,20 @@ class Trainer:
     ) -> None:
         """One optimizer step on the rows of a table whose number is `part` modulo `parts`."""
         table, count = self.tables[name], 0
-        touched, sums = self._scratch_of(name, part, ids)
+        touched, sums, met = self._scratch_of(name, part, ids)
         for i, f in self._readers[name]:
             given = bound.keep[self.plan.plan[i, SOURCE]]
             splits = NO_SPLITS if given.splits is None else given.splits
             of_feature = grad[:, f.offset : f.offset + f.width]
-            combiner, most = COMBINERS[f.combiner], f.max_length
+            combiner, (most, codes) = COMBINERS[f.combiner], self.plan.plan[i, [MAX_LENGTH, CODES]].tolist()
             count = kernels.accumulate(
-                refs[i], splits, combiner, most, of_feature, part, parts, table.place, touched, sums, count
+                refs[i], splits, combiner, most, codes, of_feature, part, parts, table.place, touched, sums, met, count
             )
         kernels.forget(table.place, touched[:count])
         if self.settings.clip_norm:
             kernels.clip_rows(sums[:count], self.settings.clip_norm)
-        table.update(touched[:count], sums[:count], self.rates[name] * self.rate_factor, self.steps)
-
-    def _scratch_of(self, name: str, part: int, ids: int) -> tuple[Int64s, Float32s]:
-        """Row numbers and gradients [ids] of one part of a table, kept from step to step: new pages cost as much as the
-        sums."""
-        scratch = self._scratch.get((name, part))
-        if scratch is None or len(scratch[0]) < ids:
-            dim = self.tables[name].dim
-            scratch = self._scratch[name, part] = np.empty(ids, np.int64), np.empty((ids, dim), np.float32)
-        return scratch
+        rate = self.rates[name] * self.rate_factor
+        table.update(touched[:count], sums[:count], met[:count], rate, self.steps)
 
 
 def _admission(config: TableConfig) -> Admission:

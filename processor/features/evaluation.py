@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
+from processor.features.key_codes import CODES
 from processor.kernels import crosses, texts
+from processor.kernels.hashing import hash_strings
 from processor.kernels.string_hashes import FARM, MURMUR, SIP, fingerprints
 from processor.package.manifest import Manifest
-from processor.package.transforms import MAX_CROSSED, ColumnShape, Transform
+from processor.package.transforms import HASHES, MAX_CROSSED, ColumnShape, Transform, codes_a_value
 
 MAX_NBYTES = 256 << 20
 MAX_VALUES = 1 << 24
@@ -345,6 +347,14 @@ def _named(t: Transform) -> str:
     return f"inputs {', '.join(t.inputs)[:120]}"
 
 
+def _codes(t: Transform, given: Sequence[Flat]) -> Flat:
+    f, (seed, *sizes) = given[0], t.integers
+    _check_count(t, len(f.values) * codes_a_value(t))
+    ids = hash_strings(f.values, seed) if isinstance(f.values, Strings) else f.values
+    keys = CODES[t.op](ids, *sizes)
+    return Flat(keys.reshape(-1), f.rows, 1, f.bounds * keys.shape[1])
+
+
 OPS: dict[str, Op] = {
     "farm": _hash(FARM),
     "murmur": _hash(MURMUR),
@@ -374,4 +384,5 @@ OPS: dict[str, Op] = {
     "tally": _tally,
     "mask": _mask,
     "cross": _cross,
+    **dict.fromkeys(HASHES, _codes),
 }

@@ -35,6 +35,7 @@ from processor.kernels import pool
 from processor.kernels.hashing import hash_strings
 from processor.package.manifest import COMBINERS, Feature, Input, Manifest
 from processor.package.roles import user_features
+from processor.package.transforms import codes_a_value
 
 MAX_LAYOUTS = 256
 KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ONE, "string": pool.KIND_ONE}
@@ -164,12 +165,13 @@ class SparsePlan:
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
         self.scaling = np.zeros((len(manifest.features), pool.SCALING_FIELDS), np.float32)
         staged = {i.name for i in manifest.stage.outputs} if manifest.stage else set()
+        hashed = {t.name: codes_a_value(t) for t in manifest.transforms}
         for row, f in enumerate(manifest.features):
             table, seed = -1, 0
             if f.table:
                 table = tables[f.table][0]
                 seed = tables[f.table][1].hash_seed if sources[f.input].dtype == "string" else 0
-            kind = KINDS.get(f.kind, pool.KIND_MANY)
+            kind, codes = KINDS.get(f.kind, pool.KIND_MANY), hashed.get(f.input, 1)
             source = self._sources[f.input, seed]
             self.plan[row] = (
                 kind,
@@ -177,9 +179,10 @@ class SparsePlan:
                 max(f.column, 0),
                 table,
                 COMBINERS[f.combiner],
-                f.max_length,
+                f.max_length * codes,
                 f.offset,
                 f.width,
+                codes,
             )
             self.scaling[row] = (f.log1p, f.mean, f.scale, np.inf if f.input in staged else pool.LARGEST)
 
@@ -339,14 +342,16 @@ class SparsePlan:
     ) -> Iterator[Part]:
         """One feature's list, added up so many ids at a time: in the order and so to the bit as in one go."""
         scaling, plan = self.scaling[row : row + 1], self.plan[row : row + 1].copy()
-        source, combiner, offset, width = plan[0, [pool.SOURCE, pool.COMBINER, pool.OFFSET, pool.WIDTH]].tolist()
+        fields = [pool.SOURCE, pool.COMBINER, pool.OFFSET, pool.WIDTH, pool.CODES]
+        source, combiner, offset, width, codes = plan[0, fields].tolist()
         plan[0, [pool.COMBINER, pool.MAX_LENGTH]] = COMBINERS["sum"], 0
         for start in range(0, length, most_ids):
             splits, own = np.array([start, min(start + most_ids, length)], np.int64), words.copy()
             own[source, 3] = address(splits)
             divisor = np.float32(1)
             if splits[1] == length and combiner in (pool.MEAN, pool.SQRTN):
-                divisor = np.sqrt(np.float32(length)) if combiner == pool.SQRTN else np.float32(length)
+                values = np.float32(length // codes)
+                divisor = np.sqrt(values) if combiner == pool.SQRTN else values
             some = BoundRequest(1, int(splits[1]) - start, own.tobytes(), (bound, splits))
             yield Part(Pooling(plan, scaling), some, slice(offset, offset + width), divisor)
             plan = plan.copy()

@@ -4,7 +4,7 @@ All state arrives as flat int64 tables of addresses and sizes, so one call serve
 requests, runs without the GIL and allocates nothing but one block of 2.5 kB.
 
 tables   int64 [T, 15]     see kernels.rows
-plan     int64 [F, 8]      by name: KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH
+plan     int64 [F, 9]      by name: KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES
 scaling  float32 [F, 4]    log1p (0 | 1), mean, scale of float features; the largest size a value may have
 inputs   int64 [R, S, 4]   per request and input: values, rows (1: broadcast), stride in values, row_splits (0: none)
 spans    int64 [R, 2]      per request: its first row in this call, how many rows
@@ -25,6 +25,9 @@ Rows of another type than float32 are turned into it as they are moved, 8 elemen
 Pooling adds rows in the order of the list, in float32, and divides once: training calls this very kernel, so pooled
 embeddings are equal to the bit. An empty list pools to zeros; an unseen id counts with the table's default row.
 Without a combiner the rows of a list are laid out one after another (package.manifest.Feature).
+
+A value of a hashed table (package.transforms) is CODES keys one after another, whose rows add up to the value's; of any
+other table it is one. MAX_LENGTH counts keys, combiners and places count values.
 """
 
 # mypy: ignore-errors
@@ -65,8 +68,8 @@ from processor.package.rowtypes import SCALED
 # MORE: a list whose beginning has been added up in `out` already.
 KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK, KIND_MORE = 0, 1, 2, 3, 4
 MEAN, SQRTN, NONE = COMBINERS["mean"], COMBINERS["sqrtn"], COMBINERS["none"]
-PLAN_FIELDS, SCALING_FIELDS, INPUT_FIELDS = 8, 4, 4
-KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH = range(PLAN_FIELDS)
+PLAN_FIELDS, SCALING_FIELDS, INPUT_FIELDS = 9, 4, 4
+KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES = range(PLAN_FIELDS)
 LARGEST = np.finfo(np.float32).max
 
 # An operation is six int64: what, a, b, target address, width, start. COPY and ADD: a table's number, a key and its
@@ -207,6 +210,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
         kind, source, column, table = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN], plan[f, TABLE]
         combiner, max_length, width = plan[f, COMBINER], plan[f, MAX_LENGTH], plan[f, WIDTH]
         target, largest = np.int64(out.ctypes.data) + 4 * plan[f, OFFSET], scaling[f, 3]
+        codes = plan[f, CODES]
         for r in range(inputs.shape[0]):
             values, stride, splits = inputs[r, source, 0], inputs[r, source, 2], inputs[r, source, 3]
             first, rows = spans[r, 0], spans[r, 1]
@@ -234,27 +238,32 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                         stop = min(stop, start + max_length)
                     # One row's width, how far the next one lands, and what no row fills: with a combiner all of the
                     # columns, if the list is empty.
-                    each, step = width, 0
+                    each, step, length = width, 0, stop - start
+                    if codes > 1:
+                        length //= codes
                     empty, empty_width = here, width if start == stop else 0
                     if combiner == NONE:
-                        each = width // max_length - 1
+                        places = max_length // codes
+                        each = width // places - 1
                         step = 4 * each
-                        empty, empty_width = here + step * (stop - start), (max_length - (stop - start)) * each
-                        mask = here + step * max_length
-                        for place in range(max_length):
-                            present = np.float32(1.0) if place < stop - start else np.float32(0.0)
+                        empty, empty_width = here + step * length, (places - length) * each
+                        mask = here + step * places
+                        for place in range(places):
+                            present = np.float32(1.0) if place < length else np.float32(0.0)
                             store_f32(mask + 4 * place, present)
                     if empty_width > 0:
                         count = push(CLEAR, 0, 0, empty, empty_width, count, block, state, epoch, tally)
-                    op, at = ADD if kind == KIND_MORE else COPY, here
+                    op, at, left = ADD if kind == KIND_MORE else COPY, here, codes
                     for v in range(start, stop):
                         key = load_i64_anywhere(values + 8 * v)
                         count = push(op, table, key, at, each, count, block, state, epoch, tally)
-                        at += step
-                        if step == 0:
-                            op = ADD
-                    if combiner in (MEAN, SQRTN) and stop - start > 1:
-                        count = push(DIVIDE, stop - start, combiner, here, width, count, block, state, epoch, tally)
+                        op = ADD
+                        left -= 1
+                        if left == 0 and step != 0:
+                            op, left = COPY, codes
+                            at += step
+                    if combiner in (MEAN, SQRTN) and length > 1:
+                        count = push(DIVIDE, length, combiner, here, width, count, block, state, epoch, tally)
                 here += pitch
             if computed < rows:
                 if kind == KIND_FLOAT:

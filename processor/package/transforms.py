@@ -23,6 +23,8 @@ MAX_CROSSED = 1 << 16
 """Values that a cross may make of one row."""
 FORMAT = re.compile(r"%[ 0+-]?[0-9]{0,3}(\.[0-9]{1,3})?[dfeg]")
 CASES = ("lower", "upper", "strip")
+HASHES = ("quotient_remainder", "k_way", "binary_code")
+MAX_CODES, MAX_HASHED_ROWS = 64, 2**31 - 1
 ARITHMETIC = ("add", "multiply", "floor_divide", "floor_modulo")
 
 
@@ -67,6 +69,9 @@ class Transform:
     one_hot        whole numbers -> for each, float32 of integers [size]: 1.0 at its place
     tally          whole numbers -> float32 [n, integers[0]]: how often a row has each below it; integers[1] 1: whether
     mask           two columns -> the second; the last of the integers where the first is integers[0] or texts[0]
+    quotient_remainder, k_way, binary_code   ids or strings -> ragged rows of a hashed table's keys, several for each
+                   value (codes_a_value): integers [seed of xxh3_64, remainders, quotients], [seed, rows of each, keys],
+                   [seed, bits of each, keys] (processor.features.key_codes)
     cross          columns or ragged rows -> for every combination of a row's values, as TensorFlow's SparseCross hashes
                    them: integers [buckets, key]; ragged where one of them is, else [n, combinations]
     """
@@ -217,6 +222,27 @@ def _cross(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     return ColumnShape("int64", 0 if combinations == 1 else combinations) if combinations <= MAX_CROSSED else None
 
 
+def _codes(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    if len(shapes) != 1 or shapes[0].dtype == "float32" or len(t.integers) != 3:
+        return None
+    seed, first, second = t.integers
+    if t.op == "quotient_remainder":
+        fits = first > 0 and second > 0 and first + second <= MAX_HASHED_ROWS
+    elif t.op == "k_way":
+        fits = first > 0 and 0 < second <= MAX_CODES and first * second <= MAX_HASHED_ROWS
+    else:
+        fits = (
+            0 < first <= 31 and 0 < second <= MAX_CODES and first * second <= 64 and second << first <= MAX_HASHED_ROWS
+        )
+    return ColumnShape("int64", 0, True) if fits and 0 <= seed < 2**63 else None
+
+
+def codes_a_value(transform: Transform) -> int:
+    """Keys that a transform makes of each value, one after another, whose rows add up to the value's; 1 for any but
+    those of a hashed table."""
+    return {"quotient_remainder": 2}.get(transform.op) or (transform.integers[2] if transform.op in HASHES else 1)
+
+
 def _alike(shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     """Columns that are joined value by value: plain ones of one width, or of one column beside it; or one of ragged
     rows alone."""
@@ -250,4 +276,5 @@ OPS: dict[str, Rule] = {
     "tally": _tally,
     "mask": _mask,
     "cross": _cross,
+    **dict.fromkeys(HASHES, _codes),
 }

@@ -14,6 +14,7 @@ repository_commands  repository
 recording_commands  recordings
 demo                the whole job in one command
 demo_traffic        the demo's traffic
+table_analysis      inspect --tables
 inspection          inspect, and what delta list prints
 admin_client        a small client of the admin port
 """

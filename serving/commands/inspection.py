@@ -34,13 +34,30 @@ def inspect(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="With --graph: an SVG file to draw the cut into.")] = None,
     signature: Annotated[str, typer.Option(help="With --graph: which signature of a SavedModel.")] = "serving_default",
+    tables: Annotated[
+        bool, typer.Option("--tables", help="What lies in the tables of MODEL (docs/tables.md).")
+    ] = False,
+    generation: Annotated[str, typer.Option(help="With --tables: which one, such as 3.17; the newest.")] = "",
+    since: Annotated[str, typer.Option(help="With --tables: the generation to tell changes from; step 0.")] = "",
+    html: Annotated[Path | None, typer.Option(help="With --tables: a file to write it into as HTML.")] = None,
 ) -> None:
-    """Describes models of a repository from their manifests, without serving them; or with --graph how one is cut."""
+    """Describes models of a repository from their manifests, without serving them; with --tables what lies in their
+    tables; or with --graph how one is cut."""
+    if not tables and (generation or since or html is not None):
+        raise BadInput("--generation, --since, --html: only with --tables")
     if graph is not None:
         draw(graph, out, signature)
         return
     if not repository:
         raise BadInput("repository: --repository wanted, or --graph")
+    if tables:
+        # Only now: it takes the training component's files.
+        from serving.commands.table_analysis import inspect_tables
+
+        if model is None:
+            raise BadInput("--tables: the name of a model wanted")
+        inspect_tables(repository, model, generation, since, html)
+        return
     describe_repository(repository, model, version, verify)
 
 

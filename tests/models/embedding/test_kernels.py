@@ -1,5 +1,7 @@
 """The gradient kernel against plain numpy, in the same order and so to the bit."""
 
+from collections import Counter
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,16 +22,18 @@ feature = st.one_of(
 
 
 def run(features, seed):
-    """The kernel over features of one table -> (touched, sums, place afterwards)."""
+    """The kernel over features of one table -> (touched, sums, met, place afterwards)."""
     most = sum(len(rows) if kind == "one" else sum(map(len, rows)) for kind, rows, _, _ in features)
     place = np.full(TABLE_ROWS, -1, np.int32)
     touched, sums = np.empty(most, np.int64), np.full((most, DIM), np.nan, np.float32)
-    count = 0
+    met, count = np.empty(most, np.int64), 0
     for (kind, rows, combiner, max_length), grad in zip(features, make_gradients(features, seed)):
         splits = NO_SPLITS if kind == "one" else np.cumsum([0] + [len(r) for r in rows])
         refs = np.array(rows if kind == "one" else [v for row in rows for v in row], np.int64)
-        count = accumulate(refs, splits, COMBINERS[combiner], max_length, grad, 0, 1, place, touched, sums, count)
-    return touched[:count], sums[:count], place
+        count = accumulate(
+            refs, splits, COMBINERS[combiner], max_length, 1, grad, 0, 1, place, touched, sums, met, count
+        )
+    return touched[:count], sums[:count], met[:count], place
 
 
 def make_gradients(features, seed):
@@ -40,6 +44,36 @@ def make_gradients(features, seed):
         random.standard_normal((len(rows), width + 4)).astype(np.float32)[:, 2 : 2 + width]
         for (_, rows, _, _), width in zip(features, widths)
     ]
+
+
+@settings(deadline=None)
+@given(
+    lists=st.lists(st.lists(st.integers(0, TABLE_ROWS - 1), max_size=5), min_size=1, max_size=6),
+    codes=st.integers(1, 3),
+    combiner=st.sampled_from(["sum", "mean", "sqrtn", "none"]),
+    most=st.integers(1, 3),
+)
+def test_the_keys_of_one_value_have_the_gradient_of_that_value(lists, codes, combiner, most):
+    """As if there was a table of values, each the sum of its keys' rows."""
+    values = [("many", lists, combiner, most)]
+    (grad,) = make_gradients(values, 7)
+    keys = [[(v + j) % TABLE_ROWS for v in row for j in range(codes)] for row in lists]
+    splits = np.cumsum([0] + [len(row) for row in keys])
+    refs = np.array([k for row in keys for k in row], np.int64)
+    place, touched, met = (
+        np.full(TABLE_ROWS, -1, np.int32),
+        np.empty(len(refs), np.int64),
+        np.empty(len(refs), np.int64),
+    )
+    sums = np.empty((len(refs), DIM), np.float32)
+    count = accumulate(refs, splits, COMBINERS[combiner], most * codes, codes, grad, place, touched, sums, met, 0)
+    wanted = np.zeros((TABLE_ROWS, DIM), np.float64)
+    for v, gradient in by_hand(values, 7).items():
+        for j in range(codes):
+            wanted[(v + j) % TABLE_ROWS] += gradient
+    got = np.zeros_like(wanted)
+    got[touched[:count]] = sums[:count]
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
 def by_hand(features, seed):
@@ -58,17 +92,24 @@ def by_hand(features, seed):
 @settings(deadline=None, max_examples=300)
 @given(features=st.lists(feature, min_size=1, max_size=3), seed=st.integers(0, 1000))
 def test_gradients_add_up_as_by_hand_for_every_combiner_length_and_repetition(features, seed):
-    touched, sums, _ = run(features, seed)
+    touched, sums, met, _ = run(features, seed)
     wanted = by_hand(features, seed)
     assert touched.tolist() == list(wanted)
     for ref, total in zip(touched.tolist(), sums):
         assert total.tobytes() == wanted[ref].tobytes()
+    read = Counter(
+        v
+        for _, rows, _, most in features
+        for row in rows
+        for v in (row[: most or None] if isinstance(row, list) else [row])
+    )
+    assert dict(zip(touched.tolist(), met.tolist())) == read
 
 
 @settings(deadline=None)
 @given(features=st.lists(feature, min_size=1, max_size=3), seed=st.integers(0, 1000))
 def test_forgetting_leaves_no_trace_for_the_next_batch(features, seed):
-    touched, _, place = run(features, seed)
+    touched, _, _, place = run(features, seed)
     assert sorted(touched.tolist()) == np.flatnonzero(place >= 0).tolist()
     forget(place, touched)
     assert (place == -1).all()
@@ -81,7 +122,7 @@ def test_the_gradient_is_the_transpose_of_pooling():
     rows = [[1, 1, 4], [], [2], [8, 7, 6, 5, 4, 3]]
     for name in ("sum", "mean", "sqrtn"):
         features = [("many", rows, name, 4)]
-        touched, sums, _ = run(features, 5)
+        touched, sums, _, _ = run(features, 5)
         (grad,) = make_gradients(features, 5)
         pooled = np.zeros((len(rows), DIM))
         for i, row in enumerate(rows):

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from models.embedding import id_rows
+from models.embedding.admission import Always, CountingBloom, ExactCounts
 from models.embedding.optimizer import OPTIMIZERS, row_optimizer
-from models.embedding.variable import Changes, EmbeddingVariable
+from models.embedding.variable import Changes, EmbeddingVariable, Eviction, Initial
 from processor.kernels.hashing import init_rows
 
 DIM, RATE = 3, 0.1
@@ -85,12 +86,13 @@ class TableMachine(RuleBasedStateMachine):
         self.born(ids)
         self.step += 1
         sums = np.random.default_rng(seed).standard_normal((len(ids), DIM), np.float32)
-        self.table.update(refs, sums, RATE, self.step)
+        met = np.arange(1, len(ids) + 1)
+        self.table.update(refs, sums, met, RATE, self.step)
         rows = np.array([self.rows[k][0] for k in ids], np.float32).reshape(-1, DIM)
         slots = np.array([self.rows[k][1] for k in ids], np.float32).reshape(len(ids), self.optimizer.slots_a_row(DIM))
         self.optimizer.update(np.arange(len(ids)), sums, rows, slots, RATE, self.step)
-        for key, row, slot in zip(ids, rows, slots):
-            self.rows[key] = [row, slot, self.step, self.rows[key][3] + 1]
+        for key, row, slot, times in zip(ids, rows, slots, met.tolist()):
+            self.rows[key] = [row, slot, self.step, self.rows[key][3] + times]
             self.changed.add(key)
 
     @rule(ids=some_ids)
@@ -106,7 +108,7 @@ class TableMachine(RuleBasedStateMachine):
         self.gone(gone)
         self.born(ids)
         for key, row, slots in zip(keys.tolist(), rows, self.optimizer.slots_of(rows, RATE, 1)):
-            self.rows[key][:2] = [row, slots]
+            self.rows[key][:3] = [row, slots, 1]
             self.changed.add(key)
 
     @rule()
@@ -173,6 +175,98 @@ class TableMachine(RuleBasedStateMachine):
         assert all(0 <= r < self.peak for r in refs)
 
 
+FILTERS = {
+    "at once": lambda: Always(),
+    "counts": lambda: ExactCounts(3),
+    "bloom": lambda: CountingBloom(3, 2000, 1e-6),
+}
+
+
+class SparingMachine(RuleBasedStateMachine):
+    """A table that admits and evicts, its follower by increments, and a dict with plain numpy: rows by SGD."""
+
+    @initialize(how=st.sampled_from(sorted(FILTERS)), kind=st.sampled_from(["uniform", "normal", "zeros"]))
+    def start(self, how, kind):
+        self.how, self.initial = how, Initial(kind, 0.5)
+        self.table, self.follower = self.make(), self.make()
+        # By id: [row, last step, lookups]; occurrences of those that wait.
+        self.rows, self.waiting, self.gone = {}, {}, set()
+        self.step = 0
+
+    def make(self):
+        return EmbeddingVariable("t", DIM, row_optimizer("sgd"), 5, self.initial, FILTERS[self.how]())
+
+    @rule(ids=st.lists(st.integers(0, 9) | any_id, max_size=12), seed=st.integers(0, 99))
+    def learn(self, ids, seed):
+        self.step += 1
+        refs = self.table.insert(int64s(ids))
+        for key in ids:
+            if key not in self.rows:
+                self.waiting[key] = self.waiting.get(key, 0) + 1
+        for key in set(ids) - self.rows.keys():
+            if self.how == "at once" or self.waiting[key] >= 3:
+                self.rows[key] = [self.initial.rows(int64s([key]), 5, DIM)[0], 0, 0]
+                self.gone.discard(key)
+                if self.how != "bloom":
+                    del self.waiting[key]
+        assert [r >= 0 for r in refs] == [key in self.rows for key in ids]
+        learned = sorted({key for key in ids if key in self.rows})
+        sums = np.random.default_rng(seed).standard_normal((len(learned), DIM), np.float32)
+        met = int64s(ids.count(key) for key in learned)
+        self.table.update(self.table.find(int64s(learned)), sums, met, RATE, self.step)
+        for key, gradient, times in zip(learned, sums, met.tolist()):
+            row, _, lookups = self.rows[key]
+            self.rows[key] = [row - np.float32(RATE) * gradient, self.step, lookups + times]
+
+    @rule(after_steps=st.integers(0, 4), below_norm=st.sampled_from([0.0, 0.05, 0.3]))
+    def evict(self, after_steps, below_norm):
+        old = {key for key, (_, last, _) in self.rows.items() if after_steps and self.step - last > after_steps}
+        small = {key for key, (row, *_) in self.rows.items() if np.linalg.norm(row.astype(np.float64)) < below_norm}
+        assert self.table.evict(Eviction(after_steps, below_norm), self.step) == len(old | small)
+        for key in old | small:
+            del self.rows[key]
+            self.gone.add(key)
+
+    @rule()
+    def the_follower_takes_the_increment_and_takes_over(self):
+        changes, filtered = self.table.changes(), self.table.admission.changes()
+        assert set(changes.removed.tolist()) == self.gone
+        self.follower.restore(changes)
+        self.follower.admission.restore(filtered)
+        self.table.clear_changed()
+        self.gone = set()
+        assert_same(self.follower.export(), self.table.export())
+        self.table, self.follower = self.follower, self.table
+
+    @rule()
+    def a_full_checkpoint_takes_over(self):
+        self.the_follower_takes_the_increment_and_takes_over()
+        other = self.make()
+        other.restore(self.table.export())
+        other.admission.restore(self.table.admission.export())
+        other.clear_changed()
+        self.table = other
+
+    @rule(key=any_id, tag=st.integers(1, 9))
+    def somebody_else_gives_a_row_and_it_waits_no_longer(self, key, tag):
+        row = np.full((1, DIM), tag / 8, np.float32)
+        self.table.overwrite(int64s([key]), row, int64s([]), RATE, self.step)
+        self.rows[key] = [row[0], self.step, self.rows.get(key, (None, 0, 0))[2]]
+        self.gone.discard(key)
+        if self.how != "bloom":
+            self.waiting.pop(key, None)
+
+    @invariant()
+    def the_table_holds_what_the_dict_holds(self):
+        if not hasattr(self, "table"):
+            return
+        held, ids = self.table.export(), sorted(self.rows)
+        assert held.keys.tolist() == ids
+        assert held.rows.tolist() == [self.rows[key][0].tolist() for key in ids]
+        assert held.last_step.tolist() == [self.rows[key][1] for key in ids]
+        assert held.counts.tolist() == [self.rows[key][2] for key in ids]
+
+
 @pytest.fixture(autouse=True)
 def _small_tables(monkeypatch):
     """Tables that start with four rows, so that they grow and rehash all the time."""
@@ -181,6 +275,12 @@ def _small_tables(monkeypatch):
 
 def test_a_table_is_a_dict_that_grows_shrinks_and_restores():
     run = TableMachine.TestCase
+    run.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    run().runTest()
+
+
+def test_a_table_that_admits_and_evicts_is_a_dict_too():
+    run = SparingMachine.TestCase
     run.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
     run().runTest()
 
@@ -218,7 +318,7 @@ def test_another_seed_gives_other_rows_and_all_lie_within_the_limit():
 def test_a_row_that_comes_back_starts_anew():
     table = make_table("adagrad")
     refs = table.insert(int64s([7]))
-    table.update(refs, np.ones((1, DIM), np.float32), RATE, 1)
+    table.update(refs, np.ones((1, DIM), np.float32), np.ones(1, np.int64), RATE, 1)
     table.remove(int64s([7]))
     table.insert(int64s([7]))
     export = table.export()
@@ -258,7 +358,8 @@ def test_a_restored_table_learns_on_as_the_original_does():
 
     def learn(target, step):
         ids = np.unique(random.integers(0, 50, 20))
-        target.update(target.insert(ids), random.standard_normal((len(ids), DIM), np.float32), RATE, step)
+        sums = random.standard_normal((len(ids), DIM), np.float32)
+        target.update(target.insert(ids), sums, np.ones(len(ids), np.int64), RATE, step)
 
     for step in range(1, 6):
         learn(table, step)
@@ -272,3 +373,60 @@ def test_a_restored_table_learns_on_as_the_original_does():
     for step in range(6, 12):
         learn(other, step)
     assert_same(other.export(), table.export())
+
+
+@settings(deadline=None)
+@given(ids=st.lists(any_id, min_size=1, max_size=20), kind=st.sampled_from(["uniform", "normal", "zeros"]))
+def test_first_values_of_every_kind_are_a_function_of_seed_and_id(ids, kind):
+    initial = Initial(kind, 0.3)
+    together = initial.rows(int64s(ids), 5, DIM)
+    assert together.dtype == np.float32
+    for key, row in zip(ids, together):
+        assert initial.rows(int64s([key]), 5, DIM)[0].tobytes() == row.tobytes()
+    if kind == "zeros":
+        assert not together.any()
+    else:
+        assert initial.rows(int64s(ids), 6, DIM).tobytes() != together.tobytes()
+
+
+def test_first_values_have_the_distribution_that_they_are_named_for():
+    ids = np.arange(-20_000, 20_000)
+    normal, uniform = Initial("normal", 0.1).rows(ids, 3, 8), Initial("uniform", 0.1).rows(ids, 3, 8)
+    assert np.isfinite(normal).all()
+    assert abs(normal.mean()) < 0.001
+    assert normal.std() == pytest.approx(0.1, rel=0.01)
+    assert np.mean(np.abs(normal) < 0.1) == pytest.approx(0.6827, abs=0.005)
+    assert np.mean(np.abs(normal) > 0.3) == pytest.approx(0.0027, abs=0.0005)
+    assert abs(np.corrcoef(normal[:, 0], normal[:, 1])[0, 1]) < 0.02
+    assert uniform.std() == pytest.approx(0.1 / 3**0.5, rel=0.01)
+    assert uniform.min() >= -0.1
+    assert uniform.max() < 0.1
+
+
+def test_an_id_that_leaves_and_comes_back_before_a_delta_is_in_it_once_and_new():
+    table = EmbeddingVariable("t", DIM, row_optimizer("sgd"), 5, admission=ExactCounts(2))
+    seven = int64s([7, 7])
+    table.update(table.insert(seven)[:1], np.ones((1, DIM), np.float32), np.full(1, 2), RATE, 1)
+    table.clear_changed()
+    assert table.evict(Eviction(after_steps=1), 3) == 1
+    assert table.changes().removed.tolist() == [7]
+    assert (table.insert(int64s([7])) < 0).all()
+    assert table.changes().removed.tolist() == [7], "it waits, and is served as the default"
+    assert (table.insert(int64s([7])) >= 0).all()
+    again = table.changes()
+    assert (again.keys.tolist(), again.removed.tolist()) == ([7], [])
+    assert again.rows[0].tobytes() == first_row(7).tobytes()
+
+
+def test_eviction_looks_at_every_row_of_a_table_larger_than_a_scan(monkeypatch):
+    monkeypatch.setattr("models.embedding.variable.SCANNED_ROWS", 7)
+    table = make_table("sgd")
+    table.insert(np.arange(50))
+    table.remove(np.arange(0, 50, 9))
+    kept = table.find(np.arange(10, 20))
+    kept = kept[kept >= 0]
+    table.update(kept, np.zeros((len(kept), DIM), np.float32), np.ones(len(kept), np.int64), RATE, 9)
+    assert table.evict(Eviction(after_steps=5), 9) == 44 - len(kept)
+    assert table.evict(Eviction(), 10**6) == 0
+    assert table.evict(Eviction(below_norm=9.0), 9) == len(kept)
+    assert table.evict(Eviction(1, 1.0), 99) == len(table) == 0

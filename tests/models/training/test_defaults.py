@@ -5,7 +5,7 @@ import pytest
 
 from models.config.feature_sections import FeatureConfig
 from models.config.train_section import TrainSettings
-from models.training.defaults import BEFORE, chosen, filled, kept, told
+from models.training.defaults import BEFORE, chosen, filled, kept, of_table, told
 
 
 def columns(count, dim=16):
@@ -97,3 +97,20 @@ def test_a_small_table_with_a_plain_signal_is_learned_in_one_epoch(share):
 
     later = batch.slice(learned, rows)
     assert auc(later.label, trainer.score(later.columns)) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("run", "own", "rate"),
+    [
+        ("adagrad", {}, 0.05),
+        ("adagrad", {"optimizer": "ftrl"}, 0.05),
+        ("adagrad", {"optimizer": "adam"}, 0.005),
+        ("adamw", {"optimizer": "adagrad"}, 0.5),
+        ("adagrad", {"optimizer": "adam", "learning_rate": 0.3}, 0.3),
+        ("sgd", {"l2": 0.0}, 0.05),
+    ],
+)
+def test_a_table_with_another_optimizer_has_a_rate_for_it(run, own, rate):
+    table = of_table(TrainSettings(64, 1, run, 0.05), own)
+    assert table.learning_rate == pytest.approx(rate)
+    assert table.optimizer == own.get("optimizer", run)

@@ -109,7 +109,7 @@ def test_the_gradient_of_every_row_is_that_of_a_pure_tensorflow_model(which, req
     rows = {name: (e.keys, e.rows) for name, e in ((n, t.export()) for n, t in trainer.tables.items())}
     loss, wanted = tensorflow_loss(trainer, batch, rows)
 
-    def capture(table, touched, sums, rate, step):
+    def capture(table, touched, sums, met, rate, step):
         places = np.full(len(table.rows), -1)
         places[table.find(rows[table.name][0])] = np.arange(len(rows[table.name][0]))
         seen[table.name] = np.zeros_like(wanted[table.name])

@@ -1,0 +1,240 @@
+"""`make bench-admission`: what admission, eviction and hashed tables save and cost; loadtest/results/admission.md.
+
+Each table is cut by its order: 80 % are learned in one epoch, with what `freshet train` chooses, and the rest is
+scored. Rows and bytes (of the embeddings alone, float32) are those of all tables at the end. Every setting is for all
+tables of ids but those that have 100 rows or fewer without it. Rows are evicted 20 times a run, as with deltas.
+
+Collisions: of the ids that were learned, the share that has all of its rows in common with another one. Default: of the
+looked-up ids of the scored rows, repeats counted, the share that read no row of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+from rich.console import Console
+
+from compiler.building.auc import auc
+from loadtest.bench.labelled_tables import TABLES, LabelledTable
+from loadtest.reports.report import machine, origin
+from models.config.table_sections import TableConfig
+from models.data.source import Batch
+from models.embedding.multi_hash import key_transform
+from models.training.defaults import chosen
+from models.training.spec import draft, measure_log_odds, measure_scaling
+from models.training.trainer import Trainer
+from processor.features.key_codes import CODES
+from processor.tables.table import descriptors
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "loadtest" / "results"
+DATA = Path(os.environ.get("FRESHET_DATA", ROOT.parent / "shared" / "data"))
+MEASURED = ("MovieLens-1M", "Criteo, 20,000 rows")
+LEARNED, SWEEPS, SMALL, SCORED_ROWS = 0.8, 20, 100, 8192
+ADMITTED = (2, 3, 5, 10)
+KEPT_SHARES = (0.5, 0.2, 0.1)
+NORMS = (0.03, 0.1)
+HASHED_SHARES = (0.5, 0.2, 0.1, 0.05, 0.02)
+KINDS = ("quotient_remainder", "k_way", "binary_code")
+FLOAT_NBYTES = 4
+SHAPES = {"all rows": "k*", "admission": "C0o-", "eviction, steps": "C1s-", "eviction, norm": "C2d-"}
+SHAPES |= {"quotient_remainder": "C3^-", "k_way": "C4v-", "binary_code": "C5p-"}
+
+
+class SparedTable:
+    """One table opened, with its first rows to learn and the others to score. rows: 0 for all."""
+
+    def __init__(self, table: LabelledTable, data: Path, rows: int = 0) -> None:
+        self._source, features = table.open(data / table.data)
+        self._config = table.config(features)
+        self._rows = min(rows or sys.maxsize, self._source.count_rows() or 0)
+        self._learned = round(self._rows * LEARNED)
+        self._settings = chosen(self._config.train, self._config.features, self._learned)
+        self._scaling = measure_scaling(self._source, self._config.features)
+        self._log_odds = measure_log_odds(self._source)
+        self._ids: dict[str, np.ndarray] = {}
+
+    def settings(self) -> Iterator[tuple[str, str, dict[str, TableConfig]]]:
+        """(what, how much, tables) of every setting; the first one, all rows, must have been measured before others."""
+        yield "all rows", "", {}
+        steps = self._learned // self._settings.batch_rows
+        for after in ADMITTED:
+            yield "admission", f"at {after}", self._for_all(TableConfig(admit_after=after))
+        for share in KEPT_SHARES:
+            kept = max(1, round(steps * share))
+            yield (
+                "eviction, steps",
+                f"after {kept} of {steps} steps",
+                self._for_all(TableConfig(evict_after_steps=kept)),
+            )
+        for norm in NORMS:
+            yield "eviction, norm", f"below {norm:g}", self._for_all(TableConfig(evict_below_norm=norm))
+        for kind in KINDS:
+            for share in HASHED_SHARES:
+                sizes = {name: max(4, round(len(ids) * share)) for name, ids in self._ids.items() if len(ids) > SMALL}
+                yield kind, f"{share:.0%}", {n: TableConfig(hash=kind, hash_rows=rows) for n, rows in sizes.items()}
+
+    def measure(self, tables: dict[str, TableConfig], seed: int) -> dict[str, float]:
+        """Rows, bytes, AUC and the rest, of one run."""
+        config = replace(self._config, tables=tables)
+        settings = replace(self._settings, seed=seed)
+        trainer = Trainer(draft(config, self._scaling), settings, tables=tables)
+        trainer.dense.arch.begin_at(self._log_odds)
+        every = max(1, self._learned // settings.batch_rows // SWEEPS)
+        for batch in self._batches(settings.batch_rows, 0, self._learned):
+            trainer.learn(batch)
+            if trainer.steps % every == 0:
+                trainer.evict()
+        labels, scores = [], []
+        lookups = np.zeros(2, np.int64)
+        for batch in self._batches(SCORED_ROWS, self._learned, self._rows):
+            labels.append(batch.label)
+            scores.append(trainer.score(batch.columns))
+            lookups += _lookups(trainer, batch)
+        if not tables:
+            self._ids = {name: table.export().keys for name, table in trainer.tables.items()}
+        held = {name: (len(table), table.dim) for name, table in trainer.tables.items()}
+        return {
+            "rows": sum(rows for rows, _ in held.values()),
+            "nbytes": sum(rows * dim * FLOAT_NBYTES for rows, dim in held.values()),
+            "auc": float(auc(np.concatenate(labels), np.concatenate(scores))),
+            "default": float(lookups[1] / max(1, lookups[0])),
+            "collisions": self._collisions(tables),
+        }
+
+    def _collisions(self, tables: dict[str, TableConfig]) -> float:
+        ids, alike = 0, 0
+        for name, known in self._ids.items():
+            table = tables.get(name, TableConfig())
+            ids += len(known)
+            if table.hash:
+                sizes = key_transform("t", "x", 0, table.hash, table.hash_rows, table.hash_codes).integers[1:]
+                _, counts = np.unique(CODES[table.hash](known, *sizes), axis=0, return_counts=True)
+                alike += int(counts[counts > 1].sum())
+        return alike / max(1, ids)
+
+    def _for_all(self, table: TableConfig) -> dict[str, TableConfig]:
+        return {name: table for name, ids in self._ids.items() if len(ids) > SMALL}
+
+    def _batches(self, rows: int, start: int, stop: int) -> Iterator[Batch]:
+        for batch in self._source.batches(rows, start):
+            if batch.start >= stop:
+                return
+            yield batch.slice(0, min(len(batch), stop - batch.start))
+
+
+def _lookups(trainer: Trainer, batch: Batch) -> np.ndarray:
+    """Ids of a batch, and those without a row."""
+    bound = trainer.plan.bind(batch.columns)
+    counts = np.zeros((len(trainer.tables), 2), np.int64)
+    x = np.empty((bound.rows, trainer.plan.width), np.float32)
+    tables = descriptors([t.descriptor() for t in trainer.tables.values()])
+    trainer.plan.fill(tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, counts)
+    found: np.ndarray = counts.sum(axis=0)
+    return found
+
+
+def page(document: dict[str, Any]) -> str:
+    """admission.md."""
+    m, made = document["machine"], document["origin"]
+    lines = [
+        "# Admission, eviction, hashed tables",
+        "",
+        f"`{made['command']}`, {made['date']}, {m['cores']} cores.",
+        "",
+    ]
+    lines += [__doc__.split("\n\n", 1)[1].strip(), ""]
+    for name, results in document["tables"].items():
+        lines += [f"## {name}", "", f"![{name}]({picture(name)})", ""]
+        lines += ["| what | how much | rows | MB | AUC | difference | default | collisions |"]
+        lines += ["|---|---|---:|---:|---:|---:|---:|---:|"]
+        whole = results[0]
+        for r in results:
+            shares = f"{r['default']:.2%} | {r['collisions']:.2%}"
+            lines.append(
+                f"| {r['what']} | {r['amount']} | {r['rows']:,.0f} ({r['rows'] / whole['rows']:.0%})"
+                f" | {r['nbytes'] / 1e6:.2f} | {r['auc']:.4f} | {r['auc'] - whole['auc']:+.4f} | {shares} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def picture(name: str) -> str:
+    return f"admission-{name.partition(',')[0].lower()}.png"
+
+
+def draw(name: str, results: list[dict[str, Any]], path: Path) -> None:
+    """AUC by rows that are saved, by bytes, and by collisions."""
+    figure = Figure(figsize=(15, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 3)
+    whole = results[0]
+    shown = {"rows saved": SHAPES.keys() - set(KINDS), "bytes, times smaller": set(SHAPES)}
+    shown["ids that share all of their rows"] = {"all rows", *KINDS}
+    for panel, (label, kinds) in zip(panels, shown.items()):
+        for what, shape in SHAPES.items():
+            some = [r for r in results if r["what"] == what and what in kinds]
+            across = {
+                "rows saved": [1 - r["rows"] / whole["rows"] for r in some],
+                "bytes, times smaller": [whole["nbytes"] / r["nbytes"] for r in some],
+                "ids that share all of their rows": [r["collisions"] for r in some],
+            }
+            if some:
+                panel.plot(across[label], [r["auc"] for r in some], shape, label=what, markersize=5)
+        panel.axhline(whole["auc"], color="0.8", linewidth=1, zorder=0)
+        panel.set_xlabel(label)
+        panel.set_ylabel("AUC")
+        if label.startswith("bytes"):
+            panel.set_xscale("log")
+            panel.xaxis.set_major_formatter("{x:g}")
+            panel.xaxis.set_minor_formatter(NullFormatter())
+        panel.legend(fontsize=7)
+    figure.suptitle(name)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench-admission", description=__doc__)
+    parser.add_argument("--only", default="", help="tables whose names hold this")
+    parser.add_argument("--rows", type=int, default=0, help="of each table, from the first on; 0: all")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with ml-1m and criteo; FRESHET_DATA")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    console = Console(stderr=True, highlight=False)
+    document: dict[str, Any] = {"machine": machine(), "origin": origin("bench-admission", "BENCH_ARGS", sys.argv[1:])}
+    document["tables"] = {}
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name in MEASURED:
+        if arguments.only not in name:
+            continue
+        if not (arguments.data / TABLES[name].data).exists():
+            console.print(f"{name}: not at --data")
+            continue
+        console.print(f"[bold]{name}[/bold]")
+        table, results = SparedTable(TABLES[name], arguments.data, arguments.rows), []
+        for what, amount, tables in table.settings():
+            runs = [table.measure(tables, seed) for seed in range(arguments.seeds)]
+            mean = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
+            results.append({"what": what, "amount": amount} | mean)
+            console.print(f"  {what} {amount}: {mean['rows']:,.0f} rows, AUC {mean['auc']:.4f}")
+        document["tables"][name] = results
+        draw(name, results, arguments.out / picture(name))
+        (arguments.out / "admission.json").write_text(json.dumps(document, indent=1) + "\n")
+        (arguments.out / "admission.md").write_text(page(document))
+    print(page(document))
+
+
+if __name__ == "__main__":
+    main()

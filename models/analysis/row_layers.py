@@ -1,0 +1,129 @@
+"""A table as layers, the newest first: what increments or deltas brought, and what they were laid upon.
+
+A row is that of the newest layer that has its id; an id that a newer layer removed has none. Layers are read where they
+lie, in pieces, so that memory is that of the ids above the last layer and of one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.chain.contents import NO_SCALES, Contents, stored, widened
+from processor.kernels import index as hash_index
+from processor.package.version import table_file
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+
+PIECE_ROWS = 1 << 16
+NOBODY: Int64s = np.empty(0, np.int64)
+
+
+class RowPiece(NamedTuple):
+    """Some rows: keys int64 [n], rows float32 [n, dim]; counts, how often training read each, and last_step int64 [n],
+    where they are known."""
+
+    keys: Int64s
+    rows: Float32s
+    counts: Int64s | None
+    last_step: Int64s | None
+
+
+@dataclass(slots=True)
+class RowLayer:
+    """One layer: keys int64 [n], distinct, in any order; rows [n, dim] as they are stored, with scales; ids that it
+    removed; counts and last_step as in RowPiece. index: of the keys, where the file has one."""
+
+    keys: Int64s
+    rows: NDArray[Any]
+    scales: Float32s
+    removed: Int64s
+    counts: NDArray[Any] | None = None
+    last_step: Int64s | None = None
+    index: Int64s | None = None
+    _order: Int64s | None = None
+
+    def find(self, keys: Int64s) -> Int64s:
+        """Places of `keys`, negative where there is none."""
+        if not len(self.keys):
+            return np.full(len(keys), -1, np.int64)
+        if self.index is not None:
+            refs = np.empty(len(keys), np.int64)
+            hash_index.find(self.index.ctypes.data, len(self.index), np.ascontiguousarray(keys), refs)
+            return np.where(refs < len(self.keys), refs, -1)
+        if self._order is None:
+            self._order = np.argsort(self.keys)
+        at = np.searchsorted(self.keys, keys, sorter=self._order)
+        refs = self._order[np.minimum(at, len(self.keys) - 1)]
+        return np.where(self.keys[refs] == keys, refs, -1)
+
+    def wide(self, places: Any) -> Float32s:
+        """Rows at these places, or in this slice, as float32."""
+        return widened(self.rows[places], self.scales[places] if len(self.scales) else self.scales)
+
+
+class RowLayers:
+    """A table of one generation, or of a checkpoint. layers: newest first."""
+
+    def __init__(self, name: str, dim: int, layers: Sequence[RowLayer]) -> None:
+        self.name, self.dim, self._layers = name, dim, layers
+
+    @classmethod
+    def of(cls, contents: Contents, name: str) -> RowLayers:
+        """A table as the files of a generation have it; raises Corrupt. What deltas brought counts as read once."""
+        entry, changes = contents.base.manifest.table(name), contents.changes[name]
+        keys, rows, scales = contents.base_rows(name)
+        file = contents.base.tensors(table_file(name))
+        met = file.get("frequencies")
+        once = None if met is None else np.ones(len(changes.keys), np.int64)
+        newest = RowLayer(changes.keys, stored(changes.rows, entry.dtype), NO_SCALES, changes.removed, once)
+        base = RowLayer(keys, rows, scales, NOBODY, met, None, file["index"])
+        return cls(name, entry.dim, [newest, base])
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of all layers together, of which some are hidden: what pieces() goes through."""
+        return sum(len(layer.keys) for layer in self._layers)
+
+    def pieces(self) -> Iterator[RowPiece]:
+        """Every row once."""
+        hidden = NOBODY
+        for number, layer in enumerate(self._layers):
+            for first in range(0, len(layer.keys), PIECE_ROWS):
+                piece = slice(first, first + PIECE_ROWS)
+                keys = np.array(layer.keys[piece])
+                kept = ~_within(hidden, keys)
+                counts, steps = (
+                    None if column is None else column[piece][kept].astype(np.int64)
+                    for column in (layer.counts, layer.last_step)
+                )
+                yield RowPiece(keys[kept], layer.wide(piece)[kept], counts, steps)
+            if number + 1 < len(self._layers):
+                hidden = np.union1d(hidden, np.concatenate([layer.keys, layer.removed]))
+
+    def rows(self, keys: Int64s) -> tuple[NDArray[np.bool_], Float32s]:
+        """Which of `keys` have a row, bool [n]; the rows, float32 [n, dim], zeros where there is none."""
+        there, open_ = np.zeros(len(keys), np.bool_), np.ones(len(keys), np.bool_)
+        rows = np.zeros((len(keys), self.dim), np.float32)
+        for layer in self._layers:
+            wanted = np.flatnonzero(open_)
+            places = layer.find(keys[wanted])
+            found = wanted[places >= 0]
+            rows[found] = layer.wide(places[places >= 0])
+            there[found] = True
+            open_[found] = False
+            open_[np.isin(keys, layer.removed)] = False
+        return there, rows
+
+
+def _within(ordered: Int64s, keys: Int64s) -> NDArray[np.bool_]:
+    if not len(ordered):
+        return np.zeros(len(keys), np.bool_)
+    at = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
+    found: NDArray[np.bool_] = ordered[at] == keys
+    return found

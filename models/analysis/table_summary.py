@@ -1,0 +1,157 @@
+"""What a table's rows come to: histograms by how often they were read, how long ago and by size, and what admission and
+eviction would save and cost. Made of pieces, in one pass, in memory that does not grow with the table.
+
+Bins double: bin i of frequencies and ages holds the numbers from 2**(i-1) to 2**i - 1, bin 0 holds 0. Bins of norms are
+eighths of a doubling. What eviction would save is told at edges of bins, where the histograms are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.analysis.row_layers import RowPiece
+from models.embedding.variable import norms
+
+ADMITTED_AFTER = (2, 3, 5, 10)
+BINS = 64
+NORM_BINS, NORMS_A_DOUBLING, LEAST_NORM = 8 * 60, 8, 2.0**-40
+NORM_SHARES = (0.05, 0.1, 0.25, 0.5)
+MOST_TOLD = 6
+
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What one key of [tables.NAME] would save. rows: that would not be there; lookups: of those that training made,
+    the share that would have read the default instead, nan where it is not known how many there were."""
+
+    key: str
+    value: float
+    rows: int
+    lookups: float
+
+
+@dataclass(slots=True)
+class TableSummary:
+    """One table. file_nbytes, memory_nbytes: on disk and of a server that holds all of it in memory; slots_nbytes: of
+    the optimizer, in training; 0 where not known. steps: of the run. hashed: whether a row is that of many ids.
+    rows_by_*, lookups_by_*: of each bin; ages and frequencies are all 0 where they are not known."""
+
+    name: str
+    dim: int
+    dtype: str
+    steps: int = 0
+    hashed: bool = False
+    rows: int = 0
+    lookups: int = 0
+    file_nbytes: int = 0
+    memory_nbytes: int = 0
+    slots_nbytes: int = 0
+    rows_by_frequency: Int64s = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    lookups_by_frequency: Int64s = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    rows_by_age: Int64s = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    lookups_by_age: Int64s = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    rows_by_norm: Int64s = field(default_factory=lambda: np.zeros(NORM_BINS, np.int64))
+    lookups_by_norm: Int64s = field(default_factory=lambda: np.zeros(NORM_BINS, np.int64))
+    admission: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)] * len(ADMITTED_AFTER))
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is known how often rows were read."""
+        return self.lookups > 0
+
+    @property
+    def aged(self) -> bool:
+        return bool(self.rows_by_age.any())
+
+    def add(self, piece: RowPiece) -> None:
+        """Counts some rows more."""
+        self.rows += len(piece.keys)
+        counts = np.zeros(len(piece.keys), np.int64) if piece.counts is None else piece.counts
+        self.lookups += int(counts.sum())
+        _tally(norm_bins(norms(piece.rows)), counts, self.rows_by_norm, self.lookups_by_norm)
+        if piece.counts is not None:
+            _tally(doubling_bins(counts), counts, self.rows_by_frequency, self.lookups_by_frequency)
+            self.admission = [
+                (rows + int((counts < after).sum()), lost + int(np.minimum(counts, after - 1).sum()))
+                for after, (rows, lost) in zip(ADMITTED_AFTER, self.admission)
+            ]
+        if piece.last_step is not None:
+            ages = np.maximum(0, self.steps - piece.last_step)
+            _tally(doubling_bins(ages), counts, self.rows_by_age, self.lookups_by_age)
+
+    def savings(self) -> list[Saving]:
+        """Of admission at ADMITTED_AFTER, and of evictions that would save from a hundredth to nearly all rows; none
+        of a hashed table, which has neither."""
+        found: list[Saving] = []
+        if self.hashed:
+            return found
+        if self.counted:
+            for after, (rows, lost) in zip(ADMITTED_AFTER, self.admission):
+                found.append(Saving("admit_after", after, rows, lost / self.lookups))
+        if self.aged:
+            gone, lost_by = _from_the_end(self.rows_by_age), _from_the_end(self.lookups_by_age)
+            edges = [i for i in range(2, BINS) if 0.01 * self.rows <= gone[i] < 0.99 * self.rows]
+            for i in edges[-MOST_TOLD:]:
+                # What is in bin i or behind it is older than 2**(i-1) - 1 steps.
+                found.append(Saving("evict_after_steps", 2 ** (i - 1) - 1, int(gone[i]), self._share(lost_by[i])))
+        below, lost_below = np.cumsum(self.rows_by_norm), np.cumsum(self.lookups_by_norm)
+        told: set[int] = set()
+        for share in NORM_SHARES:
+            i = int(np.searchsorted(below, share * self.rows))
+            if self.rows and i < NORM_BINS - 1 and i not in told and below[i] < self.rows:
+                told.add(i)
+                found.append(Saving("evict_below_norm", norm_edge(i + 1), int(below[i]), self._share(lost_below[i])))
+        return found
+
+    def median_norm(self) -> float:
+        """The upper edge of the bin that half of the rows are in or below; 0 of no rows."""
+        if not self.rows:
+            return 0.0
+        return norm_edge(1 + int(np.searchsorted(np.cumsum(self.rows_by_norm), self.rows / 2)))
+
+    def _share(self, lookups: float) -> float:
+        return float(lookups) / self.lookups if self.lookups else math.nan
+
+
+def summarise(summary: TableSummary, pieces: Iterable[RowPiece], advance: Callable[[int], None]) -> TableSummary:
+    """The summary with a table's rows counted. advance: told of rows that are done."""
+    for piece in pieces:
+        summary.add(piece)
+        advance(len(piece.keys))
+    return summary
+
+
+def doubling_bins(numbers: Int64s) -> Int64s:
+    """The bin of each whole number: how many bits it has."""
+    bins: Int64s = np.frexp(numbers.astype(np.float64))[1].astype(np.int64)
+    return np.clip(bins, 0, BINS - 1)
+
+
+def norm_bins(found: NDArray[np.float64]) -> Int64s:
+    """The bin of each norm; 0: LEAST_NORM and less, and what is no number."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bins = np.floor(np.log2(found / LEAST_NORM) * NORMS_A_DOUBLING) + 1
+    bins = np.where(np.isnan(bins), 0, bins)
+    return np.clip(bins, 0, NORM_BINS - 1).astype(np.int64)
+
+
+def norm_edge(i: int) -> float:
+    """The lower edge of bin i."""
+    return LEAST_NORM * 2.0 ** ((i - 1) / NORMS_A_DOUBLING) if i else 0.0
+
+
+def _tally(bins: Int64s, counts: Int64s, rows_by: Int64s, lookups_by: Int64s) -> None:
+    rows_by += np.bincount(bins, minlength=len(rows_by))
+    np.add.at(lookups_by, bins, counts)
+
+
+def _from_the_end(by_bin: Int64s) -> Int64s:
+    reversed_sums: Int64s = np.cumsum(by_bin[::-1])[::-1]
+    return reversed_sums

@@ -1,0 +1,91 @@
+"""Which tables of a training file are hashed, where it gives rows and does not say how: by the ids of the data's first
+rows. A choice is made once and kept in the checkpoints, as those of models.training.defaults are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.config.table_sections import TableConfig
+from models.config.train_config import TrainConfig
+from models.data.source import Source
+from models.embedding.multi_hash import NO_HASH, choice
+from processor.columns import Column, Ragged, Strings
+from processor.kernels.hashing import hash_strings
+from processor.package.manifest import Manifest
+from processor.package.transforms import HASHES
+
+COUNTED_ROWS, COUNTED_AT_ONCE = 200_000, 8192
+
+
+def undecided(config: TrainConfig) -> list[str]:
+    """The tables whose hash is left out."""
+    return sorted(name for name, table in config.tables.items() if table.hash_rows and not table.hash)
+
+
+def decided(config: TrainConfig, hashes: Mapping[str, str]) -> dict[str, TableConfig]:
+    """The tables with `hashes` for those that leave theirs out; 'none' for any other."""
+    filled = {name: replace(config.tables[name], hash=hashes.get(name, NO_HASH)) for name in undecided(config)}
+    return {**config.tables, **filled}
+
+
+def of_version(manifest: Manifest) -> dict[str, str]:
+    """How each table of a version is hashed."""
+    ops = {t.name: t.op for t in manifest.transforms if t.op in HASHES}
+    return {f.table: ops.get(f.input, NO_HASH) for f in manifest.features if f.table}
+
+
+def measured(source: Source, config: TrainConfig) -> tuple[dict[str, str], str]:
+    """By table that leaves it out, how it is hashed; and one line that says so, "" where there is none."""
+    wanted, hashes, told = undecided(config), {}, []
+    for name, ids in estimated_ids(source, config, wanted).items():
+        rows = config.tables[name].hash_rows
+        hashes[name] = choice(ids, rows)
+        known = "without an end" if math.isinf(ids) else f"{ids:,.0f}"
+        told.append(f"{name} {hashes[name]}, for ids {known} in {rows:,} rows")
+    return hashes, f"defaults: hash of {'; '.join(told)}" if told else ""
+
+
+def estimated_ids(source: Source, config: TrainConfig, tables: list[str]) -> dict[str, float]:
+    """How many different ids each of these tables will meet in all of the data.
+
+    Of data that are longer than what is counted, by Heaps' law: the distinct ids of n rows grow as n**b, where b is
+    that of the second half of the counted rows. inf where the data have no end and ids keep coming.
+    """
+    if not tables:
+        return {}
+    total = source.count_rows()
+    until = COUNTED_ROWS if total is None else min(total, COUNTED_ROWS)
+    met: dict[str, NDArray[np.int64]] = {name: np.empty(0, np.int64) for name in tables}
+    half: dict[str, int] = {}
+    rows = 0
+    for batch in source.batches(COUNTED_AT_ONCE):
+        for feature in config.features:
+            if feature.table in met:
+                met[feature.table] = np.union1d(met[feature.table], _ids(batch.columns[feature.name]))
+        rows += len(batch)
+        if not half and 2 * rows >= until:
+            half, half_rows = {name: len(ids) for name, ids in met.items()}, rows
+        if rows >= until:
+            break
+    found: dict[str, float] = {}
+    for name, ids in met.items():
+        grows = len(ids) > half.get(name, 0)
+        if total == rows or not grows:
+            found[name] = len(ids)
+        elif total is None:
+            found[name] = math.inf
+        else:
+            power = min(1.0, math.log(len(ids) / max(1, half[name])) / math.log(max(2.0, rows / half_rows)))
+            found[name] = len(ids) * (total / rows) ** power
+    return found
+
+
+def _ids(column: Column) -> NDArray[np.int64]:
+    values: Any = column.values if isinstance(column, Ragged) else column
+    return hash_strings(values, 0) if isinstance(values, Strings) else np.asarray(values).reshape(-1)

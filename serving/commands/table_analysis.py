@@ -1,0 +1,172 @@
+"""`freshet inspect --tables`: what lies in a model's embedding tables, in the terminal and as a page of HTML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from compiler.progress import Reporter, bars
+from models.analysis.analysis_page import SAVING_HEADS, SUMMARY_HEADS, page, saving_cells, summary_cells
+from models.analysis.changed_rows import ChangedRows, changed_rows
+from models.analysis.row_layers import RowLayers
+from models.analysis.table_summary import TableSummary, summarise
+from models.training.checkpoint import Mapped, mapped
+from processor.chain.contents import Contents
+from processor.chain.ledger import Ledger
+from processor.errors import BadInput, NotFound
+from processor.generation import Generation
+from processor.package.atomic import atomic_file
+from processor.package.manifest import TableEntry
+from processor.package.repository import Repository
+from processor.package.rowtypes import ROW_TYPES
+from processor.package.transforms import HASHES
+from processor.package.version import table_file
+
+CHECKPOINTS = ".checkpoints"
+SHOWN_MOVED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TableAnalysis:
+    """What was found of one generation's tables, and what has changed since an older one."""
+
+    title: str
+    notes: list[str]
+    summaries: list[TableSummary]
+    changes: list[ChangedRows]
+
+
+def inspect_tables(root: str, model: str, generation: str, since: str, html: Path | None) -> None:
+    """Prints the analysis of a generation's tables ("": the newest), and writes it as HTML; since: the older one that
+    changes are told from ("": step 0 of its version, of a step 0 the newest of the version before). Raises BadInput,
+    NotFound and Corrupt."""
+    if html is not None and html.is_dir():
+        raise BadInput("--html: a file to write wanted, got a folder")
+    console = Console()
+    with bars(console) as reporter:
+        found = analyse_tables(root, model, generation, since, reporter)
+    _print(console, found)
+    if html is not None:
+        with atomic_file(html) as file:
+            file.write(page(found.title, found.notes, found.summaries, found.changes).encode())
+        console.print(f"written to {html}", highlight=False, markup=False)
+
+
+def analyse_tables(root: str, model: str, generation: str, since: str, reporter: Reporter) -> TableAnalysis:
+    """As inspect_tables() tells it."""
+    repository = Repository(root)
+    newer = _contents(repository, model, Generation.parse(generation) if generation else None)
+    here = Generation(newer.base.manifest.version, newer.link.step)
+    checkpoint = None if generation else _checkpoint(Path(root), model, here.version)
+    older = _older(repository, model, here, since)
+    notes, summaries, changes = [_of(checkpoint)], [], []
+    entries = newer.base.manifest.tables
+    transforms = {t.name for t in newer.base.manifest.transforms if t.op in HASHES}
+    hashed = {f.table for f in newer.base.manifest.features if f.input in transforms}
+    learned = {t.name: checkpoint.rows(t.name, t.dim) if checkpoint else None for t in entries}
+    served = {t.name: RowLayers.of(newer, t.name) for t in entries}
+    reporter.begin("tables", sum((learned[t.name] or served[t.name]).most_rows for t in entries))
+    for t in entries:
+        summary = TableSummary(t.name, t.dim, t.dtype, checkpoint.steps if checkpoint else 0, t.name in hashed)
+        rows = learned[t.name] or served[t.name]
+        summarise(summary, rows.pieces(), reporter.advance)
+        _weigh(summary, t, newer, checkpoint)
+        summaries.append(summary)
+    if older is None:
+        notes.append("nothing to compare with: it is the first generation")
+    else:
+        before = {t.name: RowLayers.of(older, t.name) for t in older.base.manifest.tables}
+        there = Generation(older.base.manifest.version, older.link.step)
+        notes.append(f"rows that moved: since {there}")
+        both = [t for t in entries if t.name in before and before[t.name].dim == t.dim]
+        reporter.begin("changes", sum(served[t.name].most_rows + before[t.name].most_rows for t in both))
+        changes = [changed_rows(served[t.name], before[t.name], reporter.advance) for t in both]
+    return TableAnalysis(f"{model} {here}", notes, summaries, changes)
+
+
+def _contents(repository: Repository, model: str, wanted: Generation | None) -> Contents:
+    version = repository.version(model, wanted.version if wanted else None)
+    ledger = Ledger.of(version)
+    link = ledger.history.head
+    if wanted is not None:
+        if wanted.step < ledger.history.base.step:
+            ledger.reach_back()
+        found = ledger.history.on_line(wanted.step)
+        if found is None:
+            raise NotFound(f"generation {wanted}: not one of {model!r}, whose newest is {wanted.version}.{link.step}")
+        link = found
+    return Contents(version, ledger, link)
+
+
+def _older(repository: Repository, model: str, here: Generation, since: str) -> Contents | None:
+    if since:
+        return _contents(repository, model, Generation.parse(since))
+    if here.step:
+        return _contents(repository, model, Generation(here.version, 0))
+    before = [number for number in repository.versions(model) if number < here.version]
+    if not before:
+        return None
+    ledger = Ledger.of(repository.version(model, before[-1]))
+    return _contents(repository, model, Generation(before[-1], ledger.history.head.step))
+
+
+def _checkpoint(root: Path, model: str, version: int) -> Mapped | None:
+    """The trainer's newest, where it lies in the repository and is of this version."""
+    found = mapped(root / CHECKPOINTS / model)
+    return found if found is not None and found.state.version == version else None
+
+
+def _weigh(summary: TableSummary, entry: TableEntry, contents: Contents, checkpoint: Mapped | None) -> None:
+    file = table_file(entry.name)
+    summary.file_nbytes = contents.base.manifest.files[file].nbytes
+    kind = ROW_TYPES[entry.dtype]
+    row_nbytes = entry.dim * kind.dtype.itemsize + (4 if kind.scaled else 0)
+    index = contents.base.tensors(file)["index"]
+    summary.memory_nbytes = summary.rows * row_nbytes + index.nbytes
+    summary.slots_nbytes = summary.rows * (checkpoint.slots_nbytes(entry.name) if checkpoint else 0)
+
+
+def _of(checkpoint: Mapped | None) -> str:
+    if checkpoint is None:
+        return "no checkpoint of it: frequencies as the version was published with them, ages are not known"
+    state = checkpoint.state
+    return (
+        f"rows, frequencies and ages of the trainer's newest checkpoint, {state.version}.{state.step}, after"
+        f" {checkpoint.steps:,} steps"
+    )
+
+
+def _print(console: Console, found: TableAnalysis) -> None:
+    console.print(f"[bold]{escape(found.title)}[/bold]")
+    for note in found.notes:
+        console.print(f"  {note}", markup=False, highlight=False)
+    table = _table(SUMMARY_HEADS)
+    for s in found.summaries:
+        table.add_row(*map(escape, summary_cells(s)))
+    console.print(table)
+    table = _table(("table", *SAVING_HEADS))
+    for s in found.summaries:
+        for saving in s.savings():
+            table.add_row(escape(s.name), *saving_cells(s, saving))
+    if table.row_count:
+        console.print(table)
+    table = _table(("table", "came", "went", "moved", "furthest: id", "by"))
+    for c in found.changes:
+        first = [f"{c.born:,}", f"{c.gone:,}", f"{c.moved:,}"]
+        far = [(str(key), f"{distance:.4g}") for key, distance, *_ in c.furthest[:SHOWN_MOVED]] or [("", "")]
+        for i, cells in enumerate(far):
+            table.add_row(*([escape(c.name), *first] if i == 0 else [""] * 4), *cells)
+    if table.row_count:
+        console.print(table)
+
+
+def _table(heads: tuple[str, ...]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for i, head in enumerate(heads):
+        # A narrow terminal folds names, but no number.
+        table.add_column(head, justify="left" if i == 0 else "right", no_wrap=i > 0, overflow="fold")
+    return table

@@ -1,0 +1,58 @@
+import html.parser
+
+import numpy as np
+
+from models.analysis.analysis_page import page, told_nbytes
+from models.analysis.changed_rows import ChangedRows
+from models.analysis.row_layers import RowPiece
+from models.analysis.table_summary import TableSummary
+
+
+class Tags(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.addresses, self.text = set(), [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def summary(name):
+    made = TableSummary(name, 2, "int8", 100, file_nbytes=3_100_000, memory_nbytes=12, slots_nbytes=0)
+    rows = np.random.default_rng(0).standard_normal((500, 2)).astype(np.float32)
+    made.add(RowPiece(np.arange(500), rows, np.arange(500), np.arange(500) % 100))
+    return made
+
+
+def test_a_page_needs_nothing_from_elsewhere_and_shows_names_as_they_are():
+    evil = "<script>alert(1)</script>&"
+    told = page(
+        evil,
+        [evil],
+        [summary(evil), TableSummary("empty", 2, "float32")],
+        [ChangedRows(evil, 1, 2, 3, [(-7, 0.5, 1, 2)])],
+    )
+    read = Tags()
+    read.feed(told)
+    assert not read.tags & {"script", "link", "img", "iframe", "object"}
+    assert read.addresses == []
+    assert "http" not in told
+    assert read.text.count(evil) == 5
+    assert "-7" in read.text
+    assert "1 rows came, 2 went, 3 moved." in read.text
+    assert {"svg", "rect"} <= read.tags
+
+
+def test_bytes_are_told_as_they_are_read():
+    assert [told_nbytes(n) for n in (0, 1, 999, 1000, 3_140_000, 10**18)] == [
+        "",
+        "1 B",
+        "999 B",
+        "1 kB",
+        "3.14 MB",
+        "1e+06 TB",
+    ]

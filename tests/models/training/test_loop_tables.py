@@ -1,0 +1,250 @@
+"""Whole runs with [tables]: ids that wait, ids that leave, and what of that is trained, scored, served and resumed."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from models.config.table_sections import TableConfig
+from models.config.train_config import Beginning
+from models.data.source import Batch
+from models.training import loop as running
+from models.training.as_published import AsPublished
+from models.training.loop import TrainingRun
+from processor.chain.ledger import Ledger
+from processor.engine import PredictRequest, Processor, ProcessorConfig
+from processor.errors import BadInput
+from processor.package.repository import Repository
+from processor.package.version import table_file
+from tests.models.training.streams import (
+    FEATURES,
+    SEQUENCES,
+    MixedSource,
+    differing,
+    exported,
+    make_batch,
+    make_config,
+    odd_batch,
+    served_as_bytes,
+    snapshot,
+)
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
+
+ROWS, USERS, ITEMS = 640, 120, 400
+TABLES = {
+    "user": TableConfig(admit_after=2, evict_after_steps=3, init="normal", init_scale=0.1),
+    "item": TableConfig(admit_after=3, admit_by="bloom", admit_ids=5_000, evict_below_norm=0.02),
+    "tag": TableConfig(evict_after_steps=1, train={"optimizer": "adam", "learning_rate": 0.01}),
+}
+PROBES = {
+    "coming": make_batch(ROWS, seed=0, users=USERS, items=ITEMS).slice(500, 560).columns,
+    "unseen": make_batch(40, seed=8, users=600, items=1800).columns,
+    "odd": odd_batch().columns,
+}
+
+
+HASHED = {
+    "user": TableConfig(hash="quotient_remainder", hash_rows=30),
+    "item": TableConfig(hash="binary_code", hash_rows=64),
+    "tag": TableConfig(hash="k_way", hash_rows=21, hash_codes=3, train={"optimizer": "adam", "learning_rate": 0.01}),
+    "city": TableConfig(hash_rows=5),
+}
+
+
+def begin(repository, tables=TABLES, features=FEATURES, **others):
+    config = make_config(repository, features, full_rows=256, delta_rows=64)
+    config = dataclasses.replace(config, tables=tables)
+    return TrainingRun(config, MixedSource(ROWS, users=USERS, items=ITEMS), **others)
+
+
+def admitted(run):
+    """The filters of a run's tables, as bytes."""
+    return {
+        f"{name}/{part}": array.tobytes()
+        for name, table in run.trainer.tables.items()
+        for part, array in table.admission.export().items()
+    }
+
+
+def pooled_by(processor, columns):
+    replica = processor.replica("mixed")
+    with replica.pinned(0) as state:
+        bound = replica.plan.bind(columns)
+        x = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
+        counts = np.zeros((len(replica.manifest.tables), 2), np.int64)
+        replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
+        return x
+
+
+def assert_served(run, processor):
+    for name, columns in PROBES.items():
+        wanted = run.trainer.pool(run.trainer.plan.bind(columns))
+        assert pooled_by(processor, columns).tobytes() == wanted.tobytes(), name
+        scores = processor.process(PredictRequest("mixed", columns)).outputs["score"][:, 0]
+        assert np.abs(scores - run.trainer.score(columns)).max() <= 1e-5
+    held = served_as_bytes(processor._models["mixed"].pick().export())
+    assert held == served_as_bytes(exported(run.trainer))
+
+
+def test_ids_that_wait_or_have_left_read_the_default_in_training_evaluation_and_serving(tmp_path):
+    run = begin(tmp_path)
+    run.full()
+    user, item = run.trainer.tables["user"], run.trainer.tables["item"]
+    met = set(make_batch(ROWS, seed=0, users=USERS, items=ITEMS).slice(0, 256).columns["user"].tolist())
+    assert 0 < len(user) < len(met), "some wait"
+    assert user.export().last_step.min() >= run.trainer.steps - 3
+    published = AsPublished(Repository(tmp_path).version("mixed", 1), run.trainer.dense.graph)
+    for columns in PROBES.values():
+        assert np.abs(published.score(columns) - run.trainer.score(columns)).max() <= 1e-5
+    left = set()
+    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
+        assert_served(run, processor)
+        for generation in run.stream():
+            processor.poll()
+            assert processor.manifest("mixed")[1] == generation
+            assert_served(run, processor)
+            ledger = Ledger.of(Repository(tmp_path).version("mixed", 1))
+            delta = ledger.read_delta(ledger.history.line()[-1])
+            for name, table in delta.tables.items():
+                assert not set(table.keys.tolist()) & set(table.removed.tolist())
+                assert (run.trainer.tables[name].find(np.array(table.removed)) < 0).all()
+                left |= {name} if len(table.removed) else set()
+        assert left == {"user", "item"}
+        assert len(item), "not everything left"
+
+
+def test_a_delta_may_remove_an_id_and_a_later_one_bring_it_back_anew(tmp_path):
+    run = begin(tmp_path)
+    generations = run.stream()
+    run.full()
+    removed, back = set(), set()
+    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
+        for _ in generations:
+            ledger = Ledger.of(Repository(tmp_path).version("mixed", 1))
+            user = ledger.read_delta(ledger.history.line()[-1]).tables["user"]
+            back |= removed & set(user.keys.tolist())
+            removed = (removed | set(user.removed.tolist())) - set(user.keys.tolist())
+            processor.poll()
+        assert back
+        assert_served(run, processor)
+
+
+class Notes:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self):
+        self.notes = []
+
+    def begin(self, what, total): ...
+
+    def advance(self, done): ...
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+class Killed(BaseException):
+    """Instead of a kill: nothing catches it."""
+
+
+@pytest.mark.parametrize("where", ["save_changes", "compact", "publish", "learn 3", "learn 6", "save_full"])
+def test_a_run_that_was_killed_goes_on_to_the_same_bits_filters_included(where, tmp_path, monkeypatch):
+    whole = begin(tmp_path / "whole")
+    whole.run()
+    wanted, filters = snapshot(whole.trainer), admitted(whole)
+    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
+    run = begin(tmp_path / "cut")
+    what, _, number = where.partition(" ")
+    owner, name = {
+        "save_changes": (run._checkpoints, what),
+        "compact": (run._checkpoints, what),
+        "save_full": (run._checkpoints, what),
+        "publish": (Ledger, "publish"),
+        "learn": (run.trainer, what),
+    }[what]
+    calls, left = getattr(owner, name), [int(number or 2)]
+
+    def dies(*args, **kwargs):
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+        return calls(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, dies)
+        with pytest.raises(Killed):
+            run.run()
+    again = begin(tmp_path / "cut")
+    again.run()
+    assert differing(snapshot(again.trainer), wanted) == []
+    assert admitted(again) == filters
+    with Processor.initialize(ProcessorConfig(str(tmp_path / "cut"), sessions=1)) as processor:
+        assert_served(again, processor)
+
+
+def test_an_id_that_one_feature_had_admitted_learns_by_the_others_of_its_table_at_once(tmp_path):
+    """item and history share a table: who is admitted by the second has its row in the pooling of both."""
+    run = begin(tmp_path)
+    batch = make_batch(1, seed=5)
+    columns = dict(batch.columns)
+    columns["item"] = np.array([77], np.int64)
+    columns["history"] = dataclasses.replace(
+        columns["history"], values=np.array([77, 77], np.int64), row_splits=np.array([0, 2])
+    )
+    table = run.trainer.tables["item"]
+    run.trainer.learn(Batch(columns, batch.label, batch.time, 0))
+    assert len(table) == 1
+    assert table.export().counts.tolist() == [3]
+
+
+def test_how_often_ids_were_read_is_published_with_the_full_version_and_not_with_deltas(tmp_path):
+    run = begin(tmp_path)
+    run.full()
+    file = Repository(tmp_path).version("mixed", 1).tensors(table_file("user"))
+    held = run.trainer.tables["user"].export()
+    assert dict(zip(file["keys"].tolist(), file["frequencies"].tolist())) == dict(
+        zip(held.keys.tolist(), held.counts.tolist())
+    )
+    assert held.counts.max() > run.trainer.steps, "lookups are counted, not batches"
+
+
+@pytest.mark.parametrize("features", [FEATURES, SEQUENCES], ids=["pooled", "sequences"])
+def test_hashed_tables_are_served_as_they_were_trained_and_go_on_after_a_kill(features, tmp_path):
+    notes = Notes()
+    run = begin(tmp_path, HASHED, features, reporter=notes)
+    assert any("hash of city binary_code, for ids 6 in 5 rows" in note for note in notes.notes)
+    run.full()
+    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
+        assert_served(run, processor)
+        for _ in run.stream(stop_row=512):
+            processor.poll()
+            assert_served(run, processor)
+        assert run.state.step == 4
+        again = begin(tmp_path, HASHED, features)
+        assert differing(snapshot(again.trainer), snapshot(run.trainer)) == []
+        for _ in again.stream():
+            processor.poll()
+            assert_served(again, processor)
+    for name, table in HASHED.items():
+        rows = again.trainer.tables[name]
+        assert 0 < len(rows) <= table.hash_rows
+        assert rows.export().keys.min() >= 0
+        assert rows.export().keys.max() < table.hash_rows
+    assert not np.abs(again.trainer.score(PROBES["unseen"]) - 0.5).max() < 1e-3
+
+
+def test_how_a_table_is_hashed_belongs_to_the_model(tmp_path):
+    tables = {"city": TableConfig(hash_rows=50)}
+    begin(tmp_path, tables).full()
+    assert begin(tmp_path, {}).config.tables == {}, "it was not: there are fewer ids than rows"
+    with pytest.raises(BadInput, match=r"tables\.user\.hash was not there and is 'k_way'"):
+        begin(tmp_path, {"user": TableConfig(hash="k_way", hash_rows=50)})
+    shutil.rmtree(tmp_path / ".checkpoints")
+    with pytest.raises(BadInput, match="has another architecture, other features or other tables"):
+        begin(tmp_path, {"user": TableConfig(hash="k_way", hash_rows=50)}, beginning=Beginning(new_version=True))
+    taken = begin(tmp_path, tables, beginning=Beginning(new_version=True))
+    assert taken.config.tables["city"].hash == "none"
