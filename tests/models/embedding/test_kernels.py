@@ -66,7 +66,7 @@ def test_the_keys_of_one_value_have_the_gradient_of_that_value(lists, codes, com
         np.empty(len(refs), np.int64),
     )
     sums = np.empty((len(refs), DIM), np.float32)
-    count = accumulate(refs, splits, COMBINERS[combiner], most * codes, codes, grad, place, touched, sums, met, 0)
+    count = accumulate(refs, splits, COMBINERS[combiner], most * codes, codes, grad, 0, 1, place, touched, sums, met, 0)
     wanted = np.zeros((TABLE_ROWS, DIM), np.float64)
     for v, gradient in by_hand(values, 7).items():
         for j in range(codes):
