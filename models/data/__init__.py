@@ -4,6 +4,7 @@ source     what every reader gives: a schema, and batches in the order of the st
 open_data  the configured data, opened
 formats    the formats, and how a path tells its own
 tabular    a user's own table in Parquet or CSV
+in_turn    tasks on threads, as if one ran after another
 criteo     Criteo's display advertising logs
 movielens  MovieLens as a click stream
 synthetic  a made-up click stream whose truth is known

@@ -17,13 +17,14 @@ MOVIELENS_EVENTS = ("events.csv.gz", "events.csv", "ratings.dat")
 @dataclass(frozen=True, slots=True)
 class DataConfig:
     """Section [data] of a training configuration. path: file, folder or glob, relative to the working folder; format:
-    one of FORMATS, after load_config never empty; label, time: columns of a Parquet or CSV table (time "": none); the
-    other formats have their own."""
+    one of FORMATS, after load_config never empty; label, time, weight: columns of a table (time, weight "": none);
+    label several where the model learns several; the other formats have their own."""
 
     path: str
     format: str = ""
-    label: str = ""
+    label: str | tuple[str, ...] = ""
     time: str = ""
+    weight: str = ""
 
 
 def format_of(path: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from models.data.formats import DataConfig, format_of
-from models.data.source import Source, WantedColumn
+from models.data.source import Source, WantedColumn, wanted_fields
 
 
 def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
@@ -22,21 +23,22 @@ def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def open_source(data: DataConfig, features: Sequence[WantedColumn]) -> Source:
-    """Opens the configured data for reading the named features; imports the libraries only here.
+def open_source(data: DataConfig, features: Sequence[WantedColumn], threads: int = 0) -> Source:
+    """Opens the configured data for reading the columns that these features are made of; imports the libraries only
+    here. threads: to read with; 0: chosen by the reader.
 
     Raises BadInput in one line for a missing, empty or unreadable file and for columns that are missing or of
     a wrong type; what only the rows can show (nulls, order) is raised by the batches.
     """
-    form = data.format or format_of(data.path)
-    if form == "criteo":
+    data, fields = replace(data, format=data.format or format_of(data.path)), wanted_fields(features)
+    if data.format == "criteo":
         from models.data.criteo import open_criteo
 
-        return open_criteo(data.path, features)
-    if form == "movielens":
+        return open_criteo(data.path, fields, threads)
+    if data.format == "movielens":
         from models.data.movielens import MovieLensSource
 
-        return MovieLensSource(data.path, features)
+        return MovieLensSource(data.path, fields)
     from models.data.tabular import open_table
 
-    return open_table(data.path, form, data.label, data.time, features)
+    return open_table(data, fields, threads)

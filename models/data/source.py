@@ -18,37 +18,52 @@ from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 
 
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column of a batch. kind: id | string | float | ids | strings, as in a manifest's Feature, or seconds: int64,
+    whole Unix seconds."""
+
+    name: str
+    kind: str
+
+    @property
+    def reads(self) -> Field | None:
+        return self
+
+
 class WantedColumn(Protocol):
     """A feature as a reader sees it; models.config.feature_sections.FeatureConfig and Field are both such."""
 
     @property
     def name(self) -> str: ...
     @property
-    def kind(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One column of a batch. kind: id | string | float | ids | strings, as in a manifest's Feature."""
-
-    name: str
-    kind: str
+    def reads(self) -> Field | None:
+        """The column that it is made of; None where others' are enough."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The columns of every batch, in order. label, time: names of the columns behind Batch.label and
-    Batch.time; time is "" where the stream has no clock."""
+    """The columns of every batch, in order. label, time, weight: names of the columns behind Batch.label, Batch.time
+    and Batch.weight; label is several names where the model learns several; time and weight are "" where there is
+    none."""
 
     fields: tuple[Field, ...]
-    label: str
+    label: str | tuple[str, ...]
     time: str = ""
+    weight: str = ""
 
     def __post_init__(self) -> None:
+        roles = {self.weight: "weight", self.time: "time"} | dict.fromkeys(self.labels, "label")
         for f in self.fields:
-            if f.name in (self.label, self.time):
-                role = "label" if f.name == self.label else "time"
+            role = roles.get(f.name, "")
+            if role and not (role == "time" and f.kind == "seconds"):
                 raise BadInput(f"features.{f.name}: a column other than data.{role} wanted, got the {role} itself")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns behind Batch.label, one or several."""
+        return (self.label,) if isinstance(self.label, str) else self.label
 
     @property
     def names(self) -> list[str]:
@@ -134,20 +149,26 @@ def nearest(name: str, names: Sequence[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def choose(available: Sequence[Field], features: Sequence[WantedColumn]) -> tuple[Field, ...]:
-    """The fields that `features` ask for, out of a reader's fixed set; all of them when none is asked for.
+def wanted_fields(features: Sequence[WantedColumn]) -> tuple[Field, ...]:
+    """The columns that features are made of, each once, in the order of their first use."""
+    return tuple(dict.fromkeys(field for feature in features if (field := feature.reads)))
+
+
+def choose(available: Sequence[Field], wanted: Sequence[Field], others: Sequence[Field] = ()) -> tuple[Field, ...]:
+    """The fields that are wanted, out of a reader's fixed set; all of them when none is. others: given only when asked
+    for.
 
     Raises BadInput for a name that the reader does not have, or a kind that it does not give.
     """
-    if not features:
+    if not wanted:
         return tuple(available)
-    kinds = {f.name: f.kind for f in available}
-    for feature in features:
-        if feature.name not in kinds:
+    kinds = {f.name: f.kind for f in (*available, *others)}
+    for field in wanted:
+        if field.name not in kinds:
             names = ", ".join(kinds) if len(kinds) <= 16 else f"{', '.join(list(kinds)[:16])}, ..."
-            hint = nearest(feature.name, list(kinds))
-            raise BadInput(f"features.{feature.name}: a column of the data wanted: {names}{hint}")
-        if feature.kind != kinds[feature.name]:
-            kind = kinds[feature.name]
-            raise BadInput(f"features.{feature.name}.kind: {kind!r} wanted for this column, got {feature.kind!r}")
-    return tuple(Field(f.name, f.kind) for f in features)
+            hint = nearest(field.name, list(kinds))
+            raise BadInput(f"features.{field.name}: a column of the data wanted: {names}{hint}")
+        if field.kind != kinds[field.name]:
+            kind = kinds[field.name]
+            raise BadInput(f"features.{field.name}.kind: {kind!r} wanted for this column, got {field.kind!r}")
+    return tuple(wanted)
