@@ -91,7 +91,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/compiler/passes/test_linear.py",
     ),
     "models/config/data_section.py": ("tests/models/config/test_train_config.py",),
-    "models/config/feature_sections.py": ("tests/models/config/test_train_config.py",),
     "models/config/model_section.py": ("tests/models/config/test_train_config.py",),
     "models/config/publish_section.py": ("tests/models/config/test_train_config.py",),
     "models/config/table_sections.py": ("tests/models/config/test_train_config.py",),
@@ -119,6 +118,7 @@ SEAMS: dict[str, str] = {
     "tests/processor/capi/test_library.py": "the header, the C that embeds Python and the build of both, from C and Go",
     "tests/processor/test_canary.py": "split traffic and what takes a version out of it, from request to verdict",
     "tests/compiler/imports/test_parity_live.py": "imported models behind a real server against TensorFlow",
+    "tests/models/training/test_parity_transforms.py": "what is made of raw columns, in training and in serving",
     "tests/models/training/test_parity.py": "training, publication and serving as one function, to the bit",
     **found_serving.SEAMS,
 }

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from models.config.toml_sections import section_of, want, want_one_of
-from models.data.formats import FORMATS, DataConfig, format_of
+from models.data.formats import FORMATS, TABLES, DataConfig, format_of
 from processor.errors import BadInput
 
 
@@ -18,11 +18,17 @@ def read_data(raw: dict[str, Any]) -> DataConfig:
         want_one_of(data.format, FORMATS, "data.format")
     else:
         data = dataclasses.replace(data, format=format_of(data.path))
-    table = data.format in ("parquet", "csv")
-    if table and not data.label:
-        raise BadInput("data.label: the name of the column with the labels wanted, got nothing")
-    for role in ("label", "time"):
+    table = data.format in TABLES
+    for role in ("label", "time", "weight"):
         if not table and getattr(data, role):
-            raise BadInput(f"data.{role}: wanted only for parquet and csv; format {data.format} has its own")
-    want(not data.time or data.time != data.label, "data.time", "a column other than data.label", data.time)
+            tables = f"{', '.join(TABLES[:-1])} and {TABLES[-1]}"
+            raise BadInput(f"data.{role}: wanted only for {tables}; format {data.format} has its own")
+    labels = data.labels
+    if table and not (labels and all(labels)):
+        raise BadInput("data.label: the name of the column with the labels wanted, got nothing")
+    want(len(set(labels)) == len(labels), "data.label", "columns other than each other", ", ".join(labels))
+    for role in ("time", "weight"):
+        column = getattr(data, role)
+        want(not column or column not in labels, f"data.{role}", "a column other than data.label", column)
+    want(not data.weight or data.weight != data.time, "data.weight", "a column other than data.time", data.weight)
     return data

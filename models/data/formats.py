@@ -8,6 +8,10 @@ from pathlib import Path
 from processor.errors import BadInput
 
 FORMATS = ("parquet", "csv", "criteo", "movielens")
+TABLES = ("parquet", "csv")
+"""Formats whose columns are the user's own, so that [data] says which are the label, the time and the weight."""
+CLOCKS = {"movielens": "timestamp"}
+"""The time of formats that have their own."""
 PARQUET_SUFFIXES = (".parquet", ".pq")
 CSV_SUFFIXES = tuple(name + packed for name in (".csv", ".tsv") for packed in ("", ".gz", ".bz2", ".zst"))
 MOVIELENS_EVENTS = ("events.csv.gz", "events.csv", "ratings.dat")
@@ -25,6 +29,16 @@ class DataConfig:
     label: str | tuple[str, ...] = ""
     time: str = ""
     weight: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns of a table that are labels; () of other formats."""
+        return (self.label,) * bool(self.label) if isinstance(self.label, str) else self.label
+
+    @property
+    def clock(self) -> str:
+        """The column that holds the time; "" where there is none."""
+        return self.time or CLOCKS.get(self.format, "")
 
 
 def format_of(path: str) -> str:

@@ -28,24 +28,24 @@ Task = Callable[[], Generator[T]]
 def in_turn(tasks: Iterator[Task[T]], threads: int, weigh: Callable[[T], int], most: int) -> Generator[T]:
     """All items of all tasks, in order. weigh: an item's size; most: sizes that one task may be ahead. Raises what a
     task raises, and what `tasks` does, in its turn."""
-    lanes: deque[_Lane[T]] = deque()
+    begun: deque[_AheadTask[T]] = deque()
     try:
         while True:
-            while len(lanes) < (threads if threads > 1 else 0) and (task := _next(tasks)):
-                lanes.append(_Lane(task, weigh, most))
-            if lanes:
-                yield from lanes[0].items()
-                lanes.popleft()
+            while len(begun) < (threads if threads > 1 else 0) and (task := _next(tasks)):
+                begun.append(_AheadTask(task, weigh, most))
+            if begun:
+                yield from begun[0].items()
+                begun.popleft()
             elif task := _next(tasks):
                 with closing(task()) as items:
                     yield from items
             else:
                 return
     finally:
-        for lane in lanes:
-            lane.stop()
-        for lane in lanes:
-            lane.thread.join()
+        for ahead in begun:
+            ahead.stop()
+        for ahead in begun:
+            ahead.thread.join()
 
 
 def _next(tasks: Iterator[Task[T]]) -> Task[T] | None:
@@ -64,7 +64,7 @@ def _raising(error: Exception) -> Task[T]:
     return task
 
 
-class _Lane(Generic[T]):
+class _AheadTask(Generic[T]):
     """One task on a thread of its own, and its items that wait."""
 
     def __init__(self, task: Task[T], weigh: Callable[[T], int], most: int) -> None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from models.data import arrow
 from models.data.files import CsvFile, RowNames
-from models.data.formats import MOVIELENS_EVENTS
+from models.data.formats import CLOCKS, MOVIELENS_EVENTS
 from models.data.source import Batch, Field, Schema, check_position, choose
 from processor.columns import Column
 from processor.errors import BadInput
@@ -35,7 +35,7 @@ _USER_FIELDS = (
 )
 _MOVIE_FIELDS = (Field("genres", "strings"), Field("year", "id"))
 FIELDS = (Field("user_id", "id"), Field("movie_id", "id"), *_USER_FIELDS, *_MOVIE_FIELDS)
-CLOCK = Field("timestamp", "seconds")
+CLOCK = Field(CLOCKS["movielens"], "seconds")
 
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 _LIKED = 4
@@ -47,7 +47,7 @@ class MovieLensSource:
 
     def __init__(self, path: str, wanted: Sequence[Field] = ()) -> None:
         """path: the folder; wanted: columns to read, or all of FIELDS. Raises BadInput."""
-        self.schema = Schema(choose(FIELDS, wanted, [CLOCK]), "label", "timestamp")
+        self.schema = Schema(choose(FIELDS, wanted, [CLOCK]), "label", CLOCK.name)
         folder = Path(path)
         events = next((folder / name for name in MOVIELENS_EVENTS if (folder / name).is_file()), None)
         if events is None:

@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from models.config.feature_sections import FeatureConfig
 from models.config.train_config import TrainConfig
+
+MADE_OF = ("from_", "boundaries", "cross", "buckets", "column_kind")
 
 
 def fingerprint(config: TrainConfig) -> str:
     """One word for all of settings(): files of one word continue each other's checkpoints."""
     features = [replace(f, side="context", dtype="") for f in config.features]
-    parts = [asdict(config.model), [asdict(f) for f in features], config.train.optimizer, config.train.seed]
+    parts = [asdict(config.model), [_feature(f) for f in features], config.train.optimizer, config.train.seed]
     if config.fusion:
         parts.append(dict(config.fusion))
     if config.tables:
@@ -26,7 +29,7 @@ def settings(config: TrainConfig) -> dict[str, Any]:
     """What decides, by section.key, as JSON gives it back."""
     found: dict[str, Any] = {f"model.{key}": value for key, value in asdict(config.model).items()}
     for feature in config.features:
-        kept = {key: value for key, value in asdict(feature).items() if key not in ("name", "side", "dtype")}
+        kept = {key: value for key, value in _feature(feature).items() if key not in ("name", "side", "dtype")}
         found |= {f"features.{feature.name}.{key}": value for key, value in kept.items()}
     found |= {"features": [f.name for f in config.features]}
     found |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.seed}
@@ -35,6 +38,11 @@ def settings(config: TrainConfig) -> dict[str, Any]:
         found |= {f"tables.{name}.{key}": value for key, value in kept.items()}
     as_json: dict[str, Any] = json.loads(json.dumps(found))
     return as_json
+
+
+def _feature(feature: FeatureConfig) -> dict[str, Any]:
+    """A feature's keys; what makes it of another column only where it is made so, as older checkpoints have it."""
+    return {key: value for key, value in asdict(feature).items() if value or key not in MADE_OF}
 
 
 def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:
