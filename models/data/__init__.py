@@ -2,6 +2,8 @@
 
 source     what every reader gives: a schema, and batches in the order of the stream
 open_data  the configured data, opened
+dataset    data for a program of one's own: numpy arrays, or tf.data
+shards     which rows are whose where several readers share a stream
 formats    the formats, and how a path tells its own
 tabular    a user's own table in Parquet or CSV
 in_turn    tasks on threads, as if one ran after another
@@ -12,4 +14,4 @@ files      Parquet and CSV as streams of Arrow batches
 arrow      Arrow arrays to columns
 """
 
-__all__ = ["formats", "open_data", "source", "synthetic", "tabular"]
+__all__ = ["dataset", "formats", "open_data", "source", "synthetic", "tabular"]

@@ -104,6 +104,16 @@ def check_type(t: pa.DataType, kind: str, name: str) -> None:
     raise BadInput(f"features.{name}: {_WANTS[kind]} wanted for kind {kind!r}, got a column of type {t}{hint}")
 
 
+def told_kind(t: pa.DataType, name: str) -> str:
+    """The kind that a column's Arrow type tells; raises BadInput for a type that is none's."""
+    if pt.is_timestamp(t) or pt.is_date(t):
+        return "seconds"
+    kind = next((k for k in ("id", "string", "float", "ids", "strings") if _fits(t, k)), "")
+    if not kind or pt.is_null(t):
+        raise BadInput(f"column {name!r}: numbers, strings or lists of them wanted, got a column of type {t}")
+    return kind
+
+
 def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
     """Checks `array`, whose rows `where` can name, and casts it to ARROW_TYPES[kind]; raises BadInput."""
     check_type(array.type, kind, name)

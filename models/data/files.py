@@ -49,6 +49,10 @@ class DataFile(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def names(self) -> list[str]:
+        """Of its columns."""
+        ...
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         """Column name -> Arrow type; of a CSV, as its first block suggests. BadInput unless each is there."""
@@ -142,6 +146,11 @@ class ParquetFile:
         options = {"metadata": metadata, "pre_buffer": False, "buffer_size": STREAM_NBYTES}
         with _reading(self.name, "a Parquet file"), pyarrow.parquet.ParquetFile(self._path, **options) as file:
             yield file
+
+    @property
+    def names(self) -> list[str]:
+        names: list[str] = self._schema.names
+        return names
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         return _pick(names, self._schema, self.name)

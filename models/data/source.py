@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +103,13 @@ class Batch:
         weight = None if self.weight is None else self.weight[first:last]
         return Batch(columns, self.label[first:last], time, self.start + first, weight)
 
+    def take(self, rows: NDArray[np.int64]) -> Batch:
+        """These rows of the batch in this order, as copies; its position stays."""
+        columns = {name: take_rows(c, rows) for name, c in self.columns.items()}
+        time = None if self.time is None else self.time[rows]
+        weight = None if self.weight is None else self.weight[rows]
+        return Batch(columns, self.label[rows], time, self.start, weight)
+
 
 class Source(Protocol):
     """A stream of labelled rows that can be read from any position, again and again."""
@@ -133,6 +140,21 @@ def slice_column(column: Column, first: int, last: int) -> Column:
         values = slice_column(column.values, int(splits[0]), int(splits[-1]))
         return Ragged(values, splits - splits[0])  # type: ignore[arg-type]
     return column[first:last]
+
+
+def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
+    """These rows of a column, in this order."""
+    if not isinstance(column, Strings | Ragged):
+        return column[rows]
+    bounds = column.offsets if isinstance(column, Strings) else column.row_splits
+    lengths = np.diff(bounds)[rows]
+    ends = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    values = np.repeat(bounds[rows] - ends[:-1], lengths) + np.arange(ends[-1])
+    if isinstance(column, Strings):
+        # A view of some rows of a larger buffer keeps the offsets of that one.
+        return Strings(column.data[values], ends)
+    return Ragged(take_rows(column.values, values), ends)
 
 
 def check_position(rows: int, start: int) -> None:

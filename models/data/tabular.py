@@ -166,11 +166,21 @@ def _join(parts: list[list[pa.Array]]) -> list[pa.Array]:
     return parts[0] if len(parts) == 1 else [pa.concat_arrays(column) for column in zip(*parts)]
 
 
+def told_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
+    """These columns of a table, None: all that are no label, time or weight, of the kinds that its first file tells."""
+    file = _files(data)[0]
+    if names is None:
+        names = [name for name in file.names if name not in (*data.labels, data.time, data.weight)]
+    return [Field(name, arrow.told_kind(t, name)) for name, t in file.types(names).items()]
+
+
 def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> TableSource:
     """Opens a Parquet or CSV table, data.format 'parquet' or 'csv'. Raises BadInput before any batch."""
     schema = Schema(tuple(fields), data.label, data.time, data.weight)
+    return TableSource(_files(data), schema, csv=data.format == "csv", threads=threads)
+
+
+def _files(data: DataConfig) -> Sequence[DataFile]:
     if data.format == "parquet":
-        parquet = [ParquetFile(p) for p in find_files(data.path, PARQUET_SUFFIXES)]
-        return TableSource(parquet, schema, csv=False, threads=threads)
-    files = [CsvFile(p, "\t" if ".tsv" in p.name.lower() else ",") for p in find_files(data.path, CSV_SUFFIXES)]
-    return TableSource(files, schema, csv=True, threads=threads)
+        return [ParquetFile(p) for p in find_files(data.path, PARQUET_SUFFIXES)]
+    return [CsvFile(p, "\t" if ".tsv" in p.name.lower() else ",") for p in find_files(data.path, CSV_SUFFIXES)]
