@@ -6,6 +6,7 @@ dataset    data for a program of one's own: numpy arrays, or tf.data
 shards     which rows are whose where several readers share a stream
 formats    the formats, and how a path tells its own
 tabular    a user's own table in Parquet or CSV
+parquet_copy  any source as one Parquet file
 in_turn    tasks on threads, as if one ran after another
 criteo     Criteo's display advertising logs
 movielens  MovieLens as a click stream
@@ -14,4 +15,4 @@ files      Parquet and CSV as streams of Arrow batches
 arrow      Arrow arrays to columns
 """
 
-__all__ = ["dataset", "formats", "open_data", "source", "synthetic", "tabular"]
+__all__ = ["dataset", "formats", "open_data", "parquet_copy", "source", "synthetic", "tabular"]

@@ -10,6 +10,8 @@ from processor.errors import BadInput
 FORMATS = ("parquet", "csv", "criteo", "movielens")
 TABLES = ("parquet", "csv")
 """Formats whose columns are the user's own, so that [data] says which are the label, the time and the weight."""
+TEXTS = ("csv", "criteo", "movielens")
+"""Formats whose strings are UTF-8 once they are read."""
 CLOCKS = {"movielens": "timestamp"}
 """The time of formats that have their own."""
 PARQUET_SUFFIXES = (".parquet", ".pq")

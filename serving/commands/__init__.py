@@ -5,6 +5,7 @@ options_page        docs/options.md
 delta_commands      delta
 serve_command       serve
 train_command       train and bench
+convert_command     convert
 import_command      import, and inspect --graph
 compile_command     compile
 row_store           tables
