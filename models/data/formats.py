@@ -7,15 +7,18 @@ from pathlib import Path
 
 from processor.errors import BadInput
 
-FORMATS = ("parquet", "csv", "criteo", "movielens")
-TABLES = ("parquet", "csv")
+FORMATS = ("parquet", "csv", "tfrecord", "libsvm", "criteo", "movielens")
+TABLES = ("parquet", "csv", "tfrecord")
 """Formats whose columns are the user's own, so that [data] says which are the label, the time and the weight."""
-TEXTS = ("csv", "criteo", "movielens")
+TEXTS = ("csv", "libsvm", "criteo", "movielens")
 """Formats whose strings are UTF-8 once they are read."""
 CLOCKS = {"movielens": "timestamp"}
 """The time of formats that have their own."""
 PARQUET_SUFFIXES = (".parquet", ".pq")
-CSV_SUFFIXES = tuple(name + packed for name in (".csv", ".tsv") for packed in ("", ".gz", ".bz2", ".zst"))
+PACKED = ("", ".gz", ".bz2", ".zst")
+CSV_SUFFIXES = tuple(name + packed for name in (".csv", ".tsv") for packed in PACKED)
+LIBSVM_SUFFIXES = tuple(name + packed for name in (".libsvm", ".svm") for packed in PACKED)
+TFRECORD_SUFFIXES = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
 MOVIELENS_EVENTS = ("events.csv.gz", "events.csv", "ratings.dat")
 """The events of a MovieLens folder; the first that is there counts."""
 
@@ -51,6 +54,7 @@ def format_of(path: str) -> str:
             return "movielens"
         names = [p.name for p in Path(path).rglob("*") if p.is_file()]
     suffixes = {"parquet": PARQUET_SUFFIXES, "csv": CSV_SUFFIXES}
+    suffixes |= {"tfrecord": TFRECORD_SUFFIXES, "libsvm": LIBSVM_SUFFIXES}
     found = {form for form, ends in suffixes.items() if any(n.lower().endswith(ends) for n in names)}
     if len(found) != 1:
         raise BadInput(f"data.format: one of {', '.join(FORMATS)} wanted; the path {path!r} does not tell which")

@@ -11,7 +11,7 @@ from models.data.source import Source, WantedColumn, wanted_fields
 
 
 def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
-    """The sections [features.*] of a format whose columns are known (criteo, movielens); {} for any other."""
+    """The sections [features.*] of a format whose columns are known (criteo, movielens, libsvm); {} for any other."""
     if form == "criteo":
         from models.data.criteo import default_features as criteo_features
 
@@ -20,6 +20,8 @@ def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
         from models.data.movielens import default_features as movielens_features
 
         return movielens_features()
+    if form == "libsvm":
+        return {"features": {"kind": "ids", "dim": 16}}
     return {}
 
 
@@ -39,6 +41,10 @@ def open_source(data: DataConfig, features: Sequence[WantedColumn], threads: int
         from models.data.movielens import MovieLensSource
 
         return MovieLensSource(data.path, fields)
+    if data.format == "libsvm":
+        from models.data.libsvm import open_libsvm
+
+        return open_libsvm(data.path, fields, threads)
     from models.data.tabular import open_table
 
     return open_table(data, fields, threads)

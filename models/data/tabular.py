@@ -6,7 +6,7 @@ column they must be sorted by it, since deltas are cut along it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from models.data import arrow
 from models.data.files import CsvFile, DataFile, ParquetFile, Piece, RowNames, find_files
-from models.data.formats import CSV_SUFFIXES, PARQUET_SUFFIXES, DataConfig
+from models.data.formats import CSV_SUFFIXES, PARQUET_SUFFIXES, TFRECORD_SUFFIXES, DataConfig
 from models.data.in_turn import Task, in_turn
 from models.data.source import Batch, Field, Schema, check_position
 from processor.cores import available
@@ -168,19 +168,26 @@ def _join(parts: list[list[pa.Array]]) -> list[pa.Array]:
 
 def told_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
     """These columns of a table, None: all that are no label, time or weight, of the kinds that its first file tells."""
-    file = _files(data)[0]
+    file = _files(data, {})[0]
     if names is None:
         names = [name for name in file.names if name not in (*data.labels, data.time, data.weight)]
     return [Field(name, arrow.told_kind(t, name)) for name, t in file.types(names).items()]
 
 
 def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> TableSource:
-    """Opens a Parquet or CSV table, data.format 'parquet' or 'csv'. Raises BadInput before any batch."""
+    """Opens a table, data.format one of models.data.formats.TABLES. Raises BadInput before any batch."""
     schema = Schema(tuple(fields), data.label, data.time, data.weight)
-    return TableSource(_files(data), schema, csv=data.format == "csv", threads=threads)
+    kinds = {f.name: f.kind for f in fields} | dict.fromkeys((*schema.labels, schema.time, schema.weight), "float")
+    return TableSource(_files(data, kinds), schema, csv=data.format == "csv", threads=threads)
 
 
-def _files(data: DataConfig) -> Sequence[DataFile]:
+def _files(data: DataConfig, kinds: Mapping[str, str]) -> Sequence[DataFile]:
+    """kinds: of the columns that are wanted, for files that do not tell them."""
+    if data.format == "tfrecord":
+        # Only here: its kernel takes a moment to load.
+        from models.data.tfrecord import TfRecordFile
+
+        return [TfRecordFile(p, kinds) for p in find_files(data.path, TFRECORD_SUFFIXES)]
     if data.format == "parquet":
         return [ParquetFile(p) for p in find_files(data.path, PARQUET_SUFFIXES)]
     return [CsvFile(p, "\t" if ".tsv" in p.name.lower() else ",") for p in find_files(data.path, CSV_SUFFIXES)]

@@ -180,12 +180,12 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ({"data__format": "parket"}, r"data\.format: one of .* got 'parket' \(did you mean 'parquet'\?\)"),
         (
             {"data__path": "x.bin"},
-            r"data\.format: one of parquet, csv, criteo, movielens wanted; the path 'x\.bin'",
+            r"data\.format: one of parquet, csv, tfrecord, libsvm, criteo, movielens wanted; the path 'x\.bin'",
         ),
         ({"data__label": None}, r"data\.label: the name of the column with the labels wanted, got nothing"),
         (
             {"data__format": "movielens"},
-            r"data\.label: wanted only for parquet and csv; format movielens has its own",
+            r"data\.label: wanted only for parquet, csv and tfrecord; format movielens has its own",
         ),
         ({"data__time": "clicked"}, r"data\.time: a column other than data\.label wanted, got 'clicked'"),
         ({"features": {}}, r"features: at least one section \[features\.<column>\] wanted, got none"),
