@@ -66,7 +66,7 @@ class TfRecordFile:
             raise BadInput(f"{self.name}: a TFRecord file wanted, could not read it: {reason}") from None
 
     def _records(self, start: int) -> Generator[bytes]:
-        """The records from `start` on; empty bytes for those that are only counted."""
+        """The records from `start` on."""
         row = 0
         with self._open() as file:
             while head := file.read(_HEAD.size):

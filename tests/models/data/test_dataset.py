@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -141,3 +144,20 @@ def test_tensorflow_gets_the_same_batches(clicks):
         assert weight.numpy().tolist() == batch.weight.tolist()
     (columns,) = Dataset(clicks, ["user"]).to_tf()
     assert columns["user"].dtype == tf.int64
+
+
+@pytest.mark.tensorflow
+def test_the_programs_shown_in_the_documentation_run(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tensorflow", reason="needs the train extra")
+    table = pa.table({"user_id": [1, 2], "tags": [["a"], []], "price": [1.0, 2.0], "clicked": [0, 1]})
+    pq.write_table(table, tmp_path / "clicks.parquet")
+    (tmp_path / "train.toml").write_text(
+        '[model]\nname = "x"\n[data]\npath = "clicks.parquet"\nlabel = "clicked"\n[features.user_id]\nkind = "id"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+    programs = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert len(programs) == 2
+    for program in programs:
+        exec(program, {})
+    assert capsys.readouterr().out == "2 rows in 1 batches\n"
