@@ -185,9 +185,9 @@ class ParquetFile:
 
 def _decoded_nbytes(group: pyarrow.parquet.RowGroupMetaData, names: list[str]) -> int:
     """About what these columns of a row group take in memory, 1 or more."""
-    nbytes = group.num_rows * 8 * len(names) + 1
+    nbytes: int = group.num_rows * 8 * len(names) + 1
     columns = (group.column(i) for i in range(group.num_columns))
-    return nbytes + sum(c.total_uncompressed_size for c in columns if c.path_in_schema.split(".")[0] in names)
+    return nbytes + sum(int(c.total_uncompressed_size) for c in columns if c.path_in_schema.split(".")[0] in names)
 
 
 class CsvFile:

@@ -58,8 +58,8 @@ def _next(tasks: Iterator[Task[T]]) -> Task[T] | None:
 
 def _raising(error: Exception) -> Task[T]:
     def task() -> Generator[T]:
+        yield from ()
         raise error
-        yield
 
     return task
 

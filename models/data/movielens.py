@@ -53,9 +53,9 @@ class MovieLensSource:
         if events is None:
             raise BadInput(f"data.path: a folder with one of {', '.join(MOVIELENS_EVENTS)} wanted, got {path!r}")
         self._user, self._movie, self._label, self._time = _read_events(events)
-        wanted = set(self.schema.names)
-        self._users = _Side(folder / "users.dat", _USER_FIELDS, _user) if wanted & _names(_USER_FIELDS) else None
-        self._movies = _Side(folder / "movies.dat", _MOVIE_FIELDS, _movie) if wanted & _names(_MOVIE_FIELDS) else None
+        named = set(self.schema.names)
+        self._users = _Side(folder / "users.dat", _USER_FIELDS, _user) if named & _names(_USER_FIELDS) else None
+        self._movies = _Side(folder / "movies.dat", _MOVIE_FIELDS, _movie) if named & _names(_MOVIE_FIELDS) else None
 
     def count_rows(self) -> int:
         return len(self._label)
