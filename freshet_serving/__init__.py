@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from freshet_serving.strangers import taken
 
 if TYPE_CHECKING:
+    from models.data.dataset import Dataset as Dataset
     from models.publishing.publisher import Publisher as Publisher
     from processor.columns import Ragged as Ragged
     from processor.columns import Strings as Strings
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from serving.client.retry import Retry as Retry
 
 _MODULES = {
+    "models.data.dataset": ("Dataset",),
     "models.publishing.publisher": ("Publisher",),
     "processor.columns": ("Ragged", "Strings"),
     "processor.engine": ("PredictReply", "PredictRequest", "Processor", "ProcessorConfig"),

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from models.config.toml_sections import section_of, want, want_one_of
-from models.data.formats import FORMATS, RATED, DataConfig, format_of, label_names
+from models.data.formats import FORMATS, RATED, TABLES, DataConfig, format_of
 from processor.errors import BadInput
 
 
@@ -18,16 +18,19 @@ def read_data(raw: dict[str, Any]) -> DataConfig:
         want_one_of(data.format, FORMATS, "data.format")
     else:
         data = dataclasses.replace(data, format=format_of(data.path))
-    table = data.format in ("parquet", "csv")
-    if table and not data.label:
-        raise BadInput("data.label: the name of the column with the labels wanted, got nothing")
-    if data.format == "movielens" and data.label:
-        for label in label_names(data):
+    table, labels = data.format in TABLES, data.labels
+    if data.format == "movielens":
+        for label in labels:
             want_one_of(label, RATED, "data.label")
-    for role in ("label", "time"):
+    for role in ("label", "time", "weight"):
         if not table and getattr(data, role) and (role, data.format) != ("label", "movielens"):
-            raise BadInput(f"data.{role}: wanted only for parquet and csv; format {data.format} has its own")
-    labels = label_names(data)
+            tables = f"{', '.join(TABLES[:-1])} and {TABLES[-1]}"
+            raise BadInput(f"data.{role}: wanted only for {tables}; format {data.format} has its own")
+    if table and not (labels and all(labels)):
+        raise BadInput("data.label: the name of the column with the labels wanted, got nothing")
     want(len(set(labels)) == len(labels), "data.label", "different columns", ", ".join(labels))
-    want(not data.time or data.time not in labels, "data.time", "a column other than data.label", data.time)
+    for role in ("time", "weight"):
+        column = getattr(data, role)
+        want(not column or column not in labels, f"data.{role}", "a column other than data.label", column)
+    want(not data.weight or data.weight != data.time, "data.weight", "a column other than data.time", data.weight)
     return data

@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from models.config.toml_sections import section_of, type_name, want, want_between, want_one_of
-from models.data.formats import DataConfig, label_names
+from models.data.formats import DataConfig
 from models.data.open_data import default_features
+from models.data.source import Field
 from processor.errors import BadInput
 from processor.package.manifest import COMBINERS, KINDS, NAME, SIDES
 from processor.package.rowtypes import ROW_TYPES
 
-TRANSFORMS = ("none", "log1p")
+FLOAT_TRANSFORMS = ("none", "log1p")
+CLOCK_TRANSFORMS = ("hour", "weekday")
+MADE = (*CLOCK_TRANSFORMS, "bucketize")
+"""Transforms that make ids."""
+TRANSFORMS = (*FLOAT_TRANSFORMS, *MADE)
 HASHED = ("string", "strings")
 RAGGED = ("ids", "strings")
+MAX_BOUNDARIES = 65_536
+MAX_CROSSED_FEATURES = 16
+MAX_NAME = 120
 
-_DEFAULT_DIM = 16
+_DEFAULT_DIM, _DEFAULT_BUCKETS = 16, 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureConfig:
-    """[features.<name>]. name: the column; kind, side, combiner, max_length: as in a manifest's Feature.
+    """[features.<name>]. kind, side, combiner, max_length: as in a manifest's Feature.
 
     table, dim: its embedding table (default: one of its own name) and the row's floats; "" and 0 for kind
     float. dtype: what its table is published as ("": publish.table_dtype).
-    transform: 'none' | 'log1p', of kind float; "": left out, for models.training.defaults.
+    from_: the column that it is made of ("": of its own name).
+    transform: of kind float 'none' | 'log1p'; "": left out, for models.training.defaults. Of kind id what makes ids of
+    the column: 'hour' of the day, 0 to 23, and 'weekday', 0 for Monday, both in UTC; 'bucketize', how many of the
+    ascending `boundaries` a number is not below.
+    cross: of kind id or ids, features of which each combination of a row's values is hashed to one of `buckets` ids.
+    column_kind: what the column is read as, as models.data.source.Field says it ("": as kind).
     """
 
     name: str
@@ -38,6 +52,21 @@ class FeatureConfig:
     max_length: int = 0
     transform: str = ""
     dtype: str = ""
+    from_: str = ""
+    boundaries: tuple[float, ...] = ()
+    cross: tuple[str, ...] = ()
+    buckets: int = 0
+    column_kind: str = ""
+
+    @property
+    def column(self) -> str:
+        """The column that it is made of."""
+        return self.from_ or self.name
+
+    @property
+    def reads(self) -> Field | None:
+        """That column as a reader sees it; None of a cross, which other features' columns are enough for."""
+        return None if self.cross else Field(self.column, self.column_kind or self.kind)
 
 
 def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
@@ -45,24 +74,102 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
     sections = raw or default_features(data.format, data.path)
     if not sections:
         raise BadInput("features: at least one section [features.<column>] wanted, got none")
-    features = []
     for name, section in sections.items():
         where = f"features.{name}"
         if not isinstance(section, dict):
             raise BadInput(f"{where}: a section [{where}] wanted, got {type_name(section)}")
         if "name" in section:
             raise BadInput(f"{where}.name: not a key; the section is named as the column")
-        feature = section_of(FeatureConfig, section, where, name=name)
+    kinds = {name: _kind(section, sections) for name, section in sections.items()}
+    features = []
+    for name, section in sections.items():
+        where = f"features.{name}"
+        implied = {"kind": kinds[name]} if kinds[name] else {}
+        feature = section_of(FeatureConfig, implied | section, where, name=name, column_kind="")
         _check_feature(feature, section, where)
         if feature.kind != "float":
             dim, table = section.get("dim", _DEFAULT_DIM), feature.table or name
             feature = dataclasses.replace(feature, table=table, dim=dim)
+        if "cross" in section:
+            _check_cross(feature, kinds[name], sections, kinds, where)
+            feature = dataclasses.replace(feature, buckets=section.get("buckets", _DEFAULT_BUCKETS))
+        if feature.transform in CLOCK_TRANSFORMS and not feature.from_:
+            want(data.clock != "", f"{where}.from", "the column of the time, since data.time says none,", "")
+            feature = dataclasses.replace(feature, from_=data.clock)
         features.append(feature)
     _check_tables(features)
+    features = _with_columns(features, data)
     for f in features:
-        for role, names in (("label", label_names(data)), ("time", (data.time,))):
-            want(f.name not in names, f"features.{f.name}", f"a column other than data.{role}", f.name)
+        for role, columns in (("label", data.labels), ("weight", (data.weight,)), ("time", (data.time,))):
+            if not f.cross and (role != "time" or f.transform not in CLOCK_TRANSFORMS):
+                want(f.column not in columns, f"features.{f.name}", f"a column other than data.{role}", f.column)
     return features
+
+
+def _kind(section: dict[str, Any], sections: dict[str, Any]) -> str:
+    """The kind that a section's transform or cross makes; "" where the section has to say."""
+    if isinstance(crossed := section.get("cross"), list):
+        kinds = [str(other.get("kind", "")) for name in crossed if (other := _section(sections, name))]
+        return "ids" if set(kinds) & set(RAGGED) else "id"
+    return "id" if section.get("transform") in MADE else ""
+
+
+def _section(sections: dict[str, Any], name: Any) -> dict[str, Any]:
+    found = sections.get(name) if isinstance(name, str) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _check_cross(
+    feature: FeatureConfig, kind: str, sections: dict[str, Any], kinds: dict[str, str], where: str
+) -> None:
+    want(feature.kind == kind, f"{where}.kind", f"{kind!r}, which this cross makes,", feature.kind)
+    want(
+        2 <= len(feature.cross) <= MAX_CROSSED_FEATURES,
+        f"{where}.cross",
+        f"2 to {MAX_CROSSED_FEATURES} features",
+        ", ".join(feature.cross),
+    )
+    want(len(set(feature.cross)) == len(feature.cross), f"{where}.cross", "each feature once", ", ".join(feature.cross))
+    want(not feature.from_, f"{where}.from", "no column beside cross", feature.from_)
+    want(not feature.transform, f"{where}.transform", "no transform beside cross", feature.transform)
+    for name in feature.cross:
+        others = [other for other in sections if other != feature.name and "cross" not in sections[other]]
+        want_one_of(name, others, f"{where}.cross")
+        made = kinds[name] or sections[name].get("kind")
+        if made == "float":
+            raise BadInput(f"{where}.cross: ids or strings wanted, {name!r} is a float; bucketize it, and cross that")
+
+
+def _with_columns(features: list[FeatureConfig], data: DataConfig) -> list[FeatureConfig]:
+    """The features with what their columns are read as: one kind a column, whatever is made of it."""
+    fixed = {name: section["kind"] for name, section in default_features(data.format, data.path).items()}
+    read: dict[str, tuple[str, str]] = {}
+    plain = [f for f in features if not f.cross and f.transform not in MADE]
+    for f in plain:
+        kind, other = read.setdefault(f.column, (f.kind, f.name))
+        want(
+            f.kind == kind,
+            f"features.{f.name}.kind",
+            f"{kind!r}, as features.{other} reads column {f.column!r},",
+            f.kind,
+        )
+    clocks = {f.column for f in features if f.transform in CLOCK_TRANSFORMS}
+    found = []
+    for f in features:
+        if f not in plain and not f.cross:
+            otherwise = fixed.get(f.column, "seconds" if f.column in clocks else "float")
+            kind, other = read.get(f.column, (otherwise, ""))
+            fits = ("id", "seconds") if f.transform in CLOCK_TRANSFORMS else ("id", "seconds", "float")
+            if kind not in fits:
+                wanted = "the time in seconds" if f.transform in CLOCK_TRANSFORMS else "numbers"
+                reader = f"features.{other} reads" if other else f"format {data.format} has"
+                raise BadInput(
+                    f"features.{f.name}.from: a column of {wanted} wanted for {f.transform}, got {f.column!r}, which"
+                    f" {reader} as {kind}"
+                )
+            f = dataclasses.replace(f, column_kind=kind)
+        found.append(f)
+    return found
 
 
 def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) -> None:
@@ -72,11 +179,26 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
         "a column named by letters, digits, '_', '.', '-'",
         feature.name,
     )
+    if "from" in section:
+        named = NAME.fullmatch(feature.from_) is not None
+        want(named, f"{where}.from", "a column named by letters, digits, '_', '.', '-'", feature.from_)
     want_one_of(feature.kind, KINDS, f"{where}.kind")
     want_one_of(feature.side, SIDES, f"{where}.side")
     want_one_of(feature.combiner, COMBINERS, f"{where}.combiner")
     if "transform" in section:
         want_one_of(feature.transform, TRANSFORMS, f"{where}.transform")
+        fits = FLOAT_TRANSFORMS if feature.kind == "float" else MADE
+        if feature.transform not in fits:
+            others = "float" if feature.transform in FLOAT_TRANSFORMS else "id"
+            raise BadInput(f"{where}.transform: only for kind {others}; this one is {feature.kind!r}")
+    if feature.transform in MADE:
+        want(feature.kind == "id", f"{where}.kind", f"'id', which {feature.transform} makes,", feature.kind)
+    _check_boundaries(feature, section, where)
+    if "buckets" in section:
+        want("cross" in section, f"{where}.buckets", "only with cross", feature.buckets)
+        want_between(feature.buckets, 1, 2**63 - 1, f"{where}.buckets")
+    if len(feature.name) > MAX_NAME and (feature.cross or feature.transform in MADE):
+        raise BadInput(f"{where}: a name of up to {MAX_NAME} letters wanted for what is made of columns")
     want_between(feature.max_length, 0, 1 << 20, f"{where}.max_length")
     if "dim" in section:
         want_between(feature.dim, 1, 4096, f"{where}.dim")
@@ -92,13 +214,23 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
         "dtype": embedded,
         "combiner": RAGGED,
         "max_length": RAGGED,
-        "transform": ("float",),
     }
     if feature.combiner == "none" and feature.kind in RAGGED:
         want(feature.max_length > 0, f"{where}.max_length", "1 or more for combiner none", feature.max_length)
     for key, kinds in meant_for.items():
         if key in section and feature.kind not in kinds:
             raise BadInput(f"{where}.{key}: only for kind {', '.join(kinds)}; this one is {feature.kind!r}")
+
+
+def _check_boundaries(feature: FeatureConfig, section: dict[str, Any], where: str) -> None:
+    if feature.transform != "bucketize":
+        want("boundaries" not in section, f"{where}.boundaries", "only with transform bucketize", feature.transform)
+        return
+    edges = feature.boundaries
+    count = f"1 to {MAX_BOUNDARIES} numbers in ascending order"
+    want(1 <= len(edges) <= MAX_BOUNDARIES, f"{where}.boundaries", count, list(edges))
+    want(all(abs(edge) < 3.4e38 for edge in edges), f"{where}.boundaries", "numbers within float32", list(edges))
+    want(all(a < b for a, b in pairwise(edges)), f"{where}.boundaries", "numbers in ascending order", list(edges))
 
 
 def _check_tables(features: list[FeatureConfig]) -> None:

@@ -30,17 +30,18 @@ ITEM_NAMES = {str: "strings", int: "integers", float: "numbers"}
 
 
 def section_of(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -> T:
-    """Builds a dataclass out of a section's keys, by its annotations. made: fields that no key gives."""
-    hints = typing.get_type_hints(kind)
-    keys = [k for k in hints if k not in made]
+    """Builds a dataclass out of a section's keys, by its annotations. made: fields that no key gives. A field that is
+    named by a word of Python's own ends in '_', its key does not."""
+    hints = {name.rstrip("_"): (name, hint) for name, hint in typing.get_type_hints(kind).items() if name not in made}
     values = dict(made)
     for key, value in raw.items():
-        if key not in keys:
-            raise BadInput(f"{where}.{key}: unknown; one of {', '.join(keys)} wanted{nearest(key, keys)}")
-        values[key] = _value(hints[key], value, f"{where}.{key}")
+        if key not in hints:
+            raise BadInput(f"{where}.{key}: unknown; one of {', '.join(hints)} wanted{nearest(key, list(hints))}")
+        name, hint = hints[key]
+        values[name] = _value(hint, value, f"{where}.{key}")
     for f in dataclasses.fields(kind):  # type: ignore[arg-type]
         if f.default is dataclasses.MISSING and f.name not in values:
-            raise BadInput(f"{where}.{f.name}: {TYPE_NAMES[hints[f.name]]} wanted, got nothing")
+            raise BadInput(f"{where}.{f.name}: {TYPE_NAMES[hints[f.name][1]]} wanted, got nothing")
     return kind(**values)
 
 

@@ -2,8 +2,14 @@
 
 source     what every reader gives: a schema, and batches in the order of the stream
 open_data  the configured data, opened
+dataset    data for a program of one's own: numpy arrays, or tf.data
+shards     which rows are whose where several readers share a stream
 formats    the formats, and how a path tells its own
-tabular    a user's own table in Parquet or CSV
+tabular    a user's own table in Parquet, CSV or TFRecord
+parquet_copy  any source as one Parquet file
+in_turn    tasks on threads, as if one ran after another
+tfrecord   TFRecord files of Examples, a row a record
+libsvm     lines of a label and indices
 criteo     Criteo's display advertising logs
 movielens  MovieLens as a click stream
 synthetic  a made-up click stream whose truth is known
@@ -11,4 +17,4 @@ files      Parquet and CSV as streams of Arrow batches
 arrow      Arrow arrays to columns
 """
 
-__all__ = ["formats", "open_data", "source", "synthetic", "tabular"]
+__all__ = ["dataset", "formats", "open_data", "parquet_copy", "source", "synthetic", "tabular"]

@@ -11,7 +11,9 @@ shared with Arrow, only the n + 1 offsets are rebased.
     ids      lists of integers; a null list is empty                 large_list<int64>
     strings  lists of strings; a null list is empty                  large_list<large_binary>
     label    any number or bool, 0 to 1; no null                     float32
+    weight   any number, 0 or more, finite; no null                  float32
     time     timestamp, date or number (Unix seconds); no null       float64, Unix seconds
+    seconds  as time                                                 int64, whole Unix seconds, rounded down
 Dictionary-encoded forms of all of these are decoded.
 """
 
@@ -37,8 +39,12 @@ ARROW_TYPES = {
     "ids": pa.large_list(pa.int64()),
     "strings": pa.large_list(pa.large_binary()),
     "label": pa.float32(),
+    "weight": pa.float32(),
     "time": pa.float64(),
+    "seconds": pa.int64(),
 }
+ROLES = ("label", "weight", "time")
+"""Kinds that are no feature's."""
 
 _WANTS = {
     "id": "integers",
@@ -47,7 +53,9 @@ _WANTS = {
     "ids": "lists of integers",
     "strings": "lists of strings",
     "label": "numbers from 0 to 1",
+    "weight": "numbers of 0 or more",
     "time": "timestamps or numbers (Unix seconds)",
+    "seconds": "timestamps or numbers (Unix seconds)",
 }
 
 _TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -78,7 +86,7 @@ def _fits(t: pa.DataType, kind: str) -> bool:
         return bool(pt.is_integer(t))
     if kind == "string":
         return _is_string(t)
-    if kind == "time":
+    if kind in ("time", "seconds"):
         return _is_number(t) or pt.is_timestamp(t) or pt.is_date(t)
     return _is_number(t) or pt.is_boolean(t)
 
@@ -87,11 +95,23 @@ def check_type(t: pa.DataType, kind: str, name: str) -> None:
     """Raises BadInput unless a column of Arrow type `t` can serve as `kind`; hints at what would fit."""
     if _fits(t, kind):
         return
-    if kind in ("label", "time"):
+    if kind in ROLES:
         raise BadInput(f"data.{kind}: a column of {_WANTS[kind]} wanted, got {name!r} of type {t}")
     other = next((k for k in ("id", "string", "float", "ids", "strings") if _fits(t, k)), "")
     hint = f" (kind = {other!r} fits)" if other else ""
+    if kind == "seconds":
+        raise BadInput(f"features: {_WANTS[kind]} wanted for hour and weekday, got {name!r} of type {t}")
     raise BadInput(f"features.{name}: {_WANTS[kind]} wanted for kind {kind!r}, got a column of type {t}{hint}")
+
+
+def told_kind(t: pa.DataType, name: str) -> str:
+    """The kind that a column's Arrow type tells; raises BadInput for a type that is none's."""
+    if pt.is_timestamp(t) or pt.is_date(t):
+        return "seconds"
+    kind = next((k for k in ("id", "string", "float", "ids", "strings") if _fits(t, k)), "")
+    if not kind or pt.is_null(t):
+        raise BadInput(f"column {name!r}: numbers, strings or lists of them wanted, got a column of type {t}")
+    return kind
 
 
 def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
@@ -107,6 +127,8 @@ def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
         return _ids(array, name, where)
     if kind == "time":
         return _times(array, name, where)
+    if kind == "seconds":
+        return _seconds(array, name, where)
     return _floats(array, kind, name, where)
 
 
@@ -136,13 +158,15 @@ def _ids(array: pa.Array, name: str, where: Where) -> pa.Array:
 
 
 def _floats(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
-    if kind == "label":
-        _refuse_nulls(array, "a label", name, where)
+    if kind in ROLES:
+        _refuse_nulls(array, f"a {kind}", name, where)
     # Not a safe cast: integers beyond 2**24 are to round, as they would anywhere in float32.
     floats = array.cast(pa.float32(), safe=False).fill_null(float("nan"))
     values = floats.to_numpy()
     if kind == "label":
         _refuse(~((values >= 0) & (values <= 1)), array, "a label from 0 to 1", name, where)
+    if kind == "weight":
+        _refuse(~(values >= 0), array, "a weight of 0 or more", name, where)
     _refuse(np.isinf(values), array, "a number within float32", name, where)
     return floats
 
@@ -158,6 +182,15 @@ def _times(array: pa.Array, name: str, where: Where) -> pa.Array:
     seconds = array.cast(pa.float64(), safe=False)
     _refuse(~np.isfinite(seconds.to_numpy()), array, "a time", name, where)
     return seconds
+
+
+def _seconds(array: pa.Array, name: str, where: Where) -> pa.Array:
+    if pt.is_integer(array.type):
+        _refuse_nulls(array, "a time", name, where)
+        return _ids(array, name, where)
+    seconds = np.floor(_times(array, name, where).to_numpy())
+    _refuse(np.abs(seconds) > 2.0**53, array, "a time", name, where)
+    return pa.array(seconds.astype(np.int64))
 
 
 def _lists(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from models.data.files import CsvFile, find_files
-from models.data.source import Field, Schema, WantedColumn, choose
+from models.data.source import Field, Schema, choose
 from models.data.tabular import TableSource
 from processor.errors import BadInput
 
@@ -28,18 +28,19 @@ CATEGORIES = [f"C{i}" for i in range(1, 27)]
 _MAX_LINE_NBYTES = 1 << 16
 
 
-def open_criteo(path: str, features: Sequence[WantedColumn] = ()) -> TableSource:
-    """Opens either layout; features: those to read, or all 39. Raises BadInput for any other file."""
+def open_criteo(path: str, wanted: Sequence[Field] = (), threads: int = 0) -> TableSource:
+    """Opens either layout; wanted: columns to read, or all 39; threads: see TableSource. Raises BadInput for any
+    other file."""
     paths = find_files(path)
     recoded = is_recoded(paths[0])
     fields = [Field(name, "float") for name in COUNTS]
     fields += [Field(name, "id" if recoded else "string") for name in CATEGORIES]
     label = "Label" if recoded else "label"
-    schema = Schema(choose(fields, features), label)
+    schema = Schema(choose(fields, wanted), label)
     if recoded:
-        return TableSource([CsvFile(p) for p in paths], schema, csv=True)
+        return TableSource([CsvFile(p) for p in paths], schema, csv=True, threads=threads)
     names = [label, *COUNTS, *CATEGORIES]
-    return TableSource([CsvFile(p, "\t", names, quoted=False) for p in paths], schema, csv=True)
+    return TableSource([CsvFile(p, "\t", names, quoted=False) for p in paths], schema, csv=True, threads=threads)
 
 
 def default_features(path: str) -> dict[str, dict[str, Any]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.csv
@@ -20,7 +21,12 @@ import pyarrow.parquet
 from models.data.source import nearest
 from processor.errors import BadInput
 
-CHUNK_ROWS = 32768
+CHUNK_ROWS, LEAST_CHUNK_ROWS = 32768, 256
+CHUNK_NBYTES = 4 << 20
+GROUP_NBYTES = 32 << 20
+"""A row group of more is decoded a column a thread, because few of them are to be held at a time."""
+STREAM_NBYTES = 1 << 20
+"""Of a column that are read from its file at a time: a column of a large row group is not held packed either."""
 
 _CONVERSION = re.compile(
     r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to ([^:]+): "
@@ -31,11 +37,22 @@ _CELLS = {"int64": "an integer", "double": "a number", "string": "text", "bool":
 _PARSE = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 
+class Piece(NamedTuple):
+    """Consecutive rows of a file from row `first` on, read by themselves on any thread."""
+
+    first: int
+    read: Callable[[], Generator[pa.RecordBatch]]
+
+
 class DataFile(Protocol):
     """One file of rows."""
 
     @property
     def name(self) -> str: ...
+    @property
+    def names(self) -> list[str]:
+        """Of its columns."""
+        ...
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         """Column name -> Arrow type; of a CSV, as its first block suggests. BadInput unless each is there."""
@@ -46,8 +63,8 @@ class DataFile(Protocol):
 
     def count_rows(self) -> int: ...
 
-    def read(self, types: dict[str, pa.DataType], start: int) -> Iterator[pa.RecordBatch]:
-        """The named columns, in this order, from row `start` on. CSV cells are parsed as the given types;
+    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[Piece]:
+        """The rows from `start` on, in order, as pieces of the named columns. CSV cells are parsed as the given types;
         Parquet columns keep their own. Columns that are not named are not decoded."""
         ...
 
@@ -124,13 +141,16 @@ class ParquetFile:
         self.empty = self._rows == 0
 
     @contextmanager
-    def _open(self) -> Iterator[pyarrow.parquet.ParquetFile]:
+    def _open(self, metadata: pyarrow.parquet.FileMetaData | None = None) -> Iterator[pyarrow.parquet.ParquetFile]:
         # pre_buffer would fetch every row group at once: the whole file in memory.
-        with (
-            _reading(self.name, "a Parquet file"),
-            pyarrow.parquet.ParquetFile(self._path, pre_buffer=False) as file,
-        ):
+        options = {"metadata": metadata, "pre_buffer": False, "buffer_size": STREAM_NBYTES}
+        with _reading(self.name, "a Parquet file"), pyarrow.parquet.ParquetFile(self._path, **options) as file:
             yield file
+
+    @property
+    def names(self) -> list[str]:
+        names: list[str] = self._schema.names
+        return names
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         return _pick(names, self._schema, self.name)
@@ -138,17 +158,36 @@ class ParquetFile:
     def count_rows(self) -> int:
         return self._rows
 
-    def read(self, types: dict[str, pa.DataType], start: int) -> Iterator[pa.RecordBatch]:
+    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[Piece]:
+        """A row group each; those before `start` are not read."""
         with self._open() as file:
-            group, groups = 0, file.metadata.num_row_groups
-            while group < groups and start >= file.metadata.row_group(group).num_rows:
-                start -= file.metadata.row_group(group).num_rows
-                group += 1
-            wanted = list(range(group, groups))
-            for batch in file.iter_batches(CHUNK_ROWS, wanted, columns=list(types)) if wanted else ():
-                if start < batch.num_rows:
-                    yield batch.slice(start).select(list(types))
-                start = max(0, start - batch.num_rows)
+            metadata = file.metadata
+        first = 0
+        for group in range(metadata.num_row_groups):
+            rows = metadata.row_group(group).num_rows
+            if start < first + rows:
+                skipped = max(0, start - first)
+                yield Piece(first + skipped, partial(self._read_group, metadata, group, list(types), skipped))
+            first += rows
+
+    def _read_group(
+        self, metadata: pyarrow.parquet.FileMetaData, group: int, names: list[str], skipped: int
+    ) -> Generator[pa.RecordBatch]:
+        nbytes = _decoded_nbytes(metadata.row_group(group), names)
+        fitting = CHUNK_NBYTES * metadata.row_group(group).num_rows // nbytes
+        rows = min(CHUNK_ROWS, max(LEAST_CHUNK_ROWS, fitting))
+        with self._open(metadata) as file:
+            for batch in file.iter_batches(rows, [group], names, use_threads=nbytes > GROUP_NBYTES):
+                if skipped < batch.num_rows:
+                    yield batch.slice(skipped).select(names)
+                skipped = max(0, skipped - batch.num_rows)
+
+
+def _decoded_nbytes(group: pyarrow.parquet.RowGroupMetaData, names: list[str]) -> int:
+    """About what these columns of a row group take in memory, 1 or more."""
+    nbytes: int = group.num_rows * 8 * len(names) + 1
+    columns = (group.column(i) for i in range(group.num_columns))
+    return nbytes + sum(int(c.total_uncompressed_size) for c in columns if c.path_in_schema.split(".")[0] in names)
 
 
 class CsvFile:
@@ -221,7 +260,12 @@ class CsvFile:
         with self._open({self._schema.names[0]: pa.string()}) as reader:
             return sum(batch.num_rows for batch in reader)
 
-    def read(self, types: dict[str, pa.DataType], start: int) -> Iterator[pa.RecordBatch]:
+    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[Piece]:
+        """The whole file: where a row of text begins, only who reads the rows before it knows."""
+        yield Piece(start, partial(self.read, types, start))
+
+    def read(self, types: dict[str, pa.DataType], start: int) -> Generator[pa.RecordBatch]:
+        """The named columns, in this order, from row `start` on."""
         with self._open(types) as reader:
             # Rows before `start` are parsed and dropped: the reader's own skipping counts blank lines as
             # rows.

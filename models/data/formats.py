@@ -7,9 +7,18 @@ from pathlib import Path
 
 from processor.errors import BadInput
 
-FORMATS = ("parquet", "csv", "criteo", "movielens")
+FORMATS = ("parquet", "csv", "tfrecord", "libsvm", "criteo", "movielens")
+TABLES = ("parquet", "csv", "tfrecord")
+"""Formats whose columns are the user's own, so that [data] says which are the label, the time and the weight."""
+TEXTS = ("csv", "libsvm", "criteo", "movielens")
+"""Formats whose strings are UTF-8 once they are read."""
+CLOCKS = {"movielens": "timestamp"}
+"""The time of formats that have their own."""
 PARQUET_SUFFIXES = (".parquet", ".pq")
-CSV_SUFFIXES = tuple(name + packed for name in (".csv", ".tsv") for packed in ("", ".gz", ".bz2", ".zst"))
+PACKED = ("", ".gz", ".bz2", ".zst")
+CSV_SUFFIXES = tuple(name + packed for name in (".csv", ".tsv") for packed in PACKED)
+LIBSVM_SUFFIXES = tuple(name + packed for name in (".libsvm", ".svm") for packed in PACKED)
+TFRECORD_SUFFIXES = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
 MOVIELENS_EVENTS = ("events.csv.gz", "events.csv", "ratings.dat")
 """The events of a MovieLens folder; the first that is there counts."""
 LABEL = "label"
@@ -21,18 +30,29 @@ RATED = tuple(f"rated{stars}" for stars in range(1, 6))
 @dataclass(frozen=True, slots=True)
 class DataConfig:
     """Section [data] of a training configuration. path: file, folder or glob, relative to the working folder; format:
-    one of FORMATS, after load_config never empty; label, time: columns of a Parquet or CSV table (time "": none), label
-    several where the model learns several; the other formats have their own."""
+    one of FORMATS, after load_config never empty; label, time, weight: columns of a table (time, weight "": none);
+    label several where the model learns several; the other formats have their own."""
 
     path: str
     format: str = ""
     label: str | tuple[str, ...] = ""
     time: str = ""
+    weight: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that the section names; () where the format has its own."""
+        return (self.label,) * bool(self.label) if isinstance(self.label, str) else self.label
+
+    @property
+    def clock(self) -> str:
+        """The column that holds the time; "" where there is none."""
+        return self.time or CLOCKS.get(self.format, "")
 
 
 def label_names(data: DataConfig) -> tuple[str, ...]:
     """The labels by name, the main one first; LABEL where the format has its own."""
-    return (data.label,) if isinstance(data.label, str) and data.label else tuple(data.label) or (LABEL,)
+    return data.labels or (LABEL,)
 
 
 def format_of(path: str) -> str:
@@ -43,6 +63,7 @@ def format_of(path: str) -> str:
             return "movielens"
         names = [p.name for p in Path(path).rglob("*") if p.is_file()]
     suffixes = {"parquet": PARQUET_SUFFIXES, "csv": CSV_SUFFIXES}
+    suffixes |= {"tfrecord": TFRECORD_SUFFIXES, "libsvm": LIBSVM_SUFFIXES}
     found = {form for form, ends in suffixes.items() if any(n.lower().endswith(ends) for n in names)}
     if len(found) != 1:
         raise BadInput(f"data.format: one of {', '.join(FORMATS)} wanted; the path {path!r} does not tell which")

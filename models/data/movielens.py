@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from models.data import arrow
 from models.data.files import CsvFile, RowNames
-from models.data.formats import MOVIELENS_EVENTS
-from models.data.source import Batch, Field, Schema, WantedColumn, check_position, choose
+from models.data.formats import CLOCKS, MOVIELENS_EVENTS
+from models.data.source import Batch, Field, Schema, check_position, choose
 from processor.columns import Column
 from processor.errors import BadInput
 
@@ -35,6 +35,7 @@ _USER_FIELDS = (
 )
 _MOVIE_FIELDS = (Field("genres", "strings"), Field("year", "id"))
 FIELDS = (Field("user_id", "id"), Field("movie_id", "id"), *_USER_FIELDS, *_MOVIE_FIELDS)
+CLOCK = Field(CLOCKS["movielens"], "seconds")
 
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 _LIKED = 4
@@ -44,17 +45,17 @@ _UNKNOWN: dict[str, Any] = {"id": 0, "string": "", "strings": []}
 class MovieLensSource:
     """The stream in memory as four arrays (28 bytes an event); side features are gathered by the batch."""
 
-    def __init__(self, path: str, features: Sequence[WantedColumn] = (), labels: Sequence[str] = ()) -> None:
-        """path: the folder; features: those to read, or all of FIELDS. labels: out of RATED. Raises BadInput."""
-        self.schema = Schema(choose(FIELDS, features), "label", "timestamp")
+    def __init__(self, path: str, wanted: Sequence[Field] = (), labels: Sequence[str] = ()) -> None:
+        """path: the folder; wanted: columns to read, or all of FIELDS. labels: out of RATED. Raises BadInput."""
+        self.schema = Schema(choose(FIELDS, wanted, [CLOCK]), "label", CLOCK.name)
         folder = Path(path)
         events = next((folder / name for name in MOVIELENS_EVENTS if (folder / name).is_file()), None)
         if events is None:
             raise BadInput(f"data.path: a folder with one of {', '.join(MOVIELENS_EVENTS)} wanted, got {path!r}")
         self._user, self._movie, self._label, self._time = _read_events(events, labels)
-        wanted = set(self.schema.names)
-        self._users = _Side(folder / "users.dat", _USER_FIELDS, _user) if wanted & _names(_USER_FIELDS) else None
-        self._movies = _Side(folder / "movies.dat", _MOVIE_FIELDS, _movie) if wanted & _names(_MOVIE_FIELDS) else None
+        named = set(self.schema.names)
+        self._users = _Side(folder / "users.dat", _USER_FIELDS, _user) if named & _names(_USER_FIELDS) else None
+        self._movies = _Side(folder / "movies.dat", _MOVIE_FIELDS, _movie) if named & _names(_MOVIE_FIELDS) else None
 
     def count_rows(self) -> int:
         return len(self._label)
@@ -64,6 +65,8 @@ class MovieLensSource:
         for first in range(start, self.count_rows(), rows):
             at = slice(first, min(first + rows, self.count_rows()))
             known: dict[str, Column] = {"user_id": self._user[at], "movie_id": self._movie[at]}
+            if CLOCK.name in self.schema.names:
+                known[CLOCK.name] = self._time[at].astype(np.int64)
             if self._users:
                 known |= self._users.columns(self._user[at])
             if self._movies:

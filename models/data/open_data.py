@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from models.data.formats import DataConfig, format_of, label_names
-from models.data.source import Source, WantedColumn
+from models.data.formats import DataConfig, format_of
+from models.data.source import Source, WantedColumn, wanted_fields
 
 
 def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
-    """The sections [features.*] of a format whose columns are known (criteo, movielens); {} for any other."""
+    """The sections [features.*] of a format whose columns are known (criteo, movielens, libsvm); {} for any other."""
     if form == "criteo":
         from models.data.criteo import default_features as criteo_features
 
@@ -19,25 +20,31 @@ def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
         from models.data.movielens import default_features as movielens_features
 
         return movielens_features()
+    if form == "libsvm":
+        return {"features": {"kind": "ids", "dim": 16}}
     return {}
 
 
-def open_source(data: DataConfig, features: Sequence[WantedColumn]) -> Source:
-    """Opens the configured data for reading the named features; imports the libraries only here.
+def open_source(data: DataConfig, features: Sequence[WantedColumn], threads: int = 0) -> Source:
+    """Opens the configured data for reading the columns that these features are made of; imports the libraries only
+    here. threads: to read with; 0: chosen by the reader.
 
     Raises BadInput in one line for a missing, empty or unreadable file and for columns that are missing or of
     a wrong type; what only the rows can show (nulls, order) is raised by the batches.
     """
-    form = data.format or format_of(data.path)
-    if form == "criteo":
+    data, fields = replace(data, format=data.format or format_of(data.path)), wanted_fields(features)
+    if data.format == "criteo":
         from models.data.criteo import open_criteo
 
-        return open_criteo(data.path, features)
-    if form == "movielens":
+        return open_criteo(data.path, fields, threads)
+    if data.format == "movielens":
         from models.data.movielens import MovieLensSource
 
-        return MovieLensSource(data.path, features, label_names(data) if data.label else ())
+        return MovieLensSource(data.path, fields, data.labels)
+    if data.format == "libsvm":
+        from models.data.libsvm import open_libsvm
+
+        return open_libsvm(data.path, fields, threads)
     from models.data.tabular import open_table
 
-    label = data.label if isinstance(data.label, str) else "".join(data.label[:1])
-    return open_table(data.path, form, label, data.time, features)
+    return open_table(data, fields, threads)

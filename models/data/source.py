@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,37 +18,52 @@ from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 
 
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column of a batch. kind: id | string | float | ids | strings, as in a manifest's Feature, or seconds: int64,
+    whole Unix seconds."""
+
+    name: str
+    kind: str
+
+    @property
+    def reads(self) -> Field | None:
+        return self
+
+
 class WantedColumn(Protocol):
     """A feature as a reader sees it; models.config.feature_sections.FeatureConfig and Field are both such."""
 
     @property
     def name(self) -> str: ...
     @property
-    def kind(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One column of a batch. kind: id | string | float | ids | strings, as in a manifest's Feature."""
-
-    name: str
-    kind: str
+    def reads(self) -> Field | None:
+        """The column that it is made of; None where others' are enough."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The columns of every batch, in order. label, time: names of the columns behind Batch.label and
-    Batch.time; time is "" where the stream has no clock."""
+    """The columns of every batch, in order. label, time, weight: names of the columns behind Batch.label, Batch.time
+    and Batch.weight; label is several names where the model learns several; time and weight are "" where there is
+    none."""
 
     fields: tuple[Field, ...]
-    label: str
+    label: str | tuple[str, ...]
     time: str = ""
+    weight: str = ""
 
     def __post_init__(self) -> None:
+        roles = {self.weight: "weight", self.time: "time"} | dict.fromkeys(self.labels, "label")
         for f in self.fields:
-            if f.name in (self.label, self.time):
-                role = "label" if f.name == self.label else "time"
+            role = roles.get(f.name, "")
+            if role and not (role == "time" and f.kind == "seconds"):
                 raise BadInput(f"features.{f.name}: a column other than data.{role} wanted, got the {role} itself")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns behind Batch.label, one or several."""
+        return (self.label,) if isinstance(self.label, str) else self.label
 
     @property
     def names(self) -> list[str]:
@@ -88,6 +103,13 @@ class Batch:
         weight = None if self.weight is None else self.weight[first:last]
         return Batch(columns, self.label[first:last], time, self.start + first, weight)
 
+    def take(self, rows: NDArray[np.int64]) -> Batch:
+        """These rows of the batch in this order, as copies; its position stays."""
+        columns = {name: take_rows(c, rows) for name, c in self.columns.items()}
+        time = None if self.time is None else self.time[rows]
+        weight = None if self.weight is None else self.weight[rows]
+        return Batch(columns, self.label[rows], time, self.start, weight)
+
 
 class Source(Protocol):
     """A stream of labelled rows that can be read from any position, again and again."""
@@ -120,6 +142,21 @@ def slice_column(column: Column, first: int, last: int) -> Column:
     return column[first:last]
 
 
+def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
+    """These rows of a column, in this order."""
+    if not isinstance(column, Strings | Ragged):
+        return column[rows]
+    bounds = column.offsets if isinstance(column, Strings) else column.row_splits
+    lengths = np.diff(bounds)[rows]
+    ends = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    values = np.repeat(bounds[rows] - ends[:-1], lengths) + np.arange(ends[-1])
+    if isinstance(column, Strings):
+        # A view of some rows of a larger buffer keeps the offsets of that one.
+        return Strings(column.data[values], ends)
+    return Ragged(take_rows(column.values, values), ends)
+
+
 def check_position(rows: int, start: int) -> None:
     """Raises BadInput unless `rows` and `start` are a size and a position."""
     if rows < 1:
@@ -134,20 +171,26 @@ def nearest(name: str, names: Sequence[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def choose(available: Sequence[Field], features: Sequence[WantedColumn]) -> tuple[Field, ...]:
-    """The fields that `features` ask for, out of a reader's fixed set; all of them when none is asked for.
+def wanted_fields(features: Sequence[WantedColumn]) -> tuple[Field, ...]:
+    """The columns that features are made of, each once, in the order of their first use."""
+    return tuple(dict.fromkeys(field for feature in features if (field := feature.reads)))
+
+
+def choose(available: Sequence[Field], wanted: Sequence[Field], others: Sequence[Field] = ()) -> tuple[Field, ...]:
+    """The fields that are wanted, out of a reader's fixed set; all of them when none is. others: given only when asked
+    for.
 
     Raises BadInput for a name that the reader does not have, or a kind that it does not give.
     """
-    if not features:
+    if not wanted:
         return tuple(available)
-    kinds = {f.name: f.kind for f in available}
-    for feature in features:
-        if feature.name not in kinds:
+    kinds = {f.name: f.kind for f in (*available, *others)}
+    for field in wanted:
+        if field.name not in kinds:
             names = ", ".join(kinds) if len(kinds) <= 16 else f"{', '.join(list(kinds)[:16])}, ..."
-            hint = nearest(feature.name, list(kinds))
-            raise BadInput(f"features.{feature.name}: a column of the data wanted: {names}{hint}")
-        if feature.kind != kinds[feature.name]:
-            kind = kinds[feature.name]
-            raise BadInput(f"features.{feature.name}.kind: {kind!r} wanted for this column, got {feature.kind!r}")
-    return tuple(Field(f.name, f.kind) for f in features)
+            hint = nearest(field.name, list(kinds))
+            raise BadInput(f"features.{field.name}: a column of the data wanted: {names}{hint}")
+        if field.kind != kinds[field.name]:
+            kind = kinds[field.name]
+            raise BadInput(f"features.{field.name}.kind: {kind!r} wanted for this column, got {field.kind!r}")
+    return tuple(wanted)

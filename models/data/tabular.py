@@ -6,16 +6,24 @@ column they must be sorted by it, since deltas are cut along it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from models.data import arrow
-from models.data.files import CsvFile, DataFile, ParquetFile, RowNames, find_files
-from models.data.formats import CSV_SUFFIXES, PARQUET_SUFFIXES
-from models.data.source import Batch, Field, Schema, WantedColumn, check_position
+from models.data.files import CsvFile, DataFile, ParquetFile, Piece, RowNames, find_files
+from models.data.formats import CSV_SUFFIXES, PARQUET_SUFFIXES, TFRECORD_SUFFIXES, DataConfig
+from models.data.in_turn import Task, in_turn
+from models.data.source import Batch, Field, Schema, check_position
+from processor.cores import available
 from processor.errors import BadInput
+
+Chunk = tuple[list[pa.Array], RowNames]
+"""Canonical columns, and the names of their rows."""
 
 _CSV_TYPES = {
     "id": pa.int64(),
@@ -27,25 +35,38 @@ _CSV_TYPES = {
 """CSV cells are parsed as these; lists come as text between '|'."""
 
 
-class TableSource:
-    """Rows of data files of one layout, as batches. csv: cells are text, and lists are split at '|'."""
+AHEAD_NBYTES = 16 << 20
+"""Columns that a reading thread may be ahead of whoever takes the batches."""
+MOST_THREADS = 4
 
-    def __init__(self, files: Sequence[DataFile], schema: Schema, csv: bool) -> None:
+
+class TableSource:
+    """Rows of data files of one layout, as batches: the same ones whatever the number of threads.
+
+    Pieces of files (a row group of Parquet, a whole file of text) are read, checked and cast on threads, in turn
+    (models.data.in_turn). Of each no more than AHEAD_NBYTES wait, so that what is held does not depend on the size of
+    row groups or files.
+    """
+
+    def __init__(self, files: Sequence[DataFile], schema: Schema, csv: bool, threads: int = 0) -> None:
+        """csv: cells are text, and lists are split at '|'. threads: to read with; 1: the caller's own; 0: the cores, up
+        to MOST_THREADS."""
         self._files, self._csv, self.schema = files, csv, schema
-        self._kinds = [f.kind for f in schema.fields] + ["label"] * bool(schema.label) + ["time"] * bool(schema.time)
-        self._names = [*schema.names] + [schema.label] * bool(schema.label) + [schema.time] * bool(schema.time)
+        self._threads = threads or min(MOST_THREADS, len(available()))
+        self._wanted = [(f.name, f.kind) for f in schema.fields] + [(name, "label") for name in schema.labels]
+        self._wanted += [(schema.weight, "weight")] * bool(schema.weight) + [(schema.time, "time")] * bool(schema.time)
         self._read_types(files[0])
         if all(file.empty for file in files):
             raise BadInput(f"{files[0].name}: rows wanted, got an empty table")
 
     def _read_types(self, file: DataFile) -> dict[str, pa.DataType]:
         """Column -> the Arrow type that it is read as; raises BadInput where that cannot serve its kind."""
-        types, own = {}, file.types(self._names)
-        for name, kind in zip(self._names, self._kinds):
+        types, own = {}, file.types([name for name, _ in self._wanted])
+        for name, kind in self._wanted:
             types[name] = own[name]
-            if self._csv and kind == "label":
+            if self._csv and kind in ("label", "weight"):
                 types[name] = own[name] if pa.types.is_boolean(own[name]) else pa.float64()
-            elif self._csv and kind != "time":
+            elif self._csv and kind not in ("time", "seconds"):
                 types[name] = _CSV_TYPES[kind]
             else:
                 arrow.check_type(own[name], kind, name)
@@ -59,34 +80,51 @@ class TableSource:
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
         """See Source.batches. Raises BadInput that names the column and, from 0 within its file, the row."""
         check_position(rows, start)
-        for part in _rebatch(self._canonical(start), rows):
-            values = [arrow.column(a, kind) for a, kind in zip(part, self._kinds)]
-            columns = dict(zip(self.schema.names, values))
-            rest = values[len(columns) :]
-            label = rest.pop(0) if self.schema.label else np.empty((len(part[0]), 0), np.float32)
-            yield Batch(columns, label, rest[0] if rest else None, start)  # type: ignore[arg-type]
-            start += len(part[0])
+        chunks = in_turn(self._tasks(start), self._threads, _nbytes, AHEAD_NBYTES)
+        with closing(chunks):
+            for part in _rebatch(self._in_order_of_time(chunks), rows):
+                yield self._batch(part, start)
+                start += len(part[0])
 
-    def _canonical(self, start: int) -> Iterator[list[pa.Array]]:
-        """Checked columns of one canonical type each, chunk by chunk, over all files, from row `start` on."""
-        last_time = float("-inf")
+    def _batch(self, part: list[pa.Array], start: int) -> Batch:
+        values: Any = [arrow.column(array, kind) for array, (_, kind) in zip(part, self._wanted)]
+        columns, rest = dict(zip(self.schema.names, values)), values[len(self.schema.fields) :]
+        labels, rest = rest[: len(self.schema.labels)], rest[len(self.schema.labels) :]
+        several = np.empty((len(part[0]), len(labels)), np.float32)
+        label = labels[0] if len(labels) == 1 else np.stack(labels, axis=1, out=several) if labels else several
+        weight = rest.pop(0) if self.schema.weight else None
+        return Batch(columns, label, rest[0] if rest else None, start, weight)
+
+    def _tasks(self, start: int) -> Iterator[Task[Chunk]]:
         for file in self._files:
             if start and len(self._files) > 1 and start >= (file_rows := file.count_rows()):
                 start -= file_rows
                 continue
-            row = start
-            for chunk in file.read(self._read_types(file), start):
-                where = RowNames(file.name, row)
+            for piece in file.pieces(self._read_types(file), start):
+                yield partial(self._canonical, file.name, piece)
+            start = 0
+
+    def _canonical(self, file: str, piece: Piece) -> Generator[Chunk]:
+        """A piece's columns, checked and each of its one canonical type."""
+        row = piece.first
+        with closing(piece.read()) as chunks:
+            for chunk in chunks:
+                where = RowNames(file, row)
                 arrays = []
-                for array, name, kind in zip(chunk.columns, self._names, self._kinds):
+                for name, kind in self._wanted:
+                    array = chunk.column(name)
                     if self._csv and kind in ("ids", "strings"):
                         array = arrow.split_text(array, kind, name, where)
                     arrays.append(arrow.canonical(array, kind, name, where))
-                if self.schema.time:
-                    last_time = self._check_order(arrays[-1], last_time, where)
+                yield arrays, where
                 row += chunk.num_rows
-                yield arrays
-            start = 0
+
+    def _in_order_of_time(self, chunks: Iterator[Chunk]) -> Iterator[list[pa.Array]]:
+        last_time = float("-inf")
+        for arrays, where in chunks:
+            if self.schema.time:
+                last_time = self._check_order(arrays[-1], last_time, where)
+            yield arrays
 
     def _check_order(self, times: pa.Array, last: float, where: RowNames) -> float:
         seconds = times.to_numpy()
@@ -101,6 +139,10 @@ class TableSource:
                 f" sort the data by {name!r}"
             )
         return float(seconds[-1])
+
+
+def _nbytes(chunk: Chunk) -> int:
+    return sum(array.nbytes for array in chunk[0])
 
 
 def _rebatch(chunks: Iterator[list[pa.Array]], rows: int) -> Iterator[list[pa.Array]]:
@@ -124,10 +166,28 @@ def _join(parts: list[list[pa.Array]]) -> list[pa.Array]:
     return parts[0] if len(parts) == 1 else [pa.concat_arrays(column) for column in zip(*parts)]
 
 
-def open_table(path: str, form: str, label: str, time: str, features: Sequence[WantedColumn]) -> TableSource:
-    """Opens a Parquet or CSV table; form: 'parquet' | 'csv'. Raises BadInput before any batch."""
-    schema = Schema(tuple(Field(f.name, f.kind) for f in features), label, time)
-    if form == "parquet":
-        return TableSource([ParquetFile(p) for p in find_files(path, PARQUET_SUFFIXES)], schema, csv=False)
-    files = [CsvFile(p, "\t" if ".tsv" in p.name.lower() else ",") for p in find_files(path, CSV_SUFFIXES)]
-    return TableSource(files, schema, csv=True)
+def told_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
+    """These columns of a table, None: all that are no label, time or weight, of the kinds that its first file tells."""
+    file = _files(data, {})[0]
+    if names is None:
+        names = [name for name in file.names if name not in (*data.labels, data.time, data.weight)]
+    return [Field(name, arrow.told_kind(t, name)) for name, t in file.types(names).items()]
+
+
+def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> TableSource:
+    """Opens a table, data.format one of models.data.formats.TABLES. Raises BadInput before any batch."""
+    schema = Schema(tuple(fields), data.label, data.time, data.weight)
+    kinds = {f.name: f.kind for f in fields} | dict.fromkeys((*schema.labels, schema.time, schema.weight), "float")
+    return TableSource(_files(data, kinds), schema, csv=data.format == "csv", threads=threads)
+
+
+def _files(data: DataConfig, kinds: Mapping[str, str]) -> Sequence[DataFile]:
+    """kinds: of the columns that are wanted, for files that do not tell them."""
+    if data.format == "tfrecord":
+        # Only here: its kernel takes a moment to load.
+        from models.data.tfrecord import TfRecordFile
+
+        return [TfRecordFile(p, kinds) for p in find_files(data.path, TFRECORD_SUFFIXES)]
+    if data.format == "parquet":
+        return [ParquetFile(p) for p in find_files(data.path, PARQUET_SUFFIXES)]
+    return [CsvFile(p, "\t" if ".tsv" in p.name.lower() else ",") for p in find_files(data.path, CSV_SUFFIXES)]

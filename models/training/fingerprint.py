@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from models.config.feature_sections import FeatureConfig
 from models.config.table_sections import TableConfig
 from models.config.train_config import TrainConfig
 from models.data.formats import label_names
@@ -16,11 +17,13 @@ from processor.package.transforms import HASHES
 ADMISSION = ("admit_after", "admit_by", "admit_ids", "admit_error")
 HASHING = ("hash", "hash_rows", "hash_codes")
 
+MADE_OF = ("from_", "boundaries", "cross", "buckets", "column_kind")
+
 
 def fingerprint(config: TrainConfig) -> str:
     """One word for all of settings(): files of one word continue each other's checkpoints."""
     features = [replace(f, side="context", dtype="") for f in config.features]
-    parts: list[Any] = [_model(config), [asdict(f) for f in features], config.train.optimizer, config.train.seed]
+    parts: list[Any] = [_model(config), [_feature(f) for f in features], config.train.optimizer, config.train.seed]
     if config.fusion:
         parts.append(dict(config.fusion))
     if tables := _tables(config):
@@ -34,7 +37,7 @@ def settings(config: TrainConfig) -> dict[str, Any]:
     """What decides, by section.key, as JSON gives it back."""
     found: dict[str, Any] = {f"model.{key}": value for key, value in _model(config).items()}
     for feature in config.features:
-        kept = {key: value for key, value in asdict(feature).items() if key not in ("name", "side", "dtype")}
+        kept = {key: value for key, value in _feature(feature).items() if key not in ("name", "side", "dtype")}
         found |= {f"features.{feature.name}.{key}": value for key, value in kept.items()}
     found |= {"features": [f.name for f in config.features]}
     found |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.seed}
@@ -54,6 +57,11 @@ def _model(config: TrainConfig) -> dict[str, Any]:
     return (
         {"name": model.name, "arch": model.arch, "hidden": ()} | model.options | {k: v for k, v in learned.items() if v}
     )
+
+
+def _feature(feature: FeatureConfig) -> dict[str, Any]:
+    """A feature's keys; what makes it of another column only where it is made so, as older checkpoints have it."""
+    return {key: value for key, value in asdict(feature).items() if value or key not in MADE_OF}
 
 
 def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:

@@ -49,7 +49,6 @@ from processor.chain.ledger import Ledger
 from processor.errors import BadInput
 from processor.generation import Generation
 from processor.package.repository import Repository
-from processor.package.transforms import HASHES
 from processor.package.version import VersionReader
 
 CHECKPOINT_SECONDS = 30.0
@@ -496,13 +495,9 @@ class TrainingRun:
         drafted = draft(self.config, {f.name: (f.mean, f.scale) for f in manifest.features if f.kind == "float"})
         shapes = [{t.name: t.dim for t in m.tables} for m in (manifest, drafted)]
         columns = [[(f.name, f.kind, f.table, f.width) for f in m.features] for m in (manifest, drafted)]
-        hashed = [[t for t in m.transforms if t.op in HASHES] for m in (manifest, drafted)]
-        if (
-            manifest.arch != drafted.arch
-            or shapes[0] != shapes[1]
-            or columns[0] != columns[1]
-            or hashed[0] != hashed[1]
-        ):
+        inputs = [(m.inputs, m.transforms) for m in (manifest, drafted)]
+        same = shapes[0] == shapes[1] and columns[0] == columns[1] and inputs[0] == inputs[1]
+        if manifest.arch != drafted.arch or not same:
             raise BadInput(
                 f"--new-version: version {manifest.version} has another architecture, other features or other tables"
                 " than the training file, so its weights cannot go on; --from-scratch trains new ones"

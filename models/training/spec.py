@@ -8,18 +8,24 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from models.config.feature_sections import FeatureConfig
+from models.config.feature_sections import RAGGED, FeatureConfig
 from models.config.table_sections import TableConfig
 from models.config.train_config import TrainConfig
-from models.data.source import Source
+from models.data.source import Source, wanted_fields
 from models.embedding.multi_hash import key_transform
 from processor.errors import BadInput
 from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry, feature_width, validate
-from processor.package.transforms import HASHES
+from processor.package.transforms import HASHES, Transform
 
 FIRST_ROWS = 20_000
 HEAVY_TAILS = 15.0
 INPUT_DTYPES = {"id": "int64", "ids": "int64", "string": "string", "strings": "string", "float": "float32"}
+INPUT_DTYPES |= {"seconds": "int64"}
+DAY_S, HOUR_S = 86_400, 3_600
+THURSDAY = 3
+"""The weekday of 1970-01-01, where Unix time begins."""
+CROSS_KEY = 0xDECAFCAFFE
+"""TensorFlow's own, of crosses whose key nobody gives."""
 
 Scaling = dict[str, tuple[float, float]]
 
@@ -34,7 +40,7 @@ def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scalin
         raise BadInput("data: at least one row wanted, got none")
     scaling: Scaling = {}
     for feature in floats:
-        values = np.asarray(batch.columns[feature.name], np.float64)
+        values = np.asarray(batch.columns[feature.column], np.float64)
         values = values[np.isfinite(values)]
         if feature.transform == "log1p":
             values = _log1p(values)
@@ -56,7 +62,7 @@ def measure_transforms(source: Source, features: Sequence[FeatureConfig]) -> dic
         return {}
     chosen = {}
     for feature in floats:
-        values = np.asarray(batch.columns[feature.name], np.float64)
+        values = np.asarray(batch.columns[feature.column], np.float64)
         values = values[np.isfinite(values)]
         plain, logarithm = _tails(values), _tails(_log1p(values))
         chosen[feature.name] = "log1p" if plain > HEAVY_TAILS and logarithm < plain / 2 else "none"
@@ -85,26 +91,62 @@ def measure_log_odds(source: Source) -> list[float]:
     return [math.log((one + 0.5) / (weight.sum() - one + 0.5)) for one in ones.tolist()]
 
 
+def _transforms(features: Sequence[FeatureConfig], inputs: set[str]) -> tuple[dict[str, str], list[Transform]]:
+    """What each feature reads, by name: its column, or the last of the transforms that make it; and those, in order."""
+    taken = inputs | {f.name for f in features}
+    sources = {f.name: f.column for f in features if not f.cross}
+    made: list[Transform] = []
+    for f in sorted(features, key=lambda f: bool(f.cross)):
+        steps = _steps(f)
+        reads = [sources[name] for name in f.cross] or [f.column]
+        for i, (op, integers, floats) in enumerate(steps):
+            name = f.name if i == len(steps) - 1 and f.name not in inputs else f"{f.name}.{i}"
+            while name in taken and name != f.name:
+                name += "_"
+            taken.add(name)
+            made.append(Transform(name, op, reads, integers, floats))
+            reads = [name]
+        if steps:
+            sources[f.name] = reads[0]
+    return sources, made
+
+
+def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float]]]:
+    """(op, integers, floats) of what makes a feature's ids, one after another; [] where they are the column's own."""
+    if f.cross:
+        return [("cross", [f.buckets, CROSS_KEY], [])]
+    if f.transform == "hour":
+        return [("floor_divide", [HOUR_S], []), ("floor_modulo", [24], [])]
+    if f.transform == "weekday":
+        return [("floor_divide", [DAY_S], []), ("add", [THURSDAY], []), ("floor_modulo", [7], [])]
+    if f.transform == "bucketize":
+        whole = f.column_kind in ("id", "seconds")
+        return [("float32", [], [])] * whole + [("bucketize", [], list(f.boundaries))]
+    return []
+
+
 def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
     """The manifest that every version of this model shares: version, files and counts are filled in at publication."""
-    inputs, features, transforms = [], [], []
-    names = {f.name for f in config.features}
+    fields = wanted_fields(config.features)
+    inputs = [Input(f.name, INPUT_DTYPES[f.kind], ragged=f.kind in RAGGED) for f in fields]
+    sources, transforms = _transforms(config.features, {i.name for i in inputs})
+    names = {f.name for f in config.features} | {i.name for i in inputs} | {t.name for t in transforms}
+    features = []
     tables: dict[str, TableEntry] = {}
     offset = 0
     for f in config.features:
-        inputs.append(Input(f.name, INPUT_DTYPES[f.kind], ragged=f.kind in ("ids", "strings")))
         if f.table:
             tables.setdefault(f.table, TableEntry(f.table, f.dim, 0, f.dtype or config.publish.table_dtype))
         mean, scale = scaling.get(f.name, (0.0, 1.0))
         width = feature_width(f.combiner, f.dim, f.max_length) if f.table else 1
-        read, kind, table = f.name, f.kind, config.tables.get(f.table, TableConfig())
+        read, kind, table = sources[f.name], f.kind, config.tables.get(f.table, TableConfig())
         if table.hash in HASHES:
             read, kind = f"{f.name[:100]}.keys", "ids"
             while read in names:
                 read += "_"
             names.add(read)
             how = (table.hash, table.hash_rows, table.hash_codes)
-            transforms.append(key_transform(read, f.name, tables[f.table].hash_seed, *how))
+            transforms.append(key_transform(read, sources[f.name], tables[f.table].hash_seed, *how))
         features.append(
             Feature(
                 name=f.name,

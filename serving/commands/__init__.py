@@ -7,6 +7,7 @@ serve_command       serve
 train_command       train and bench
 evaluate_command    evaluate
 vectors_command     vectors
+convert_command     convert
 import_command      import, and inspect --graph
 compile_command     compile
 row_store           tables

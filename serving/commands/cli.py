@@ -13,6 +13,7 @@ import typer
 from processor.errors import FreshetError
 from processor.extras import wanted
 from serving.commands.compile_command import compile_command
+from serving.commands.convert_command import convert
 from serving.commands.delta_commands import delta_app
 from serving.commands.demo import demo
 from serving.commands.evaluate_command import evaluate
@@ -55,6 +56,7 @@ app.command()(serve)
 app.command()(inspect)
 app.command()(train)
 app.command()(evaluate)
+app.command()(convert)
 app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
 app.add_typer(tables_app, name="tables")

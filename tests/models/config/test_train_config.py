@@ -181,12 +181,12 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ({"data__format": "parket"}, r"data\.format: one of .* got 'parket' \(did you mean 'parquet'\?\)"),
         (
             {"data__path": "x.bin"},
-            r"data\.format: one of parquet, csv, criteo, movielens wanted; the path 'x\.bin'",
+            r"data\.format: one of parquet, csv, tfrecord, libsvm, criteo, movielens wanted; the path 'x\.bin'",
         ),
         ({"data__label": None}, r"data\.label: the name of the column with the labels wanted, got nothing"),
         (
             {"data__format": "criteo"},
-            r"data\.label: wanted only for parquet and csv; format criteo has its own",
+            r"data\.label: wanted only for parquet, csv and tfrecord; format criteo has its own",
         ),
         (
             {"data__format": "movielens", "data__label": ["rated4", "rated6"]},
@@ -328,8 +328,8 @@ def test_the_files_shown_in_the_documentation_are_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = [parse_config(tomllib.loads(block)) for block in re.findall(r"```toml\n(.*?)```", text, re.S)]
 
-    assert [c.model.name for c in shown] == ["ctr", "movies", "ads"]
-    assert [len(c.features) for c in shown] == [4, 8, 39]
+    assert [c.model.name for c in shown] == ["ctr", "hours", "svm", "movies", "ads"]
+    assert [len(c.features) for c in shown] == [4, 7, 2, 8, 39]
     assert shown[0].train == TrainSettings()
 
 

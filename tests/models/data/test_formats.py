@@ -13,6 +13,10 @@ from processor.errors import BadInput
         ("a.csv", "csv"),
         ("a.csv.gz", "csv"),
         ("a.tsv.zst", "csv"),
+        ("a.svm", "libsvm"),
+        ("a.libsvm.gz", "libsvm"),
+        ("a.tfrecord", "tfrecord"),
+        ("parts/*.tfrecords.gz", "tfrecord"),
     ],
 )
 def test_the_suffix_tells_the_format(path, form):
@@ -30,5 +34,7 @@ def test_the_files_of_a_folder_tell_its_format(tmp_path):
 def test_a_path_that_does_not_tell_is_refused(tmp_path, names):
     for name in names:
         (tmp_path / name).touch()
-    with pytest.raises(BadInput, match=r"data\.format: one of parquet, csv, criteo, movielens wanted"):
+    with pytest.raises(
+        BadInput, match=r"data\.format: one of parquet, csv, tfrecord, libsvm, criteo, movielens wanted"
+    ):
         format_of(str(tmp_path))

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from models.data import tabular
+from models.data.formats import DataConfig
 from models.data.source import Field
-from models.data.tabular import open_table
 from processor.errors import BadInput
-from tests.models.data.sources import check_batches, joined, plain
+from tests.models.data.sources import check_batches, everything, joined, plain
 
 FIELDS = [
     Field("user", "id"),
@@ -23,6 +24,10 @@ FIELDS = [
     Field("tags", "strings"),
 ]
 quick = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def open_table(path, form, label, time, fields, threads=0, weight=""):
+    return tabular.open_table(DataConfig(path, form, label, time, weight), fields, threads)
 
 
 def clicks(rows: int) -> pa.Table:
@@ -375,3 +380,129 @@ def test_rows_of_one_time_are_in_order(tmp_path):
 
     assert batch.time.tolist() == [5.0, 5.0]
     assert math.isclose(float(batch.label.sum()), 1.0)
+
+
+@quick
+@given(
+    files=st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=4),
+    size=st.integers(1, 9),
+    start=st.integers(0, 40),
+    threads=st.integers(2, 4),
+)
+def test_the_batches_are_the_same_whatever_the_number_of_threads(tmp_path_factory, files, size, start, threads):
+    """files: the rows of each row group of each."""
+    folder, row = tmp_path_factory.mktemp("parts"), 0
+    for i, groups in enumerate(files):
+        table = clicks(40)
+        with pq.ParquetWriter(folder / f"{i}.parquet", table.schema) as writer:
+            for rows in groups:
+                writer.write_table(table.slice(row % 20, rows))
+                row += rows
+    if not row:
+        return
+    alone, together = (open_table(str(folder), "parquet", "click", "", FIELDS, n) for n in (1, threads))
+
+    assert list(map(everything, together.batches(size, start))) == list(map(everything, alone.batches(size, start)))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_error_comes_after_the_batches_before_it_whatever_the_threads(tmp_path, threads):
+    users = [*range(100), None]
+    pq.write_table(pa.table({"user": users, "click": [0] * 101}), tmp_path / "c.parquet", row_group_size=10)
+    batches = open_table(str(tmp_path / "c.parquet"), "parquet", "click", "", FIELDS[:1], threads).batches(10)
+
+    assert [len(next(batches)) for _ in range(10)] == [10] * 10
+    with pytest.raises(BadInput, match=r"a null at row 100 of c\.parquet"):
+        next(batches)
+
+
+def test_a_row_group_of_many_rows_is_not_held_whole(tmp_path):
+    path, rows = tmp_path / "large.parquet", 1_200_000
+    wide = np.random.default_rng(0).integers(0, 2**62, (8, rows))
+    table = pa.table({f"c{i}": c for i, c in enumerate(wide)} | {"click": np.zeros(rows)})
+    pq.write_table(table, path, row_group_size=rows, compression="none", use_dictionary=False)
+    del table
+    source = open_table(str(path), "parquet", "click", "", [Field(f"c{i}", "id") for i in range(8)], 4)
+    before = pa.total_allocated_bytes()
+    most = 0
+    for i, batch in enumerate(source.batches(4096)):
+        most = max(most, pa.total_allocated_bytes() - before)
+        assert batch.columns["c3"][0] == wide[3, i * 4096]
+
+    assert most < wide.nbytes
+
+
+def test_row_groups_before_a_position_are_not_read(tmp_path):
+    path = tmp_path / "c.parquet"
+    pq.write_table(clicks(100), path, row_group_size=10, compression="none", use_dictionary=False)
+    metadata = pq.read_metadata(path)
+    with open(path, "r+b") as file:
+        for group in range(5):
+            for column in range(metadata.num_columns):
+                found = metadata.row_group(group).column(column)
+                file.seek(found.data_page_offset)
+                file.write(b"\xff" * found.total_compressed_size)
+    source = open_table(str(path), "parquet", "click", "ts", FIELDS)
+
+    assert joined(list(source.batches(20, 50)))["user"] == [i * 7 for i in range(50, 100)]
+
+
+@pytest.mark.parametrize("name", ["c.parquet", "c.csv"])
+def test_weights_and_several_labels_arrive_with_their_rows(tmp_path, name):
+    table = pa.table({
+        "user": [1, 2, 3],
+        "click": [0, 1, 1],
+        "buy": [0.0, 0.0, 1.0],
+        "dwell": [0.5, 0, 30],
+    })  # fmt: skip
+    form = save(tmp_path / name, table)
+    source = open_table(str(tmp_path / name), form, ("click", "buy"), "", FIELDS[:1], weight="dwell")
+    (batch,) = source.batches(9)
+
+    assert source.schema.labels == ("click", "buy")
+    assert batch.label.tolist() == [[0, 0], [1, 0], [1, 1]]
+    assert (batch.label.dtype, batch.weight.dtype) == (np.float32, np.float32)
+    assert batch.weight.tolist() == [0.5, 0, 30]
+    assert batch.slice(1, 2).weight.tolist() == [0]
+    assert [len(b.label) for b in source.batches(2)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("weight", "wanted"),
+    [
+        ("-1", "a weight of 0 or more wanted, got -1.0"),
+        ("nan", "a weight wanted, got a null"),
+        ("inf", "a number within float32 wanted, got inf"),
+        ("1e39", "a number within float32 wanted, got 1e+39"),
+        ("", "a weight wanted, got a null"),
+    ],
+)
+def test_a_weight_that_is_none_is_refused_by_its_row(tmp_path, weight, wanted):
+    (tmp_path / "c.csv").write_text(f"user,click,w\n1,0,1\n2,1,{weight}\n")
+    with pytest.raises(BadInput) as caught:
+        list(open_table(str(tmp_path / "c.csv"), "csv", "click", "", FIELDS[:1], weight="w").batches(9))
+
+    assert str(caught.value) == f"column 'w': {wanted} at row 1 of c.csv"
+
+
+@pytest.mark.parametrize("name", ["c.parquet", "c.csv"])
+def test_the_time_may_be_read_as_whole_seconds_too(tmp_path, name):
+    form = save(tmp_path / name, clicks(9).select(["user", "click", "ts"]))
+    (batch,) = open_table(str(tmp_path / name), form, "click", "ts", [Field("ts", "seconds")]).batches(9)
+
+    assert batch.columns["ts"].dtype == np.int64
+    assert batch.columns["ts"].tolist() == [1_700_000_000 + i // 4 for i in range(9)]
+    assert batch.time.tolist() == [1_700_000_000 + i / 4 for i in range(9)]
+
+
+def test_seconds_before_1970_are_rounded_down(tmp_path):
+    pq.write_table(pa.table({"ts": [-0.5, 0.5], "click": [0, 1]}), tmp_path / "c.parquet")
+    (batch,) = open_table(str(tmp_path / "c.parquet"), "parquet", "click", "", [Field("ts", "seconds")]).batches(9)
+
+    assert batch.columns["ts"].tolist() == [-1, 0]
+
+
+def test_a_weight_that_is_nan_is_refused(tmp_path):
+    pq.write_table(pa.table({"user": [1, 2], "click": [0, 1], "w": [1.0, math.nan]}), tmp_path / "c.parquet")
+    with pytest.raises(BadInput, match=r"column 'w': a weight of 0 or more wanted, got nan at row 1 of c\.parquet"):
+        list(open_table(str(tmp_path / "c.parquet"), "parquet", "click", "", FIELDS[:1], weight="w").batches(9))

@@ -1,0 +1,209 @@
+"""TFRecord files of tf.train.Example, plain or gzipped: a record is a row, its features are columns.
+
+A file's frames (length, checksum of it, bytes, checksum of them) are read here and not by TensorFlow, so that a length
+is bounded before room is made for it, a damaged record is told by its number, and rows before a position are passed
+over unparsed. What is inside a record TensorFlow parses. The types of features are those of the first records that have
+them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import struct
+import zlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numba as nb
+import numpy as np
+import pyarrow as pa
+
+from models.data.files import Piece
+from models.data.source import nearest
+from processor.errors import BadInput
+
+MAX_RECORD_NBYTES = 64 << 20
+BATCH_ROWS, BATCH_NBYTES = 1024, 8 << 20
+FIRST_RECORDS = 100
+_HEAD = struct.Struct("<QI")
+_TYPES = {"int64_list": pa.int64(), "float_list": pa.float32(), "bytes_list": pa.large_binary()}
+_FAULT = re.compile(r"(?:Key|Feature): ([^ ,]{1,64}),? ?([^\n]*?)(?: \[Op|$)")
+"""Where TensorFlow's message names a feature, and what it says of it."""
+_GZIP = b"\x1f\x8b"
+
+
+class TfRecordFile:
+    """A DataFile of Examples. kinds: what columns are wanted as: lists, or one value a row."""
+
+    def __init__(self, path: Path, kinds: Mapping[str, str]) -> None:
+        """Raises BadInput for a file that is none, or whose first records are no Examples."""
+        self._path, self._kinds, self.name = path, kinds, path.name
+        self._packed = self._is_packed()
+        self._found = self._first_types()
+        self.names = sorted(self._found)
+        self.empty = next(self._records(0), None) is None
+
+    def _is_packed(self) -> bool:
+        """Whether it is gzipped; a plain file may begin with gzip's two bytes, but then its first checksum fits."""
+        try:
+            with open(self._path, "rb") as file:
+                head = file.read(_HEAD.size)
+        except OSError as error:
+            raise BadInput(f"{self.name}: a TFRecord file wanted, could not read it: {error.strerror}") from None
+        return head[:2] == _GZIP and not (len(head) == _HEAD.size and _fits(head[:8], _HEAD.unpack(head)[1]))
+
+    @contextmanager
+    def _open(self) -> Iterator[BinaryIO]:
+        try:
+            with gzip.open(self._path) if self._packed else open(self._path, "rb") as file:
+                yield file  # type: ignore[misc]
+        except (OSError, EOFError, zlib.error) as error:
+            reason = getattr(error, "strerror", None) or "damaged gzip"
+            raise BadInput(f"{self.name}: a TFRecord file wanted, could not read it: {reason}") from None
+
+    def _records(self, start: int) -> Generator[bytes]:
+        """The records from `start` on."""
+        row = 0
+        with self._open() as file:
+            while head := file.read(_HEAD.size):
+                if len(head) < _HEAD.size:
+                    raise BadInput(f"{self.name}: cut short in record {row}")
+                nbytes, checksum = _HEAD.unpack(head)
+                if not _fits(head[:8], checksum):
+                    raise BadInput(
+                        f"{self.name}: a TFRecord wanted, got another checksum of the length of record {row}"
+                    )
+                if nbytes > MAX_RECORD_NBYTES:
+                    most = f"records of at most {MAX_RECORD_NBYTES} bytes wanted"
+                    raise BadInput(f"{self.name}: {most}, got {nbytes} in record {row}")
+                data = file.read(nbytes + 4)
+                if len(data) < nbytes + 4:
+                    raise BadInput(f"{self.name}: cut short in record {row}")
+                if row >= start:
+                    if not _fits(data[:-4], int.from_bytes(data[-4:], "little")):
+                        raise BadInput(f"{self.name}: another checksum than it was written with in record {row}")
+                    yield data[:-4]
+                row += 1
+
+    def _first_types(self) -> dict[str, tuple[pa.DataType, bool]]:
+        """Feature -> the type of its values, and whether it is a list, as the first records have it."""
+        from compiler.frameworks import tf
+
+        found: dict[str, tuple[pa.DataType, bool]] = {}
+        for row, data in enumerate(self._records(0)):
+            if row == FIRST_RECORDS:
+                break
+            try:
+                example = tf.train.Example.FromString(data)
+            except Exception:  # protobuf's own, of whichever implementation
+                raise BadInput(f"{self.name}: a tf.train.Example wanted, got other bytes in record {row}") from None
+            for name, feature in example.features.feature.items():
+                if (form := feature.WhichOneof("kind")) is not None:
+                    several = len(getattr(feature, form).value) != 1
+                    found[name] = (_TYPES[form], several or found.get(name, (None, False))[1])
+        return found
+
+    def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        found = {}
+        for name in names:
+            if name not in self._found:
+                hint = nearest(name, self.names)
+                raise BadInput(f"column {name!r}: wanted once in {self.name}, got 0 of that name{hint}")
+            inner, several = self._found[name]
+            kind = self._kinds.get(name)
+            listed = kind in ("ids", "strings") if kind else several
+            found[name] = pa.large_list(inner) if listed else inner
+        return found
+
+    def count_rows(self) -> int:
+        rows = 0
+        with self._open() as file:
+            while head := file.read(_HEAD.size):
+                nbytes, checksum = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
+                if not _fits(head[:8], checksum) or nbytes > MAX_RECORD_NBYTES:
+                    # Reading tells what is wrong with it.
+                    return rows + sum(1 for _ in self._records(rows))
+                file.seek(nbytes + 4, 1)
+                rows += 1
+        return rows
+
+    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[Piece]:
+        yield Piece(start, partial(self._read, types, start))
+
+    def _read(self, types: dict[str, pa.DataType], start: int) -> Generator[pa.RecordBatch]:
+        held: list[bytes] = []
+        nbytes = 0
+        for data in self._records(start):
+            held.append(data)
+            nbytes += len(data)
+            if len(held) == BATCH_ROWS or nbytes >= BATCH_NBYTES:
+                yield self._parsed(held, types, start)
+                start, held, nbytes = start + len(held), [], 0
+        if held:
+            yield self._parsed(held, types, start)
+
+    def _parsed(self, held: list[bytes], types: dict[str, pa.DataType], start: int) -> pa.RecordBatch:
+        from compiler.frameworks import tf
+
+        spec = {name: _spec(tf, wanted) for name, wanted in types.items()}
+        try:
+            columns = tf.io.parse_example(held, spec)
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:
+            # The second is TensorFlow's own message that holds the bytes at fault.
+            for row, data in enumerate(held) if len(held) > 1 else ():
+                self._parsed([data], types, start + row)
+            told = _FAULT.search(str(error))
+            fault = f"column {told[1]!r}: {told[2]}" if told else "other bytes than an Example's"
+            raise BadInput(f"{self.name}: record {start} cannot be read: {fault[:160]}") from None
+        return pa.RecordBatch.from_pydict({name: _array(columns[name], wanted) for name, wanted in types.items()})
+
+
+def _spec(tf: Any, wanted: pa.DataType) -> Any:
+    """How TensorFlow parses a feature. What is not there: floats NaN, strings and lists empty, integers refused."""
+    listed = pa.types.is_large_list(wanted)
+    inner = wanted.value_type if listed else wanted
+    dtype = {pa.int64(): tf.int64, pa.float32(): tf.float32}.get(inner, tf.string)
+    if listed:
+        return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
+    return tf.io.FixedLenFeature([], dtype, {tf.float32: np.nan, tf.string: ""}.get(dtype))
+
+
+def _array(column: Any, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_large_list(wanted):
+        return pa.LargeListArray.from_arrays(
+            pa.array(column.row_splits.numpy()), _array(column.values, wanted.value_type)
+        )
+    values = column.numpy()
+    return pa.array(values.tolist() if values.dtype == object else values, wanted)
+
+
+def _fits(data: bytes, checksum: int) -> bool:
+    """Whether a masked CRC-32C, as TFRecord has it, is that of the bytes."""
+    crc = int(_crc32c(np.frombuffer(data, np.uint8), _TABLE))
+    return ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF == checksum
+
+
+def _table() -> np.ndarray:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, table >> 1 ^ np.uint32(0x82F63B78), table >> 1).astype(np.uint32)
+    return table
+
+
+_TABLE = _table()
+
+
+@nb.njit(
+    nb.uint32(nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.types.Array(nb.uint32, 1, "C", readonly=True)),
+    cache=True,
+    nogil=True,
+)
+def _crc32c(data: Any, table: Any) -> Any:
+    crc = np.uint32(0xFFFFFFFF)
+    for byte in data:
+        crc = np.uint32(table[np.uint8(crc) ^ byte] ^ crc >> np.uint32(8))
+    return np.uint32(crc ^ np.uint32(0xFFFFFFFF))

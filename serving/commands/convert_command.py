@@ -1,0 +1,47 @@
+"""`freshet convert`: the data of a training file as one Parquet file, which trains to the same batches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from compiler.progress import bars
+
+
+def convert(
+    out: Annotated[Path, typer.Argument(help="The Parquet file to write.")],
+    config: Annotated[Path, typer.Option(help="TOML file of a training: its [data] and [features] say what to read.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="As if the file said so; repeat."),
+    ] = None,
+) -> None:
+    """Writes the rows that a training file reads as one Parquet file, and prints the sections that read them there."""
+    from models.config.feature_sections import read_features
+    from models.config.train_config import load_config
+    from models.data.formats import TEXTS
+    from models.data.open_data import default_features, open_source
+    from models.data.parquet_copy import copy_to_parquet
+
+    settings = load_config(config, overrides or ())
+    source = open_source(settings.data, settings.features)
+    console = Console(stderr=True)
+    with bars(console) as reporter:
+        rows = copy_to_parquet(source, out, reporter, overwrite, settings.data.format in TEXTS)
+    console.print(f"{rows:,} rows in {out}; a training file reads them by", highlight=False, soft_wrap=True)
+    labels, schema = source.schema.labels, source.schema
+    lines = ["[data]", f"path = {json.dumps(str(out))}", 'format = "parquet"']
+    lines.append(f"label = {json.dumps(labels[0] if len(labels) == 1 else labels)}")
+    lines += [
+        f"{role} = {json.dumps(name)}" for role, name in (("time", schema.time), ("weight", schema.weight)) if name
+    ]
+    known = default_features(settings.data.format, settings.data.path)
+    if known and read_features({}, settings.data) == settings.features:
+        for name, section in known.items():
+            lines += ["", f"[features.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
+    print("\n".join(lines))

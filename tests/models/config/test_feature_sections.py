@@ -1,0 +1,124 @@
+"""[features.*]: what is made of columns, and one line for every mistake."""
+
+import pytest
+
+from models.config.feature_sections import read_features
+from models.data.formats import DataConfig
+from models.data.source import Field, wanted_fields
+from processor.errors import BadInput
+
+TABLE = DataConfig("clicks.parquet", "parquet", ("clicked", "bought"), "ts", "dwell")
+PLAIN = {
+    "user_id": {"kind": "id"},
+    "item_id": {"kind": "id"},
+    "tags": {"kind": "strings"},
+    "price": {"kind": "float"},
+}
+
+
+def read(data=TABLE, **sections):
+    return {f.name: f for f in read_features(PLAIN | sections, data)}
+
+
+def test_hour_and_weekday_are_of_the_time_unless_a_column_is_named():
+    found = read(hour={"transform": "hour"}, day={"transform": "weekday", "from": "sent_at", "dim": 4})
+
+    assert (found["hour"].kind, found["hour"].table, found["hour"].dim) == ("id", "hour", 16)
+    assert found["hour"].reads == Field("ts", "seconds")
+    assert found["day"].reads == Field("sent_at", "seconds")
+
+
+def test_one_column_may_feed_several_features():
+    found = read(
+        price_bucket={"from": "price", "transform": "bucketize", "boundaries": [1, 10.5]},
+        again={"kind": "id", "from": "user_id", "table": "other"},
+        day={"transform": "weekday", "from": "user_id"},
+    )
+
+    assert found["price_bucket"].boundaries == (1.0, 10.5)
+    assert found["price_bucket"].reads == Field("price", "float")
+    assert found["day"].reads == Field("user_id", "id")
+    assert [f.name for f in wanted_fields(list(found.values()))] == ["user_id", "item_id", "tags", "price"]
+
+
+def test_a_cross_is_ragged_where_one_of_its_features_is():
+    found = read(
+        hour={"transform": "hour"},
+        a={"cross": ["user_id", "item_id"]},
+        b={"cross": ["user_id", "hour", "tags"], "buckets": 500, "combiner": "mean", "max_length": 3},
+    )
+
+    assert (found["a"].kind, found["a"].buckets, found["a"].reads) == ("id", 1_000_000, None)
+    assert (found["b"].kind, found["b"].buckets, found["b"].combiner) == ("ids", 500, "mean")
+
+
+def test_columns_of_a_format_keep_their_kind():
+    data = DataConfig("ml-1m", "movielens")
+    sections = {
+        "user_id": {"kind": "id"},
+        "age": {"transform": "bucketize", "boundaries": [18, 25]},
+        "hour": {"transform": "hour"},
+    }
+    found = {f.name: f for f in read_features(sections, data)}
+
+    assert found["age"].reads == Field("age", "id")
+    assert found["hour"].reads == Field("timestamp", "seconds")
+
+
+EDGES = {"from": "x", "transform": "bucketize"}
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"transform": "hour", "kind": "float"}, r"\.transform: only for kind id; this one is 'float'"),
+        ({"transform": "hour", "kind": "string"}, r"\.kind: 'id', which hour makes, wanted, got 'string'"),
+        ({"transform": "hour", "from": "tags"}, r"\.from: .* got 'tags', which features\.tags reads as strings"),
+        ({"transform": "hour", "from": "price"}, r"\.from: a column of the time in seconds wanted for hour"),
+        ({"transform": "hour", "from": "a b"}, r"\.from: a column named by letters"),
+        ({"transform": "hour", "from": 3}, r"\.from: a string wanted, got an integer"),
+        ({"transform": "hour", "from": "clicked"}, r": a column other than data\.label wanted, got 'clicked'"),
+        ({"transform": "hour", "from": "dwell"}, r": a column other than data\.weight wanted, got 'dwell'"),
+        ({"transform": "hours"}, r"\.kind: a string wanted, got nothing"),
+        ({"kind": "id", "transform": "hours"}, r"\.transform: one of .* \(did you mean 'hour'\?\)"),
+        ({"transform": "hour", "boundaries": [1]}, r"\.boundaries: only with transform bucketize wanted"),
+        ({"transform": "hour", "buckets": 9}, r"\.buckets: only with cross wanted"),
+        ({"kind": "id", "from": "ts"}, r": a column other than data\.time wanted, got 'ts'"),
+        (EDGES, r"\.boundaries: 1 to 65536 numbers in ascending order wanted, got '\[\]'"),
+        (EDGES | {"boundaries": 5}, r"\.boundaries: a list of numbers wanted, got an integer"),
+        (EDGES | {"boundaries": ["5"]}, r"\.boundaries\[0\]: a number wanted, got a string"),
+        (EDGES | {"boundaries": [2, 1]}, r"\.boundaries: numbers in ascending order wanted, got '\[2\.0, 1\.0\]'"),
+        (EDGES | {"boundaries": [1, 1]}, r"\.boundaries: numbers in ascending order"),
+        (EDGES | {"boundaries": [float("nan")]}, r"\.boundaries: numbers within float32"),
+        (EDGES | {"boundaries": [1e39]}, r"\.boundaries: numbers within float32"),
+        (EDGES | {"boundaries": [1], "from": "tags"}, r"\.from: a column of numbers wanted for bucketize, got 'tags'"),
+        ({"cross": "user_id"}, r"\.cross: a list of strings wanted, got a string"),
+        ({"cross": []}, r"\.cross: 2 to 16 features wanted"),
+        ({"cross": ["user_id"]}, r"\.cross: 2 to 16 features wanted, got 'user_id'"),
+        ({"cross": ["user_id", "user_id"]}, r"\.cross: each feature once wanted"),
+        ({"cross": ["user_id", "itme_id"]}, r"\.cross: one of .* got 'itme_id' \(did you mean 'item_id'\?\)"),
+        ({"cross": ["user_id", "x"]}, r"\.cross: one of user_id, item_id, tags, price wanted, got 'x'"),
+        ({"cross": ["user_id", "price"]}, r"\.cross: ids or strings wanted, 'price' is a float; bucketize it"),
+        ({"cross": ["user_id", "tags"], "kind": "id"}, r"\.kind: 'ids', which this cross makes, wanted, got 'id'"),
+        ({"cross": ["user_id", "item_id"], "buckets": 0}, r"\.buckets: 1 to"),
+        ({"cross": ["user_id", "item_id"], "from": "z"}, r"\.from: no column beside cross wanted"),
+        ({"cross": ["user_id", "item_id"], "transform": "hour"}, r"\.transform: no transform beside cross wanted"),
+        ({"kind": "string", "from": "user_id"}, r"\.kind: 'id', as features\.user_id reads column 'user_id', wanted"),
+        ({"kind": "id", "column_kind": "id"}, r"\.column_kind: unknown"),
+        ({"kind": "id", "from_": "id"}, r"\.from_: unknown; .* \(did you mean 'from'\?\)"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(section, message):
+    with pytest.raises(BadInput, match=r"features\.x" + message) as caught:
+        read(x=section)
+    assert "\n" not in str(caught.value)
+
+
+def test_crosses_are_not_crossed():
+    with pytest.raises(BadInput, match=r"features\.b\.cross: one of user_id, item_id, tags, price wanted, got 'a'"):
+        read(a={"cross": ["user_id", "item_id"]}, b={"cross": ["a", "tags"]})
+
+
+def test_an_hour_without_a_time_wants_a_column():
+    with pytest.raises(BadInput, match=r"features\.hour\.from: the column of the time, since data\.time says none"):
+        read(DataConfig("c.csv", "csv", "clicked"), hour={"transform": "hour"})

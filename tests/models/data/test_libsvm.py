@@ -1,0 +1,71 @@
+import gzip
+
+import pytest
+
+from models.data.formats import DataConfig
+from models.data.open_data import default_features, open_source
+from models.data.source import Field
+from processor.errors import BadInput
+from tests.models.data.sources import check_batches, joined
+
+TEXT = "+1 3:1 17:1\n-1\t5:1  # said so\n0 2:0.25 3:1 9:1.0\n\n1\n0.5 9223372036854775807:1\n"
+IDS = Field("features", "ids")
+
+
+def opened(path, text=TEXT, wanted=()):
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return open_source(DataConfig(str(path)), list(wanted))
+
+
+@pytest.mark.parametrize("name", ["a.svm", "a.libsvm.gz"])
+def test_indices_are_ids_and_some_are_numbers(tmp_path, name):
+    source = opened(tmp_path / name, wanted=[IDS, Field("2", "float")])
+
+    assert joined(list(source.batches(2))) == {
+        "features": [[3, 17], [5], [3, 9], [], [2**63 - 1]],
+        "2": [0, 0, 0.25, 0, 0],
+        "label": [1, 0, 0, 1, 0.5],
+    }
+    check_batches(source, 2, 5)
+
+
+def test_all_indices_are_ids_where_no_feature_is_named(tmp_path):
+    assert default_features("libsvm", "") == {"features": {"kind": "ids", "dim": 16}}
+    assert joined(list(opened(tmp_path / "a.svm", "1 1:1 2:1\n").batches(9)))["features"] == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "1 3:1\n0 4:0.5\n",
+            'the value 1 wanted for an id, got 4:0.5 at row 1 of a.svm; a [features.4] with kind = "float"',
+        ),
+        ("1 3:1\n0 4:nan\n", "the value 1 wanted for an id, got 4:nan at row 1"),
+        ("1 3:1\nx 4:1\n", "a label wanted, got 'x' at row 1 of a.svm"),
+        ("1 3:1\n# nothing\n", "a label wanted, got '' at row 1 of a.svm"),
+        ("1 3:1\n2 4:1\n", "column 'label': a label from 0 to 1 wanted, got 2.0 at row 1 of a.svm"),
+        ("1 3:1\n1 4\n", "index:value wanted, got '4' at row 1 of a.svm"),
+        ("1 3:1 5:1\n1 0:4:1\n", "index:value wanted, got '0:4:1' at row 1 of a.svm"),
+        ("1 3:1\n1 qid:4 3:1\n", "an index wanted, got 'qid' at row 1 of a.svm"),
+        ("1 3:1\n1 3:a\n", "a value wanted, got 'a' at row 1 of a.svm"),
+        ("1 3:1\n1 :\n", "an index wanted, got '' at row 1 of a.svm"),
+        ("1 99999999999999999999:1\n", "an index wanted, got '99999999999999999999' at row 0 of a.svm"),
+        ("", "a.svm: rows wanted, got an empty"),
+        ("1 3:1\n1 \x1f\n", "a.svm: 1 columns wanted, got 2 at row 1"),
+    ],
+)
+def test_a_line_that_is_none_is_refused_by_its_row(tmp_path, text, message):
+    with pytest.raises(BadInput) as caught:
+        list(opened(tmp_path / "a.svm", text).batches(9))
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_column_that_it_does_not_have_is_refused(tmp_path):
+    with pytest.raises(
+        BadInput, match=r"features\.user: 'features', or an index whose value is a float, wanted of a\.svm"
+    ):
+        opened(tmp_path / "a.svm", wanted=[Field("user", "id")])
+    with pytest.raises(BadInput, match=r"features\.3: integers wanted for kind 'id', got a column of type double"):
+        opened(tmp_path / "a.svm", wanted=[Field("3", "id")])

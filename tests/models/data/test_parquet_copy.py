@@ -1,0 +1,145 @@
+"""A copy trains to the very same batches as what it was made of."""
+
+import pyarrow.parquet as pq
+import pytest
+
+from models.data.formats import DataConfig
+from models.data.open_data import default_features, open_source
+from models.data.parquet_copy import copy_to_parquet
+from models.data.source import Field
+from models.data.synthetic import SyntheticSource
+from processor.errors import BadInput
+from tests.models.data.sources import everything
+
+
+class Told:
+    def __init__(self):
+        self.total, self.done = None, 0
+
+    def begin(self, what, total):
+        self.total = total
+
+    def advance(self, done):
+        self.done += done
+
+    def note(self, text):
+        pass
+
+
+def opened(data, fields):
+    return open_source(data, fields)
+
+
+def check_copy(folder, data, fields, text=True):
+    source, told = opened(data, fields), Told()
+    rows = copy_to_parquet(source, folder / "copy.parquet", told, text=text)
+    schema = source.schema
+    copied = opened(
+        DataConfig(str(folder / "copy.parquet"), "parquet", schema.label, schema.time, schema.weight), fields
+    )
+
+    assert rows == told.total == told.done == source.count_rows()
+    assert list(map(everything, copied.batches(7))) == list(map(everything, source.batches(7)))
+    for a, b in zip(copied.batches(5), source.batches(5)):
+        assert (a.weight is None) == (b.weight is None)
+        assert a.weight is None or a.weight.tolist() == b.weight.tolist()
+    return pq.read_metadata(folder / "copy.parquet")
+
+
+def test_text_with_lists_weights_and_several_labels(tmp_path):
+    lines = [
+        f"{i},city {i % 3},a|b{'|ö' * (i % 2)},{i}|{-i},{i / 3},{i % 2},{i % 3 / 2},{i},{i * 1.5}" for i in range(40)
+    ]
+    (tmp_path / "x.csv").write_text("\n".join(["user,city,tags,seen,price,click,buy,w,ts", *lines]))
+    fields = [
+        Field(n, k)
+        for n, k in zip(
+            ["user", "city", "tags", "seen", "price", "ts"], ["id", "string", "strings", "ids", "float", "seconds"]
+        )
+    ]
+    metadata = check_copy(tmp_path, DataConfig(str(tmp_path / "x.csv"), "csv", ("click", "buy"), "ts", "w"), fields)
+
+    assert metadata.num_row_groups == 1
+    assert pq.read_schema(tmp_path / "copy.parquet").names == [
+        "user",
+        "city",
+        "tags",
+        "seen",
+        "price",
+        "click",
+        "buy",
+        "w",
+        "ts",
+    ]
+
+
+def test_logs_of_criteo_with_what_is_missing(tmp_path):
+    line = "\t".join(["1", *["3", ""] * 6, "7", *["68fd1e64", ""] * 13])
+    (tmp_path / "train.txt").write_text(f"{line}\n" * 9)
+    data = DataConfig(str(tmp_path / "train.txt"), "criteo")
+    fields = [Field(name, section["kind"]) for name, section in default_features("criteo", data.path).items()]
+    check_copy(tmp_path, data, fields)
+
+
+def test_movielens_in_order_of_time(tmp_path):
+    (tmp_path / "ratings.dat").write_text("".join(f"{i % 3}::{i % 2}::{i % 6}::{99 - i}\n" for i in range(20)))
+    check_copy(
+        tmp_path, DataConfig(str(tmp_path), "movielens"), [Field("user_id", "id"), Field("timestamp", "seconds")]
+    )
+
+
+def test_strings_that_are_no_text_are_copied_as_bytes(tmp_path):
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"s": pa.array([b"\xff\x00", b"ok", None]), "y": [0.0, 1.0, 0.0]}), tmp_path / "x.parquet")
+    check_copy(tmp_path, DataConfig(str(tmp_path / "x.parquet"), "parquet", "y"), [Field("s", "string")], text=False)
+
+
+def test_row_groups_are_cut_by_rows_or_by_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr("models.data.parquet_copy.READ_ROWS", 100)
+    monkeypatch.setattr("models.data.parquet_copy.GROUP_ROWS", 250)
+    copy_to_parquet(SyntheticSource(rows=1000), tmp_path / "a.parquet", Told())
+    a = pq.read_metadata(tmp_path / "a.parquet")
+    assert [a.row_group(i).num_rows for i in range(a.num_row_groups)] == [300, 300, 300, 100]
+    monkeypatch.setattr("models.data.parquet_copy.GROUP_NBYTES", 1)
+    copy_to_parquet(SyntheticSource(rows=1000), tmp_path / "b.parquet", Told())
+    b = pq.read_metadata(tmp_path / "b.parquet")
+    assert [b.row_group(i).num_rows for i in range(b.num_row_groups)] == [100] * 10
+
+
+def test_a_file_that_is_there_is_replaced_only_when_told_so(tmp_path):
+    out = tmp_path / "a.parquet"
+    out.write_bytes(b"mine")
+    with pytest.raises(BadInput, match=r"a\.parquet is already there; --overwrite replaces it"):
+        copy_to_parquet(SyntheticSource(rows=9), out, Told())
+    assert out.read_bytes() == b"mine"
+    copy_to_parquet(SyntheticSource(rows=9), out, Told(), overwrite=True)
+    assert pq.read_metadata(out).num_rows == 9
+
+
+def test_a_source_that_breaks_leaves_nothing_behind(tmp_path):
+    (tmp_path / "x.csv").write_text("user,click\n" + "1,0\n" * 100 + "x,0\n")
+    source = opened(DataConfig(str(tmp_path / "x.csv"), "csv", "click"), [Field("user", "id")])
+    (tmp_path / "out").mkdir()
+    with pytest.raises(BadInput, match="an integer wanted, got 'x' at row 100"):
+        copy_to_parquet(source, tmp_path / "out" / "a.parquet", Told())
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a.csv", r"ends in \.parquet or \.pq wanted"),
+        ("none/a.parquet", "a folder that is there"),
+        ("d.pq", "is a folder"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(tmp_path, name, message):
+    (tmp_path / "d.pq").mkdir()
+    with pytest.raises(BadInput, match=message):
+        copy_to_parquet(SyntheticSource(rows=9), tmp_path / name, Told())
+
+
+def test_a_stream_without_an_end_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="a stream with an end"):
+        copy_to_parquet(SyntheticSource(), tmp_path / "a.parquet", Told())

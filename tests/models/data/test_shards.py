@@ -1,0 +1,94 @@
+"""Every row is read once, by one reader, however files, row groups, batches and readers divide."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models.data import tabular
+from models.data.formats import DataConfig
+from models.data.shards import Shard, SplitBatches, SplitRows
+from models.data.source import Field
+from models.data.synthetic import SyntheticSource
+from processor.errors import BadInput
+from tests.models.data.sources import everything
+
+quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FILES = st.lists(st.lists(st.integers(0, 7), max_size=4), min_size=1, max_size=4).filter(lambda f: sum(map(sum, f)))
+
+
+def open_files(folder, files):
+    """Files of row groups of so many rows each; row r holds the id r."""
+    row = 0
+    for i, groups in enumerate(files):
+        schema = pa.schema({"row": pa.int64(), "y": pa.float32()})
+        with pq.ParquetWriter(folder / f"{i}.parquet", schema) as writer:
+            for rows in groups:
+                writer.write_table(pa.table({"row": range(row, row + rows), "y": [0.0] * rows}, schema=schema))
+                row += rows
+    return tabular.open_table(DataConfig(str(folder), "parquet", "y"), [Field("row", "id")], 2), row
+
+
+def rows_of(batches):
+    return [row for batch in batches for row in batch.columns["row"].tolist()]
+
+
+@quick
+@given(files=FILES, readers=st.integers(1, 9), size=st.integers(1, 12))
+def test_ranges_of_rows_hold_every_row_once(tmp_path_factory, files, readers, size):
+    source, total = open_files(tmp_path_factory.mktemp("f"), files)
+    parts = [SplitRows(source, Shard(i, readers)) for i in range(readers)]
+    batches = [list(part.batches(size)) for part in parts]
+
+    assert rows_of(batch for part in batches for batch in part) == list(range(total))
+    loads = [part.count_rows() for part in parts]
+    assert max(loads) - min(loads) <= 1
+    assert {len(part) for part in batches} == {parts[0].count_batches(size)}
+    for part, whole in zip(parts, batches):
+        assert all(len(batch) == size for batch in whole[:-1] if batch.end < part.count_rows())
+        for done in range(len(whole) + 1):
+            resumed = list(part.batches(size, done * size))
+            assert [everything(b)[1:] for b in resumed] == [everything(b)[1:] for b in whole[done:]]
+
+
+@quick
+@given(files=FILES, readers=st.integers(1, 9), size=st.integers(1, 12))
+def test_parts_of_batches_are_the_batches_of_one_reader(tmp_path_factory, files, readers, size):
+    source, total = open_files(tmp_path_factory.mktemp("f"), files)
+    parts = [SplitBatches(source, Shard(i, readers)) for i in range(readers)]
+
+    together = zip(*(part.batches(size) for part in parts), strict=True)
+    for shared, whole in zip(together, source.batches(size), strict=True):
+        assert rows_of(shared) == whole.columns["row"].tolist()
+        assert max(map(len, shared)) - min(map(len, shared)) <= 1
+    again = [rows_of(part.batches(size, size)) for part in parts]
+    assert sorted(row for part in again for row in part) == list(range(size, total))
+
+
+def test_a_range_reads_no_row_group_outside_of_it(tmp_path):
+    open_files(tmp_path, [[100] * 10])
+    metadata = pq.read_metadata(tmp_path / "0.parquet")
+    with open(tmp_path / "0.parquet", "r+b") as file:
+        for group in (*range(4), *range(6, 10)):
+            for column in range(2):
+                found = metadata.row_group(group).column(column)
+                file.seek(found.dictionary_page_offset or found.data_page_offset)
+                file.write(b"\xff" * found.total_compressed_size)
+    source = tabular.open_table(DataConfig(str(tmp_path), "parquet", "y"), [Field("row", "id")], 1)
+
+    assert rows_of(SplitRows(source, Shard(2, 5)).batches(50)) == list(range(400, 600))
+
+
+@pytest.mark.parametrize(("reader", "readers"), [(0, 0), (-1, 2), (2, 2)])
+def test_a_reader_that_there_is_not_is_refused(reader, readers):
+    with pytest.raises(BadInput, match="reader: 0 to readers - 1 wanted"):
+        Shard(reader, readers)
+
+
+def test_a_stream_without_an_end_is_shared_by_batches_alone():
+    with pytest.raises(BadInput, match="a stream with an end wanted"):
+        SplitRows(SyntheticSource(), Shard(0, 2))
+    batches = SplitBatches(SyntheticSource(), Shard(1, 2)).batches(9)
+    assert np.array_equal(next(batches).columns["user_id"], next(SyntheticSource().batches(9)).columns["user_id"][4:])

@@ -1,0 +1,159 @@
+"""Records as TensorFlow writes them; what is damaged or hostile costs one line that names the file and the record."""
+
+import gzip
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("tensorflow", reason="TFRecord needs the train extra")
+
+import tensorflow as tf
+
+from models.data.dataset import Dataset
+from models.data.formats import DataConfig
+from models.data.open_data import open_source
+from models.data.source import Field
+from models.data.tfrecord import _fits
+from processor.errors import BadInput
+from tests.models.data.sources import check_batches, joined
+
+pytestmark = pytest.mark.tensorflow
+
+KINDS = {"user": "id", "city": "string", "seen": "ids", "tags": "strings", "price": "float"}
+FIELDS = [Field(name, kind) for name, kind in KINDS.items()]
+
+
+def example(**columns):
+    features = {}
+    for name, values in columns.items():
+        if values and isinstance(values[0], bytes):
+            features[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        elif values and isinstance(values[0], float):
+            features[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        else:
+            features[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def row(i):
+    columns = {"user": [i], "seen": list(range(i % 3)), "click": [i % 2], "ts": [100 + i]}
+    columns |= {"city": [b"c%d" % (i % 2)]} if i % 4 else {}
+    columns |= {"price": [i / 2]} if i % 5 else {}
+    return example(**columns, **({"tags": [b"t%d" % j for j in range(i % 3)]} if i % 3 else {}))
+
+
+def write(path, records, packed=False):
+    with tf.io.TFRecordWriter(str(path), "GZIP" if packed else "") as writer:
+        for record in records:
+            writer.write(record)
+    return path
+
+
+def opened(path, fields=FIELDS[:1], label="click", time=""):
+    return open_source(DataConfig(str(path), "tfrecord", label, time), fields)
+
+
+@pytest.mark.parametrize(("name", "packed"), [("a.tfrecord", False), ("a.tfrecord.gz", True), ("plain.tfrecord", True)])
+def test_every_column_arrives_and_what_is_missing_is_missing(tmp_path, name, packed):
+    source = opened(write(tmp_path / name, map(row, range(23)), packed), FIELDS, time="ts")
+
+    assert joined(list(source.batches(5))) == {
+        "user": list(range(23)),
+        "city": [b"c%d" % (i % 2) if i % 4 else b"" for i in range(23)],
+        "seen": [list(range(i % 3)) for i in range(23)],
+        "tags": [[b"t%d" % j for j in range(i % 3)] for i in range(23)],
+        "price": [i / 2 if i % 5 else None for i in range(23)],
+        "label": [i % 2 for i in range(23)],
+        "time": [100 + i for i in range(23)],
+    }
+    check_batches(source, 4, 23)
+
+
+def test_a_dataset_tells_lists_from_values_by_the_first_records(tmp_path):
+    dataset = Dataset(write(tmp_path / "a.tfrecord", map(row, range(1, 23))), label="click")
+
+    assert {f.name: f.kind for f in dataset.schema.fields} == {
+        "user": "id", "city": "string", "seen": "ids", "tags": "strings", "price": "float", "ts": "id",
+    }  # fmt: skip
+
+
+def refusal(path, fields=FIELDS[:1], label="click"):
+    with pytest.raises(BadInput) as caught:
+        list(opened(path, fields, label).batches(4))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_flipped_bit_is_told_by_its_record(tmp_path):
+    path = write(tmp_path / "a.tfrecord", map(row, range(9)))
+    raw = bytearray(path.read_bytes())
+    at = raw.index(b"user", len(raw) // 2)
+    raw[at] ^= 1
+    path.write_bytes(raw)
+
+    assert refusal(path).startswith("a.tfrecord: another checksum than it was written with in record ")
+
+
+def test_a_length_that_nobody_wrote_is_refused_before_room_is_made_for_it(tmp_path):
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(struct.pack("<QI", 2**60, 1) + b"x" * 50)
+    assert refusal(path) == "a.tfrecord: a TFRecord wanted, got another checksum of the length of record 0"
+    # With the checksum that fits it.
+    head = struct.pack("<Q", 2**60)
+    path.write_bytes(head + struct.pack("<I", masked(head)) + b"x" * 50)
+    assert refusal(path) == f"a.tfrecord: records of at most {64 << 20} bytes wanted, got {2**60} in record 0"
+
+
+def masked(data):
+    """CRC-32C bit by bit, masked as TFRecord has it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.binary(max_size=40))
+def test_checksums_are_crc_32c(data):
+    assert _fits(data, masked(data))
+    assert not _fits(data, masked(data) ^ 1)
+
+
+def test_a_file_that_is_cut_short_is_told(tmp_path):
+    whole = write(tmp_path / "a.tfrecord", map(row, range(9))).read_bytes()
+    for cut in (3, 20, len(whole) - 1):
+        (tmp_path / "b.tfrecord").write_bytes(whole[:cut])
+        assert refusal(tmp_path / "b.tfrecord").startswith("b.tfrecord: cut short in record ")
+    (tmp_path / "c.tfrecord.gz").write_bytes(gzip.compress(whole)[:-20])
+    assert refusal(tmp_path / "c.tfrecord.gz").startswith("c.tfrecord.gz: ")
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (example(click=[1]), r"a.tfrecord: record 6 cannot be read: column 'user'"),
+        (example(user=[1, 2], click=[1]), r"a.tfrecord: record 6 cannot be read: column 'user'"),
+        (example(user=[b"x"], click=[1]), r"a.tfrecord: record 6 cannot be read: column 'user'"),
+        (example(user=[1]), r"a.tfrecord: record 6 cannot be read: column 'click'"),
+        (b"\xff\xff\xff\xff", r"a.tfrecord: record 6 cannot be read: other bytes"),
+        (example(user=[1], click=[7]), "column 'click': a label from 0 to 1 wanted, got 7 at row 6 of a.tfrecord"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_told_by_its_number(tmp_path, odd, message, monkeypatch):
+    monkeypatch.setattr("models.data.tfrecord.FIRST_RECORDS", 3)
+    path = write(tmp_path / "a.tfrecord", [*map(row, range(6)), odd, row(7)])
+    assert refusal(path).startswith(message)
+
+
+def test_other_bytes_than_examples_and_columns_that_are_not_there_are_refused(tmp_path):
+    path = write(tmp_path / "a.tfrecord", [b"\xff\xff"])
+    assert refusal(path) == "a.tfrecord: a tf.train.Example wanted, got other bytes in record 0"
+    path = write(tmp_path / "b.tfrecord", map(row, range(3)))
+    assert refusal(path, [Field("usr", "id")]).endswith("(did you mean 'user'?)")
+    assert refusal(path, [Field("city", "id")]).startswith("features.city: integers wanted for kind 'id'")
+    assert refusal(write(tmp_path / "c.tfrecord", [])).startswith("column 'user': wanted once in c.tfrecord")

@@ -1,0 +1,47 @@
+import tomllib
+
+from typer.testing import CliRunner
+
+from models.config.train_config import parse_config
+from models.data.open_data import open_source
+from serving.commands.cli import app
+from tests.models.data.sources import everything
+
+
+def convert(*arguments):
+    return CliRunner().invoke(app, ["convert", *map(str, arguments)])
+
+
+def test_what_is_printed_reads_the_same_batches_from_the_copy(tmp_path):
+    line = "\t".join(["1", *["3"] * 13, *["68fd1e64"] * 26])
+    (tmp_path / "train.txt").write_text(f"{line}\n" * 20)
+    before = {"model": {"name": "ads"}, "data": {"path": str(tmp_path / "train.txt"), "format": "criteo"}}
+    (tmp_path / "ads.toml").write_text(
+        f'[model]\nname = "ads"\n[data]\npath = "{tmp_path}/train.txt"\nformat = "criteo"\n'
+    )
+    done = convert("--config", tmp_path / "ads.toml", tmp_path / "ads.parquet")
+
+    assert done.exit_code == 0, done.output
+    after = parse_config(tomllib.loads(done.stdout) | {"model": {"name": "ads"}})
+    was = parse_config(before)
+    assert after.features == was.features
+    batches = [list(map(everything, open_source(c.data, c.features).batches(8))) for c in (was, after)]
+    assert batches[0] == batches[1]
+
+
+def test_own_features_are_not_told_again_and_a_file_is_not_replaced_unasked(tmp_path):
+    (tmp_path / "x.csv").write_text("user,click,ts,w\n1,0,5,1\n2,1,6,2\n")
+    (tmp_path / "x.toml").write_text(
+        f'[model]\nname = "x"\n[data]\npath = "{tmp_path}/x.csv"\nlabel = "click"\ntime = "ts"\nweight = "w"\n'
+        '[features.user]\nkind = "id"\n[features.hour]\ntransform = "hour"\n'
+    )
+    done = convert("--config", tmp_path / "x.toml", tmp_path / "x.parquet")
+
+    assert tomllib.loads(done.stdout) == {
+        "data": {
+            "path": str(tmp_path / "x.parquet"), "format": "parquet", "label": "click", "time": "ts", "weight": "w",
+        }
+    }  # fmt: skip
+    again = convert("--config", tmp_path / "x.toml", tmp_path / "x.parquet")
+    assert "x.parquet is already there" in str(again.exception)
+    assert convert("--config", tmp_path / "x.toml", tmp_path / "x.parquet", "--overwrite").exit_code == 0
