@@ -50,7 +50,7 @@ class Held:
         """The array without a copy, read-only, for as long as this object lives."""
         nbytes = int(np.prod(self.like.shape, dtype=np.int64)) * self.like.dtype.itemsize
         memory = (ctypes.c_byte * nbytes).from_address(self.buffer.unsafe_buffer_pointer())
-        array = np.frombuffer(memory, self.like.dtype).reshape(self.like.shape)
+        array: NDArray[Any] = np.frombuffer(memoryview(memory), self.like.dtype).reshape(self.like.shape)
         array.flags.writeable = False
         return array
 

@@ -129,7 +129,7 @@ class RunJournal:
     def _show(self, folder: Path, line: Line) -> None:
         if self._board is None:
             self._board = TensorBoardLog(folder)
-        values = {
+        values: dict[str, float] = {
             key: line[key] for key in ("loss", "auc", "log_loss", "rows_per_s", "dense_learning_rate") if key in line
         }
         for key in ("learning_rates", "table_rows"):

@@ -65,6 +65,8 @@ class DenseStep:
         self._exact = any("float" in v.dtype for v in model.non_trainable_variables)
         self._rooms: dict[tuple[str, int], _Room] = {}
         self.rate = settings.dense_learning_rate
+        self._state: list[Held | Array] = []
+        self._moments: list[Held | Array] = []
         self._begin()
 
     def begin_at(self, log_odds: Sequence[float]) -> None:
@@ -99,8 +101,8 @@ class DenseStep:
         room.rates[...] = self.rate, self.rate * correction(self._steps)
         hold = room.function.hold
         state = [s if isinstance(s, Held) else hold(s) for s in (*self._state, *self._moments)]
-        loss, self._grad, *state = room.function([*room.arguments, *state])
-        self._state, self._moments = list(state[: len(self._state)]), list(state[len(self._state) :])
+        loss, self._grad, *after = room.function([*room.arguments, *state])
+        self._state, self._moments = list(after[: len(self._state)]), list(after[len(self._state) :])
         return float(loss.view()), self._grad.view()[:rows]
 
     def score(self, rows: int, write: Write, weights: Weights | None = None) -> Float32s:
@@ -152,8 +154,8 @@ class DenseStep:
 
     def _begin(self) -> None:
         """Takes the weights of Keras' variables, with an optimizer that begins anew."""
-        self._state: list[Held | Array] = [np.array(v.numpy()) for v in self._variables]
-        self._moments: list[Held | Array] = [np.zeros(v.shape, np.float32) for v in self._trained for _ in range(2)]
+        self._state = [np.array(v.numpy()) for v in self._variables]
+        self._moments = [np.zeros(v.shape, np.float32) for v in self._trained for _ in range(2)]
         self._steps = 0
 
     def _by_name(self) -> dict[str, Any]:
@@ -186,7 +188,7 @@ class DenseStep:
 
     def _step(self, x: Any, label: Any, weight: Any, rates: Any, *state: Any) -> list[Any]:
         many, whole = len(self._trained), len(self._state)
-        weights, other, moments = list(state[:many]), list(state[many:whole]), state[whole:]
+        weights, other, moments = list(state[:many]), list(state[many:whole]), list(state[whole:])
         with tf.GradientTape() as tape:
             tape.watch([x, *weights])
             logits, other = self.arch.logits.stateless_call(weights, other, x, training=True)

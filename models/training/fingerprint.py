@@ -53,10 +53,9 @@ def settings(config: TrainConfig) -> dict[str, Any]:
 def _model(config: TrainConfig) -> dict[str, Any]:
     """[model] as the file has it; its first three keys were there before any other."""
     model = config.model
+    found: dict[str, Any] = {"name": model.name, "arch": model.arch, "hidden": (), **model.options}
     learned = {"loss": model.loss, "label_weights": model.label_weights}
-    return (
-        {"name": model.name, "arch": model.arch, "hidden": ()} | model.options | {k: v for k, v in learned.items() if v}
-    )
+    return found | {key: value for key, value in learned.items() if value}
 
 
 def _feature(feature: FeatureConfig) -> dict[str, Any]:

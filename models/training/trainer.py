@@ -216,6 +216,15 @@ class Trainer:
         rate = self.rates[name] * self.rate_factor
         table.update(touched[:count], sums[:count], met[:count], rate, self.steps)
 
+    def _scratch_of(self, name: str, part: int, ids: int) -> tuple[Int64s, Float32s, Int64s]:
+        """Row numbers, gradients and counts [ids] of one part of a table, kept from step to step: new pages cost as
+        much as the sums."""
+        scratch = self._scratch.get((name, part))
+        if scratch is None or len(scratch[0]) < ids:
+            sums = np.empty((ids, self.tables[name].dim), np.float32)
+            scratch = self._scratch[name, part] = np.empty(ids, np.int64), sums, np.empty(ids, np.int64)
+        return scratch
+
 
 def _admission(config: TableConfig) -> Admission:
     if config.admit_after == 1:

@@ -143,6 +143,7 @@ def test_a_file_that_is_cut_short_is_told(tmp_path):
         (b"\xff\xff\xff\xff", r"a.tfrecord: record 6 cannot be read: other bytes"),
         (example(user=[1], click=[7]), "column 'click': a label from 0 to 1 wanted, got 7 at row 6 of a.tfrecord"),
     ],
+    ids=["no user", "two users", "a user of bytes", "no click", "no example", "a label of 7"],
 )
 def test_a_record_that_does_not_fit_is_told_by_its_number(tmp_path, odd, message, monkeypatch):
     monkeypatch.setattr("models.data.tfrecord.FIRST_RECORDS", 3)
