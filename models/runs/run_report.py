@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 from models.runs.curves import COLOURS, Curve, curves_svg, key_html
+from models.runs.stage_bars import stages_svg
 
 Line = Mapping[str, Any]
 STYLE = """
@@ -31,10 +32,11 @@ svg { display: block; width: 100%; height: auto; }
 .key { color: var(--faint); margin-right: 1rem; } .key i { display: inline-block; width: .8em; height: .8em;
   margin-right: .3em; }
 """ + "".join(
-    f"circle.c{n} {{ fill: var(--c{n}); }} .line.c{n} {{ stroke: var(--c{n}); }}"
+    f"circle.c{n}, rect.c{n} {{ fill: var(--c{n}); }} .line.c{n} {{ stroke: var(--c{n}); }}"
     f" i.c{n} {{ background: var(--c{n}); }}\n"
     for n in range(COLOURS)
 )
+AHEAD = ("read", "transform")
 FIGURES = ("rows", "auc", "log_loss", "predicted", "observed")
 
 
@@ -50,6 +52,7 @@ def report_html(title: str, lines: Sequence[Line], published: str, config: Mappi
         *_over_rows(lines),
         *_epochs(lines),
         *_measured(lines),
+        *_stages(lines),
         "<h2>Configuration, with what was filled in</h2>",
         f"<pre>{escape(json.dumps(config, indent=1, ensure_ascii=False))}</pre>",
         "</body></html>\n",
@@ -123,6 +126,19 @@ def _measured(lines: Sequence[Line]) -> Iterator[str]:
                 (_value(s), s["rows"], *(_told(s[key]) for key in FIGURES[1:])) for s in slices if s["by"] == column
             ]
             yield _table((column, *(key.replace("_", "-") for key in FIGURES)), rows)
+
+
+def _stages(lines: Sequence[Line]) -> Iterator[str]:
+    stages = [line for line in lines if line["what"] == "stage"]
+    if not stages:
+        return
+    cores, times = stages[0]["cores"], stages[0]["overlap"]
+    yield "<h2>Where the time of a step went</h2>"
+    yield stages_svg(stages, AHEAD)
+    rows = [(line["stage"], f"{line['wall_ms']:.3f}", f"{line['cpu_ms']:.3f}") for line in stages]
+    yield _table(("stage", "ms a step", "processor ms a step"), rows)
+    if times is not None:
+        yield f"<p>{times:.2f} times as long as with all of {cores} cores at work all the time.</p>"
 
 
 def _chart(title: str, curves: Sequence[Curve], unit: str = "rows") -> Iterator[str]:

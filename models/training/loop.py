@@ -17,7 +17,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from models.evaluation.assessment import Assessment
 from models.evaluation.extra_columns import ExtraColumns
 from models.evaluation.quality import Scored, next_step
 from models.runs.run_journal import RunJournal
+from models.runs.stage_bars import stage_lines
 from models.training.analysed import write_analysis
 from models.training.as_published import AsPublished
 from models.training.checkpoint import Checkpoints, RunState, clear_changed
@@ -43,9 +44,11 @@ from models.training.lineage import Lineage, rebuild
 from models.training.pipeline import Ahead
 from models.training.publication import publish_version
 from models.training.spec import Scaling, draft, measure_log_odds, measure_scaling, measure_transforms
+from models.training.step_profile import Spent, overlap
 from models.training.trainer import BoundBatch, Trainer
 from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
+from processor.cores import available
 from processor.errors import BadInput
 from processor.generation import Generation
 from processor.package.repository import Repository
@@ -67,13 +70,14 @@ class Quiet:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """A run's quality. held_out: of the full version's tail; streamed: of the chunks before they were learned. report:
-    of the run, where there is one."""
+    of the run, where there is one. spent: by stage of a step."""
 
     generation: Generation
     rows: int
     held_out: Scored
     streamed: Scored
     report: Path | None = None
+    spent: dict[str, Spent] = field(default_factory=dict)
 
 
 class TrainingRun:
@@ -257,7 +261,7 @@ class TrainingRun:
         every = SAMPLED_SHARE if left is None else max(1, left // (SAMPLED_BATCHES * self.config.train.batch_rows))
         changed_s, pending, batches = time.monotonic(), False, 0
         with Ahead(self._read(chunk_rows, self.state.position, stop_row), self._transformed_pieces) as chunks:
-            for works in chunks:
+            for works in self.trainer.profile.waited(chunks):
                 if not pending and lineage.follow():
                     return False
                 for work in works:
@@ -295,8 +299,11 @@ class TrainingRun:
             pass
         if len(self.streamed):
             self._report.note(self._streamed_metrics())
+        spent, cores = self.trainer.profile.measured(), len(available())
+        if spent["step"].times:
+            self.journal.measured(stage_lines(spent, cores, overlap(spent, cores)))
         write_analysis(self._checkpoints.folder, self.trainer, self._report)
-        return Summary(generation, self.state.position, self.held_out, self.streamed, self.journal.report())
+        return Summary(generation, self.state.position, self.held_out, self.streamed, self.journal.report(), spent)
 
     def _score(self, work: BoundBatch, sampled: bool) -> None:
         """Scores a batch before it is learned; `sampled`: by the version as it was published too."""
@@ -321,7 +328,7 @@ class TrainingRun:
         """Learns on to row `until`; with an assessment, scores each batch first."""
         saved_s = time.monotonic()
         with self._works(self.state.position, until) as works:
-            for work in works:
+            for work in self.trainer.profile.waited(works):
                 if assessment is not None:
                     batch, scores = work.batch, self.trainer.score(work)
                     assessment.add(self._extra.of(batch), batch.label, scores, batch.weight)

@@ -1,8 +1,8 @@
-"""Where the time of a step goes: for each stage its seconds on the clock and on processors, as a table and a picture.
+"""Where the time of a step goes: for each stage its seconds on the clock and on processors.
 
-Stages that run ahead in threads of their own overlap with the others, so the clock's seconds of all of them are more
-than the run's. XLA computes in threads that tell nobody their time: what the process spent and no other stage did is
-the step's.
+Look up, step and update follow one another; read and transform run ahead in threads of their own, so the clock shows of
+them only what the others waited. XLA computes in threads that tell nobody their time: the step's processor seconds are
+what the process spent meanwhile, less what read and transform told of themselves in that time.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-STAGES = ("read", "transform", "look up", "step", "update")
+T = TypeVar("T")
+
+AHEAD = ("read", "transform")
+IN_TURN = ("wait", "look up", "step", "update")
 
 
 @dataclass(slots=True)
@@ -26,31 +30,61 @@ class Spent:
 
 
 class StepProfile:
-    """Seconds by stage since it was made; any thread adds to it. helped_s: what a crew's other threads have spent."""
+    """Seconds by stage since it was made; any thread adds to it."""
 
     def __init__(self, helped_s: Callable[[], float]) -> None:
-        self.spent = {name: Spent() for name in STAGES}
+        """helped_s: what a crew's other threads have spent so far."""
+        self._spent = {name: Spent() for name in (*AHEAD, *IN_TURN)}
         self._lock, self._helped_s = threading.Lock(), helped_s
-        self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
 
     @contextmanager
-    def timed(self, stage: str, crew: bool = False) -> Iterator[None]:
-        """Adds the block's seconds, on the clock and of this thread; crew: and of the crew's."""
-        wall_s, cpu_s, helped_s = time.perf_counter(), time.thread_time(), self._helped_s()
+    def timed(self, stage: str) -> Iterator[None]:
+        """Adds the block's seconds on the clock, of this thread and of the crew's."""
+        wall_s, cpu_s, helped_s = time.perf_counter(), time.thread_time(), 0.0 if stage in AHEAD else self._helped_s()
         try:
             yield
         finally:
-            cpu_s = time.thread_time() - cpu_s + (self._helped_s() - helped_s if crew else 0.0)
-            with self._lock:
-                spent = self.spent[stage]
-                spent.wall_s += time.perf_counter() - wall_s
-                spent.cpu_s += cpu_s
-                spent.times += 1
+            cpu_s = time.thread_time() - cpu_s + (0.0 if stage in AHEAD else self._helped_s() - helped_s)
+            self._add(stage, time.perf_counter() - wall_s, cpu_s)
 
-    def measured(self) -> tuple[dict[str, Spent], Spent]:
-        """Each stage's, and the whole's, which has what the process spent besides added to the step's."""
-        whole = Spent(time.perf_counter() - self._wall_s, time.process_time() - self._cpu_s, self.spent["update"].times)
+    @contextmanager
+    def timed_process(self, stage: str) -> Iterator[None]:
+        """Adds the block's seconds on the clock, and of the whole process but for what runs ahead."""
+        wall_s, cpu_s, ahead_s = time.perf_counter(), time.process_time(), self._ahead_s()
+        try:
+            yield
+        finally:
+            cpu_s = time.process_time() - cpu_s - (self._ahead_s() - ahead_s)
+            self._add(stage, time.perf_counter() - wall_s, cpu_s)
+
+    def waited(self, items: Iterator[T]) -> Iterator[T]:
+        """The items, with the time that it takes until each is there."""
+        while True:
+            wall_s = time.perf_counter()
+            item = next(items, None)
+            self._add("wait", time.perf_counter() - wall_s, 0.0)
+            if item is None:
+                return
+            yield item
+
+    def measured(self) -> dict[str, Spent]:
+        """By stage, as copies."""
         with self._lock:
-            stages = {name: replace(spent) for name, spent in self.spent.items()}
-        stages["step"].cpu_s = whole.cpu_s - sum(s.cpu_s for name, s in stages.items() if name != "step")
-        return stages, whole
+            return {name: replace(spent) for name, spent in self._spent.items()}
+
+    def _ahead_s(self) -> float:
+        return sum(self._spent[name].cpu_s for name in AHEAD)
+
+    def _add(self, stage: str, wall_s: float, cpu_s: float) -> None:
+        with self._lock:
+            spent = self._spent[stage]
+            spent.wall_s += wall_s
+            spent.cpu_s += cpu_s
+            spent.times += 1
+
+
+def overlap(spent: dict[str, Spent], cores: int) -> float:
+    """How many times as long the steps took as they would with every core at work all the time: the clock's seconds
+    over processor seconds a core. 1 is the best there is; NaN without a step."""
+    wall_s, cpu_s = sum(spent[name].wall_s for name in IN_TURN), sum(one.cpu_s for one in spent.values())
+    return wall_s / (cpu_s / cores) if cpu_s else float("nan")

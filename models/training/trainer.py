@@ -111,15 +111,15 @@ class Trainer:
         """Takes one optimizer step on a batch; returns its mean loss before the step."""
         work = given if isinstance(given, BoundBatch) else self.transform(given)
         bound = work.bound
-        with self.profile.timed("look up", crew=True):
+        with self.profile.timed("look up"):
             found = self._crew.run([partial(self._insert, name, bound) for name in self.tables], bound.ids < FEW_IDS)
             refs = dict(item for table in found for item in table)
             self.dense.fill(bound.rows, lambda x: self._pool(bound, x))
-        with self.profile.timed("step"):
+        with self.profile.timed_process("step"):
             self._set_rates(self.steps)
             loss, grad = self.dense.learn(work.batch.label, work.batch.weight)
         self.steps += 1
-        with self.profile.timed("update", crew=True):
+        with self.profile.timed("update"):
             self._update(bound, refs, grad)
         return loss
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
+from rich.table import Table
 
 from compiler.progress import bars
+
+if TYPE_CHECKING:
+    from models.training.step_profile import Spent
 
 bench_app = typer.Typer(help="The benchmark's model and its deltas, without training.", no_args_is_help=True)
 
@@ -26,6 +31,9 @@ def train(
     ] = False,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="With --new-version: train new weights for it.")
+    ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="At the end tell where the time of a step went; the report has a picture.")
     ] = False,
     overrides: Annotated[
         list[str] | None,
@@ -47,6 +55,8 @@ def train(
     console = Console()
     with bars(console) as reporter:
         summary = TrainingRun(settings, source, reporter=reporter, beginning=beginning).run()
+    if profile and summary.spent["step"].times:
+        console.print(_profile(summary.spent))
     if summary.report is not None:
         console.print(f"report: {summary.report}", highlight=False, markup=False, soft_wrap=True)
     console.print(
@@ -55,6 +65,24 @@ def train(
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _profile(spent: Mapping[str, Spent]) -> Group:
+    from models.training.step_profile import AHEAD, overlap
+    from processor.cores import available
+
+    steps, cores = spent["step"].times, len(available())
+    table = Table(box=None, pad_edge=False)
+    for name in ("stage", "ms a step", "processor ms a step", "of all"):
+        table.add_column(name, justify="left" if name == "stage" else "right")
+    table.add_column("")
+    whole_s = sum(one.cpu_s for one in spent.values())
+    for name, one in spent.items():
+        share = one.cpu_s / whole_s
+        clock = "ahead" if name in AHEAD else f"{one.wall_s / steps * 1e3:.3f}"
+        table.add_row(name, clock, f"{one.cpu_s / steps * 1e3:.3f}", f"{share:.0%}", "█" * round(40 * share))
+    told = f"{overlap(spent, cores):.2f} times as long as with all of {cores} cores at work all the time"
+    return Group(table, told)
 
 
 @bench_app.command("model")

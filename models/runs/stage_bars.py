@@ -1,0 +1,53 @@
+"""Where the time of a step went, as a picture: a bar of the clock and a bar of processor seconds, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from models.runs.curves import COLOURS, LEFT, RIGHT, WIDTH, key_html
+
+BAR, GAP = 22, 10
+KINDS = (("wall_ms", "clock"), ("cpu_ms", "cores"))
+
+
+def stage_lines(spent: Mapping[str, Any], cores: int, times: float) -> list[dict[str, Any]]:
+    """Lines of a journal: milliseconds a step of each stage, on the clock and of processors. spent: seconds by stage
+    (models.training.step_profile). cores: that were there; times: as long as with all of them at work."""
+    steps = max(1, spent["step"].times)
+    return [
+        {
+            "what": "stage",
+            "stage": name,
+            "wall_ms": one.wall_s / steps * 1e3,
+            "cpu_ms": one.cpu_s / steps * 1e3,
+            "cores": cores,
+            "overlap": times,
+        }
+        for name, one in spent.items()
+    ]
+
+
+def stages_svg(lines: Sequence[Mapping[str, Any]], ahead: Sequence[str]) -> str:
+    """The two bars with their key. ahead: stages that the clock does not show, as they overlap with the others."""
+    shares = [
+        [0.0 if key == "wall_ms" and line["stage"] in ahead else float(line[key]) for line in lines] for key, _ in KINDS
+    ]
+    longest = max((sum(share) for share in shares), default=0.0)
+    if not longest:
+        return ""
+    height = len(KINDS) * (BAR + GAP) + GAP
+    parts = [key_html(line["stage"] for line in lines), f'<svg viewBox="0 0 {WIDTH} {height}" role="img">']
+    for row, (share, (_, name)) in enumerate(zip(shares, KINDS)):
+        x, y = float(LEFT), GAP + row * (BAR + GAP)
+        parts.append(f'<text class="label end" x="{LEFT - 6}" y="{y + BAR / 2 + 4:.1f}">{escape(name)}</text>')
+        for number, part in enumerate(share):
+            width = (WIDTH - LEFT - RIGHT) * part / longest
+            told = f"{lines[number]['stage']}: {part:.2f} ms"
+            parts.append(
+                f'<rect class="c{number % COLOURS}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}">'
+                f"<title>{escape(told)}</title></rect>"
+            )
+            x += width
+    return "".join([*parts, "</svg>"])

@@ -1,0 +1,49 @@
+"""Seconds go where they were spent, and to one stage each."""
+
+import itertools
+import math
+
+import pytest
+
+from models.training.step_profile import Spent, StepProfile, overlap
+
+
+@pytest.fixture
+def ticks(monkeypatch):
+    """Clocks that go on by one with each look at any of them."""
+    counter = itertools.count()
+    for clock in ("perf_counter", "thread_time", "process_time"):
+        monkeypatch.setattr(f"models.training.step_profile.time.{clock}", lambda: float(next(counter)))
+
+
+def test_a_stage_has_the_clocks_seconds_and_those_of_its_threads(ticks):
+    helped = iter([10.0, 17.0])
+    profile = StepProfile(lambda: next(helped))
+    with profile.timed("look up"):
+        pass
+    # perf 0, thread 1, thread 2, perf 3.
+    assert profile.measured()["look up"] == Spent(3.0, 1.0 + 7.0, 1)
+
+
+def test_what_runs_ahead_meanwhile_is_not_the_steps(ticks):
+    profile = StepProfile(lambda: 0.0)
+    with profile.timed_process("step"), profile.timed("transform"):
+        pass
+    # perf 0, process 1; of the transform perf 2, thread 3, thread 4, perf 5; process 6, perf 7.
+    spent = profile.measured()
+    assert spent["transform"] == Spent(3.0, 1.0, 1)
+    assert spent["step"] == Spent(7.0, 5.0 - 1.0, 1)
+
+
+def test_waiting_is_counted_for_every_item_and_the_end(ticks):
+    profile = StepProfile(lambda: 0.0)
+    assert list(profile.waited(iter("ab"))) == ["a", "b"]
+    assert profile.measured()["wait"] == Spent(3.0, 0.0, 3)
+
+
+def test_overlap_is_1_where_every_core_is_at_work_all_the_time():
+    spent = {name: Spent(1.0, 2.0, 1) for name in ("wait", "look up", "step", "update")}
+    spent |= {"read": Spent(9.0, 0.0, 1), "transform": Spent(9.0, 0.0, 1)}
+    assert overlap(spent, 2) == 1.0
+    assert overlap(spent, 4) == 2.0
+    assert math.isnan(overlap({name: Spent() for name in spent}, 2))
