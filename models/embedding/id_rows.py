@@ -23,7 +23,8 @@ Column = tuple[tuple[int, ...], Any]
 
 
 class IdRows:
-    """Columns by id. columns: arrays [_, ...] by row number; they are others once the table has grown."""
+    """Columns by id. columns: arrays [_, ...] by row number; marks: bool [_], rows that count as changed. They are
+    other arrays once the table has grown."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._kinds = dict(columns)
@@ -37,7 +38,7 @@ class IdRows:
         self.columns: dict[str, NDArray[Any]] = {
             name: np.zeros((FIRST_ROWS, *shape), dtype) for name, (shape, dtype) in self._kinds.items()
         }
-        self._changed = np.zeros(FIRST_ROWS, np.bool_)
+        self.marks = np.zeros(FIRST_ROWS, np.bool_)
         self._bump = 0
         self._free: list[int] = []
         self._removed: set[int] = set()
@@ -64,8 +65,9 @@ class IdRows:
         self.keys[refs] = ids
         for column in self.columns.values():
             column[refs] = 0
-        self._changed[refs] = True
-        self._removed.difference_update(ids.tolist())
+        self.marks[refs] = True
+        if self._removed:
+            self._removed.difference_update(ids.tolist())
         return refs
 
     def remove(self, ids: Int64s) -> int:
@@ -73,14 +75,14 @@ class IdRows:
         refs = self.find(ids)
         gone = np.unique(refs[refs >= 0])
         self.index[self._entries(self.keys[gone]), 1] = hash_index.ABSENT
-        self._changed[gone] = False
+        self.marks[gone] = False
         self._removed.update(self.keys[gone].tolist())
         self._free.extend(gone.tolist())
         return len(gone)
 
     def touch(self, refs: Int64s) -> None:
         """Counts rows as changed."""
-        self._changed[refs] = True
+        self.marks[refs] = True
 
     def present(self) -> Int64s:
         """Numbers of all rows, as they lie."""
@@ -94,19 +96,19 @@ class IdRows:
 
     def changed(self) -> Int64s:
         """Numbers of the rows that have changed since clear_changed(), by ascending id."""
-        return self._by_id(np.flatnonzero(self._changed[: self._bump]))
+        return self._by_id(np.flatnonzero(self.marks[: self._bump]))
 
     def removed(self) -> Int64s:
         """Ids that were removed since clear_changed() and are not back, ascending."""
         return np.array(sorted(self._removed), np.int64)
 
     def clear_changed(self) -> None:
-        self._changed[:] = False
+        self.marks[:] = False
         self._removed.clear()
 
     def mark(self, keys: Int64s, removed: Int64s) -> None:
         """Counts these as changed and removed once more."""
-        self._changed[self.find(keys)] = True
+        self.marks[self.find(keys)] = True
         self._removed.update(removed.tolist())
 
     def _by_id(self, refs: Int64s) -> Int64s:
@@ -130,7 +132,7 @@ class IdRows:
             return
         while size < rows:
             size *= 2
-        self.keys, self._changed = _longer(self.keys, size), _longer(self._changed, size)
+        self.keys, self.marks = _longer(self.keys, size), _longer(self.marks, size)
         self.columns = {name: _longer(column, size) for name, column in self.columns.items()}
 
 

@@ -9,16 +9,19 @@ deterministic: contributions are added in the order of the batch.
 import numba as nb
 import numpy as np
 
-from processor.kernels.pool import MEAN, NONE, SQRTN
+from processor.kernels.pointers import prefetch
+from processor.kernels.pool import LINE_NBYTES, MEAN, NONE, SQRTN
 
 ADAGRAD_EPSILON = 1e-7
 MOST_COUNTED = 65535
+AHEAD = 8
+"""Rows that an optimizer asks for before it comes to them."""
 ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON = 0.9, 0.999, 1e-7
 RATE, STEP, INITIAL_ACCUMULATOR, L1, L2, BETA, WEIGHT_DECAY, ACCUMULATOR_DECAY, DECAY_STEPS = range(9)
 """Places in an optimizer's options: the rate, the step of the run, and the fields of RowOptions in their order."""
 
 _I64 = nb.types.Array(nb.int64, 1, "A", readonly=True)
-_F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
+_F32_2 = nb.types.Array(nb.float32, 2, "C", readonly=True)
 
 
 @nb.njit(
@@ -31,6 +34,7 @@ _F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
         _F32_2,
         nb.int64,
         nb.int64,
+        nb.int64,
         nb.int32[::1],
         nb.int64[::1],
         nb.float32[:, ::1],
@@ -39,15 +43,16 @@ _F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
     ),
     cache=True,
     nogil=True,
+    error_model="numpy",
 )
-def accumulate(refs, splits, combiner, max_length, codes, grad, part, parts, place, touched, sums, met, count):
+def accumulate(refs, splits, combiner, max_length, codes, grad, column, part, parts, place, touched, sums, met, count):
     """Adds one feature's gradient to the rows that it read; returns how many distinct rows there are now.
 
     refs: row numbers of the feature's values, negative where one has none: its gradient is dropped. splits: int64
     [n + 1], or [0] for one value a row. max_length, codes: of the feature's plan (processor.kernels.pool). grad:
-    float32 [n, width], of the feature's columns. Only rows whose number is `part` modulo `parts` are added to. place:
-    int32 by row number, -1 where the row is not in `touched` yet. touched: row numbers, the first `count` of them in
-    use. sums: float32 [_, dim], their gradients. met: int64 [_], how often each was read.
+    float32 [n, _], the feature's columns from `column` on. Only rows whose number is `part` modulo `parts` are added
+    to. place: int32 by row number, -1 where the row is not in `touched` yet. touched: row numbers, the first `count` of
+    them in use. sums: float32 [_, dim], their gradients. met: int64 [_], how often each was read.
     """
     for i in range(len(grad)):
         start, stop = i, i + 1
@@ -74,7 +79,7 @@ def accumulate(refs, splits, combiner, max_length, codes, grad, part, parts, pla
                 met[at] = 0
                 count += 1
             met[at] += 1
-            first = (v - start) // codes * sums.shape[1] if combiner == NONE else 0
+            first = column + ((v - start) // codes * sums.shape[1] if combiner == NONE else 0)
             for j in range(sums.shape[1]):
                 sums[at, j] += grad[i, first + j] / share
     return count
@@ -137,10 +142,45 @@ def count_ids(ids, counts, hashes, counters, block_counters, touched, least):
                 touched[at[h] // block_counters] = True
 
 
+@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def _ask_for(address, row, nbytes):
+    """Prefetches a row of a matrix."""
+    for line in range(address + row * nbytes, address + (row + 1) * nbytes, LINE_NBYTES):
+        prefetch(line)
+
+
+@nb.njit(
+    nb.void(nb.int64[::1], nb.int64, nb.float32[:, ::1], nb.float32[:, ::1]),
+    cache=True,
+    nogil=True,
+    inline="always",
+)
+def _look_ahead(touched, i, rows, slots):
+    """Asks for the row and the slots of touched[i + AHEAD]."""
+    if i + AHEAD < len(touched):
+        _ask_for(rows.ctypes.data, touched[i + AHEAD], 4 * rows.shape[1])
+        _ask_for(slots.ctypes.data, touched[i + AHEAD], 4 * slots.shape[1])
+
+
+@nb.njit(
+    nb.void(nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[:, ::1], nb.boolean[::1]),
+    cache=True,
+    nogil=True,
+)
+def note(touched, met, step, books, changed):
+    """Writes down that rows `touched` were read `met` times in a step. books: [_, 2], last step and count of each."""
+    for i in range(len(touched)):
+        r = touched[i]
+        books[r, 0] = step
+        books[r, 1] += met[i]
+        changed[r] = True
+
+
 _optimizer = nb.njit(
     nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float64[::1]),
     cache=True,
     nogil=True,
+    error_model="numpy",
 )
 
 
@@ -149,6 +189,7 @@ def sgd(touched, sums, rows, slots, options):
     """Gradient descent. slots: [_, 0]."""
     rate = np.float32(options[RATE])
     for i in range(len(touched)):
+        _look_ahead(touched, i, rows, slots)
         for j in range(rows.shape[1]):
             rows[touched[i], j] -= rate * sums[i, j]
 
@@ -158,6 +199,7 @@ def adagrad(touched, sums, rows, slots, options):
     """Adagrad as Keras computes it. slots: [_, dim] accumulators."""
     rate = np.float32(options[RATE])
     for i in range(len(touched)):
+        _look_ahead(touched, i, rows, slots)
         r = touched[i]
         for j in range(rows.shape[1]):
             g = sums[i, j]
@@ -173,6 +215,7 @@ def adagrad_decay(touched, sums, rows, slots, options):
     rate, least = np.float32(options[RATE]), np.float32(options[INITIAL_ACCUMULATOR])
     due = np.floor(options[STEP] / options[DECAY_STEPS])
     for i in range(len(touched)):
+        _look_ahead(touched, i, rows, slots)
         r = touched[i]
         left = np.float32(options[ACCUMULATOR_DECAY] ** max(0.0, due - slots[r, dim]))
         slots[r, dim] = np.float32(due)
@@ -200,6 +243,7 @@ def adam(touched, sums, rows, slots, options):
     """Lazy Adam: Keras' formula with the row's own step count. slots: [_, 2 * dim + 1]: m, v, steps of the row."""
     rate = np.float32(options[RATE])
     for i in range(len(touched)):
+        _look_ahead(touched, i, rows, slots)
         _adam(touched[i], i, sums, rows, slots, rate)
 
 
@@ -210,6 +254,7 @@ def adamw(touched, sums, rows, slots, options):
     rate = np.float32(options[RATE])
     decay = np.float32(options[RATE] * options[WEIGHT_DECAY])
     for i in range(len(touched)):
+        _look_ahead(touched, i, rows, slots)
         for j in range(rows.shape[1]):
             rows[touched[i], j] -= rows[touched[i], j] * decay
         _adam(touched[i], i, sums, rows, slots, rate)
@@ -222,6 +267,7 @@ def ftrl(touched, sums, rows, slots, options):
     rate, l1, beta = np.float32(options[RATE]), np.float32(options[L1]), np.float32(options[BETA])
     twice_l2 = np.float32(2.0 * options[L2])
     for i in range(len(touched)):
+        _look_ahead(touched, i, rows, slots)
         r = touched[i]
         for j in range(dim):
             g = sums[i, j]

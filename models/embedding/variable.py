@@ -17,10 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from models.embedding import kernels
 from models.embedding.admission import Admission, Always
 from models.embedding.id_rows import IdRows
 from models.embedding.optimizer import RowOptimizer
 from processor.kernels.hashing import init_rows
+from processor.kernels.index import ABSENT
 from processor.package.manifest import TableEntry
 from processor.tables.table import descriptor
 
@@ -108,8 +110,7 @@ class EmbeddingVariable:
             {
                 "rows": ((dim,), np.float32),
                 "slots": ((optimizer.slots_a_row(dim),), np.float32),
-                "last_step": ((), np.int64),
-                "counts": ((), np.int64),
+                "books": ((2,), np.int64),
             }
         )
         self._place = np.full(len(self._ids.keys), -1, np.int32)
@@ -124,11 +125,11 @@ class EmbeddingVariable:
 
     @property
     def last_step(self) -> Int64s:
-        return self._ids.columns["last_step"]
+        return self._ids.columns["books"][:, 0]
 
     @property
     def counts(self) -> Int64s:
-        return self._ids.columns["counts"]
+        return self._ids.columns["books"][:, 1]
 
     @property
     def place(self) -> NDArray[np.int32]:
@@ -152,21 +153,21 @@ class EmbeddingVariable:
         """Row numbers of `ids`, as they come in training; those without a row get one, with its first value, as soon as
         they are admitted. Negative for the others."""
         refs = self.find(ids)
-        if (refs < 0).any():
-            missing, counts = np.unique(ids[refs < 0], return_counts=True)
-            admitted = missing[self.admission.met(missing, counts)]
-            if len(admitted):
-                self._put(admitted)
-                refs = self.find(ids)
+        absent = np.flatnonzero(refs < 0)
+        if len(absent):
+            missing, places, counts = np.unique(ids[absent], return_inverse=True, return_counts=True)
+            given = np.full(len(missing), ABSENT, np.int64)
+            admitted = self.admission.met(missing, counts)
+            if admitted.any():
+                given[admitted] = self._put(missing[admitted])
+                refs[absent] = given[places]
         return refs
 
     def update(self, touched: Int64s, sums: Float32s, met: Int64s, rate: float, step: int) -> None:
         """Takes one optimizer step on rows `touched` [m] with gradients `sums` [m, dim]; met [m]: how often the batch
         read each."""
         self.optimizer.update(touched, sums, self.rows, self.slots, rate, step)
-        self.last_step[touched] = step
-        self.counts[touched] += met
-        self._ids.touch(touched)
+        kernels.note(touched, met, step, self._ids.columns["books"], self._ids.marks)
 
     def remove(self, ids: Int64s) -> int:
         """Gives up the rows of `ids` (tombstones in the next delta); returns how many there were."""
@@ -243,10 +244,12 @@ class EmbeddingVariable:
         return descriptor(TableEntry(self.name, self.dim, len(self.rows)), arrays)
 
     def _gather(self, refs: Int64s, removed: Int64s) -> Changes:
-        rows, slots, last_step, counts = (column[refs] for column in self._ids.columns.values())
+        rows, slots, books = (column[refs] for column in self._ids.columns.values())
+        last_step, counts = (np.ascontiguousarray(column) for column in books.T)
         return Changes(self._ids.keys[refs], rows, slots, last_step, counts, removed)
 
-    def _put(self, ids: Int64s) -> None:
-        """Gives each of `ids`, distinct and without a row, one with its first value."""
+    def _put(self, ids: Int64s) -> Int64s:
+        """Gives each of `ids`, distinct and without a row, one with its first value; returns their numbers."""
         refs = self._ids.put(ids)
         self.rows[refs], self.slots[refs] = self._initial.rows(ids, self.seed, self.dim), self._fill
+        return refs

@@ -205,11 +205,9 @@ class Trainer:
         for i, f in self._readers[name]:
             given = bound.keep[self.plan.plan[i, SOURCE]]
             splits = NO_SPLITS if given.splits is None else given.splits
-            of_feature = grad[:, f.offset : f.offset + f.width]
             combiner, (most, codes) = COMBINERS[f.combiner], self.plan.plan[i, [MAX_LENGTH, CODES]].tolist()
-            count = kernels.accumulate(
-                refs[i], splits, combiner, most, codes, of_feature, part, parts, table.place, touched, sums, met, count
-            )
+            what = (refs[i], splits, combiner, most, codes, grad, f.offset, part, parts)
+            count = kernels.accumulate(*what, table.place, touched, sums, met, count)
         kernels.forget(table.place, touched[:count])
         if self.settings.clip_norm:
             kernels.clip_rows(sums[:count], self.settings.clip_norm)

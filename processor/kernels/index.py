@@ -16,12 +16,14 @@ hold the index; a claim stores the key before it releases the ref, so a reader n
 import numba as nb
 import numpy as np
 
-from processor.kernels.pointers import load_acquire, load_i64, store_i64, store_release
+from processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
 
 EMPTY = -1
 ABSENT = -2
 LINE_ENTRIES = 4
 MAX_CAPACITY = 2**32 - LINE_ENTRIES
+BLOCK = 32
+"""Keys whose entries are asked for before the first of them is looked at."""
 
 
 def capacity_for(keys: int) -> int:
@@ -87,9 +89,14 @@ def build(address, capacity, keys):
 )
 def find(address, capacity, keys, refs):
     """refs[i] = ref of keys[i], ABSENT where the key is unknown."""
-    for i in range(len(keys)):
-        e = probe(address, capacity, keys[i])
-        refs[i] = load_i64(address + 16 * e + 8) if e >= 0 else ABSENT
+    for first in range(0, len(keys), BLOCK):
+        last = min(first + BLOCK, len(keys))
+        for i in range(first, last):
+            refs[i] = home(keys[i], capacity)
+            prefetch(address + 16 * refs[i])
+        for i in range(first, last):
+            e = probe_from(address, capacity, keys[i], refs[i])
+            refs[i] = load_i64(address + 16 * e + 8) if e >= 0 else ABSENT
 
 
 @nb.njit(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from models.embedding.kernels import accumulate, forget
 from processor.package.manifest import COMBINERS
 
-TABLE_ROWS, DIM = 9, 3
+TABLE_ROWS, DIM, COLUMN = 9, 3, 2
 NO_SPLITS = np.zeros(1, np.int64)
 
 rows_of_one = st.lists(st.integers(0, TABLE_ROWS - 1), min_size=1, max_size=8)
@@ -30,18 +30,17 @@ def run(features, seed):
     for (kind, rows, combiner, max_length), grad in zip(features, make_gradients(features, seed)):
         splits = NO_SPLITS if kind == "one" else np.cumsum([0] + [len(r) for r in rows])
         refs = np.array(rows if kind == "one" else [v for row in rows for v in row], np.int64)
-        count = accumulate(
-            refs, splits, COMBINERS[combiner], max_length, 1, grad, 0, 1, place, touched, sums, met, count
-        )
+        what = (refs, splits, COMBINERS[combiner], max_length, 1, grad, COLUMN, 0, 1)
+        count = accumulate(*what, place, touched, sums, met, count)
     return touched[:count], sums[:count], met[:count], place
 
 
 def make_gradients(features, seed):
-    """One float32 [n, width] a feature, each a slice of a wider matrix as the trainer's are."""
+    """One float32 [n, _] a feature, whose columns begin at COLUMN."""
     random = np.random.default_rng(seed)
     widths = [(DIM + 1) * most if combiner == "none" else DIM for _, _, combiner, most in features]
     return [
-        random.standard_normal((len(rows), width + 4)).astype(np.float32)[:, 2 : 2 + width]
+        random.standard_normal((len(rows), width + 4)).astype(np.float32)
         for (_, rows, _, _), width in zip(features, widths)
     ]
 
@@ -66,7 +65,8 @@ def test_the_keys_of_one_value_have_the_gradient_of_that_value(lists, codes, com
         np.empty(len(refs), np.int64),
     )
     sums = np.empty((len(refs), DIM), np.float32)
-    count = accumulate(refs, splits, COMBINERS[combiner], most * codes, codes, grad, 0, 1, place, touched, sums, met, 0)
+    what = (refs, splits, COMBINERS[combiner], most * codes, codes, grad, COLUMN, 0, 1)
+    count = accumulate(*what, place, touched, sums, met, 0)
     wanted = np.zeros((TABLE_ROWS, DIM), np.float64)
     for v, gradient in by_hand(values, 7).items():
         for j in range(codes):
@@ -84,7 +84,7 @@ def by_hand(features, seed):
             chosen = row[:max_length] if max_length else row
             share = {"sum": 1, "none": 1, "mean": len(chosen), "sqrtn": np.sqrt(np.float32(len(chosen)))}[combiner]
             for place, v in enumerate(chosen):
-                part = g[place * DIM :][:DIM] if combiner == "none" else g
+                part = g[COLUMN + (place if combiner == "none" else 0) * DIM :][:DIM]
                 sums[v] = sums.get(v, np.zeros(DIM, np.float32)) + part / np.float32(share)
     return sums
 
@@ -129,4 +129,4 @@ def test_the_gradient_is_the_transpose_of_pooling():
             chosen = row[:4]
             share = {"sum": 1, "mean": max(1, len(chosen)), "sqrtn": max(1, len(chosen)) ** 0.5}[name]
             pooled[i] = table[chosen].sum(axis=0) / share
-        np.testing.assert_allclose((pooled * grad).sum(), (table[touched] * sums).sum(), rtol=1e-5)
+        np.testing.assert_allclose((pooled * grad[:, COLUMN : COLUMN + DIM]).sum(), (table[touched] * sums).sum(), rtol=1e-5)
