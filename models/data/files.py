@@ -121,8 +121,9 @@ def _reading(file: str, wanted: str) -> Iterator[None]:
         yield
     except BadInput:
         raise
-    except (pa.ArrowException, OSError, EOFError) as error:
-        # OSError carries the path and errno of what we opened; the caller needs only the reason.
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
+        # OSError carries the path and errno of what we opened; the caller needs only the reason. Names of columns, and
+        # the library's own messages of what it met, need not be UTF-8.
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"{file}: {wanted} wanted, could not read it: {_line(reason)}") from None
 
@@ -173,7 +174,8 @@ class ParquetFile:
     def _read_group(
         self, metadata: pyarrow.parquet.FileMetaData, group: int, names: list[str], skipped: int
     ) -> Generator[pa.RecordBatch]:
-        nbytes = _decoded_nbytes(metadata.row_group(group), names)
+        with _reading(self.name, "a Parquet file"):
+            nbytes = _decoded_nbytes(metadata.row_group(group), names)
         fitting = CHUNK_NBYTES * metadata.row_group(group).num_rows // nbytes
         rows = min(CHUNK_ROWS, max(LEAST_CHUNK_ROWS, fitting))
         with self._open(metadata) as file:

@@ -506,3 +506,19 @@ def test_a_weight_that_is_nan_is_refused(tmp_path):
     pq.write_table(pa.table({"user": [1, 2], "click": [0, 1], "w": [1.0, math.nan]}), tmp_path / "c.parquet")
     with pytest.raises(BadInput, match=r"column 'w': a weight of 0 or more wanted, got nan at row 1 of c\.parquet"):
         list(open_table(str(tmp_path / "c.parquet"), "parquet", "click", "", FIELDS[:1], weight="w").batches(9))
+
+
+def test_a_damaged_parquet_file_is_read_or_refused_in_one_line(tmp_path):
+    save(tmp_path / "c.parquet", clicks(60))
+    whole, random, refused = (tmp_path / "c.parquet").read_bytes(), np.random.default_rng(0), []
+    for _ in range(40):
+        raw = bytearray(whole)
+        for at in random.integers(0, len(raw), random.integers(1, 4)):
+            raw[at] = random.integers(0, 256)
+        (tmp_path / "d.parquet").write_bytes(raw)
+        try:
+            list(open_table(str(tmp_path / "d.parquet"), "parquet", "click", "ts", FIELDS).batches(16))
+        except BadInput as error:
+            refused.append(str(error))
+    assert refused
+    assert not any("\n" in line for line in refused)
