@@ -18,6 +18,8 @@ def fingerprint(config: TrainConfig) -> str:
     """One word for all of settings(): files of one word continue each other's checkpoints."""
     features = [replace(f, side="context", dtype="") for f in config.features]
     parts = [asdict(config.model), [_feature(f) for f in features], config.train.optimizer, config.train.seed]
+    if len(config.data.labels) > 1:
+        parts.append(list(config.data.labels))
     if config.fusion:
         parts.append(dict(config.fusion))
     if config.tables:
@@ -33,6 +35,8 @@ def settings(config: TrainConfig) -> dict[str, Any]:
         found |= {f"features.{feature.name}.{key}": value for key, value in kept.items()}
     found |= {"features": [f.name for f in config.features]}
     found |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.seed}
+    if len(config.data.labels) > 1:
+        found |= {"data.label": list(config.data.labels)}
     found |= {f"fusion.{output}": text for output, text in config.fusion.items()}
     for name, kept in _tables(config).items():
         found |= {f"tables.{name}.{key}": value for key, value in kept.items()}
@@ -42,7 +46,7 @@ def settings(config: TrainConfig) -> dict[str, Any]:
 
 def _feature(feature: FeatureConfig) -> dict[str, Any]:
     """A feature's keys; what makes it of another column only where it is made so, as older checkpoints have it."""
-    return {key: value for key, value in asdict(feature).items() if value or key not in MADE_OF}
+    return {key.rstrip("_"): value for key, value in asdict(feature).items() if value or key not in MADE_OF}
 
 
 def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:
