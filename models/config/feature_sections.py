@@ -142,7 +142,6 @@ def _check_cross(
 
 def _with_columns(features: list[FeatureConfig], data: DataConfig) -> list[FeatureConfig]:
     """The features with what their columns are read as: one kind a column, whatever is made of it."""
-    fixed = {name: section["kind"] for name, section in default_features(data.format, data.path).items()}
     read: dict[str, tuple[str, str]] = {}
     plain = [f for f in features if not f.cross and f.transform not in MADE]
     for f in plain:
@@ -153,6 +152,9 @@ def _with_columns(features: list[FeatureConfig], data: DataConfig) -> list[Featu
             f"{kind!r}, as features.{other} reads column {f.column!r},",
             f.kind,
         )
+    if all(f in plain or f.cross for f in features):
+        return features
+    fixed = {name: section["kind"] for name, section in default_features(data.format, data.path).items()}
     clocks = {f.column for f in features if f.transform in CLOCK_TRANSFORMS}
     found = []
     for f in features:

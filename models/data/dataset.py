@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +145,8 @@ def _fields(data: DataConfig, columns: Sequence[str] | Mapping[str, str] | None)
     if data.format not in TABLES:
         kinds = {name: section["kind"] for name, section in default_features(data.format, data.path).items()}
         kinds |= {data.clock: "seconds"}
-        return [Field(name, kinds.get(name, "")) for name in columns or ()]
+        other = "float" if data.format == "libsvm" else ""
+        return [Field(name, kinds.get(name, other)) for name in columns or ()]
     from models.data.tabular import told_fields
 
-    return told_fields(replace(data, label=data.labels), columns)
+    return told_fields(data, columns)

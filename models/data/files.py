@@ -23,8 +23,8 @@ from processor.errors import BadInput
 
 CHUNK_ROWS, LEAST_CHUNK_ROWS = 32768, 256
 CHUNK_NBYTES = 4 << 20
-GROUP_NBYTES = 32 << 20
-"""A row group of more is decoded a column a thread, because few of them are to be held at a time."""
+PIECE_ROWS, PIECE_NBYTES = 16384, 32 << 20
+"""Row groups of fewer rows are read together; one of more bytes a column a thread, as few of them are to be held."""
 STREAM_NBYTES = 1 << 20
 """Of a column that are read from its file at a time: a column of a large row group is not held packed either."""
 
@@ -121,8 +121,9 @@ def _reading(file: str, wanted: str) -> Iterator[None]:
         yield
     except BadInput:
         raise
-    except (pa.ArrowException, OSError, EOFError) as error:
-        # OSError carries the path and errno of what we opened; the caller needs only the reason.
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
+        # OSError carries the path and errno of what we opened; the caller needs only the reason. Names of columns, and
+        # the library's own messages of what it met, need not be UTF-8.
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"{file}: {wanted} wanted, could not read it: {_line(reason)}") from None
 
@@ -159,25 +160,31 @@ class ParquetFile:
         return self._rows
 
     def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[Piece]:
-        """A row group each; those before `start` are not read."""
+        """A row group each, or several small ones; those before `start` are not read."""
         with self._open() as file:
             metadata = file.metadata
-        first = 0
+        first, held, groups = 0, 0, []
         for group in range(metadata.num_row_groups):
             rows = metadata.row_group(group).num_rows
-            if start < first + rows:
+            if first + held + rows <= start:
+                first += rows
+                continue
+            groups.append(group)
+            held += rows
+            if held >= PIECE_ROWS or group == metadata.num_row_groups - 1:
                 skipped = max(0, start - first)
-                yield Piece(first + skipped, partial(self._read_group, metadata, group, list(types), skipped))
-            first += rows
+                yield Piece(first + skipped, partial(self._read_groups, metadata, groups, list(types), skipped))
+                first, held, groups = first + held, 0, []
 
-    def _read_group(
-        self, metadata: pyarrow.parquet.FileMetaData, group: int, names: list[str], skipped: int
+    def _read_groups(
+        self, metadata: pyarrow.parquet.FileMetaData, groups: list[int], names: list[str], skipped: int
     ) -> Generator[pa.RecordBatch]:
-        nbytes = _decoded_nbytes(metadata.row_group(group), names)
-        fitting = CHUNK_NBYTES * metadata.row_group(group).num_rows // nbytes
+        with _reading(self.name, "a Parquet file"):
+            nbytes = sum(_decoded_nbytes(metadata.row_group(group), names) for group in groups)
+        fitting = CHUNK_NBYTES * sum(metadata.row_group(group).num_rows for group in groups) // nbytes
         rows = min(CHUNK_ROWS, max(LEAST_CHUNK_ROWS, fitting))
         with self._open(metadata) as file:
-            for batch in file.iter_batches(rows, [group], names, use_threads=nbytes > GROUP_NBYTES):
+            for batch in file.iter_batches(rows, groups, names, use_threads=nbytes > PIECE_NBYTES):
                 if skipped < batch.num_rows:
                     yield batch.slice(skipped).select(names)
                 skipped = max(0, skipped - batch.num_rows)

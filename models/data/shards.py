@@ -6,8 +6,8 @@ and nothing is left over, however files and row groups divide.
 SplitBatches  each batch is shared. The n parts of a batch are the batch that one reader alone would have had, so n
               processes that add up their gradients learn what one would, in the order of the stream. Every reader reads
               the whole stream.
-SplitRows     the whole stream is shared: a reader has a range of rows that follow each other, and reads no row group
-              outside of it. The order over all readers is not the stream's.
+SplitRows     the whole stream is shared: a reader has a range of rows that follow each other, and reads the row groups
+              that hold them and what a reader reads ahead. The order over all readers is not the stream's.
 
 Both give every reader the same number of batches, for readers that wait for each other at each one: the last may be
 shorter than another's by a row, and is empty where there are fewer rows than readers.

@@ -11,7 +11,6 @@ from typing import Any
 from models.config.feature_sections import FeatureConfig
 from models.config.table_sections import TableConfig
 from models.config.train_config import TrainConfig
-from models.data.formats import label_names
 from processor.package.transforms import HASHES
 
 ADMISSION = ("admit_after", "admit_by", "admit_ids", "admit_error")
@@ -24,12 +23,12 @@ def fingerprint(config: TrainConfig) -> str:
     """One word for all of settings(): files of one word continue each other's checkpoints."""
     features = [replace(f, side="context", dtype="") for f in config.features]
     parts: list[Any] = [_model(config), [_feature(f) for f in features], config.train.optimizer, config.train.seed]
+    if len(config.data.labels) > 1:
+        parts.append(list(config.data.labels))
     if config.fusion:
         parts.append(dict(config.fusion))
     if tables := _tables(config):
         parts.append(tables)
-    if len(label_names(config.data)) > 1:
-        parts.append(label_names(config.data))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -41,9 +40,9 @@ def settings(config: TrainConfig) -> dict[str, Any]:
         found |= {f"features.{feature.name}.{key}": value for key, value in kept.items()}
     found |= {"features": [f.name for f in config.features]}
     found |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.seed}
+    if len(config.data.labels) > 1:
+        found |= {"data.label": list(config.data.labels)}
     found |= {f"fusion.{output}": text for output, text in config.fusion.items()}
-    if len(label_names(config.data)) > 1:
-        found["data.label"] = label_names(config.data)
     for name, kept in _tables(config).items():
         found |= {f"tables.{name}.{key}": value for key, value in kept.items()}
     as_json: dict[str, Any] = json.loads(json.dumps(found))
@@ -60,7 +59,7 @@ def _model(config: TrainConfig) -> dict[str, Any]:
 
 def _feature(feature: FeatureConfig) -> dict[str, Any]:
     """A feature's keys; what makes it of another column only where it is made so, as older checkpoints have it."""
-    return {key: value for key, value in asdict(feature).items() if value or key not in MADE_OF}
+    return {key.rstrip("_"): value for key, value in asdict(feature).items() if value or key not in MADE_OF}
 
 
 def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:

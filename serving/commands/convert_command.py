@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from compiler.progress import bars
+from processor.errors import BadInput
 
 
 def convert(
@@ -29,6 +30,10 @@ def convert(
     from models.data.parquet_copy import copy_to_parquet
 
     settings = load_config(config, overrides or ())
+    if out.resolve().is_relative_to(folder := Path(settings.data.path).resolve()) and folder.is_dir():
+        raise BadInput(
+            f"convert: a file outside of data.path wanted, got {out.name[:80]!r}, which would be read with it"
+        )
     source = open_source(settings.data, settings.features)
     console = Console(stderr=True)
     with bars(console) as reporter:

@@ -122,3 +122,8 @@ def test_crosses_are_not_crossed():
 def test_an_hour_without_a_time_wants_a_column():
     with pytest.raises(BadInput, match=r"features\.hour\.from: the column of the time, since data\.time says none"):
         read(DataConfig("c.csv", "csv", "clicked"), hour={"transform": "hour"})
+
+
+def test_data_that_need_not_tell_anything_are_not_looked_at():
+    data = DataConfig("nowhere.txt", "criteo")
+    assert [f.reads for f in read_features({"C1": {"kind": "string"}}, data)] == [Field("C1", "string")]

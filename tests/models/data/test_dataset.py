@@ -106,6 +106,14 @@ def test_formats_with_columns_of_their_own_are_read_too(tmp_path):
     assert batch.label.tolist() == [0, 1]
 
 
+def test_values_of_libsvm_are_asked_for_by_their_index(tmp_path):
+    (tmp_path / "a.svm").write_text("1 3:0.5 7:1\n0 8:1\n")
+    (batch,) = Dataset(tmp_path / "a.svm", ["3", "features"])
+
+    assert batch.columns["3"].tolist() == [0.5, 0]
+    assert plain(batch.columns["features"]) == [[7], [8]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

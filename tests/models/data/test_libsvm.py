@@ -1,5 +1,6 @@
 import gzip
 
+import numpy as np
 import pytest
 
 from models.data.formats import DataConfig
@@ -69,3 +70,18 @@ def test_a_column_that_it_does_not_have_is_refused(tmp_path):
         opened(tmp_path / "a.svm", wanted=[Field("user", "id")])
     with pytest.raises(BadInput, match=r"features\.3: integers wanted for kind 'id', got a column of type double"):
         opened(tmp_path / "a.svm", wanted=[Field("3", "id")])
+
+
+def test_damaged_files_are_read_or_refused_in_one_line(tmp_path):
+    random, refused = np.random.default_rng(0), []
+    for _ in range(60):
+        raw = bytearray((TEXT * 3).encode())
+        for at in random.integers(0, len(raw), random.integers(1, 4)):
+            raw[at] = random.integers(0, 256)
+        (tmp_path / "a.svm").write_bytes(raw)
+        try:
+            list(open_source(DataConfig(str(tmp_path / "a.svm")), [IDS, Field("2", "float")]).batches(4))
+        except BadInput as error:
+            refused.append(str(error))
+    assert refused
+    assert not any("\n" in line for line in refused)

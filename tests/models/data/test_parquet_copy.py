@@ -9,7 +9,7 @@ from models.data.parquet_copy import copy_to_parquet
 from models.data.source import Field
 from models.data.synthetic import SyntheticSource
 from processor.errors import BadInput
-from tests.models.data.sources import everything
+from tests.models.data.sources import everything, plain, real_data
 
 
 class Told:
@@ -143,3 +143,16 @@ def test_a_name_that_cannot_be_is_refused(tmp_path, name, message):
 def test_a_stream_without_an_end_is_refused(tmp_path):
     with pytest.raises(BadInput, match="a stream with an end"):
         copy_to_parquet(SyntheticSource(), tmp_path / "a.parquet", Told())
+
+
+def test_real_logs_of_criteo(tmp_path):
+    data = DataConfig(real_data("criteo/train_head10k.tsv.gz"), "criteo")
+    fields = [Field(name, section["kind"]) for name, section in default_features("criteo", data.path).items()]
+    source = opened(data, fields)
+    copy_to_parquet(source, tmp_path / "copy.parquet", Told())
+    copied = opened(DataConfig(str(tmp_path / "copy.parquet"), "parquet", source.schema.label), fields)
+
+    for a, b in zip(copied.batches(512), source.batches(512), strict=True):
+        assert a.label.tobytes() == b.label.tobytes()
+        for name, column in a.columns.items():
+            assert plain(column) == plain(b.columns[name])

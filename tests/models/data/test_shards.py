@@ -67,7 +67,8 @@ def test_parts_of_batches_are_the_batches_of_one_reader(tmp_path_factory, files,
     assert sorted(row for part in again for row in part) == list(range(size, total))
 
 
-def test_a_range_reads_no_row_group_outside_of_it(tmp_path):
+def test_a_range_reads_no_row_group_outside_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("models.data.files.PIECE_ROWS", 1)
     open_files(tmp_path, [[100] * 10])
     metadata = pq.read_metadata(tmp_path / "0.parquet")
     with open(tmp_path / "0.parquet", "r+b") as file:

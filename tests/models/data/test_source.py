@@ -75,3 +75,20 @@ def test_a_feature_of_another_kind_is_refused():
 def test_impossible_positions_are_refused(rows, start):
     with pytest.raises(BadInput, match="wanted"):
         check_position(rows, start)
+
+
+def test_rows_may_be_taken_in_any_order_and_more_than_once():
+    part = batch().slice(1, 4).take(np.array([2, 0, 2]))
+
+    assert everything(part) == (
+        101,
+        {
+            "id": [3, 1, 3],
+            "name": [b"dd", b"", b"dd"],
+            "tags": [[b"w"], [], [b"w"]],
+            "seen": [[4], [2, 3], [4]],
+        },
+        [1.0, 1.0, 1.0],
+        [4.0, 2.0, 4.0],
+    )
+    assert len(batch().take(np.empty(0, np.int64))) == 0

@@ -388,9 +388,18 @@ def test_rows_of_one_time_are_in_order(tmp_path):
     size=st.integers(1, 9),
     start=st.integers(0, 40),
     threads=st.integers(2, 4),
+    piece_rows=st.integers(1, 9),
 )
-def test_the_batches_are_the_same_whatever_the_number_of_threads(tmp_path_factory, files, size, start, threads):
-    """files: the rows of each row group of each."""
+def test_the_batches_are_the_same_whatever_the_number_of_threads(
+    tmp_path_factory, files, size, start, threads, piece_rows
+):
+    """files: the rows of each row group of each. piece_rows: of row groups that are read together."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("models.data.files.PIECE_ROWS", piece_rows)
+        check_threads(tmp_path_factory, files, size, start, threads)
+
+
+def check_threads(tmp_path_factory, files, size, start, threads):
     folder, row = tmp_path_factory.mktemp("parts"), 0
     for i, groups in enumerate(files):
         table = clicks(40)
@@ -401,12 +410,15 @@ def test_the_batches_are_the_same_whatever_the_number_of_threads(tmp_path_factor
     if not row:
         return
     alone, together = (open_table(str(folder), "parquet", "click", "", FIELDS, n) for n in (1, threads))
+    written = [row for path in sorted(folder.iterdir()) for row in pq.read_table(path)["user"].to_pylist()]
 
+    assert joined(list(alone.batches(size, start))).get("user", []) == written[start:]
     assert list(map(everything, together.batches(size, start))) == list(map(everything, alone.batches(size, start)))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_error_comes_after_the_batches_before_it_whatever_the_threads(tmp_path, threads):
+def test_an_error_comes_after_the_batches_before_it_whatever_the_threads(tmp_path, threads, monkeypatch):
+    monkeypatch.setattr("models.data.files.PIECE_ROWS", 1)
     users = [*range(100), None]
     pq.write_table(pa.table({"user": users, "click": [0] * 101}), tmp_path / "c.parquet", row_group_size=10)
     batches = open_table(str(tmp_path / "c.parquet"), "parquet", "click", "", FIELDS[:1], threads).batches(10)
@@ -506,3 +518,19 @@ def test_a_weight_that_is_nan_is_refused(tmp_path):
     pq.write_table(pa.table({"user": [1, 2], "click": [0, 1], "w": [1.0, math.nan]}), tmp_path / "c.parquet")
     with pytest.raises(BadInput, match=r"column 'w': a weight of 0 or more wanted, got nan at row 1 of c\.parquet"):
         list(open_table(str(tmp_path / "c.parquet"), "parquet", "click", "", FIELDS[:1], weight="w").batches(9))
+
+
+def test_a_damaged_parquet_file_is_read_or_refused_in_one_line(tmp_path):
+    save(tmp_path / "c.parquet", clicks(60))
+    whole, random, refused = (tmp_path / "c.parquet").read_bytes(), np.random.default_rng(0), []
+    for _ in range(40):
+        raw = bytearray(whole)
+        for at in random.integers(0, len(raw), random.integers(1, 4)):
+            raw[at] = random.integers(0, 256)
+        (tmp_path / "d.parquet").write_bytes(raw)
+        try:
+            list(open_table(str(tmp_path / "d.parquet"), "parquet", "click", "ts", FIELDS).batches(16))
+        except BadInput as error:
+            refused.append(str(error))
+    assert refused
+    assert not any("\n" in line for line in refused)

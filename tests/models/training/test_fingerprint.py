@@ -65,3 +65,20 @@ def test_what_can_change_without_harm_changes_nothing(other):
 
 def test_of_a_checkpoint_without_settings_all_that_may_have_changed_is_named():
     assert "train.optimizer" in changed({}, settings(config()))
+
+
+def bucketed(**keys):
+    return config(age={"from": "price", "transform": "bucketize", "boundaries": [1, 2], "dim": 4} | keys)
+
+
+def test_what_a_feature_is_made_of_decides():
+    before, after = bucketed(), bucketed(boundaries=[1, 3])
+
+    assert fingerprint(before) != fingerprint(after)
+    assert changed(settings(before), settings(after)) == ("features.age.boundaries was [1.0, 2.0] and is [1.0, 3.0]")
+    assert changed(settings(config()), settings(before)) == "features.age is new"
+
+
+def test_features_of_their_own_columns_are_told_as_before_others_could_be_made():
+    kept = {key.rpartition(".")[2] for key in settings(config()) if key.startswith("features.")}
+    assert kept == {"kind", "table", "dim", "combiner", "max_length", "transform"}

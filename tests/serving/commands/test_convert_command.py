@@ -45,3 +45,17 @@ def test_own_features_are_not_told_again_and_a_file_is_not_replaced_unasked(tmp_
     again = convert("--config", tmp_path / "x.toml", tmp_path / "x.parquet")
     assert "x.parquet is already there" in str(again.exception)
     assert convert("--config", tmp_path / "x.toml", tmp_path / "x.parquet", "--overwrite").exit_code == 0
+
+
+def test_a_copy_among_the_data_is_refused(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x.csv").write_text("user,click\n1,0\n")
+    (tmp_path / "x.toml").write_text(
+        f'[model]\nname = "x"\n[data]\npath = "{tmp_path}/data"\nlabel = "click"\n[features.user]\nkind = "id"\n'
+    )
+    done = convert("--config", tmp_path / "x.toml", tmp_path / "data" / "y.parquet")
+
+    assert str(done.exception) == (
+        "convert: a file outside of data.path wanted, got 'y.parquet', which would be read with it"
+    )
+    assert convert("--config", tmp_path / "x.toml", tmp_path / "y.parquet").exit_code == 0
