@@ -85,6 +85,17 @@ def forget(place, touched):
         place[ref] = -1
 
 
+@nb.njit(nb.void(_F32_2, _I64, nb.float64[::1]), cache=True, nogil=True)
+def norms(rows, refs, found):
+    """found[i] = L2 norm of row refs[i], added up in float64."""
+    for i in range(len(refs)):
+        total = 0.0
+        for j in range(rows.shape[1]):
+            value = np.float64(rows[refs[i], j])
+            total += value * value
+        found[i] = np.sqrt(total)
+
+
 @nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")
 def _mixed(z):
     """splitmix64's finaliser."""
