@@ -21,6 +21,7 @@ RATE, STEP, INITIAL_ACCUMULATOR, L1, L2, BETA, WEIGHT_DECAY, ACCUMULATOR_DECAY, 
 """Places in an optimizer's options: the rate, the step of the run, and the fields of RowOptions in their order."""
 
 _I64 = nb.types.Array(nb.int64, 1, "A", readonly=True)
+_STRIDED = nb.types.Array(nb.float32, 2, "A", readonly=True)
 _F32_2 = nb.types.Array(nb.float32, 2, "C", readonly=True)
 
 
@@ -103,6 +104,17 @@ def clip_rows(sums, norm):
             factor = np.float32(norm / np.sqrt(squares))
             for j in range(sums.shape[1]):
                 sums[i, j] *= factor
+
+
+@nb.njit(nb.void(_STRIDED, _I64, nb.float64[::1]), cache=True, nogil=True)
+def norms(rows, refs, found):
+    """found[i] = L2 norm of row refs[i], added up in float64."""
+    for i in range(len(refs)):
+        total = 0.0
+        for j in range(rows.shape[1]):
+            value = np.float64(rows[refs[i], j])
+            total += value * value
+        found[i] = np.sqrt(total)
 
 
 @nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")

@@ -54,6 +54,7 @@ def _bits(rows: int, keys: int) -> int:
 
 
 def _fewest_keys(rows: int) -> int:
-    wide = [(keys * _bits(rows, keys), keys) for keys in range(1, min(MOST_CODES, rows // 2) + 1)]
-    enough = [keys for bits, keys in wide if CODE_BITS <= bits <= 64]
-    return enough[0] if enough else max((bits, -keys) for bits, keys in wide if bits <= 64)[1] * -1
+    """That make a code of CODE_BITS, or else the longest that there can be."""
+    bits = {keys: keys * _bits(rows, keys) for keys in range(1, min(MOST_CODES, rows // 2) + 1)}
+    enough = min(CODE_BITS, max(bits.values()))
+    return min(keys for keys, wide in bits.items() if wide >= enough)

@@ -80,7 +80,14 @@ class Eviction:
 
 def norms(rows: Float32s) -> NDArray[np.float64]:
     """L2 norms [n] of rows [n, dim]."""
-    found: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    return _norms_of(rows, np.arange(len(rows)))
+
+
+def _norms_of(rows: Float32s, refs: Int64s) -> NDArray[np.float64]:
+    from models.embedding import kernels
+
+    found = np.empty(len(refs), np.float64)
+    kernels.norms(rows, refs, found)
     return found
 
 
@@ -184,7 +191,7 @@ class EmbeddingVariable:
             if eviction.after_steps:
                 leaves |= self.last_step[some] < step - eviction.after_steps
             if eviction.below_norm:
-                leaves |= norms(self.rows[some]) < eviction.below_norm
+                leaves |= _norms_of(self.rows, some) < eviction.below_norm
             gone.append(self._ids.keys[some[leaves]])
         return self.remove(np.concatenate(gone)) if gone else 0
 

@@ -210,7 +210,6 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
         kind, source, column, table = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN], plan[f, TABLE]
         combiner, max_length, width = plan[f, COMBINER], plan[f, MAX_LENGTH], plan[f, WIDTH]
         target, largest = np.int64(out.ctypes.data) + 4 * plan[f, OFFSET], scaling[f, 3]
-        codes = plan[f, CODES]
         for r in range(inputs.shape[0]):
             values, stride, splits = inputs[r, source, 0], inputs[r, source, 2], inputs[r, source, 3]
             first, rows = spans[r, 0], spans[r, 1]
@@ -238,7 +237,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                         stop = min(stop, start + max_length)
                     # One row's width, how far the next one lands, and what no row fills: with a combiner all of the
                     # columns, if the list is empty.
-                    each, step, length = width, 0, stop - start
+                    each, step, length, codes = width, 0, stop - start, plan[f, CODES]
                     if codes > 1:
                         length //= codes
                     empty, empty_width = here, width if start == stop else 0

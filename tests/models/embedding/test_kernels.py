@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.embedding.kernels import accumulate, forget
+from models.embedding.kernels import accumulate, forget, norms
 from processor.package.manifest import COMBINERS
 
 TABLE_ROWS, DIM, COLUMN = 9, 3, 2
@@ -131,3 +131,12 @@ def test_the_gradient_is_the_transpose_of_pooling():
             pooled[i] = table[chosen].sum(axis=0) / share
         own = grad[:, COLUMN : COLUMN + DIM]
         np.testing.assert_allclose((pooled * own).sum(), (table[touched] * sums).sum(), rtol=1e-5)
+
+
+def test_norms_are_those_of_numpy_whatever_lies_in_the_rows():
+    rows = np.random.default_rng(0).standard_normal((50, 7)).astype(np.float32) * 1e30
+    rows[3], rows[4, 2], rows[5, 0] = 0.0, np.nan, np.inf
+    refs = np.array([3, 4, 5, 9, 9, 49])
+    found = np.empty(len(refs))
+    norms(rows[:, ::2], refs, found)
+    np.testing.assert_allclose(found, np.linalg.norm(rows[refs, ::2].astype(np.float64), axis=1), rtol=1e-12)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from processor.columns import Ragged, Strings
@@ -42,6 +42,7 @@ SIZES = {
 }
 
 
+@settings(deadline=None)
 @given(ids=st.lists(INT64, max_size=20), op=st.sampled_from(HASHES), data=st.data())
 def test_keys_are_those_of_plain_python_and_lie_in_ranges_of_their_own(ids, op, data):
     first, second = data.draw(SIZES[op])
@@ -53,6 +54,7 @@ def test_keys_are_those_of_plain_python_and_lie_in_ranges_of_their_own(ids, op, 
         assert ((keys[:, j] >= j * each) & (j == keys.shape[1] - 1 or keys[:, j] < (j + 1) * each)).all()
 
 
+@settings(deadline=None)
 @given(start=INT64, m=st.integers(1, 40), q=st.integers(1, 40))
 def test_ids_in_a_row_never_share_both_quotient_and_remainder(start, m, q):
     ids = np.array([key for key in range(start, start + m * q) if key < 2**63], np.int64)
