@@ -50,7 +50,8 @@ class Entries:
     @property
     def scores(self) -> Float64s:
         """The mean score of each entry; NaN where nothing weighs."""
-        return np.divide(self.predicted, self.weight, out=np.full(len(self), np.nan), where=self.weight > 0)
+        scores: Float64s = np.full(len(self), np.nan)
+        return np.divide(self.predicted, self.weight, out=scores, where=self.weight > 0)
 
     def firsts(self) -> Int64s:
         """Where each key begins."""
@@ -147,7 +148,7 @@ class ScoreTally:
         """All rows so far."""
         parts = [self._counted] if len(self._counted) else []
         if self._waiting:
-            parts.append(_rows(self._waiting).counts(self.bits))
+            parts.append(self._entries(self._waiting))
         return joined(parts)
 
     def newest(self, rows: int) -> Entries:
@@ -158,7 +159,7 @@ class ScoreTally:
                 break
             parts.append(_sliced(part, max(0, len(part) - left), len(part)))
             left -= len(part)
-        return _rows(parts).counts(self.bits) if parts else NOTHING
+        return self._entries(parts) if parts else NOTHING
 
     def rekey(self, new: Callable[[Int64s], Int64s]) -> None:
         """Gives every key another one: new(keys) -> keys."""
@@ -173,9 +174,14 @@ class ScoreTally:
             older.append(self._waiting.pop(0))
             self._waits -= len(older[-1])
         if older:
-            self._counted = joined([self._counted, _rows(older).counts(self.bits)])
+            self._counted = joined([self._counted, self._entries(older)])
         while len(self._counted) > self._most:
             self._shrink()
+
+    def _entries(self, waiting: list[WaitingRows]) -> Entries:
+        """Of rows that may have come before the last halving."""
+        entries = _rows(waiting).counts(self.bits)
+        return entries.taken(self._sample(entries.keys)) if self.halvings else entries
 
     def _shrink(self) -> None:
         c = self._counted
