@@ -58,16 +58,16 @@ def test_grouped_auc_is_the_mean_over_groups_of_both_labels_by_their_weight(draw
 
 def test_values_beyond_those_with_the_most_rows_are_one_line():
     random = np.random.default_rng(0)
-    values = np.minimum(random.geometric(0.05, 3000), 200)
-    sliced, (labels, scores, _) = Slices(), random_rows(3000)
+    values = np.minimum(random.geometric(0.05, 600), 200)
+    sliced, (labels, scores, _) = Slices(), random_rows(600)
     sliced.add(values, labels, scores)
     *shown, others = sliced.lines(5)
     known, counts = np.unique(values, return_counts=True)
     assert [line.metrics.rows for line in shown] == sorted(counts.tolist(), reverse=True)[:5]
     assert others.others == len(known) - 5
-    assert others.metrics.rows + sum(line.metrics.rows for line in shown) == 3000
+    assert others.metrics.rows + sum(line.metrics.rows for line in shown) == 600
     inside = np.isin(values, [int(line.value) for line in shown])
-    assert others.metrics.auc == pytest.approx(auc_of_pairs(list(zip(labels[~inside], scores[~inside], np.ones(3000)))))
+    assert others.metrics.auc == pytest.approx(auc_of_pairs(list(zip(labels[~inside], scores[~inside], np.ones(600)))))
 
 
 def test_a_column_of_very_many_values_keeps_the_large_ones_in_little_memory(monkeypatch):
