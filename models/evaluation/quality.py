@@ -39,9 +39,8 @@ class Scored:
         self, labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None = None
     ) -> None:
         """labels, scores: [n], or [n, labels]; weights: [n], or None for 1."""
-        if labels.ndim == 2:
-            labels, scores = labels[:, 0], scores[:, 0]
-        self.tally.add(labels, scores, weights)
+        first_label, first_scores = (array[:, 0] if array.ndim == 2 else array for array in (labels, scores))
+        self.tally.add(first_label, first_scores, weights)
 
     def __len__(self) -> int:
         return self.tally.rows
