@@ -43,7 +43,7 @@ class Scored:
         self.tally.add(first_label, first_scores, weights)
 
     def __len__(self) -> int:
-        return self.tally.rows
+        return self.tally.rows + self.tally.lost
 
     def auc(self, newest: int = 0) -> float:
         """AUC over all rows, or over the newest so many (at most about 250,000)."""
@@ -78,6 +78,11 @@ def next_step(scored: Scored, steps: int, named: Sequence[str]) -> str:
     steps: that the training took. named: what the training file says itself of what can be chosen for it.
     """
     auc = scored.auc()
+    if scored.tally.lost:
+        return (
+            f"{scored.tally.lost:,} of the {len(scored):,} held-out rows have a score that is no number: train again"
+            " with --new-version --from-scratch and lower rates, or with train.clip_norm and train.dense_clip_norm"
+        )
     if math.isnan(auc):
         return (
             f"the {len(scored):,} held-out rows have one label all, so there is no AUC: hold out more rows"

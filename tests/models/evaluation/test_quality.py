@@ -90,3 +90,9 @@ def test_an_auc_that_says_nothing_is_followed_by_one_line_with_the_next_step(lab
     line = next_step(scored(labels, [0.5] * 4), steps, named)
     assert words in line
     assert "\n" not in line
+
+
+def test_scores_that_are_no_numbers_are_rows_that_ask_for_another_training():
+    made = scored([0, 1, 1], [0.1, np.nan, 0.9])
+    assert (len(made), made.auc()) == (3, 1.0)
+    assert "1 of the 3 held-out rows have a score that is no number" in next_step(made, 500, [])
