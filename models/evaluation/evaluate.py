@@ -49,7 +49,7 @@ def evaluate(
         scores = scorer.score(inputs_of(manifest, batch), len(batch), outputs)
         assessment.add(extra.of(batch), batch.label, scores, batch.weight)
         reporter.advance(len(batch))
-    if not len(assessment) and not assessment.main.scored.tally.lost:
+    if not len(assessment):
         raise BadInput(f"data: rows from row {skip:,} on wanted, got {total or 0:,} rows in all")
     return assessment
 

@@ -29,7 +29,7 @@ def log_loss(
 class Scored:
     """Labels and scores collected row by row, for metrics over all of them or over the newest.
 
-    Exact for two million different scores; beyond that scores are told apart by fewer bits, and auc_error() says by how
+    Exact for a million different scores; beyond that scores are told apart by fewer bits, and auc_error() says by how
     much the AUC may be off. Memory is bounded (models.evaluation.tally). Of several labels the first counts.
     """
 
@@ -39,15 +39,14 @@ class Scored:
         self, labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None = None
     ) -> None:
         """labels, scores: [n], or [n, labels]; weights: [n], or None for 1."""
-        if labels.ndim == 2:
-            labels, scores = labels[:, 0], scores[:, 0]
-        self.tally.add(labels, scores, weights)
+        first_label, first_scores = (array[:, 0] if array.ndim == 2 else array for array in (labels, scores))
+        self.tally.add(first_label, first_scores, weights)
 
     def __len__(self) -> int:
-        return self.tally.rows
+        return self.tally.rows + self.tally.lost
 
     def auc(self, newest: int = 0) -> float:
-        """AUC over all rows, or over the newest so many (at most about a million)."""
+        """AUC over all rows, or over the newest so many (at most about 250,000)."""
         found = self._counts(newest).aucs()
         return float(found[0]) if len(found) else float("nan")
 
@@ -79,6 +78,11 @@ def next_step(scored: Scored, steps: int, named: Sequence[str]) -> str:
     steps: that the training took. named: what the training file says itself of what can be chosen for it.
     """
     auc = scored.auc()
+    if scored.tally.lost:
+        return (
+            f"{scored.tally.lost:,} of the {len(scored):,} held-out rows have a score that is no number: train again"
+            " with --new-version --from-scratch and lower rates, or with train.clip_norm and train.dense_clip_norm"
+        )
     if math.isnan(auc):
         return (
             f"the {len(scored):,} held-out rows have one label all, so there is no AUC: hold out more rows"

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.embedding.kernels import accumulate, forget, norms
+from models.embedding.kernels import accumulate, clip_rows, forget, norms
 from processor.package.manifest import COMBINERS
 
 TABLE_ROWS, DIM, COLUMN = 9, 3, 2
@@ -140,3 +140,15 @@ def test_norms_are_those_of_numpy_whatever_lies_in_the_rows():
     found = np.empty(len(refs))
     norms(rows[:, ::2], refs, found)
     np.testing.assert_allclose(found, np.linalg.norm(rows[refs, ::2].astype(np.float64), axis=1), rtol=1e-12)
+
+
+def test_gradients_longer_than_a_norm_are_made_as_long_as_that():
+    random = np.random.default_rng(0)
+    sums = (random.standard_normal((50, 6)) * random.lognormal(0, 2, (50, 1))).astype(np.float32)
+    sums[7] = 0
+    wanted = sums.astype(np.float64)
+    lengths = np.linalg.norm(wanted, axis=1, keepdims=True)
+    wanted = np.where(lengths > 0.7, wanted * 0.7 / np.maximum(lengths, 1e-30), wanted)
+    assert 5 < (lengths > 0.7).sum() < 45
+    clip_rows(sums, 0.7)
+    np.testing.assert_allclose(sums, wanted, rtol=1e-6)

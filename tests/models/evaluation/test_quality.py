@@ -53,6 +53,20 @@ def test_rows_collected_in_parts_score_as_all_at_once():
     assert scored.log_loss() == log_loss(labels, scores)
 
 
+def test_of_several_labels_the_first_counts_and_rows_count_by_their_weight():
+    labels, scores = (
+        np.array([[1, 0], [0, 1], [1, 1]], np.float32),
+        np.array([[0.6, 0], [0.5, 0], [0.4, 1]], np.float32),
+    )
+    weights = np.array([1, 2, 3], np.float32)
+    both, first = Scored(), Scored()
+    both.add(labels, scores, weights)
+    first.add(labels, scores[:, 0], weights)
+    assert both.auc() == first.auc() == auc(labels[:, 0], scores[:, 0], weights) == pytest.approx(1 / 4)
+    assert both.log_loss() == pytest.approx(-(math.log(0.6) + 2 * math.log(0.5) + 3 * math.log(0.4)) / 6)
+    assert (len(both), both.auc_error(), sum(part.rows for part in both.deciles())) == (3, 0.0, 3)
+
+
 def scored(labels, scores):
     made = Scored()
     made.add(np.array(labels, np.float32), np.array(scores, np.float32))
@@ -76,3 +90,9 @@ def test_an_auc_that_says_nothing_is_followed_by_one_line_with_the_next_step(lab
     line = next_step(scored(labels, [0.5] * 4), steps, named)
     assert words in line
     assert "\n" not in line
+
+
+def test_scores_that_are_no_numbers_are_rows_that_ask_for_another_training():
+    made = scored([0, 1, 1], [0.1, np.nan, 0.9])
+    assert (len(made), made.auc()) == (3, 1.0)
+    assert "1 of the 3 held-out rows have a score that is no number" in next_step(made, 500, [])

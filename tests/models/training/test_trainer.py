@@ -231,3 +231,26 @@ def test_an_unknown_architecture_or_optimizer_is_refused(tmp_path):
         config = make_config(tmp_path, **settings)
         with pytest.raises(BadInput, match="wanted, got"):
             Trainer(replace(manifest, **change), config.train)
+
+
+def test_rows_and_network_learn_at_the_rates_of_the_schedule_and_rows_are_clipped(tmp_path):
+    batch = make_batch(64)
+    halved = {"learning_rate": 0.05, "dense_learning_rate": 0.005}
+    warming = make_trainer(make_config(tmp_path, warmup_steps=2), MixedSource(64))
+    half = make_trainer(make_config(tmp_path, **halved), MixedSource(64))
+    for trainer in (warming, half):
+        trainer.learn(batch)
+    assert differing(snapshot(warming), snapshot(half)) == []
+    assert warming.rate_factor == 0.5
+    warming.learn(batch)
+    assert warming.rate_factor == 1.0
+    assert float(warming.dense.optimizer.learning_rate) == np.float32(0.01)
+
+    # A step of sgd is the rate times the gradient, so it is as long as the gradient may be.
+    clipped = make_trainer(make_config(tmp_path, optimizer="sgd", learning_rate=1.0, clip_norm=1e-4), MixedSource(64))
+    clipped.learn(batch)
+    first = {name: table.export() for name, table in clipped.tables.items()}
+    clipped.learn(batch)
+    for name, table in clipped.tables.items():
+        moved = np.linalg.norm(table.export().rows.astype(np.float64) - first[name].rows, axis=1)
+        assert moved.max() == pytest.approx(1e-4, rel=1e-2)
