@@ -7,7 +7,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="the zoo needs the train extra")
 
-from compiler.frameworks import keras
+from compiler.frameworks import keras, tf
+from models.config.model_section import NetworkConfig
+from models.training.losses import row_loss
 from models.zoo import deepfm, dlrm
 from models.zoo.arch import Arch, resolve_arch
 from processor.errors import BadInput
@@ -101,8 +103,10 @@ def test_a_network_without_a_bias_that_moves_its_logits_as_itself_stays_as_it_is
 
 def test_the_example_of_the_documentation_is_a_network_that_learns(tmp_path, monkeypatch):
     page = (Path(__file__).parents[3] / "docs" / "own-architecture.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    (code,), (loss,) = ([b for b in blocks if name in b] for name in ("def two_parts", "def focal"))
     (tmp_path / "my_networks.py").write_text(code)
+    (tmp_path / "my_losses.py").write_text(loss)
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         build = resolve_arch("my_networks:two_parts")
@@ -115,5 +119,8 @@ def test_the_example_of_the_documentation_is_a_network_that_learns(tmp_path, mon
                 np.testing.assert_array_equal(a.numpy(), b.numpy())
         arch.begin_at([-2.0])
         assert float(arch.logits(np.zeros((1, layout.width), np.float32))[0, 0]) == pytest.approx(-2.0, abs=1e-5)
+        focal = row_loss(NetworkConfig(loss="my_losses:focal"))
+        np.testing.assert_allclose(focal(tf.constant([1.0]), tf.constant([0.0])), [np.log(2) / 4], rtol=1e-6)
     finally:
         sys.modules.pop("my_networks", None)
+        sys.modules.pop("my_losses", None)
