@@ -46,9 +46,8 @@ def _model(config: TrainConfig) -> dict[str, Any]:
     """[model] as the file has it; its first three keys were there before any other."""
     model = config.model
     learned = {"loss": model.loss, "label_weights": model.label_weights}
-    return (
-        {"name": model.name, "arch": model.arch, "hidden": ()} | model.options | {k: v for k, v in learned.items() if v}
-    )
+    first: dict[str, Any] = {"name": model.name, "arch": model.arch, "hidden": ()}
+    return first | dict(model.options) | {key: value for key, value in learned.items() if value}
 
 
 def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ from compiler.frameworks import keras, tf
 from models.config.model_section import NetworkConfig
 from models.training.losses import row_loss
 from models.zoo import deepfm, dlrm
-from models.zoo.arch import Arch, resolve_arch
+from models.zoo.arch import Arch, build_arch, resolve_arch
 from processor.errors import BadInput
 from tests.models.zoo.layouts import LAYOUTS
 
@@ -32,6 +32,17 @@ def test_a_function_of_the_users_own_module_is_found(tmp_path, monkeypatch):
             resolve_arch("their_nets:width")
         with pytest.raises(BadInput, match="'their_nets:missing' is no function of that module"):
             resolve_arch("their_nets:missing")
+    finally:
+        sys.modules.pop("their_nets", None)
+
+
+def test_a_function_that_cannot_be_called_as_it_has_to_be_is_told_so(tmp_path, monkeypatch):
+    (tmp_path / "their_nets.py").write_text("def unseeded(layout): ...\ndef bare(*, seed=0): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        for name, wrong in (("unseeded", "unexpected keyword argument 'seed'"), ("bare", "too many positional")):
+            with pytest.raises(BadInput, match=f"arch: 'their_nets:{name}' is to take a layout, seed .*: .*{wrong}"):
+                build_arch(f"their_nets:{name}", LAYOUTS["one float"], {})
     finally:
         sys.modules.pop("their_nets", None)
 
