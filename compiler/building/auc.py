@@ -20,8 +20,8 @@ def auc(labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArr
     positive = labels > 0.5
     counted = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
     distinct, place = np.unique(scores, return_inverse=True)
-    ones = np.bincount(place, np.where(positive, counted, 0.0), len(distinct))
-    zeros = np.bincount(place, np.where(positive, 0.0, counted), len(distinct))
+    ones: Any = np.bincount(place, np.where(positive, counted, 0.0), len(distinct))
+    zeros: Any = np.bincount(place, np.where(positive, 0.0, counted), len(distinct))
     return float(aucs(ones, zeros, np.zeros(1, np.int64))[0])
 
 
@@ -36,4 +36,6 @@ def aucs(positive: Float64s, negative: Float64s, firsts: NDArray[np.int64]) -> F
     below -= np.repeat(below[firsts], lengths)
     won = np.add.reduceat(positive * (below + negative / 2), firsts)
     pairs = np.add.reduceat(positive, firsts) * np.add.reduceat(negative, firsts)
-    return np.divide(won, pairs, out=np.full(len(firsts), np.nan), where=pairs > 0)
+    found: Float64s = np.full(len(firsts), np.nan)
+    np.divide(won, pairs, out=found, where=pairs > 0)
+    return found

@@ -32,15 +32,15 @@ class TrainSettings(RowOptions):
     dense_learning_rate: float = 0.0
     holdout: float = 0.1
     initial_accumulator: float = field(default=0.0, kw_only=True)
-    schedule: str = "constant"
-    warmup_steps: int = 0
-    schedule_steps: int = 0
-    schedule_end: float = 0.1
-    clip_norm: float = 0.0
-    dense_clip_norm: float = 0.0
-    dense_weight_decay: float = 0.0
-    patience: int = 0
-    stop_by: str = "auc"
+    schedule: str = field(default="constant", kw_only=True)
+    warmup_steps: int = field(default=0, kw_only=True)
+    schedule_steps: int = field(default=0, kw_only=True)
+    schedule_end: float = field(default=0.1, kw_only=True)
+    clip_norm: float = field(default=0.0, kw_only=True)
+    dense_clip_norm: float = field(default=0.0, kw_only=True)
+    dense_weight_decay: float = field(default=0.0, kw_only=True)
+    patience: int = field(default=0, kw_only=True)
+    stop_by: str = field(default="auc", kw_only=True)
     seed: int = 0
 
 

@@ -43,10 +43,9 @@ class GenerationScorer(Predictor):
     def __init__(self, repository: str, model: str, generation: Generation | None = None) -> None:
         """generation: by default what the newest version serves. Raises FreshetError where it cannot be opened,
         NotFound where there is none."""
-        if not Repository(repository).root.is_dir():
-            raise NotFound(f"repository: a folder wanted, got {repository[:200]!r}, where none is")
         clock = SystemClock()
-        self._version = _opened(Repository(repository).version(model, generation and generation.version), generation)
+        number = generation.version if generation is not None else None
+        self._version = _opened(Repository(repository).version(model, number), generation)
         super().__init__(Groups(SessionConfig(max_queue_rows=MOST, max_queue_ids=MOST), clock), clock, _limits())
         options = self._groups.of(model).options
         files, control = self._version.files, self._version.control

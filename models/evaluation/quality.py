@@ -29,7 +29,7 @@ def log_loss(
 class Scored:
     """Labels and scores collected row by row, for metrics over all of them or over the newest.
 
-    Exact for two million different scores; beyond that scores are told apart by fewer bits, and auc_error() says by how
+    Exact for a million different scores; beyond that scores are told apart by fewer bits, and auc_error() says by how
     much the AUC may be off. Memory is bounded (models.evaluation.tally). Of several labels the first counts.
     """
 
@@ -47,7 +47,7 @@ class Scored:
         return self.tally.rows
 
     def auc(self, newest: int = 0) -> float:
-        """AUC over all rows, or over the newest so many (at most about a million)."""
+        """AUC over all rows, or over the newest so many (at most about 250,000)."""
         found = self._counts(newest).aucs()
         return float(found[0]) if len(found) else float("nan")
 

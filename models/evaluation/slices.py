@@ -17,8 +17,9 @@ from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 from processor.kernels.hashing import hash_strings
 
-MOST_VALUES, MOST_LINES = 1 << 16, 20
-MOST_GROUPED = 1 << 22
+MOST_VALUES, MOST_LINES = 4096, 20
+FIRST_VALUES, FIRST_ROWS = 1 << 16, 1_000_000
+MOST_GROUPED = 1 << 21
 LONGEST = 256
 """Bytes of a text value that count; what is equal so far is one value."""
 OTHERS = -1
@@ -54,8 +55,8 @@ def row_metrics(counts: Entries) -> list[RowMetrics]:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A slice of the rows: those whose column has this value. others: how many values it stands for, 0 for one of its
-    own."""
+    """A slice of the rows: those whose column has this value. others: how many values it stands for, at least; 0 for
+    one of its own."""
 
     value: str
     metrics: RowMetrics
@@ -64,12 +65,17 @@ class Slice:
 
 class Slices:
     """Rows by the value of one column. A row of a list counts in the slice of each of its values, one without any in
-    that of the empty text."""
+    that of the empty text.
+
+    Values are told apart as they come, until there are FIRST_VALUES of them, or FIRST_ROWS rows and more than
+    MOST_VALUES: those with the most rows until then are told apart for good, and the rest are others.
+    """
 
     def __init__(self) -> None:
         self._codes: dict[Hashable, int] = {}
         self._rows: dict[int, int] = {}
         self._next = self._dropped = 0
+        self._open = True
         self._tally = ScoreTally()
 
     def add(self, column: Column, labels: Float32s, scores: Float32s, weights: Float32s | None = None) -> None:
@@ -80,11 +86,12 @@ class Slices:
             weights = None if weights is None else weights[rows]
         else:
             codes = self._of_values(column)
-        for code, count in zip(*np.unique(codes, return_counts=True)):
-            self._rows[int(code)] = self._rows.get(int(code), 0) + int(count)
+        for code, count in zip(*(array.tolist() for array in np.unique(codes, return_counts=True))):
+            self._rows[code] = self._rows.get(code, 0) + count
         self._tally.add(labels, scores, weights, codes)
-        if len(self._codes) > MOST_VALUES:
-            self._drop()
+        many = len(self._codes) > (MOST_VALUES if self._tally.rows >= FIRST_ROWS else FIRST_VALUES)
+        if self._open and many:
+            self._close()
 
     def lines(self, most: int = MOST_LINES) -> list[Slice]:
         """The values with the most rows, by descending rows, and what is left of the others."""
@@ -123,20 +130,18 @@ class Slices:
         for value in values:
             # No NaN equals another.
             value = "nan" if value != value else value
-            code = self._codes.get(value)
+            code = self._codes.get(value, None if self._open else OTHERS)
             if code is None:
                 code = self._codes[value] = self._next
                 self._next += 1
             codes.append(code)
         return np.array(codes, np.int64)
 
-    def _drop(self) -> None:
-        """Tells only the half with the most rows apart from now on."""
+    def _close(self) -> None:
+        """Tells only the values with the most rows apart from now on."""
         ranked = sorted(self._codes.items(), key=lambda item: -self._rows[item[1]])
-        kept = dict(ranked[: MOST_VALUES // 2])
-        self._dropped += len(self._codes) - len(kept)
-        self._codes = kept
-        self._rows = {code: self._rows[code] for code in kept.values()}
+        kept = dict(ranked[:MOST_VALUES])
+        self._open, self._dropped, self._codes = False, len(self._codes) - len(kept), kept
         known = np.array(sorted(kept.values()), np.int64)
         self._tally.rekey(lambda keys: np.where(np.isin(keys, known), keys, OTHERS))
 
@@ -157,7 +162,7 @@ class Grouped:
 class GroupedAuc:
     """AUC within groups, as published with Deep Interest Network (Zhou et al. 2018): sum(w_i AUC_i) / sum(w_i).
 
-    Exact for four million rows; beyond that a sample of the groups, each whole, drawn by their hash.
+    Exact for two million rows; beyond that a sample of the groups, each whole, drawn by their hash.
     """
 
     def __init__(self) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,8 @@ Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 Float32s = NDArray[np.float32]
 
-MOST = 1 << 21
-KEPT = 1 << 20
+MOST = 1 << 20
+KEPT = 1 << 18
 CLIP = 1e-7
 """A probability is no nearer to 0 or 1 than this in a log-loss."""
 
@@ -50,7 +51,8 @@ class Entries:
     @property
     def scores(self) -> Float64s:
         """The mean score of each entry; NaN where nothing weighs."""
-        return np.divide(self.predicted, self.weight, out=np.full(len(self), np.nan), where=self.weight > 0)
+        scores: Float64s = np.full(len(self), np.nan)
+        return np.divide(self.predicted, self.weight, out=scores, where=self.weight > 0)
 
     def firsts(self) -> Int64s:
         """Where each key begins."""
@@ -147,7 +149,7 @@ class ScoreTally:
         """All rows so far."""
         parts = [self._counted] if len(self._counted) else []
         if self._waiting:
-            parts.append(_rows(self._waiting).counts(self.bits))
+            parts.append(self._entries(self._waiting))
         return joined(parts)
 
     def newest(self, rows: int) -> Entries:
@@ -158,7 +160,7 @@ class ScoreTally:
                 break
             parts.append(_sliced(part, max(0, len(part) - left), len(part)))
             left -= len(part)
-        return _rows(parts).counts(self.bits) if parts else NOTHING
+        return self._entries(parts) if parts else NOTHING
 
     def rekey(self, new: Callable[[Int64s], Int64s]) -> None:
         """Gives every key another one: new(keys) -> keys."""
@@ -173,9 +175,14 @@ class ScoreTally:
             older.append(self._waiting.pop(0))
             self._waits -= len(older[-1])
         if older:
-            self._counted = joined([self._counted, _rows(older).counts(self.bits)])
+            self._counted = joined([self._counted, self._entries(older)])
         while len(self._counted) > self._most:
             self._shrink()
+
+    def _entries(self, waiting: list[WaitingRows]) -> Entries:
+        """Of rows that may have come before the last halving."""
+        entries = _rows(waiting).counts(self.bits)
+        return entries.taken(self._sample(entries.keys)) if self.halvings else entries
 
     def _shrink(self) -> None:
         c = self._counted
@@ -184,8 +191,7 @@ class ScoreTally:
             self._counted = c.taken(self._sample(c.keys))
         else:
             self.bits += 1
-            ranks = c.ranks >> self.bits << self.bits
-            self._counted = _merged(Entries(c.keys, ranks, c.rows, c.weight, c.positive, c.predicted))
+            self._counted = _merged(c.keys, c.ranks >> self.bits << self.bits, lambda name: getattr(c, name))
 
     def _sample(self, keys: Int64s) -> NDArray[np.bool_]:
         """Which keys are kept: those whose hash ends in as many zeros as there were halvings."""
@@ -207,23 +213,21 @@ def ranks_of(scores: Float32s) -> NDArray[np.int32]:
 
 def joined(parts: list[Entries]) -> Entries:
     """All of these as one, sorted."""
-    if not parts:
+    if not sum(map(len, parts)):
         return NOTHING
-    whole = Entries(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Entries)))
-    if not len(whole):
-        return NOTHING
-    one_key = whole.keys[0] == whole.keys[-1] and (whole.keys == whole.keys[0]).all()
-    order = np.argsort(whole.ranks, kind="stable") if one_key else np.lexsort((whole.ranks, whole.keys))
-    return _merged(Entries(*(getattr(whole, f.name)[order] for f in fields(Entries))))
+    keys, ranks = (np.concatenate([getattr(p, name) for p in parts]) for name in ("keys", "ranks"))
+    order = np.argsort(ranks, kind="stable") if (keys == keys[0]).all() else np.lexsort((ranks, keys))
+    return _merged(keys[order], ranks[order], lambda name: np.concatenate([getattr(p, name) for p in parts])[order])
 
 
-def _merged(c: Entries) -> Entries:
-    """Sorted entries, those of one key and rank as one."""
-    new = np.ones(len(c), np.bool_)
-    new[1:] = (c.keys[1:] != c.keys[:-1]) | (c.ranks[1:] != c.ranks[:-1])
+def _merged(keys: Int64s, ranks: NDArray[np.int32], column: Callable[[str], NDArray[Any]]) -> Entries:
+    """Sorted entries, those of one key and rank as one. column: of each sum, by its name."""
+    new = np.ones(len(keys), np.bool_)
+    new[1:] = (keys[1:] != keys[:-1]) | (ranks[1:] != ranks[:-1])
     firsts = np.flatnonzero(new)
-    sums = (np.add.reduceat(a, firsts) for a in (c.rows, c.weight, c.positive, c.predicted))
-    return Entries(c.keys[firsts], c.ranks[firsts], *sums)
+    # One column at a time: they are most of the memory.
+    sums = (np.add.reduceat(column(name), firsts) for name in ("rows", "weight", "positive", "predicted"))
+    return Entries(keys[firsts], ranks[firsts], *sums)
 
 
 def _rows(parts: list[WaitingRows]) -> WaitingRows:

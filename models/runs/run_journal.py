@@ -29,6 +29,7 @@ from models.runs.tensorboard_log import TensorBoardLog
 
 LINE_S, LINES = 1.0, 500
 REPORT_S, REPORTS = 60.0, 100
+SHOWN: tuple[str, ...] = ("loss", "auc", "log_loss", "rows_per_s", "dense_learning_rate")
 
 Line = dict[str, Any]
 
@@ -129,9 +130,7 @@ class RunJournal:
     def _show(self, folder: Path, line: Line) -> None:
         if self._board is None:
             self._board = TensorBoardLog(folder)
-        values = {
-            key: line[key] for key in ("loss", "auc", "log_loss", "rows_per_s", "dense_learning_rate") if key in line
-        }
+        values: dict[str, float] = {key: line[key] for key in SHOWN if key in line}
         for key in ("learning_rates", "table_rows"):
             values |= {f"{key}/{table}": value for table, value in line[key].items()}
         self._board.write(line["step"], values)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.embedding.kernels import accumulate, forget
+from models.embedding.kernels import accumulate, clip_rows, forget
 from processor.package.manifest import COMBINERS
 
 TABLE_ROWS, DIM = 9, 3
@@ -89,3 +89,15 @@ def test_the_gradient_is_the_transpose_of_pooling():
             share = {"sum": 1, "mean": max(1, len(chosen)), "sqrtn": max(1, len(chosen)) ** 0.5}[name]
             pooled[i] = table[chosen].sum(axis=0) / share
         np.testing.assert_allclose((pooled * grad).sum(), (table[touched] * sums).sum(), rtol=1e-5)
+
+
+def test_gradients_longer_than_a_norm_are_made_as_long_as_that():
+    random = np.random.default_rng(0)
+    sums = (random.standard_normal((50, 6)) * random.lognormal(0, 2, (50, 1))).astype(np.float32)
+    sums[7] = 0
+    wanted = sums.astype(np.float64)
+    norms = np.linalg.norm(wanted, axis=1, keepdims=True)
+    wanted = np.where(norms > 0.7, wanted * 0.7 / np.maximum(norms, 1e-30), wanted)
+    assert 5 < (norms > 0.7).sum() < 45
+    clip_rows(sums, 0.7)
+    np.testing.assert_allclose(sums, wanted, rtol=1e-6)

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from models.config.evaluate_section import EvaluateConfig
 from models.config.feature_sections import FeatureConfig
 from models.config.publish_section import PublishConfig
 from models.data.synthetic import SyntheticSource, default_features
@@ -456,3 +458,25 @@ def test_another_fusion_is_another_model_to_a_checkpoint(tmp_path):
 
     with pytest.raises(BadInput):
         finish(replace(make_config(tmp_path), fusion={"final": "score * 2"}))
+
+
+def test_a_run_leaves_its_configuration_metrics_and_report_beside_the_repository(tmp_path):
+    config = replace(make_config(tmp_path), evaluate=EvaluateConfig(("city", "tags"), "user"))
+    notes = Notes()
+    summary = TrainingRun(config, MixedSource(ROWS), reporter=notes).run()
+
+    (folder,) = (tmp_path / ".runs" / "mixed").iterdir()
+    assert summary.report == folder / "report.html"
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["generation"] for line in lines if line["what"] == "published"] == [
+        f"1.{n}" for n in range(DELTAS + 1)
+    ]
+    (whole,) = (line for line in lines if line["what"] == "all")
+    assert notes.notes[1].startswith(f"held out: AUC {whole['auc']:.4f}, log-loss {whole['log_loss']:.4f} over 26 rows")
+    assert (whole["label"], whole["group"]) == ("label", "user")
+    assert {line["by"] for line in lines if line["what"] == "slice"} == {"city", "tags"}
+    last = [line for line in lines if line["what"] == "progress"][-1]
+    assert (last["rows"], last["position"]) == (ROWS, ROWS)
+    assert last["table_rows"].keys() == {"user", "item", "city", "tag"}
+    assert json.loads((folder / "config.json").read_text())["train"]["batch_rows"] == 64
+    assert Repository(tmp_path).models() == ["mixed"]

@@ -1,0 +1,59 @@
+import pytest
+
+from models.config.evaluate_section import EvaluateConfig
+from models.config.train_config import parse_config
+from processor.errors import BadInput
+
+
+def parsed(evaluate=None, train=None, **features):
+    raw = {"model": {"name": "m"}, "data": {"path": "x.parquet", "label": "clicked"}, "features": features}
+    raw |= {"evaluate": evaluate} if evaluate is not None else {}
+    raw |= {"train": train} if train is not None else {}
+    return parse_config(raw)
+
+
+USER, PRICE = {"kind": "string", "side": "user"}, {"kind": "float", "side": "user"}
+FOLLOWED = {"kind": "ids", "side": "user"}
+
+
+def test_auc_is_grouped_by_the_first_id_of_the_user_unless_the_file_says():
+    assert parsed(price=PRICE, followed=FOLLOWED, user=USER, other=USER).evaluate == EvaluateConfig((), "user")
+    assert parsed(price=PRICE, item={"kind": "id"}).evaluate == EvaluateConfig()
+    given = {"group": "session", "by": ["channel", "user"]}
+    assert parsed(given, user=USER).evaluate == EvaluateConfig(("channel", "user"), "session")
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "message"),
+    [
+        ({"by": "channel"}, r"evaluate\.by: a list of strings wanted, got a string"),
+        ({"by": [1]}, r"evaluate\.by\[0\]: a string wanted, got an integer"),
+        ({"by": ["a", "a"]}, r"evaluate\.by\[1\]: a column once wanted, got 'a'"),
+        ({"by": [""]}, r"evaluate\.by\[0\]: a column wanted"),
+        ({"group": ""}, r"evaluate\.group: a column wanted"),
+        ({"group": "followed"}, r"evaluate\.group: a column of one value a row wanted, got 'followed' of lists"),
+        ({"grup": "x"}, r"evaluate\.grup: unknown; one of by, group wanted \(did you mean 'group'\?\)"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(evaluate, message):
+    with pytest.raises(BadInput, match=message):
+        parsed(evaluate, user=USER, followed=FOLLOWED)
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"schedule": "cosin"}, r"train\.schedule: one of constant, linear, cosine, exponential wanted.*'cosine'"),
+        ({"schedule_end": 0.5}, r"train\.schedule_end: only with train\.schedule linear, cosine, exponential"),
+        ({"schedule": "linear", "schedule_end": 0.0}, r"train\.schedule_end: 1e-06 to 1 wanted, got 0\.0"),
+        ({"warmup_steps": -1}, r"train\.warmup_steps: 0 to"),
+        ({"dense_clip_norm": float("nan")}, r"train\.dense_clip_norm: 0 to"),
+        ({"patience": 1}, r"train\.patience: 0 wanted while train\.epochs is 1"),
+        ({"patience": 1, "epochs": 3, "holdout": 0.0}, r"train\.patience: 0 wanted while train\.holdout is 0"),
+        ({"patience": 1, "epochs": 3, "stop_by": "loss"}, r"train\.stop_by: one of auc, log_loss wanted"),
+        ({"stop_by": "auc"}, r"train\.stop_by: only with train\.patience"),
+    ],
+)
+def test_habits_that_cannot_be_are_told_in_one_line(train, message):
+    with pytest.raises(BadInput, match=message):
+        parsed(train=train, user=USER)

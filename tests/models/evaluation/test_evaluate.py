@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from dataclasses import replace
+
+from compiler.building.auc import auc
+from models.config.evaluate_section import EvaluateConfig
+from models.data.source import Batch, Field
+from models.evaluation.evaluate import evaluate, fields_of, inputs_of, user_column
+from models.evaluation.generation_scorer import GenerationScorer
+from processor.errors import BadInput
+from processor.package.manifest import Feature, Input
+from tests.models.evaluation.conftest import ROWS
+from tests.models.training.test_loop import Notes
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def scorer(evaluated):
+    with GenerationScorer(str(evaluated.repository), "mixed") as scorer:
+        yield scorer
+
+
+def test_a_generation_on_a_table_has_the_metrics_of_its_scores(evaluated, scorer):
+    wanted, notes = EvaluateConfig(("channel", "hour", "city"), "user"), Notes()
+    made = evaluate(scorer, evaluated.data, ["clicked"], wanted, notes, skip=100, rows=250)
+    scores = evaluated.scores[max(evaluated.scores)][100:350]
+    assert (len(made), notes.begun, notes.done) == (250, [(f"scoring by mixed {scorer.generation}", 250)], 250)
+    assert made.main.scored.auc() == pytest.approx(auc(evaluated.rows.label[100:350], scores), abs=1e-3)
+    slices = dict.fromkeys(name for name, _ in made.main.sliced())
+    assert list(slices) == ["channel", "hour", "city"]
+    by_channel = {one.value: one.metrics.rows for name, one in made.main.sliced() if name == "channel"}
+    assert by_channel == {"app": 63, "web": 63, "a.b<c>": 62, "": 62}
+    assert made.main.grouped().of == len(np.unique(evaluated.rows.columns["user"][100:350]))
+
+
+def test_all_rows_are_scored_by_default_and_no_rows_are_an_error(evaluated, scorer):
+    assert len(evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig(), Notes())) == ROWS
+    with pytest.raises(BadInput, match=r"rows from row 400 on wanted, got 400 rows in all"):
+        evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig(), Notes(), skip=ROWS)
+
+
+def test_a_column_that_is_not_there_stops_it_before_a_row_is_scored(evaluated, scorer):
+    with pytest.raises(BadInput, match="evaluate: column 'nope': wanted once in"):
+        evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig(("nope",)), Notes())
+    with pytest.raises(BadInput, match=r"a column other than data\.label and data\.time wanted, got 'clicked'"):
+        evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig(("clicked",)), Notes())
+    with pytest.raises(BadInput, match=r"evaluate\.group: a column of one value"):
+        evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig((), "history"), Notes())
+
+
+def test_inputs_that_pack_columns_are_read_from_their_features(scorer):
+    manifest = replace(
+        scorer.description,
+        inputs=[Input("ids", "int64", 2), Input("price", "float32")],
+        features=[
+            Feature("item", "id", "ids", 1, table="item"),
+            Feature("user", "id", "ids", 0, side="user", table="user"),
+            Feature("price", "float", "price"),
+        ],
+    )
+    assert fields_of(manifest) == [Field("user", "id"), Field("item", "id"), Field("price", "float")]
+    assert user_column(manifest) == "user"
+    price = np.ones(3, np.float32)
+    columns = {"user": np.arange(3), "item": np.arange(3) + 10, "price": price}
+    made = inputs_of(manifest, Batch(columns, price, None, 0))
+    assert made["ids"].tolist() == [[0, 10], [1, 11], [2, 12]]
+    assert made["price"] is price
+
+    for spec in (Input("ids", "int64", 3), Input("floats", "float32", 0, True)):
+        with pytest.raises(BadInput, match=f"input '{spec.name}'"):
+            fields_of(replace(manifest, inputs=[spec]))

@@ -1,0 +1,94 @@
+"""Every generation of a chain that was rolled back on the way scores as the trainer did when it was published."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from models.evaluation.generation_scorer import REQUEST_ROWS, GenerationScorer
+from processor.chain.ledger import Ledger
+from processor.errors import BadInput, FreshetError, NotFound
+from processor.generation import Generation
+from processor.package.repository import Repository
+from processor.tables.folding import fold
+from tests.models.evaluation.conftest import ROWS
+
+pytestmark = pytest.mark.tensorflow
+SCORE_TOLERANCE = 1e-5
+
+
+def files(repository):
+    return {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+
+
+def test_any_generation_scores_as_it_was_trained_and_nothing_is_written(evaluated):
+    before = files(evaluated.repository)
+    steps = sorted(generation.step for generation in evaluated.scores)
+    assert len(steps) > 3
+    assert 2 not in [link.step for link in ledger(evaluated).history.line()]
+    for generation, wanted in evaluated.scores.items():
+        with GenerationScorer(str(evaluated.repository), "mixed", generation) as scorer:
+            assert scorer.generation == generation
+            scores = scorer.score(evaluated.rows.columns, ROWS, ["score"])
+        assert np.abs(scores - wanted).max() <= SCORE_TOLERANCE
+    assert files(evaluated.repository) == before
+
+
+def ledger(evaluated):
+    found = Ledger(
+        Repository(evaluated.repository).version("mixed").folder,
+        Repository(evaluated.repository).version("mixed").root_manifest,
+    )
+    found.look()
+    return found
+
+
+def test_by_default_it_is_what_is_served_and_a_snapshot_is_begun_with(evaluated, tmp_path):
+    import shutil
+
+    copy = tmp_path / "repository"
+    shutil.copytree(evaluated.repository, copy)
+    version = Repository(copy).version("mixed")
+    assert fold(version, Ledger.of(version, whole=True)) is not None
+    newest = max(evaluated.scores)
+    with GenerationScorer(str(copy), "mixed") as scorer:
+        assert scorer.generation == newest
+        scores = scorer.score(evaluated.rows.columns, ROWS, ["score"])
+    assert np.abs(scores - evaluated.scores[newest]).max() <= SCORE_TOLERANCE
+
+
+def test_more_rows_than_a_request_and_one_row_are_scored_in_order(evaluated, monkeypatch):
+    monkeypatch.setattr("models.evaluation.generation_scorer.REQUEST_ROWS", 150)
+    assert REQUEST_ROWS > 150
+    with GenerationScorer(str(evaluated.repository), "mixed") as scorer:
+        scores = scorer.score(evaluated.rows.columns, ROWS, ["score"])
+        first = scorer.score(evaluated.rows.slice(0, 1).columns, 1, ["score"])
+    assert np.abs(scores - evaluated.scores[max(evaluated.scores)]).max() <= SCORE_TOLERANCE
+    assert abs(first[0] - scores[0]) <= SCORE_TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("model", "generation", "message"),
+    [
+        (
+            "mixed",
+            "1.99",
+            r"generation 1\.99 of model 'mixed' is not in the repository: version 1 has had steps 0 to \d",
+        ),
+        ("mixed", "7.0", "version 7 is not in the repository, which holds 1"),
+        ("other", "1.0", "'other'"),
+    ],
+)
+def test_what_is_not_there_is_told_in_one_line(evaluated, model, generation, message):
+    with pytest.raises(NotFound, match=message) as caught:
+        GenerationScorer(str(evaluated.repository), model, Generation.parse(generation))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(FreshetError, match="is not a folder"):
+        GenerationScorer(str(evaluated.repository / "nope"), "mixed")
+
+
+def test_labels_are_outputs_of_the_model(evaluated):
+    with GenerationScorer(str(evaluated.repository), "mixed") as scorer:
+        assert scorer.outputs(["clicked"]) == ["score"]
+        with pytest.raises(BadInput, match="outputs clicked, bought of one column wanted, 'mixed' has score"):
+            scorer.outputs(["clicked", "bought"])

@@ -1,0 +1,36 @@
+import errno
+import os
+
+import pytest
+
+from models.runs.run_folder import RunFolder
+
+
+def test_a_folder_is_made_with_its_first_file_and_named_by_the_start_of_the_run(tmp_path):
+    folder = RunFolder(tmp_path / "a" / "b", 0.0, print)
+    assert list(tmp_path.iterdir()) == []
+    folder.append("x", "one\n")
+    folder.append("x", "two\n")
+    assert folder.write("y", "Zürich") == tmp_path / "a" / "b" / "19700101-000000" / "y"
+    assert (folder.path / "x").read_text() == "one\ntwo\n"
+    assert (folder.path / "y").read_text(encoding="utf-8") == "Zürich"
+
+    second = RunFolder(tmp_path / "a" / "b", 0.4, print)
+    second.append("x", "")
+    assert second.path.name == "19700101-000000.2"
+
+
+@pytest.mark.parametrize("where", ["open", "mkdir"])
+def test_a_full_disk_is_said_once_and_ends_nothing(tmp_path, monkeypatch, where):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    notes = []
+    folder = RunFolder(tmp_path, 0.0, notes.append)
+    monkeypatch.setattr("pathlib.Path.mkdir" if where == "mkdir" else "builtins.open", full)
+    folder.append("x", "one")
+    assert folder.write("y", "two") is None
+    monkeypatch.undo()
+    folder.append("x", "three")
+    assert notes == ["the run's folder cannot be written (No space left on device): training goes on without it"]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

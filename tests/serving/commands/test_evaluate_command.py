@@ -1,0 +1,66 @@
+import json
+
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from models.config.evaluate_section import EvaluateConfig
+from processor.errors import BadInput
+from tests.models.evaluation.conftest import evaluated  # noqa: F401
+from tests.serving.commands.running import run
+
+pytestmark = pytest.mark.tensorflow
+TRAIN = """
+[model]
+name = "mixed"
+[data]
+path = "{path}"
+label = "clicked"
+time = "hour"
+[features.user]
+kind = "id"
+side = "user"
+[publish]
+repository = "{repository}"
+[evaluate]
+by = ["channel"]
+"""
+
+
+@pytest.fixture
+def config(evaluated, tmp_path):  # noqa: F811
+    path = tmp_path / "train.toml"
+    path.write_text(TRAIN.format(path=evaluated.data.path, repository=evaluated.repository))
+    return str(path)
+
+
+def test_a_training_file_says_what_to_score_and_tables_what_came_of_it(config):
+    told = run("evaluate", "--config", config, "--generation", "1.1")
+    assert "mixed 1.1 on " in told
+    assert "over 400 rows; predicted 0." in told
+    assert "grouped by user: AUC 0." in told
+    assert "a.b<c>" in told
+    assert "(empty)" in told
+
+
+def test_a_model_of_the_repository_needs_no_training_file_and_json_is_a_line_each(evaluated):  # noqa: F811
+    given = ("--repository", str(evaluated.repository), "--data", evaluated.data.path, "--label", "clicked")
+    told = run("evaluate", "mixed", *given, "--by", "hour", "--skip", "50", "--rows", "300", "--json")
+    lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    assert {line["what"] for line in lines} == {"all", "decile", "slice"}
+    assert (lines[0]["rows"], lines[0]["group"]) == (300, "user")
+    assert {line["generation"] for line in lines} == {str(max(evaluated.scores))}
+    assert EvaluateConfig().by == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "evaluate: a model of the repository, or --config"),
+        (("mixed",), "--repository, --data and --label wanted with a model's name"),
+        (("mixed", "--generation", "x"), r"generation: 'version\.step' such as '3\.17' wanted"),
+    ],
+)
+def test_what_is_missing_is_told_in_one_line(arguments, message):
+    with pytest.raises(BadInput, match=message):
+        run("evaluate", *arguments)
