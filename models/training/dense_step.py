@@ -22,6 +22,7 @@ from models.training.dense_optimizer import dense_optimizer
 from models.training.losses import row_loss, weighted_mean
 from models.zoo.arch import build_arch, resolve_arch
 from models.zoo.dense_input import DenseInput
+from processor.errors import BadInput
 from processor.package.manifest import Manifest
 
 Weights = Mapping[str, NDArray[np.float32]]
@@ -45,6 +46,9 @@ class DenseStep:
         self.arch = build_arch(manifest.arch, layout, options, network.labels, settings.seed)
         self._labels, self._row_loss = network.labels, row_loss(network)
         self.graph = self.dense_graph()
+        single = {output.name for output in self.graph.outputs if output.columns == 1}
+        if absent := [name for name in self.arch.outputs if name not in single]:
+            raise BadInput(f"arch: an output {absent[0][:64]!r} [n, 1] wanted, got {', '.join(sorted(single))[:200]}")
         self.optimizer = dense_optimizer(settings)
         self.optimizer.build(self.arch.logits.trainable_variables)
         self._rate = settings.dense_learning_rate
