@@ -39,10 +39,12 @@ FLIPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Rows whose outcome is known. x: float32 [n, width]; labels: 0 or 1, [n]."""
+    """Rows whose outcome is known. x: float32 [n, width]; labels: 0 or 1, [n]. output: the one that is to tell them; ""
+    for `score`, or else the first."""
 
     x: Matrix
     labels: NDArray[np.float32]
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +194,8 @@ def _checked(
 
 
 def _auc_change(graph: DenseGraph, executable: Loaded, labelled: Labelled) -> float:
-    """The executable's AUC less TensorFlow's, of the output `score`, or else the first; 0 where all labels
-    are equal."""
-    name = next((o.name for o in graph.outputs if o.name == "score"), graph.outputs[0].name)
+    """The executable's AUC less TensorFlow's, of the output that tells the labels; 0 where all labels are equal."""
+    name = next((o.name for o in graph.outputs if o.name == (labelled.output or "score")), graph.outputs[0].name)
     columns = {output.name: output.columns for output in graph.outputs}
     bucket, n = executable.bucket, len(labelled.x)
     x, outputs = aligned((bucket, graph.width)), {k: aligned((bucket, c)) for k, c in columns.items()}

@@ -57,7 +57,8 @@ def drawn_rows(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
 def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: int = 200_000) -> Labelled:
     """The first `most` rows of a Parquet file as a request of the model would bring them; raises BadInput.
 
-    Its columns are the model's inputs, or else its features, by name; `label` holds 0 or 1.
+    Its columns are the model's inputs, or else its features, by name; `label` holds 0 or 1. The output that tells it is
+    the one that the version notes as that label's probability.
     """
     table = _parquet(path, most)
     if label not in table.column_names:
@@ -77,7 +78,9 @@ def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: i
         bound = plan.bind({spec.name: _column(part, spec, m) for spec in m.inputs})
         rows = x[start : start + len(part)]
         plan.fill(tables, 0, [bound], np.array([[0, len(part)]], np.int64), rows, counts)
-    return Labelled(x, labels)
+    noted = m.notes.get("labels")
+    output = noted.get(label) if isinstance(noted, dict) else None
+    return Labelled(x, labels, output if isinstance(output, str) else "")
 
 
 def read_sample(path: Path, column: str = "rows") -> list[int]:

@@ -107,4 +107,4 @@ def _nothing(spec: Input) -> Column:
         return Ragged.of([[b""]] if spec.dtype == "string" else [[0]])
     if spec.dtype == "string":
         return Strings.of([b""] * (spec.columns or 1))
-    return np.zeros((1, spec.columns) if spec.columns else 1, spec.dtype)  # type: ignore[return-value]
+    return np.zeros((1, spec.columns) if spec.columns else 1, spec.dtype)

@@ -29,6 +29,7 @@ from models.training.losses import row_loss, weighted_mean
 from models.zoo.arch import build_arch, resolve_arch
 from models.zoo.dense_input import DenseInput
 from processor.cores import available
+from processor.errors import BadInput
 from processor.package.manifest import Manifest
 
 Array = NDArray[Any]
@@ -59,6 +60,9 @@ class DenseStep:
         self._labels, self._row_loss = network.labels, row_loss(network)
         graph = DenseGraph.from_keras(self.arch.scores)
         self.graph = fuse(graph, fusion, manifest.features) if fusion else graph
+        single = {output.name for output in self.graph.outputs if output.columns == 1}
+        if absent := [name for name in self.arch.outputs if name not in single]:
+            raise BadInput(f"arch: an output {absent[0][:64]!r} [n, 1] wanted, got {', '.join(sorted(single))[:200]}")
         model = self.arch.logits
         self._trained = model.trainable_variables
         self._variables = [*self._trained, *model.non_trainable_variables]

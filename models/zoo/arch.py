@@ -107,8 +107,12 @@ def build_arch(
 ) -> Arch:
     """Builds the network called `name` (see resolve_arch); options: of its builder, checked. Raises BadInput."""
     builder = resolve_arch(name)
-    given = {"labels": tuple(labels)} if takes_labels(builder) else {}
-    return Arch.of(builder(layout, seed=seed, **given, **options), labels)
+    given = {"seed": seed, **({"labels": tuple(labels)} if takes_labels(builder) else {}), **options}
+    try:
+        inspect.signature(builder).bind(layout, **given)
+    except TypeError as error:
+        raise BadInput(f"arch: {name[:80]!r} is to take a layout, seed and its options: {error}") from None
+    return Arch.of(builder(layout, **given), labels)
 
 
 def takes_labels(builder: Builder) -> bool:

@@ -47,6 +47,10 @@ def build(
 
     def begin(log_odds: Sequence[float]) -> None:
         clicked, converted = (1 / (1 + math.exp(-one)) for one in log_odds)
+        if converted > clicked:
+            raise BadInput(
+                f"data.label: for esmm {labels[1]!r} is to be 1 only where {labels[0]!r} is, and is so more often"
+            )
         rate = min(max(converted / clicked, LEAST), 1 - LEAST)
         logits.get_layer("ctr_out").bias.assign([log_odds[0]])
         logits.get_layer("cvr_out").bias.assign([math.log(rate / (1 - rate))])

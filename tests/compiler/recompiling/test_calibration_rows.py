@@ -1,5 +1,6 @@
 """Rows to measure by: of traffic, of labelled data, and drawn from the tables."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -23,6 +24,14 @@ pytestmark = pytest.mark.tensorflow
 def published(tmp_path_factory):
     """A repository with version 1 of a small DeepFM, compiled as publishing does."""
     return publish(tmp_path_factory.mktemp("published"))
+
+
+def noting(folder, labels):
+    """The version, which notes which output is the probability of which label."""
+    manifest = json.loads((folder / "model.json").read_text())
+    manifest["notes"]["labels"] = labels
+    (folder / "model.json").write_text(json.dumps(manifest))
+    return VersionReader(folder)
 
 
 @pytest.fixture
@@ -65,6 +74,8 @@ def test_labelled_rows_become_what_a_request_of_them_would(folder, tmp_path):
     assert labelled.labels.tolist() == [0, 1] * 3
     graph = DenseGraph.load(folder / "graph", reader.dense())
     np.testing.assert_allclose(graph.run(labelled.x)["score"][:, 0], scores(open_version(folder), n), atol=1e-5)
+    for noted, output in (({"clicked": "ctr"}, "ctr"), ({"bought": "cvr"}, ""), ({"clicked": 3}, ""), ([1], "")):
+        assert read_labelled(noting(folder, noted), path, "clicked").output == output
     report = compiled(folder, data=path, label="clicked")
     assert report.manifest.notes["compile"]["auc_change"] == {"onnxruntime": 0.0}
 

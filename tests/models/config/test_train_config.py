@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.config.feature_sections import FeatureConfig
-from models.config.model_section import ModelConfig
+from models.config.model_section import ModelConfig, NetworkConfig
 from models.config.publish_section import PublishConfig
 from models.config.train_config import load_config, parse_config
 from models.config.train_section import TrainSettings
@@ -331,6 +331,14 @@ def test_the_files_shown_in_the_documentation_are_read(tmp_path, monkeypatch):
     assert [c.model.name for c in shown] == ["ctr", "hours", "svm", "movies", "ads"]
     assert [len(c.features) for c in shown] == [4, 7, 2, 8, 39]
     assert shown[0].train == TrainSettings()
+
+
+def test_the_file_shown_beside_the_zoo_is_read():
+    text = (Path(__file__).parents[3] / "docs" / "zoo.md").read_text()
+    (shown,) = (parse_config(tomllib.loads(block)) for block in re.findall(r"```toml\n(.*?)```", text, re.S))
+
+    assert shown.network == NetworkConfig({}, ("clicked", "shared"))
+    assert shown.fusion == {"score": "clicked ** 1.0 * shared ** 0.3"}
 
 
 def overridden(tmp_path, *overrides):

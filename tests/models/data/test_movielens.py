@@ -69,6 +69,14 @@ def test_without_a_label_column_the_rating_decides(folder):
     assert batch.label.tolist() == [1.0, 0.0]
 
 
+def test_labels_by_stars_are_those_that_are_asked_for(folder):
+    (batch,) = MovieLensSource(str(folder), (), ("rated4", "rated5")).batches(9)
+    assert batch.label.tolist() == [[1, 1], [0, 0], [1, 0], [0, 0]]
+    assert batch.label.dtype == np.float32
+    (batch,) = MovieLensSource(str(folder), (), ("rated5",)).batches(9)
+    assert batch.label.tolist() == [1, 0, 0, 0]
+
+
 def test_a_resumed_reader_yields_the_batches_that_are_left(folder):
     for rows in (1, 2, 3, 4, 5):
         check_batches(MovieLensSource(str(folder)), rows, 4)

@@ -207,7 +207,7 @@ def test_a_truncated_or_bit_flipped_file_is_refused_in_one_line(sound, pair, tmp
     for name, whole in sound.items():
         (folder / name).write_bytes(raw if name == chosen else whole)
     with pytest.raises(Corrupt) as refused:
-        Checkpoints(folder).restore(pair[1][0](draft(pair[1][1], {}), pair[1][1].train, (8,)))
+        Checkpoints(folder).restore(pair[1][0](draft(pair[1][1], {}), pair[1][1].train, pair[1][1].network))
     assert "\n" not in str(refused.value)
     assert str(folder) not in str(refused.value)
 

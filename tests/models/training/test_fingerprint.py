@@ -30,6 +30,11 @@ def config(model=None, train=None, fusion=None, publish=None, **features):
             {"model": {"arch": "dlrm", "hidden": [8]}},
             "model.arch was 'deepfm' and is 'dlrm', model.hidden was [] and is [8]",
         ),
+        (
+            {"model": {"arch": "dcn", "cross_layers": 2}},
+            "model.arch was 'deepfm' and is 'dcn', model.cross_layers was not there and is 2",
+        ),
+        ({"model": {"loss": "mine:focal"}}, "model.loss was not there and is 'mine:focal'"),
         ({"user": {"kind": "id", "dim": 8}}, "features.user.dim was 4 and is 8"),
         ({"user": {"kind": "string", "dim": 4}}, "features.user.kind was 'id' and is 'string'"),
         ({"user": None, "who": {"kind": "id"}}, "features.user is gone, features.who is new"),
@@ -82,3 +87,14 @@ def test_what_a_feature_is_made_of_decides():
 def test_features_of_their_own_columns_are_told_as_before_others_could_be_made():
     kept = {key.rpartition(".")[2] for key in settings(config()) if key.startswith("features.")}
     assert kept == {"kind", "table", "dim", "combiner", "max_length", "transform"}
+
+
+def test_several_labels_decide_and_a_file_of_before_there_were_options_has_the_word_that_it_had():
+    one = {"data": {"path": "x", "format": "csv", "label": "y"}, "features": {"user": {"kind": "id"}}}
+    two = one | {"data": one["data"] | {"label": ["y", "z"]}}
+    before, now = (parse_config({"model": {"name": "shop", "arch": "mmoe"}} | raw) for raw in (one, two))
+
+    assert fingerprint(before) != fingerprint(now)
+    assert changed(settings(before), settings(now)) == "data.label was not there and is ['y', 'z']"
+    as_ever = parse_config({"model": {"name": "shop", "hidden": [8]}} | one)
+    assert fingerprint(as_ever) == "fa65872a2c8e256d"

@@ -150,3 +150,16 @@ def test_options_that_the_network_does_not_take_are_refused_when_it_is_built(tmp
     config = make_config(tmp_path)
     with pytest.raises(BadInput, match=r"model\.hiden: unknown; one of hidden, dropout wanted"):
         Trainer(draft(config, {}), config.train, NetworkConfig({"hiden": 3}))
+
+
+def test_an_own_arch_without_the_outputs_that_it_names_is_refused(tmp_path, monkeypatch):
+    def build(layout, seed=0):
+        x = keras.Input((layout.width,))
+        logits = keras.layers.Dense(1, name="d")(x)
+        return Arch(keras.Model(x, logits), keras.Model(x, {"ctr": keras.ops.sigmoid(logits)}), ("score",))
+
+    monkeypatch.setattr("models.training.dense_step.resolve_arch", lambda name: build)
+    monkeypatch.setattr("models.zoo.arch.resolve_arch", lambda name: build)
+    config = make_config(tmp_path)
+    with pytest.raises(BadInput, match=r"arch: an output 'score' \[n, 1\] wanted, got ctr"):
+        Trainer(draft(config, {}), config.train)

@@ -7,9 +7,11 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="the zoo needs the train extra")
 
-from compiler.frameworks import keras
+from compiler.frameworks import keras, tf
+from models.config.model_section import NetworkConfig
+from models.training.losses import row_loss
 from models.zoo import deepfm, dlrm
-from models.zoo.arch import Arch, resolve_arch
+from models.zoo.arch import Arch, build_arch, resolve_arch
 from processor.errors import BadInput
 from tests.models.zoo.layouts import LAYOUTS
 
@@ -30,6 +32,17 @@ def test_a_function_of_the_users_own_module_is_found(tmp_path, monkeypatch):
             resolve_arch("their_nets:width")
         with pytest.raises(BadInput, match="'their_nets:missing' is no function of that module"):
             resolve_arch("their_nets:missing")
+    finally:
+        sys.modules.pop("their_nets", None)
+
+
+def test_a_function_that_cannot_be_called_as_it_has_to_be_is_told_so(tmp_path, monkeypatch):
+    (tmp_path / "their_nets.py").write_text("def unseeded(layout): ...\ndef bare(*, seed=0): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        for name, wrong in (("unseeded", "unexpected keyword argument 'seed'"), ("bare", "too many positional")):
+            with pytest.raises(BadInput, match=f"arch: 'their_nets:{name}' is to take a layout, seed .*: .*{wrong}"):
+                build_arch(f"their_nets:{name}", LAYOUTS["one float"], {})
     finally:
         sys.modules.pop("their_nets", None)
 
@@ -101,8 +114,10 @@ def test_a_network_without_a_bias_that_moves_its_logits_as_itself_stays_as_it_is
 
 def test_the_example_of_the_documentation_is_a_network_that_learns(tmp_path, monkeypatch):
     page = (Path(__file__).parents[3] / "docs" / "own-architecture.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    (code,), (loss,) = ([b for b in blocks if name in b] for name in ("def two_parts", "def focal"))
     (tmp_path / "my_networks.py").write_text(code)
+    (tmp_path / "my_losses.py").write_text(loss)
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         build = resolve_arch("my_networks:two_parts")
@@ -115,5 +130,8 @@ def test_the_example_of_the_documentation_is_a_network_that_learns(tmp_path, mon
                 np.testing.assert_array_equal(a.numpy(), b.numpy())
         arch.begin_at([-2.0])
         assert float(arch.logits(np.zeros((1, layout.width), np.float32))[0, 0]) == pytest.approx(-2.0, abs=1e-5)
+        focal = row_loss(NetworkConfig(loss="my_losses:focal"))
+        np.testing.assert_allclose(focal(tf.constant([1.0]), tf.constant([0.0])), [np.log(2) / 4], rtol=1e-6)
     finally:
         sys.modules.pop("my_networks", None)
+        sys.modules.pop("my_losses", None)
