@@ -20,7 +20,7 @@ KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-data bench-admission bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,6 +63,15 @@ bench-backends: .venv/.dev .venv/.kernels ## what `freshet compile` chooses, aga
 
 bench-defaults: .venv/.dev .venv/.kernels ## what `freshet train` chooses by itself, against a grid; loadtest/results/defaults.md
 	$(BIN)/python -m loadtest.bench.bench_defaults $(BENCH_ARGS)
+
+bench-train: .venv/.dev .venv/.kernels ## steps of training beside Keras' and PyTorch's; FRESHET_TORCH_PYTHON=a Python that has torch; loadtest/results/train.md
+	$(BIN)/python -m loadtest.bench.training.race $(BENCH_ARGS)
+
+bench-data: .venv/.dev .venv/.kernels ## Parquet into batches against CSV and pyarrow alone
+	$(BIN)/python -m loadtest.bench.bench_data $(BENCH_ARGS)
+
+bench-admission: .venv/.dev .venv/.kernels ## admission, eviction and hashed tables: rows and bytes against AUC; DATA=folder of ml-1m and criteo
+	$(BIN)/python -m loadtest.bench.bench_admission $(BENCH_ARGS)
 
 bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
 	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)

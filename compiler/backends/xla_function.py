@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from compiler.backends.xla import portable
 from compiler.frameworks import tf
 from processor.backends.base import Matrix, aligned
-from processor.backends.xla import FLOAT32, device
+from processor.backends.xla import FLOAT32, Xla, device
 from processor.errors import BadInput, FreshetError
 
 
@@ -33,6 +33,16 @@ class Like:
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any] = FLOAT32
+
+    @property
+    def wide(self) -> bool:
+        """Whether it is of 8 bytes an element."""
+        return self.dtype.itemsize == 8
+
+    @property
+    def words(self) -> Like:
+        """The same as jaxlib takes it, which makes 4 bytes of 8 unless jax is told otherwise: two words an element."""
+        return Like((*self.shape, 2), np.dtype(np.int32)) if self.wide else self
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> Like:
@@ -65,9 +75,17 @@ class XlaFunction:
     """function: of tensors of the shapes `takes`, to a list of tensors. threads: that a call may use."""
 
     def __init__(self, function: Callable[..., Any], takes: Sequence[Like], threads: int) -> None:
-        """Raises BadInput where XLA cannot compile the function."""
-        specs = [tf.TensorSpec(like.shape, like.dtype) for like in takes]
-        traced = tf.function(function, input_signature=specs, autograph=False, jit_compile=True)
+        """Raises BadInput where XLA cannot compile the function, and where jaxlib is not installed."""
+        Xla()
+
+        def of_words(*given: Any) -> list[Any]:
+            arguments = [tf.bitcast(a, like.dtype) if like.wide else a for a, like in zip(given, takes)]
+            results = function(*arguments)
+            self.gives = [Like(tuple(r.shape), np.dtype(r.dtype.as_numpy_dtype)) for r in results]
+            return [tf.bitcast(r, tf.int32) if r.dtype.size == 8 else tf.identity(r) for r in results]
+
+        specs = [tf.TensorSpec(like.words.shape, like.words.dtype) for like in takes]
+        traced = tf.function(of_words, input_signature=specs, autograph=False, jit_compile=True)
         try:
             text = traced.experimental_get_compiler_ir(*specs)(stage="stablehlo")
         except BadInput:
@@ -77,16 +95,16 @@ class XlaFunction:
                 "model.arch: a network that XLA can compile wanted (static shapes, no state of its own)"
             ) from error
         concrete = traced.get_concrete_function()
-        self.gives = [Like(tuple(t.shape), np.dtype(t.dtype.as_numpy_dtype)) for t in concrete.outputs]
         self._device = device("cpu", threads)
         # Tensors from outside the function are arguments behind its own.
         self._captured = [self.hold(np.asarray(tensor)) for tensor in concrete.captured_inputs]
         self._executable = _compiled(portable(text), threads)
-        self._handlers = [self._device.handler(like.shape, like.dtype) for like in self.gives]
+        self._handlers = [self._device.handler(like.words.shape, like.words.dtype) for like in self.gives]
 
     def hold(self, array: NDArray[Any]) -> Held:
         """A copy of the array as an argument."""
-        return Held(self._device.keep(array), Like.of(array))
+        like, flat = Like.of(array), np.ascontiguousarray(array).reshape(-1)
+        return Held(self._device.keep(flat.view(like.words.dtype).reshape(like.words.shape)), like)
 
     def room(self, shape: tuple[int, ...]) -> tuple[Matrix, Held]:
         """An array float32 and the argument whose bytes it is: what is written there the next call reads."""

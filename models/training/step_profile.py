@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -83,7 +83,7 @@ class StepProfile:
             spent.times += 1
 
 
-def overlap(spent: dict[str, Spent], cores: int) -> float:
+def overlap(spent: Mapping[str, Spent], cores: int) -> float:
     """How many times as long the steps took as they would with every core at work all the time: the clock's seconds
     over processor seconds a core. 1 is the best there is; NaN without a step."""
     wall_s, cpu_s = sum(spent[name].wall_s for name in IN_TURN), sum(one.cpu_s for one in spent.values())
