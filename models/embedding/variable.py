@@ -208,8 +208,8 @@ class EmbeddingVariable:
         return self._gather(self._ids.live(), np.empty(0, np.int64))
 
     def pieces(self, rows: int) -> Iterator[Changes]:
-        """Every row, so many at a time, as they lie."""
-        refs = self._ids.present()
+        """Every row by ascending id, so many at a time."""
+        refs = self._ids.live()
         for first in range(0, len(refs), rows):
             yield self._gather(refs[first : first + rows], np.empty(0, np.int64))
 
