@@ -37,6 +37,7 @@ def test_every_network_has_an_example():
     assert archs == {name: name for name in ARCHITECTURES}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_it_learns_real_rows_and_is_served_as_it_was_trained(arch, tmp_path, monkeypatch):
     # From 64 rows on the user's part is computed apart. Fewer sizes than are published, for time.
