@@ -3,6 +3,7 @@
 config        `freshet train --config`: what to read, what to learn, what to publish
 publishing    from any trainer: what it changed becomes deltas of a version that is served already
 analysis      what lies in embedding tables, and what sparing it would save and cost
+pipeline      how the stages of a step share threads and cores
 training      a stream of labelled rows in; versions, deltas and checkpoints out
 evaluation    scored rows in, metrics out
 runs          what is kept of a training run for people: its configuration, metrics and report
@@ -12,4 +13,4 @@ data          readers that turn stored or made-up events into batches of columns
 bench         the benchmark's model and its deltas, written without training
 """
 
-__all__ = ["analysis", "bench", "config", "data", "evaluation", "publishing", "training"]
+__all__ = ["analysis", "bench", "config", "data", "evaluation", "pipeline", "publishing", "training"]

@@ -50,7 +50,7 @@ LEVELS = {
         ("runs",),
         ("evaluation",),
         ("analysis", "config"),
-        ("data", "embedding", "publishing", "zoo"),
+        ("data", "embedding", "pipeline", "publishing", "zoo"),
     ),
     "serving": (
         ("commands",),
@@ -88,6 +88,7 @@ HEAVY_HOMES = (
     "models/publishing/torch_hook.py",
     "processor/tables/remote/redis.py",
     "loadtest/peers/fastapi_tf/",
+    "loadtest/bench/training/torch_side.py",
 )
 
 

@@ -1,6 +1,7 @@
 """Benchmarks: kernels in pairs in one process, and servers side by side; every figure a ratio within one run.
 
 scenarios       the scenarios of `make bench`
+training        `make bench-train`
 harness         what scenarios share: repository, payloads, servers, the form of results
 pairs           two things run in turn, compared pair by pair
 bench_report    the page of `make bench`

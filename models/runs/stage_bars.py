@@ -14,7 +14,7 @@ KINDS = (("wall_ms", "clock"), ("cpu_ms", "cores"))
 
 def stage_lines(spent: Mapping[str, Any], cores: int, times: float) -> list[dict[str, Any]]:
     """Lines of a journal: milliseconds a step of each stage, on the clock and of processors. spent: seconds by stage
-    (models.training.step_profile). cores: that were there; times: as long as with all of them at work."""
+    (models.pipeline.step_profile). cores: that were there; times: as long as with all of them at work."""
     steps = max(1, spent["step"].times)
     return [
         {

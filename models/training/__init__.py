@@ -3,9 +3,6 @@
 loop             `freshet train`: a whole run
 lineage          where a run's weights stand on the chain of its version, and where they go when that is undone
 trainer          one batch: pooled embeddings, the dense step, row updates
-pipeline         stages of work done ahead, in threads with bounded queues between them
-crew             a few threads that share out a list of calls
-step_profile     where the time of a step goes
 dense_step       the dense network in training
 losses           what it learns by: a loss a row, and its mean by weights
 dense_optimizer  its optimizer: weight decay, clipping

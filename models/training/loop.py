@@ -31,6 +31,8 @@ from models.embedding.multi_hash import NO_HASH
 from models.evaluation.assessment import Assessment
 from models.evaluation.extra_columns import ExtraColumns
 from models.evaluation.quality import Scored, next_step
+from models.pipeline.ahead import Ahead
+from models.pipeline.step_profile import Spent, overlap
 from models.runs.run_journal import RunJournal
 from models.runs.stage_bars import stage_lines
 from models.training.analysed import write_analysis
@@ -41,10 +43,8 @@ from models.training.early_stopping import EarlyStopping
 from models.training.fingerprint import changed, fingerprint, settings
 from models.training.hash_choice import decided, measured, of_version
 from models.training.lineage import Lineage, rebuild
-from models.training.pipeline import Ahead
 from models.training.publication import publish_version
 from models.training.spec import Scaling, draft, measure_log_odds, measure_scaling, measure_transforms
-from models.training.step_profile import Spent, overlap
 from models.training.trainer import BoundBatch, Trainer
 from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger

@@ -6,8 +6,8 @@ look up    every id of the batch finds its row, or gets one; rows are pooled int
 step       the network, forward, backward and its optimizer (models.training.dense_step)
 update     the gradient goes back to the rows that were read, each moves once
 
-Read and transform run ahead in threads (models.training.pipeline). The others run one after another, each on all cores
-(models.training.crew): a batch reads what the batch before it has written, always. So staleness is 0, and what is
+Read and transform run ahead in threads (models.pipeline.ahead). The others run one after another, each on all cores
+(models.pipeline.crew): a batch reads what the batch before it has written, always. So staleness is 0, and what is
 learned is a function of rows, seed and configuration, the same to the bit in every run on as many cores.
 
 score() computes what a server at this state would answer: no insertion, default rows for unseen ids, inference
@@ -31,11 +31,11 @@ from models.embedding import kernels
 from models.embedding.admission import Admission, Always, CountingBloom, ExactCounts
 from models.embedding.optimizer import row_optimizer
 from models.embedding.variable import EmbeddingVariable, Eviction, Initial
-from models.training.crew import Crew, shares
+from models.pipeline.crew import Crew, shares
+from models.pipeline.step_profile import StepProfile
 from models.training.defaults import of_table
 from models.training.dense_step import DenseStep
 from models.training.schedule import rate_factor
-from models.training.step_profile import StepProfile
 from processor.columns import Column
 from processor.cores import available
 from processor.features.plan import BoundRequest, SparsePlan

@@ -36,6 +36,7 @@ __all__ = [
     "json_text",
     "length_prefixed",
     "movement",
+    "pointers",
     "pool",
     "remote",
     "row_cache",

@@ -14,7 +14,7 @@ from rich.table import Table
 from compiler.progress import bars
 
 if TYPE_CHECKING:
-    from models.training.step_profile import Spent
+    from models.pipeline.step_profile import Spent
 
 bench_app = typer.Typer(help="The benchmark's model and its deltas, without training.", no_args_is_help=True)
 
@@ -68,7 +68,7 @@ def train(
 
 
 def _profile(spent: Mapping[str, Spent]) -> Group:
-    from models.training.step_profile import AHEAD, overlap
+    from models.pipeline.step_profile import AHEAD, overlap
     from processor.cores import available
 
     steps, cores = spent["step"].times, len(available())

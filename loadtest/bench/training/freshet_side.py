@@ -13,7 +13,7 @@ from loadtest.bench.training.race_shape import DENSE_RATE, DIM, FEATURES, HIDDEN
 from loadtest.bench.training.turns import serve
 from models.config.train_config import parse_config
 from models.data.source import Batch
-from models.training.pipeline import Ahead
+from models.pipeline.ahead import Ahead
 from models.training.spec import draft
 from models.training.trainer import Trainer
 

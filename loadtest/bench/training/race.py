@@ -9,6 +9,7 @@ best of them. Freshet goes as it comes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -60,8 +61,10 @@ class RunningSide:
         """What a turn of so many steps took (loadtest.bench.training.turns)."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"steps": steps}) + "\n")
-        self._process.stdin.flush()
+        # Of one that has ended the answer is what tells.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"steps": steps}) + "\n")
+            self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self.contestant.name} ({self.contestant.settings}) ended")
@@ -70,12 +73,15 @@ class RunningSide:
 
     def close(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._process.stdout.close()
 
 
 def freshet(shape: RaceShape) -> Contestant:

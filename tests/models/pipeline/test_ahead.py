@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.training.pipeline import Ahead
+from models.pipeline.ahead import Ahead
 
 
 def ahead_threads():
