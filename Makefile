@@ -20,7 +20,7 @@ KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-data bench-admission bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality bench-data bench-admission bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,6 +66,9 @@ bench-defaults: .venv/.dev .venv/.kernels ## what `freshet train` chooses by its
 
 bench-train: .venv/.dev .venv/.kernels ## steps of training beside Keras' and PyTorch's; FRESHET_TORCH_PYTHON=a Python that has torch; loadtest/results/train.md
 	$(BIN)/python -m loadtest.bench.training.race $(BENCH_ARGS)
+
+bench-quality: .venv/.dev .venv/.kernels ## AUC beside plain Keras on MovieLens-1M; loadtest/results/train-quality.md
+	$(BIN)/python -m loadtest.bench.training.keras_quality $(BENCH_ARGS)
 
 bench-data: .venv/.dev .venv/.kernels ## Parquet into batches against CSV and pyarrow alone
 	$(BIN)/python -m loadtest.bench.bench_data $(BENCH_ARGS)

@@ -5,6 +5,7 @@ race_shape    the network and the rows that all sides learn
 turns         a side's end of the line: "learn so many steps" in, seconds out
 freshet_side  Freshet
 keras_side    Keras fit, with its best of optimizer, jit_compile and steps a call
+keras_quality  AUC beside plain Keras; loadtest/results/train-quality.md
 torch_side    PyTorch with sparse EmbeddingBags
 """
 
