@@ -89,9 +89,12 @@ class DenseStep:
         """The learning rate from now on, as a share of the configuration's."""
         self.rate = self._settings.dense_learning_rate * factor
 
-    def fill(self, rows: int, write: Write) -> None:
-        """Takes x [rows, width] for the next step: write(x) is to write all of it."""
+    def ready(self, rows: int) -> None:
+        """Compiles what a step on so many rows takes, where that is not done."""
         self._filled = self._room("step", rows)
+
+    def fill(self, rows: int, write: Write) -> None:
+        """Takes x [rows, width] for the next step, for which it is ready(): write(x) is to write all of it."""
         write(self._filled.x[:rows])
         self._filled.x[rows:] = self._filled.x[0]
 

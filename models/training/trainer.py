@@ -111,6 +111,7 @@ class Trainer:
         """Takes one optimizer step on a batch; returns its mean loss before the step."""
         work = given if isinstance(given, BoundBatch) else self.transform(given)
         bound = work.bound
+        self.dense.ready(bound.rows)
         with self.profile.timed("look up"):
             found = self._crew.run([partial(self._insert, name, bound) for name in self.tables], bound.ids < FEW_IDS)
             refs = dict(item for table in found for item in table)

@@ -78,6 +78,7 @@ def test_two_labels_are_trained_published_and_served_through_every_delta(tmp_pat
 
 def step(network, x, label, weight=None):
     """One step on x [n, width] -> (loss, gradient by x)."""
+    network.ready(len(x))
     network.fill(len(x), lambda room: np.copyto(room, x))
     loss, grad = network.learn(label, weight)
     return loss, grad.copy()

@@ -1,0 +1,89 @@
+"""The network's step: sizes of executables, networks with a state of their own, and what a checkpoint gives back."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from compiler.frameworks import keras
+from models.config.train_config import parse_config
+from models.training.defaults import chosen
+from models.training.dense_step import DenseStep, _size
+from models.training.spec import draft
+
+pytestmark = pytest.mark.tensorflow
+
+
+def normalised(layout, seed=0):
+    """A user's own network, which keeps statistics of its batches."""
+    x = keras.Input((layout.width,))
+    h = keras.layers.BatchNormalization(momentum=0.0, name="norm")(x)
+    initial = keras.initializers.GlorotUniform(seed)
+    return keras.Model(x, keras.layers.Dense(1, kernel_initializer=initial, name="out")(h))
+
+
+def make_step(arch="deepfm", **model):
+    raw = {"model": {"name": "m", "arch": arch, **model}, "data": {"path": "x.csv", "label": "y"}}
+    config = parse_config(raw | {"features": {"a": {"kind": "float", "transform": "none"}, "b": {"kind": "float"}}})
+    settings = chosen(config.train, config.features, None)
+    return DenseStep(draft(config, {}), settings, config.network)
+
+
+def learn(step, x, label):
+    step.ready(len(x))
+    step.fill(len(x), lambda room: np.copyto(room, x))
+    return step.learn(label)[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_rows", "size"),
+    [
+        (512, 512, 512),
+        (129, 512, 512),
+        (128, 512, 128),
+        (1, 512, 2),
+        (3, 512, 8),
+        (600, 512, 600),
+        (1, 1, 1),
+        (5, 7, 7),
+    ],
+)
+def test_a_batch_takes_the_smallest_size_that_it_fits_in_and_few_sizes_there_are(rows, batch_rows, size):
+    assert _size(rows, batch_rows) == size
+
+
+def test_statistics_of_a_batch_are_of_its_rows_alone():
+    step = make_step(f"{__name__}:normalised")
+    random = np.random.default_rng(0)
+    for rows in (7, 3):
+        x = random.standard_normal((rows, 2)).astype(np.float32)
+        learn(step, x, np.ones(rows, np.float32))
+        weights = step.weights()
+        np.testing.assert_allclose(weights["norm/moving_mean"], x.mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(weights["norm/moving_variance"], x.var(axis=0), rtol=1e-4)
+
+
+def test_a_restored_step_goes_on_to_the_same_bits_also_from_a_checkpoint_of_keras_optimizer():
+    one, other = make_step(hidden=[4]), make_step(hidden=[4])
+    random = np.random.default_rng(1)
+    batches = [(random.standard_normal((9, 2)).astype(np.float32), np.ones(9, np.float32)) for _ in range(4)]
+    for batch in batches[:2]:
+        learn(one, *batch)
+    state = one.optimizer_state() | {"0001": np.array(0.5, np.float32)}
+    other.restore(one.weights(), state)
+    assert [learn(one, *batch) for batch in batches[2:]] == [learn(other, *batch) for batch in batches[2:]]
+    for name, array in one.weights().items():
+        assert array.tobytes() == other.weights()[name].tobytes()
+
+
+def test_other_weights_begin_with_an_optimizer_of_their_own():
+    step = make_step(hidden=[4])
+    learn(step, np.ones((4, 2), np.float32), np.ones(4, np.float32))
+    weights = {name: array + 1 for name, array in step.weights().items()}
+    step.begin_with(weights)
+    assert {name: array.tobytes() for name, array in step.weights().items()} == {
+        name: array.tobytes() for name, array in weights.items()
+    }
+    state = step.optimizer_state()
+    assert int(state["0000"]) == 0
+    assert not any(array.any() for name, array in state.items() if name != "0000")
