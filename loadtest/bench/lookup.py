@@ -73,7 +73,7 @@ def kernel_call(table: ServedTable, epoch: int, ids: np.ndarray):
     """The sparse graph of one id feature over one table, as a function of its output."""
     tables = np.array([table.descriptor()], np.int64)
     plan = np.zeros((1, PLAN_FIELDS), np.int64)
-    plan[0] = (KIND_ONE, 0, 0, 0, 0, 0, 0, DIM)
+    plan[0] = (KIND_ONE, 0, 0, 0, 0, 0, 0, DIM, 1)
     scaling, counts = np.zeros((1, 4), np.float32), np.zeros((1, 2), np.int64)
     inputs = np.array([[[ids.ctypes.data, len(ids), 1, 0]]], np.int64)
     spans = np.array([[0, len(ids)]], np.int64)

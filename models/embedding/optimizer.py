@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +76,7 @@ class RowOptimizer:
         step: of the run, from 1."""
         from models.embedding import kernels
 
-        options = np.array([rate, step, *astuple(self.options)], np.float64)
+        options = np.array((rate, step, *_values(self.options)), np.float64)
         getattr(kernels, self.name)(touched, sums, rows, slots, options)
 
     def slots_of(self, rows: Float32s, rate: float, step: int) -> Float32s:
@@ -88,6 +89,12 @@ class RowOptimizer:
         if self.name == "adagrad_decay":
             slots[:, dim] = step // options.decay_steps
         return slots
+
+
+@lru_cache(maxsize=256)
+def _values(options: RowOptions) -> tuple[float, ...]:
+    """Kept, as making them takes longer than moving the rows of a small batch."""
+    return astuple(options)
 
 
 OPTIMIZERS = {

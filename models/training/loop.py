@@ -368,13 +368,13 @@ class TrainingRun:
         }
 
     def _learn_batch(self, work: BoundBatch) -> None:
-        batch, state = work.batch, self.state
-        self.journal.learned(len(batch), self.trainer.learn(work))
+        batch, state, loss = work.batch, self.state, self.trainer.learn(work)
         state.position = batch.end
         state.events += len(batch)
         if batch.time is not None:
             first, last = float(batch.time[0]), float(batch.time[-1])
             state.event_time = (min(state.event_time[0], first) if state.event_time else first, last)
+        self.journal.learned(len(batch), loss)
         self._report.advance(len(batch))
 
     def _filled(self, saved: RunState | None, old: Contents | None) -> TrainConfig:

@@ -60,7 +60,7 @@ def test_a_run_that_stops_early_is_to_the_bit_one_of_the_best_epochs_alone(tmp_p
 def test_held_out_rows_are_learned_once_and_at_the_end(tmp_path):
     run = TrainingRun(config(tmp_path, epochs=2, patience=1), MixedSource(ROWS))
     learned, learn = [], run.trainer.learn
-    run.trainer.learn = lambda batch: learned.append((batch.start, batch.end)) or learn(batch)
+    run.trainer.learn = lambda work: learned.append((work.batch.start, work.batch.end)) or learn(work)
     try:
         run.full()
     finally:

@@ -109,7 +109,7 @@ def test_ids_that_wait_or_have_left_read_the_default_in_training_evaluation_and_
     met = set(make_batch(ROWS, seed=0, users=USERS, items=ITEMS).slice(0, 256).columns["user"].tolist())
     assert 0 < len(user) < len(met), "some wait"
     assert user.export().last_step.min() >= run.trainer.steps - 3
-    published = AsPublished(Repository(tmp_path).version("mixed", 1), run.trainer.dense.graph)
+    published = AsPublished(Repository(tmp_path).version("mixed", 1), run.trainer.dense)
     for columns in PROBES.values():
         assert np.abs(published.score(columns) - run.trainer.score(columns)).max() <= 1e-5
     left = set()

@@ -7,6 +7,7 @@ import shutil
 from compiler.building import compile as compiling
 from compiler.dense.dense_graph import DenseGraph
 from models.config.model_section import ONE_LABEL
+from models.pipeline.step_profile import StepProfile
 from models.training.spec import draft, measure_scaling
 from models.training.trainer import Trainer
 from processor.package.manifest import WHOLE
@@ -38,6 +39,7 @@ def renew(trainer, weights, optimizer):
     trainer.clear()
     trainer.dense.restore(weights, optimizer)
     trainer.steps = 0
+    trainer.profile = StepProfile(lambda: 0.0)
 
 
 class CompiledOnce:

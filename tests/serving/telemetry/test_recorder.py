@@ -11,6 +11,7 @@ pa = pytest.importorskip("pyarrow", reason="recording needs pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
 from loadtest.load.replay import recorded_payload  # noqa: E402
+from models.data.formats import DataConfig  # noqa: E402
 from models.data.source import Field  # noqa: E402
 from models.data.tabular import open_table  # noqa: E402
 from processor.columns import Ragged, Strings, nbytes_of  # noqa: E402
@@ -136,7 +137,8 @@ def test_the_training_side_reads_it(tmp_path, processor, recorder):
     processor.batch_process([request(n) for n in range(5)])
     finish(processor, recorder)
     features = [Field("user", "id"), Field("tags", "strings"), Field("f0", "float")]
-    source = open_table(str(tmp_path / "recordings"), "parquet", "freshet.output.score", "freshet.time", features)
+    data = DataConfig(str(tmp_path / "recordings"), "parquet", "freshet.output.score", "freshet.time")
+    source = open_table(data, features)
     (batch,) = source.batches(100)
     assert len(batch) == 10
     assert sorted(batch.columns["user"].tolist()) == sorted([*range(5), *range(1, 6)])
