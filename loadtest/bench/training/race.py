@@ -30,7 +30,7 @@ from processor.cores import available
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "results"
 BATCHES = (4096, 512)
-WARM_STEPS, TRIED_STEPS = 30, 40
+WARM_STEPS, TRIED_STEPS, TRIES = 16, 16, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def best(ways: Sequence[Contestant], console: Console) -> Contestant | None:
         side = RunningSide(way)
         try:
             side.learn(WARM_STEPS)
-            seconds = min(side.learn(TRIED_STEPS)["wall_s"] for _ in range(2)) / TRIED_STEPS
+            seconds = min(side.learn(TRIED_STEPS)["wall_s"] for _ in range(TRIES)) / TRIED_STEPS
         except RuntimeError as error:
             console.print(f"  {error}")
             continue
