@@ -158,14 +158,9 @@ def ratios(result: dict[str, Any], peer: str) -> list[float]:
 
 def page(results: dict[str, Any]) -> str:
     """train.md."""
-    lines = [
-        "# Training",
-        "",
-        __doc__.split("\n\n", 1)[1].strip(),
-        "",
-        f"{results['machine']}; {results['origin']}",
-        "",
-    ]
+    about, command = results["machine"], results["origin"]
+    lines = ["# Training", "", __doc__.split("\n\n", 1)[1].strip(), ""]
+    lines += [f"{about['cores']} cores ({about['cpu']}), {command['date']}, `{command['command']}`.", ""]
     lines += ["| batch | side | settings | ms a step | rows a second | processor ms a step | times Freshet's step |"]
     lines += ["|---:|---|---|---:|---:|---:|---:|"]
     for batch, result in results["races"].items():
