@@ -51,6 +51,14 @@ def origin(target: str, variable: str, arguments: Sequence[str]) -> dict[str, st
     return {"date": time.strftime("%Y-%m-%d", time.gmtime()), "command": command}
 
 
+def opening(title: str, doc: str, results: Mapping[str, Any]) -> list[str]:
+    """A page's first lines: its title, how it was measured (a module's doc without its first paragraph), and by which
+    command on what. results: with machine() and origin()."""
+    about, made = results["machine"], results["origin"]
+    measured = f"{about['cores']} cores ({about['cpu']}), {made['date']}, `{made['command']}`."
+    return [f"# {title}", "", doc.split("\n\n", 1)[1].strip(), "", measured, ""]
+
+
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -84,8 +84,6 @@ def norms(rows: Float32s) -> NDArray[np.float64]:
 
 
 def _norms_of(rows: Float32s, refs: Int64s) -> NDArray[np.float64]:
-    from models.embedding import kernels
-
     found = np.empty(len(refs), np.float64)
     kernels.norms(rows, refs, found)
     return found

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from models.pipeline.step_profile import AHEAD
 from models.runs.curves import COLOURS, Curve, curves_svg, key_html
 from models.runs.stage_bars import stages_svg
 
@@ -36,7 +37,6 @@ svg { display: block; width: 100%; height: auto; }
     f" i.c{n} {{ background: var(--c{n}); }}\n"
     for n in range(COLOURS)
 )
-AHEAD = ("read", "transform")
 FIGURES = ("rows", "auc", "log_loss", "predicted", "observed")
 
 

@@ -186,13 +186,15 @@ class Trainer:
             ids = sum(len(refs[i]) for i, _ in self._readers[name])
             several = ids * self._crew.size > bound.ids and ids > FEW_IDS
             parts = self._crew.size if several else 1
-            table.place  # noqa: B018
-            calls += [partial(self._move, name, part, parts, ids, bound, refs, grad) for part in range(parts)]
+            # Made here, where no other thread can want it made as well.
+            place = table.place
+            calls += [partial(self._move, name, place, part, parts, ids, bound, refs, grad) for part in range(parts)]
         self._crew.run(calls, bound.ids < FEW_IDS)
 
     def _move(
         self,
         name: str,
+        place: NDArray[np.int32],
         part: int,
         parts: int,
         ids: int,
@@ -208,8 +210,8 @@ class Trainer:
             splits = NO_SPLITS if given.splits is None else given.splits
             combiner, (most, codes) = COMBINERS[f.combiner], self.plan.plan[i, [MAX_LENGTH, CODES]].tolist()
             what = (refs[i], splits, combiner, most, codes, grad, f.offset, part, parts)
-            count = kernels.accumulate(*what, table.place, touched, sums, met, count)
-        kernels.forget(table.place, touched[:count])
+            count = kernels.accumulate(*what, place, touched, sums, met, count)
+        kernels.forget(place, touched[:count])
         if self.settings.clip_norm:
             kernels.clip_rows(sums[:count], self.settings.clip_norm)
         rate = self.rates[name] * self.rate_factor

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from compiler.building.auc import auc
 from compiler.frameworks import keras, tf
-from loadtest.reports.report import machine, origin
+from loadtest.reports.report import machine, opening, origin
 from models.config.train_config import TrainConfig, parse_config
 from models.data.movielens import MovieLensSource
 from models.data.open_data import default_features
@@ -215,9 +215,7 @@ def compared(arch: str, rows: Rows, console: Console) -> dict[str, Any]:
 
 def page(results: dict[str, Any]) -> str:
     """train-quality.md."""
-    about, command = results["machine"], results["origin"]
-    lines = ["# Quality of training", "", __doc__.split("\n\n", 1)[1].strip(), ""]
-    lines += [f"{about['cores']} cores ({about['cpu']}), {command['date']}, `{command['command']}`.", ""]
+    lines = opening("Quality of training", __doc__, results)
     lines += [
         "| network | label | Freshet | Keras | difference, seeds | Keras' settings |",
         "|---|---|---:|---:|---|---|",

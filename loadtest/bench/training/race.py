@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 
 from loadtest.bench.training.race_shape import RaceShape
-from loadtest.reports.report import machine, origin
+from loadtest.reports.report import machine, opening, origin
 from processor.cores import available
 
 HERE = Path(__file__).parent
@@ -158,9 +158,7 @@ def ratios(result: dict[str, Any], peer: str) -> list[float]:
 
 def page(results: dict[str, Any]) -> str:
     """train.md."""
-    about, command = results["machine"], results["origin"]
-    lines = ["# Training", "", __doc__.split("\n\n", 1)[1].strip(), ""]
-    lines += [f"{about['cores']} cores ({about['cpu']}), {command['date']}, `{command['command']}`.", ""]
+    lines = opening("Training", __doc__, results)
     lines += ["| batch | side | settings | ms a step | rows a second | processor ms a step | times Freshet's step |"]
     lines += ["|---:|---|---|---:|---:|---:|---:|"]
     for batch, result in results["races"].items():
