@@ -207,7 +207,9 @@ class Publisher:
                     "its rows and weights back, then publish"
                 )
             if not tables and not dense:
-                return Generation(self.manifest.version, head.step)
+                # As after any publication: from here a rollback takes away what the trainer has.
+                self._stands_on = head
+                return self.generation
             model, version = self.manifest.model, self.manifest.version
             delta = Delta(model, version, top + 1, head.step, tables, dense, self._unix_s(), event_time, events)
             if not checked:

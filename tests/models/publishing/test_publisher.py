@@ -86,6 +86,18 @@ def test_nothing_changed_is_no_record(publisher, folder):
     assert not (folder / "chain").exists()
 
 
+def test_who_finds_nothing_to_publish_stands_on_what_is_served(publisher):
+    root = publisher._version.folder.parents[1]
+    Publisher(root, "small").publish(rows={"user": ([1], rows_of([1], 1))})
+    saved = whole(publisher)
+
+    # A trainer was killed between the publication of this and its checkpoint.
+    again = Publisher(root, "small", generation="1.0")
+    assert again.publish_difference(saved) == again.generation == Generation(1, 1)
+    ledger_of(publisher).rollback(0)
+    assert again.undone().rows["user"][0].tolist() == [1]
+
+
 def test_integers_of_any_kind_and_strings_are_keys_as_serving_has_them(publisher):
     assert publisher.ids("user", np.array([3, 4], np.uint32)).tolist() == [3, 4]
     assert publisher.ids("user", (5,)).tolist() == [5]
