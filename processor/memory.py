@@ -193,6 +193,27 @@ class ScratchFile:
         """Makes sure of room for the bytes from `start` on; raises OSError."""
         os.posix_fallocate(self._mapped.fd, start, nbytes)
 
+    def read(self, at: int, into: NDArray[Any]) -> None:
+        """Fills an array with the bytes from `at` on, by a system call: no page of the mapping becomes resident."""
+        left, done = into.reshape(-1).view(np.uint8), 0
+        while done < len(left):
+            count = os.preadv(self._mapped.fd, [left[done:].data], at + done)
+            if not count:
+                raise OSError(errno.EIO, "a file was cut short while it was read")
+            done += count
+
+    def write(self, at: int, given: NDArray[Any]) -> None:
+        """Writes an array's bytes from `at` on, by a system call, where room was taken."""
+        left = given.reshape(-1).view(np.uint8)
+        while len(left):
+            count = os.pwrite(self._mapped.fd, left.data, at)
+            left, at = left[count:], at + count
+
+    def forget(self) -> None:
+        """Has the disk hold what was written, and the page cache nothing of it."""
+        os.fdatasync(self._mapped.fd)
+        os.posix_fadvise(self._mapped.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def give_back(self, start: int, nbytes: int) -> None:
         """Gives the room of the whole pages among the bytes back to the disk, where the file system can."""
         first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE

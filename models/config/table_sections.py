@@ -13,6 +13,7 @@ from models.config.train_section import TrainSettings, check_rows
 from models.data.source import nearest
 from models.embedding.multi_hash import MOST_CODES, NO_HASH
 from models.embedding.optimizer import RowOptions
+from models.embedding.tiered_rows import CACHES, LFU
 from processor.errors import BadInput
 from processor.package.transforms import HASHES, MAX_HASHED_ROWS
 
@@ -29,8 +30,10 @@ class TableConfig:
     admit_after: an id has a row once it came so often. admit_by: 'counts', a counter an id, or 'bloom', counters of a
     fixed size for admit_ids different ids, of which admit_error may be admitted too early. evict_after_steps,
     evict_below_norm: see Eviction; 0: never. init: of first values, 'uniform' in [-init_scale, init_scale), 'normal' of
-    that standard deviation, or 'zeros'. hash, hash_rows, hash_codes: see models.embedding.multi_hash; a hash of "" with
-    rows: left out, for what the data say. train: the keys of [train], with their values.
+    that standard deviation, or 'zeros'. memory_mb: MiB of rows and slots in memory, the others are on disk; 0: all of
+    them in memory. cache: which rows stay there (models.embedding.tiered_rows). hash, hash_rows, hash_codes: see
+    models.embedding.multi_hash; a hash of "" with rows: left out, for what the data say. train: the keys of [train],
+    with their values.
     """
 
     admit_after: int = 1
@@ -41,6 +44,8 @@ class TableConfig:
     evict_below_norm: float = 0.0
     init: str = "uniform"
     init_scale: float = 0.01
+    memory_mb: int = 0
+    cache: str = LFU
     hash: str = ""
     hash_rows: int = 0
     hash_codes: int = 0
@@ -84,11 +89,14 @@ def _check_table(table: TableConfig, section: Collection[str], where: str) -> No
     want_between(table.evict_below_norm, 0, 1e6, f"{where}.evict_below_norm")
     want_one_of(table.init, INITS, f"{where}.init")
     want_between(table.init_scale, 0, 1e6, f"{where}.init_scale")
+    want_between(table.memory_mb, 0, 1 << 30, f"{where}.memory_mb")
+    want_one_of(table.cache, CACHES, f"{where}.cache")
     _check_hash(table, section, where)
     for key, other, needed, holds in (
         ("admit_by", "admit_after", "2 or more", table.admit_after > 1),
         ("admit_ids", "admit_by", "'bloom'", table.admit_by == "bloom"),
         ("admit_error", "admit_by", "'bloom'", table.admit_by == "bloom"),
+        ("cache", "memory_mb", "1 or more", table.memory_mb > 0),
         ("init_scale", "init", "'uniform' or 'normal'", table.init != "zeros"),
     ):
         if key in section and not holds:

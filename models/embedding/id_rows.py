@@ -6,6 +6,7 @@ is used again. Whoever puts an id in gives its columns their first values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,14 +55,10 @@ class IdRows:
 
     def put(self, ids: Int64s) -> Int64s:
         """Gives each of `ids`, distinct and without a row, a fresh one of zeros; returns their numbers."""
-        recycled = [self._free.pop() for _ in range(min(len(ids), len(self._free)))]
-        fresh = len(ids) - len(recycled)
-        self._grow(self._bump + fresh)
-        refs = np.concatenate([np.array(recycled, np.int64), np.arange(self._bump, self._bump + fresh)])
-        self._bump += fresh
+        refs = self._numbers(len(ids))
         if (self._used + len(ids)) * 8 > len(self.index) * 7:
             self._rehash()
-        self.index[self._entries(ids), 1] = refs
+        self._point(ids, refs)
         self.keys[refs] = ids
         for column in self.columns.values():
             column[refs] = 0
@@ -74,15 +71,29 @@ class IdRows:
         """Gives up the rows of `ids`; returns how many there were."""
         refs = self.find(ids)
         gone = np.unique(refs[refs >= 0])
-        self.index[self._entries(self.keys[gone]), 1] = hash_index.ABSENT
+        self._unlink(self.keys[gone])
         self.marks[gone] = False
-        self._removed.update(self.keys[gone].tolist())
         self._free.extend(gone.tolist())
         return len(gone)
 
     def touch(self, refs: Int64s) -> None:
         """Counts rows as changed."""
         self.marks[refs] = True
+
+    def fetch(self, ids: Int64s) -> Int64s:
+        """Row numbers of `ids`, of rows that can be written to; negative where an id has none."""
+        return self.find(ids)
+
+    def gather(self, refs: Int64s, *names: str) -> list[NDArray[Any]]:
+        """Copies of rows' parts: of the columns so named, or "keys"."""
+        return [(self.keys if name == "keys" else self.columns[name])[refs] for name in names]
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Room for a copy of a column."""
+        return np.empty(shape, dtype)
+
+    def settle(self) -> None:
+        """Gives up the memory that rows have taken beyond what they may; none of their numbers is good any longer."""
 
     def present(self) -> Int64s:
         """Numbers of all rows, as they lie."""
@@ -108,11 +119,29 @@ class IdRows:
 
     def mark(self, keys: Int64s, removed: Int64s) -> None:
         """Counts these as changed and removed once more."""
-        self.marks[self.find(keys)] = True
+        self.touch(self.find(keys))
         self._removed.update(removed.tolist())
 
     def _by_id(self, refs: Int64s) -> Int64s:
-        return refs[np.argsort(self.keys[refs])]
+        return refs[np.argsort(self.gather(refs, "keys")[0])]
+
+    def _numbers(self, count: int) -> Int64s:
+        """Numbers for so many rows more."""
+        recycled = [self._free.pop() for _ in range(min(count, len(self._free)))]
+        fresh = count - len(recycled)
+        self._grow(self._bump + fresh)
+        refs = np.concatenate([np.array(recycled, np.int64), np.arange(self._bump, self._bump + fresh)])
+        self._bump += fresh
+        return refs
+
+    def _unlink(self, ids: Int64s) -> None:
+        """Notes ids as removed: they have no row."""
+        self._point(ids, hash_index.ABSENT)
+        self._removed.update(ids.tolist())
+
+    def _point(self, ids: Int64s, refs: Int64s | int) -> None:
+        """Has the index say where the rows of `ids`, which it knows, are."""
+        self.index[self._entries(ids), 1] = refs
 
     def _entries(self, ids: Int64s) -> Int64s:
         entries = np.empty(len(ids), np.int64)
@@ -126,17 +155,20 @@ class IdRows:
         self._used = hash_index.rehash(source, len(self.index), grown.ctypes.data, len(grown))
         self.index = grown
 
+    def _size_for(self, rows: int) -> int:
+        """Of the columns, once they are to hold so many rows."""
+        return len(self.keys) << math.ceil(math.log2(rows / len(self.keys)))
+
     def _grow(self, rows: int) -> None:
-        size = len(self.keys)
-        if rows <= size:
+        if rows <= len(self.keys):
             return
-        while size < rows:
-            size *= 2
-        self.keys, self.marks = _longer(self.keys, size), _longer(self.marks, size)
-        self.columns = {name: _longer(column, size) for name, column in self.columns.items()}
+        size = self._size_for(rows)
+        self.keys, self.marks = longer(self.keys, size), longer(self.marks, size)
+        self.columns = {name: longer(column, size) for name, column in self.columns.items()}
 
 
-def _longer(column: NDArray[Any], rows: int) -> NDArray[Any]:
+def longer(column: NDArray[Any], rows: int) -> NDArray[Any]:
+    """A copy with room for so many rows, zeros after its own."""
     new = np.zeros((rows, *column.shape[1:]), column.dtype)
     new[: len(column)] = column
     return new

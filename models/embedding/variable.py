@@ -6,13 +6,16 @@ depend on the order of arrival. An id that has no row reads the default one (zer
 serving; the gradient of what it read is dropped. Only training inserts, and counts.
 
 Rows, optimizer slots and bookkeeping are columns of models.embedding.id_rows, which knows what a delta has to carry as
-well: ids whose rows moved, ids that were removed, since the last clear_changed().
+well: ids whose rows moved, ids that were removed, since the last clear_changed(). With a budget some rows are on disk
+(models.embedding.tiered_rows): insert() brings those of its ids into memory, settle() lets others leave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +24,10 @@ from models.embedding import kernels
 from models.embedding.admission import Admission, Always
 from models.embedding.id_rows import IdRows
 from models.embedding.optimizer import RowOptimizer
+from models.embedding.tiered_rows import RowBudget, TieredRows
 from processor.kernels.hashing import init_rows
 from processor.kernels.index import ABSENT
+from processor.kernels.rows import LOG, RECORD_NBYTES
 from processor.package.manifest import TableEntry
 from processor.tables.table import descriptor
 
@@ -80,12 +85,8 @@ class Eviction:
 
 def norms(rows: Float32s) -> NDArray[np.float64]:
     """L2 norms [n] of rows [n, dim]."""
-    return _norms_of(rows, np.arange(len(rows)))
-
-
-def _norms_of(rows: Float32s, refs: Int64s) -> NDArray[np.float64]:
-    found = np.empty(len(refs), np.float64)
-    kernels.norms(rows, refs, found)
+    found = np.empty(len(rows), np.float64)
+    kernels.norms(rows, np.arange(len(rows)), found)
     return found
 
 
@@ -104,20 +105,22 @@ class EmbeddingVariable:
         seed: int = 0,
         initial: Initial | None = None,
         admission: Admission | None = None,
+        budget: RowBudget | None = None,
     ) -> None:
-        """initial: first values of rows. admission: of ids without a row; by default each gets one at once."""
+        """initial: first values of rows. admission: of ids without a row; by default each gets one at once. budget: of
+        rows in memory; None: all of them."""
         self.name, self.dim, self.optimizer = name, dim, optimizer
         self.admission = Always() if admission is None else admission
         self.seed, self._initial = seed, initial or Initial()
         self._fill = optimizer.fill(dim)
         self._default = np.zeros(dim, np.float32)
-        self._ids = IdRows(
-            {
-                "rows": ((dim,), np.float32),
-                "slots": ((optimizer.slots_a_row(dim),), np.float32),
-                "books": ((2,), np.int64),
-            }
-        )
+        self._kinds = columns = {
+            "rows": ((dim,), np.float32),
+            "slots": ((optimizer.slots_a_row(dim),), np.float32),
+            "books": ((2,), np.int64),
+        }
+        self.tiers = None if budget is None else TieredRows(name, columns, budget)
+        self._ids = IdRows(columns) if self.tiers is None else self.tiers
         self._place = np.full(len(self._ids.keys), -1, np.int32)
 
     @property
@@ -154,10 +157,18 @@ class EmbeddingVariable:
         """Row numbers of `ids`, negative where an id has none."""
         return self._ids.find(ids)
 
+    def settle(self) -> None:
+        """Lets rows leave memory that are beyond the budget; no row number is good any longer."""
+        self._ids.settle()
+
+    def reading(self) -> AbstractContextManager[Any]:
+        """While rows are read through descriptor(): none of them moves."""
+        return nullcontext() if self.tiers is None else self.tiers.lock
+
     def insert(self, ids: Int64s) -> Int64s:
         """Row numbers of `ids`, as they come in training; those without a row get one, with its first value, as soon as
         they are admitted. Negative for the others."""
-        refs = self.find(ids)
+        refs = self._ids.fetch(ids)
         absent = np.flatnonzero(refs < 0)
         if len(absent):
             missing, places, counts = np.unique(ids[absent], return_inverse=True, return_counts=True)
@@ -186,11 +197,12 @@ class EmbeddingVariable:
         for first in range(0, len(refs), SCANNED_ROWS):
             some = refs[first : first + SCANNED_ROWS]
             leaves = np.zeros(len(some), np.bool_)
+            keys, books = self._ids.gather(some, "keys", "books")
             if eviction.after_steps:
-                leaves |= self.last_step[some] < step - eviction.after_steps
+                leaves |= books[:, 0] < step - eviction.after_steps
             if eviction.below_norm:
-                leaves |= _norms_of(self.rows, some) < eviction.below_norm
-            gone.append(self._ids.keys[some[leaves]])
+                leaves |= norms(*self._ids.gather(some, "rows")) < eviction.below_norm
+            gone.append(keys[leaves])
         return self.remove(np.concatenate(gone)) if gone else 0
 
     def changes(self) -> Changes:
@@ -207,20 +219,32 @@ class EmbeddingVariable:
 
     def pieces(self, rows: int) -> Iterator[Changes]:
         """Every row by ascending id, so many at a time."""
-        refs = self._ids.live()
+        refs, nothing = self._ids.live(), np.empty(0, np.int64)
+        if self.tiers is None:
+            for first in range(0, len(refs), rows):
+                yield self._gather(refs[first : first + rows], nothing)
+            return
+        # Piece by piece the log would be gone through again for each.
+        whole = self._gather(refs, nothing)
         for first in range(0, len(refs), rows):
-            yield self._gather(refs[first : first + rows], np.empty(0, np.int64))
+            some = slice(first, first + rows)
+            kept = (whole.keys[some], whole.rows[some], whole.slots[some], whole.last_step[some], whole.counts[some])
+            yield Changes(*kept, nothing)
 
     def restore(self, changes: Changes) -> None:
         """Puts rows back as export() or changes() gave them, and takes out what was removed."""
         if len(changes.removed):
             self.remove(changes.removed)
-        missing = changes.keys[self.find(changes.keys) < 0]
-        if len(missing):
-            self._ids.put(missing)
-        refs = self.find(changes.keys)
-        self.rows[refs], self.slots[refs] = changes.rows, changes.slots
-        self.last_step[refs], self.counts[refs] = changes.last_step, changes.counts
+        for first in range(0, len(changes.keys), SCANNED_ROWS):
+            some = slice(first, first + SCANNED_ROWS)
+            keys = changes.keys[some]
+            missing = keys[self.find(keys) < 0]
+            if len(missing):
+                self._ids.put(missing)
+            refs = self._ids.fetch(keys)
+            self.rows[refs], self.slots[refs] = changes.rows[some], changes.slots[some]
+            self.last_step[refs], self.counts[refs] = changes.last_step[some], changes.counts[some]
+            self.settle()
         self._ids.clear_changed()
 
     def mark(self, changes: Changes) -> None:
@@ -233,25 +257,43 @@ class EmbeddingVariable:
         rate, step: of the run; the slots of these rows begin anew.
         """
         self.remove(removed)
-        missing = keys[self.find(keys) < 0]
-        if len(missing):
-            self.admission.forget(missing)
-            self._put(missing)
-        refs = self.find(keys)
-        self.rows[refs], self.slots[refs] = rows, self.optimizer.slots_of(rows, rate, step)
-        self.last_step[refs] = step
-        self._ids.touch(refs)
+        for first in range(0, len(keys), SCANNED_ROWS):
+            some = slice(first, first + SCANNED_ROWS)
+            missing = keys[some][self.find(keys[some]) < 0]
+            if len(missing):
+                self.admission.forget(missing)
+                self._put(missing)
+            refs = self._ids.fetch(keys[some])
+            self.rows[refs], self.slots[refs] = rows[some], self.optimizer.slots_of(rows[some], rate, step)
+            self.last_step[refs] = step
+            self._ids.touch(refs)
+            self.settle()
 
     def descriptor(self) -> list[int]:
         """The table as serving's kernels take it: float32, all rows of epoch 0, no arena."""
         arrays = dict.fromkeys(("arena", "meta", "scales", "arena_scales"), _NOTHING)
         arrays |= {"index": self._ids.index, "base": self.rows, "default": self._default}
-        return descriptor(TableEntry(self.name, self.dim, len(self.rows)), arrays)
+        fields = descriptor(TableEntry(self.name, self.dim, len(self.rows)), arrays)
+        if self.tiers is not None:
+            fields[LOG // 8], fields[RECORD_NBYTES // 8] = (
+                self.tiers.cold.log.ctypes.data,
+                self.tiers.cold.record_nbytes,
+            )
+        return fields
 
     def _gather(self, refs: Int64s, removed: Int64s) -> Changes:
-        rows, slots, books = (column[refs] for column in self._ids.columns.values())
+        count, names = len(refs), ("keys", "rows", "slots", "books")
+        keys, rows, slots, books = (
+            self._ids.empty((count, *shape), dtype)
+            for shape, dtype in (((), np.int64), *(self._kinds[name] for name in names[1:]))
+        )
+        # As they lie, for the sake of those that are on disk.
+        order = np.argsort(refs)
+        for first in range(0, count, SCANNED_ROWS):
+            at = order[first : first + SCANNED_ROWS]
+            keys[at], rows[at], slots[at], books[at] = self._ids.gather(refs[at], *names)
         last_step, counts = (np.ascontiguousarray(column) for column in books.T)
-        return Changes(self._ids.keys[refs], rows, slots, last_step, counts, removed)
+        return Changes(keys, rows, slots, last_step, counts, removed)
 
     def _put(self, ids: Int64s) -> Int64s:
         """Gives each of `ids`, distinct and without a row, one with its first value; returns their numbers."""

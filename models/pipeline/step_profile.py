@@ -1,8 +1,9 @@
 """Where the time of a step goes: for each stage its seconds on the clock and on processors.
 
-Look up, step and update follow one another; read and transform run ahead in threads of their own, so the clock shows of
-them only what the others waited. XLA computes in threads that tell nobody their time: the step's processor seconds are
-what the process spent meanwhile, less what read and transform told of themselves in that time.
+Look up, step and update follow one another; read, transform and fetch (of rows on disk, models.training.passes) run
+ahead in threads of their own, so the clock shows of them only what the others waited. XLA computes in threads that tell
+nobody their time: the step's processor seconds are what the process spent meanwhile, less what those ahead told of
+themselves in that time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-AHEAD = ("read", "transform")
+AHEAD = ("read", "transform", "fetch")
 IN_TURN = ("wait", "look up", "step", "update")
 
 

@@ -43,6 +43,7 @@ from models.training.early_stopping import EarlyStopping
 from models.training.fingerprint import changed, fingerprint, settings
 from models.training.hash_choice import decided, measured, of_version
 from models.training.lineage import Lineage, rebuild
+from models.training.passes import Passes
 from models.training.publication import publish_version
 from models.training.spec import Scaling, draft, measure_log_odds, measure_scaling, measure_transforms
 from models.training.trainer import BoundBatch, Trainer
@@ -112,7 +113,9 @@ class TrainingRun:
         if saved is not None:
             self._check_continues(saved)
         scaling = saved.scaling if saved else self._scaling_of(old)
-        self.trainer = Trainer(draft(config, scaling), config.train, config.network, config.fusion, config.tables)
+        scratch = self._checkpoints.folder
+        drafted = draft(config, scaling)
+        self.trainer = Trainer(drafted, config.train, config.network, config.fusion, config.tables, scratch)
         self.state = RunState(fingerprint(config), scaling, settings=settings(config), train=kept(config.train))
         self.streamed = Scored()
         measured = config.evaluate
@@ -260,7 +263,8 @@ class TrainingRun:
         self._report.begin("streaming", left)
         every = SAMPLED_SHARE if left is None else max(1, left // (SAMPLED_BATCHES * self.config.train.batch_rows))
         changed_s, pending, batches = time.monotonic(), False, 0
-        with Ahead(self._read(chunk_rows, self.state.position, stop_row), self._transformed_pieces) as chunks:
+        read = Ahead(self._read(chunk_rows, self.state.position, stop_row), self._transformed_pieces)
+        with self.trainer.in_passes(read, list) as chunks:
             for works in self.trainer.profile.waited(chunks):
                 if not pending and lineage.follow():
                     return False
@@ -338,9 +342,10 @@ class TrainingRun:
                     self._checkpoints.compact(self.trainer, self.state, lambda: self._stopping.wanted(self.state))
                     saved_s = time.monotonic()
 
-    def _works(self, first: int, until: int) -> Ahead:
+    def _works(self, first: int, until: int) -> Ahead | Passes:
         """Rows [first, until) in batches, read and transformed ahead."""
-        return Ahead(self._read(self.config.train.batch_rows, first, until), self.trainer.transform)
+        read = Ahead(self._read(self.config.train.batch_rows, first, until), self.trainer.transform)
+        return self.trainer.in_passes(read)
 
     def _read(self, rows: int, first: int, until: int | None) -> Iterator[Batch]:
         """The source's batches of so many rows, from `first` to before `until`."""

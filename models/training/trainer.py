@@ -6,7 +6,8 @@ look up    every id of the batch finds its row, or gets one; rows are pooled int
 step       the network, forward, backward and its optimizer (models.training.dense_step)
 update     the gradient goes back to the rows that were read, each moves once
 
-Read and transform run ahead in threads (models.pipeline.ahead). The others run one after another, each on all cores
+Read and transform run ahead in threads (models.pipeline.ahead), and so does the reading of rows that are on disk
+(models.training.passes). The others run one after another, each on all cores
 (models.pipeline.crew): a batch reads what the batch before it has written, always. So staleness is 0, and what is
 learned is a function of rows, seed and configuration, the same to the bit in every run on as many cores.
 
@@ -16,9 +17,13 @@ behaviour of the network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +35,14 @@ from models.data.source import Batch
 from models.embedding import kernels
 from models.embedding.admission import Admission, Always, CountingBloom, ExactCounts
 from models.embedding.optimizer import row_optimizer
+from models.embedding.tiered_rows import RowBudget
 from models.embedding.variable import EmbeddingVariable, Eviction, Initial
+from models.pipeline.ahead import Ahead
 from models.pipeline.crew import Crew, shares
 from models.pipeline.step_profile import StepProfile
 from models.training.defaults import of_table
 from models.training.dense_step import DenseStep
+from models.training.passes import Passes
 from models.training.schedule import rate_factor
 from processor.columns import Column
 from processor.cores import available
@@ -69,10 +77,12 @@ class Trainer:
         network: NetworkConfig = ONE_LABEL,
         fusion: Mapping[str, str] | None = None,
         tables: Mapping[str, TableConfig] | None = None,
+        scratch: Path | None = None,
     ) -> None:
         """manifest: the draft (models.training.spec). settings: filled in (models.training.defaults). network: its
         options, labels and loss. fusion: further outputs as expressions (compiler.dense.fusion). tables: what single
-        tables have for themselves. Raises BadInput for an unknown architecture or optimizer."""
+        tables have for themselves. scratch: a folder for the rows of those with a budget; one for temporary files by
+        default. Raises BadInput for an unknown architecture or optimizer."""
         self.settings = settings
         self.plan = SparsePlan(manifest)
         configs = tables or {}
@@ -91,7 +101,9 @@ class Trainer:
                 settings.seed * 1_000_003 + n,
                 Initial(config.init, config.init_scale),
                 _admission(config),
+                _budget(config, scratch),
             )
+        self._tiers = {name: table.tiers for name, table in self.tables.items() if table.tiers is not None}
         self._readers = {
             name: [(i, f) for i, f in enumerate(manifest.features) if f.table == name] for name in self.tables
         }
@@ -107,12 +119,25 @@ class Trainer:
         with self.profile.timed("transform"):
             return BoundBatch(batch, self.plan.bind(batch.columns))
 
+    def in_passes(self, items: Ahead, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]) -> Ahead | Passes:
+        """The items, with the rows in memory that their batches, works(item), need; as they are where no table has rows
+        elsewhere."""
+
+        def ids_of(item: Any) -> Iterator[tuple[str, Int64s]]:
+            for work in works(item):
+                for name in self._tiers:
+                    yield from ((name, ids) for _, ids in self._values(name, work.bound))
+
+        return Passes(items, ids_of, self._tiers, self.profile) if self._tiers else items
+
     def learn(self, given: Batch | BoundBatch) -> float:
         """Takes one optimizer step on a batch; returns its mean loss before the step."""
         work = given if isinstance(given, BoundBatch) else self.transform(given)
         bound = work.bound
         self.dense.ready(bound.rows)
         with self.profile.timed("look up"):
+            for table in self.tables.values():
+                table.settle()
             found = self._crew.run([partial(self._insert, name, bound) for name in self.tables], bound.ids < FEW_IDS)
             refs = dict(item for table in found for item in table)
             self.dense.fill(bound.rows, lambda x: self._pool(bound, x))
@@ -155,28 +180,33 @@ class Trainer:
         self.rate_factor = rate_factor(self.settings, step)
         self.dense.scale_rate(self.rate_factor)
 
-    def _insert(self, name: str, bound: BoundRequest) -> list[tuple[int, Int64s]]:
-        """Gives ids of the batch their rows in a table; the row numbers of each of its features' values."""
-        refs: list[tuple[int, Int64s, Int64s]] = []
+    def _values(self, name: str, bound: BoundRequest) -> Iterator[tuple[int, Int64s]]:
+        """Each feature of a table, by its row of the plan, and its ids in a batch."""
         for row, f in self._readers[name]:
             given = bound.keep[self.plan.plan[row, SOURCE]]
             values = given.values.reshape(-1)
             if given.splits is None and given.stride > 1:
                 values = np.ascontiguousarray(values[f.column :: given.stride])
-            refs.append((row, self.tables[name].insert(values), values))
+            yield row, values
+
+    def _insert(self, name: str, bound: BoundRequest) -> list[tuple[int, Int64s]]:
+        """Gives ids of the batch their rows in a table; the row numbers of each of its features' values."""
+        refs = [(row, self.tables[name].insert(values), values) for row, values in self._values(name, bound)]
         # An id that another feature of the table was admitted by has its row for this one too.
         again = [(row, self.tables[name].find(ids) if (found < 0).any() else found) for row, found, ids in refs]
         return again
 
     def _pool(self, bound: BoundRequest, x: Float32s) -> None:
-        tables = descriptors([t.descriptor() for t in self.tables.values()])
-
         def pool(start: int, stop: int) -> None:
             counts = np.zeros((max(1, len(self.tables)), 2), np.int64)
             self.plan.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), x[start:stop], counts)
 
         parts = shares(bound.rows, self._crew.size)
-        self._crew.run([partial(pool, *part) for part in parts], bound.ids < FEW_IDS)
+        with ExitStack() as reading:
+            for table in self.tables.values():
+                reading.enter_context(table.reading())
+            tables = descriptors([table.descriptor() for table in self.tables.values()])
+            self._crew.run([partial(pool, *part) for part in parts], bound.ids < FEW_IDS)
 
     def _update(self, bound: BoundRequest, refs: Mapping[int, Int64s], grad: Float32s) -> None:
         """Moves the rows that were read. Where one table has much of all ids, several threads have each some of its
@@ -225,6 +255,12 @@ class Trainer:
             sums = np.empty((ids, self.tables[name].dim), np.float32)
             scratch = self._scratch[name, part] = np.empty(ids, np.int64), sums, np.empty(ids, np.int64)
         return scratch
+
+
+def _budget(config: TableConfig, scratch: Path | None) -> RowBudget | None:
+    if not config.memory_mb:
+        return None
+    return RowBudget(config.memory_mb << 20, config.cache, scratch or Path(tempfile.gettempdir()))
 
 
 def _admission(config: TableConfig) -> Admission:

@@ -1,4 +1,5 @@
-"""The log of a table with a memory budget: records in segments of a file without a name (see processor.tables.tier).
+"""The log of a table with a memory budget: records in segments of a file without a name. Of serving's tables (see
+processor.tables.tier), read through its mapping, and of training's (models.embedding.cold_rows), by system calls.
 
 Belongs to the table's writer. Records are only ever appended to the newest segment; a segment that holds no living
 record is given up, and used again, its room given back to the disk, once every reader has reached a later flip.
@@ -35,14 +36,14 @@ def record_nbytes(spec: TableEntry) -> int:
 class Log:
     """Records in segments: where the next ones go, how many of each segment live, which are free again."""
 
-    def __init__(self, spec: TableEntry, folder: Path) -> None:
+    def __init__(self, table: str, record_nbytes: int, folder: Path) -> None:
+        """record_nbytes: a multiple of 8. Raises BadInput where the folder is not writable."""
         try:
-            self._file = ScratchFile(folder, MOST_RECORDS * record_nbytes(spec))
+            self.file = ScratchFile(folder, MOST_RECORDS * record_nbytes)
         except OSError as error:
-            raise BadInput(f"table {spec.name!r}: a writable folder for scratch wanted: {error.strerror}") from None
-        self.array = self._file.array
-        advise(self.array, mmap.MADV_RANDOM)
-        self._segment_nbytes = SEGMENT_RECORDS * record_nbytes(spec)
+            raise BadInput(f"table {table!r}: a writable folder for scratch wanted: {error.strerror}") from None
+        advise(self.file.array, mmap.MADV_RANDOM)
+        self._segment_nbytes = SEGMENT_RECORDS * record_nbytes
         self._live = np.zeros(MOST_RECORDS // SEGMENT_RECORDS, np.int64)
         self._closed = np.zeros(len(self._live), np.bool_)
         self._free: list[int] = []
@@ -94,7 +95,7 @@ class Log:
     def reclaim(self, oldest_flip: int) -> None:
         while self._limbo and self._limbo[0][0] <= oldest_flip:
             segment = self._limbo.popleft()[1]
-            self._file.give_back(segment * self._segment_nbytes, self._segment_nbytes)
+            self.file.give_back(segment * self._segment_nbytes, self._segment_nbytes)
             self._free.append(segment)
 
     def _open(self) -> None:
@@ -102,7 +103,7 @@ class Log:
         segment = self._opened if fresh else self._free[-1]
         if segment == len(self._live):
             raise OSError("the log is full")
-        self._file.take(segment * self._segment_nbytes, self._segment_nbytes)
+        self.file.take(segment * self._segment_nbytes, self._segment_nbytes)
         if fresh:
             self._opened += 1
         else:

@@ -101,7 +101,7 @@ class Tier:
         kind = ROW_TYPES[spec.dtype]
         slot_nbytes = spec.dim * kind.dtype.itemsize + (4 if kind.scaled else 0) + SLOT_BOOKS_NBYTES
         self._budget = max(1, budget_nbytes // slot_nbytes)
-        self._log = Log(spec, scratch)
+        self._log = Log(spec.name, record_nbytes(spec), scratch)
         self._keys = reserve(slots.capacity * 8, f"keys-{spec.name}").view(np.int64)[: slots.capacity]
         self._settled = reserve(slots.capacity, f"settled-{spec.name}").view(np.bool_)[: slots.capacity]
         self._hits = reserve(slots.capacity, f"hits-{spec.name}")[: slots.capacity]
@@ -120,7 +120,7 @@ class Tier:
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays that readers use: log uint8, hits uint8 [slots], ring int64 (kernels.rows)."""
-        return {"log": self._log.array, "hits": self._hits, "ring": self._ring}
+        return {"log": self._log.file.array, "hits": self._hits, "ring": self._ring}
 
     @property
     def nbytes(self) -> int:
@@ -177,7 +177,7 @@ class Tier:
         self._compact(table, safe_flip)
         if now_s - self._dropped_s >= DROP_S:
             self._dropped_s = now_s
-            for cold in (base, self._log.array):
+            for cold in (base, self._log.file.array):
                 advise(cold, mmap.MADV_DONTNEED)
         return self._slots.waiting > 0 or self._log.waiting
 

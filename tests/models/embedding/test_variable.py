@@ -54,9 +54,12 @@ class TableMachine(RuleBasedStateMachine):
     @initialize(optimizer=st.sampled_from(sorted(OPTIMIZERS)))
     def start(self, optimizer):
         self.optimizer_name, self.optimizer = optimizer, row_optimizer(optimizer)
-        self.table, self.follower = make_table(optimizer), make_table(optimizer)
+        self.table, self.follower = self.make(), self.make()
         self.rows, self.changed, self.removed = {}, set(), set()
         self.step = self.peak = 0
+
+    def make(self):
+        return make_table(self.optimizer_name)
 
     def born(self, ids):
         for key in set(ids) - self.rows.keys():
@@ -146,7 +149,7 @@ class TableMachine(RuleBasedStateMachine):
     @rule()
     def a_table_restored_from_an_export_takes_over(self):
         self.the_follower_takes_the_increment()
-        other = make_table(self.optimizer_name)
+        other = self.make()
         other.restore(self.table.export())
         self.table, self.peak = other, len(self.rows)
 
@@ -172,6 +175,9 @@ class TableMachine(RuleBasedStateMachine):
         assert_same(self.table.changes(), self.wanted(self.changed, self.removed))
         refs = self.table.find(int64s(self.rows))
         assert len(set(refs.tolist())) == len(self.rows)
+        self.check_numbers(refs)
+
+    def check_numbers(self, refs):
         assert all(0 <= r < self.peak for r in refs)
 
 

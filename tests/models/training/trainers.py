@@ -23,12 +23,12 @@ class Trainers:
     def __init__(self):
         self._made = []
 
-    def __call__(self, manifest, settings, network=ONE_LABEL, fusion=None, tables=None):
+    def __call__(self, manifest, settings, network=ONE_LABEL, fusion=None, tables=None, scratch=None):
         for known, trainer, weights, optimizer in self._made:
             if known == (manifest, settings, network, fusion, tables):
                 renew(trainer, weights, optimizer)
                 return trainer
-        trainer = Trainer(manifest, settings, network, fusion, tables)
+        trainer = Trainer(manifest, settings, network, fusion, tables, scratch)
         known = (manifest, settings, network, fusion, tables)
         self._made.append((known, trainer, trainer.dense.weights(), trainer.dense.optimizer_state()))
         return trainer

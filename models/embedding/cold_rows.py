@@ -1,0 +1,180 @@
+"""Rows of a table in training that are on disk: records of a log (processor.tables.row_log), with the books in memory.
+
+A record is a key, the row where serving's kernels look for one, and the optimizer's slots; key, books and whether it
+counts as changed are in memory, by record number: 26 bytes a record.
+
+Invariants
+- A record is written once. What moves is written anew, and its old record dropped.
+- The bytes of a record stay where they are until its segment is given up. compact() alone does that, so whoever runs
+  it may read records without a lock, dropped ones too.
+- At most half of every closed segment is dead after compact(): the log is twice as large as what lives, at most, and a
+  segment.
+- Nothing here has to survive: the log is a file without a name, and a run goes on from its checkpoints.
+
+Cost: a read of many records goes through the log once, in its order; what lies near is read with what lies between,
+so that reads of many rows become a scan. Of a row 26 bytes of memory are left, beside its entry of the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.embedding.id_rows import longer
+from processor.kernels.rows import LOG_KEY, LOG_ROW
+from processor.tables.row_log import SEGMENT_RECORDS, Log
+
+NEAR_NBYTES = 32 << 10
+"""Of two records with less than that between them the bytes between are read as well: about what a disk reads in the
+time that it takes to begin a read."""
+READ_NBYTES = 4 << 20
+MOVED_RECORDS = 1024
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+Move = Callable[[Int64s, Int64s], None]
+
+
+class ColdRows:
+    """Records of one table. Not safe beside each other: append, drop, and reads of records that compact() may move."""
+
+    def __init__(self, table: str, dim: int, slots: int, folder: Path) -> None:
+        """folder: for the log; raises BadInput where it is not writable. Rows float32 [dim], with `slots` of them."""
+        places = {
+            "key": ("<i8", LOG_KEY),
+            "row": (("<f4", (dim,)), LOG_ROW),
+            "slots": (("<f4", (slots,)), LOG_ROW + 4 * dim),
+        }
+        self._kind = np.dtype(
+            {
+                "names": list(places),
+                "formats": [kind for kind, _ in places.values()],
+                "offsets": [offset for _, offset in places.values()],
+                "itemsize": LOG_ROW + -(-4 * (dim + slots) // 8) * 8,
+            }
+        )
+        self._log = Log(table, self._kind.itemsize, folder)
+        self._rows = 0
+        self.keys = np.zeros(SEGMENT_RECORDS, np.int64)
+        self.books = np.zeros((SEGMENT_RECORDS, 2), np.int64)
+        self.marks = np.zeros(SEGMENT_RECORDS, np.bool_)
+        self._lives = np.zeros(SEGMENT_RECORDS, np.bool_)
+        self.compactions = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def record_nbytes(self) -> int:
+        return self._kind.itemsize
+
+    @property
+    def log_nbytes(self) -> int:
+        return self._log.nbytes
+
+    @property
+    def log(self) -> NDArray[np.uint8]:
+        """All records, mapped, as serving's kernels read them."""
+        return self._log.file.array
+
+    def forget(self) -> None:
+        """Takes the log out of the page cache, for whoever measures the disk."""
+        self._log.file.forget()
+
+    def append(self, keys: Int64s, rows: Float32s, slots: Float32s, books: Int64s, marks: NDArray[np.bool_]) -> Int64s:
+        """Writes rows down; their records, fewer than there are rows where the disk is full."""
+        written = np.empty((len(keys), self._kind.itemsize), np.uint8)
+        parts = written.view(self._kind).reshape(-1)
+        parts["key"], parts["row"], parts["slots"] = keys, rows, slots
+        records, done = np.empty(len(keys), np.int64), 0
+        while done < len(keys):
+            try:
+                first, count = self._log.place(len(keys) - done)
+                self._log.file.write(first * self._kind.itemsize, written[done : done + count])
+            except OSError:
+                break
+            self._log.commit(count)
+            records[done : done + count] = np.arange(first, first + count)
+            done += count
+        records = records[:done]
+        if done:
+            self._make_room(int(records.max()) + 1)
+        self.keys[records], self.books[records] = keys[:done], books[:done]
+        self.marks[records], self._lives[records] = marks[:done], True
+        self._rows += done
+        return records
+
+    def read(self, records: Int64s) -> tuple[Float32s, Float32s]:
+        """Rows [n, dim] and slots [n, _] of records, in their order, read in that of the log."""
+        order = np.argsort(records)
+        ascending, nbytes = records[order], self._kind.itemsize
+        read = np.empty((len(records), nbytes), np.uint8)
+        parted = np.flatnonzero(np.diff(ascending) * nbytes > NEAR_NBYTES) + 1
+        for first, stop in zip([0, *parted.tolist()], [*parted.tolist(), len(ascending)]):
+            while first < stop:
+                begin = int(ascending[first])
+                last = int(np.searchsorted(ascending[first:stop], begin + max(1, READ_NBYTES // nbytes))) + first
+                piece = np.empty((int(ascending[last - 1]) + 1 - begin, nbytes), np.uint8)
+                self._log.file.read(begin * nbytes, piece)
+                read[first:last] = piece[ascending[first:last] - begin]
+                first = last
+        parts, back = read.view(self._kind).reshape(-1), np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return parts["row"][back], parts["slots"][back]
+
+    def drop(self, records: Int64s) -> None:
+        """Gives up records that nothing holds any more."""
+        self._lives[records] = self.marks[records] = False
+        self._rows -= len(records)
+        self._log.bury(records)
+
+    def present(self) -> Int64s:
+        """All records, in the order of the log."""
+        return np.flatnonzero(self._lives)
+
+    def changed(self) -> Int64s:
+        """The records that count as changed."""
+        return np.flatnonzero(self.marks)
+
+    def compact(self, lock: AbstractContextManager[Any], move: Move) -> None:
+        """Empties the segments of which half is dead, and gives them up.
+
+        move(records, to): called with the lock held for each few records that were written anew; those are dropped
+        then. Between the calls others may take the lock.
+        """
+        while True:
+            with lock:
+                segment = self._log.emptiest()
+            if segment < 0:
+                return
+            first = segment * SEGMENT_RECORDS
+            for at in range(first, first + SEGMENT_RECORDS, MOVED_RECORDS):
+                records = at + np.flatnonzero(self._lives[at : at + MOVED_RECORDS])
+                rows, slots = self.read(records)
+                with lock:
+                    here = self._lives[records]
+                    records, rows, slots = records[here], rows[here], slots[here]
+                    keys, books, marks = self.keys[records], self.books[records], self.marks[records]
+                    to = self.append(keys, rows, slots, books, marks)
+                    if len(to) < len(records):
+                        self.drop(to)
+                        return
+                    move(records, to)
+                    self.drop(records)
+            with lock:
+                self._log.give_up(segment, 0)
+                self._log.reclaim(0)
+                self.compactions += 1
+
+    def _make_room(self, records: int) -> None:
+        size = len(self.keys)
+        if records > size:
+            while size < records:
+                size *= 2
+            self.keys, self.books = longer(self.keys, size), longer(self.books, size)
+            self.marks, self._lives = longer(self.marks, size), longer(self._lives, size)

@@ -1,0 +1,252 @@
+"""Rows by id in two tiers: those that training works with in memory, within a budget, the others on disk.
+
+A row number says where a row is: below LOGGED in memory, from it on record number - LOGGED of the log
+(models.embedding.cold_rows), which is what serving's kernels take it for (processor.kernels.rows). So whoever reads
+rows through the index, as pooling does, reads those on disk where they lie; whoever writes to rows fetches them first.
+A row that is fetched leaves the log, one that is demoted is written to it.
+
+A pass (models.training.passes) is what makes that cheap: the ids of many batches at once. Its rows on disk are read
+ahead, in the order of the log, while the pass before it is learned (stage); at its beginning as many rows leave as it
+needs room for, none of its own, and those that were read come in (begin). So between passes only the difference moves,
+and within one nothing waits for a disk.
+
+Invariants
+- An id's row is in one place. The same operations give the same rows, to the bit, whatever the budget.
+- Two threads: the trainer's, with its crew, and one that stages and compacts (tend). Whatever moves entries of the
+  index, or frees what they name, holds the lock; the second thread moves entries of rows on disk alone, so that rows in
+  memory are found and learned without it.
+- What stage() read counts only if the id's row is that record still, of the same log; else it is read again.
+- More rows than the budget are in memory when a batch alone needs them, or when the disk is full: until there is room.
+
+Which rows leave: those read least often, of them those longest ago ("lfu"), or those read longest ago ("lru").
+
+Refused: a copy of a row on disk beside the one in memory, so that clean rows need not be written again (training writes
+to nearly every row that it fetches); rows on disk by page (a page holds rows that have nothing to do with each other).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.embedding.cold_rows import ColdRows
+from models.embedding.id_rows import Column, IdRows
+from processor.errors import BadInput
+from processor.kernels.rows import LOGGED
+from processor.memory import ScratchFile
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+
+CACHES = LFU, LRU = "lfu", "lru"
+HOT_SHARE = 0.75
+"""Of a budget; the rest is for rows that are read ahead."""
+FOUND_IDS = 1 << 13
+"""Looked for at once by the thread that reads ahead, while nobody else may change the index."""
+MOVED_ROWS = 1 << 14
+MAPPED_NBYTES = 16 << 20
+"""From this size on a copy of a column is a file's."""
+LEAST_ROWS = 1024
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class RowBudget:
+    """nbytes: memory for rows, their slots and books. cache: one of CACHES. scratch: a folder for what is on disk."""
+
+    nbytes: int
+    cache: str
+    scratch: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Rows that were read ahead: records of a log, ascending, with rows [m, dim] and slots [m, _]."""
+
+    log: ColdRows
+    records: Int64s
+    rows: Float32s
+    slots: Float32s
+
+
+class TieredRows(IdRows):
+    """IdRows within a budget, with columns rows, slots and books. lock: held while rows on disk are read through the
+    index, so that none of them moves."""
+
+    def __init__(self, table: str, columns: Mapping[str, Column], budget: RowBudget) -> None:
+        """Raises BadInput where scratch is not writable."""
+        self.lock = threading.RLock()
+        self._table, self._budget = table, budget
+        dim, slots = (columns[name][0][0] for name in ("rows", "slots"))
+        self._widths = dim, slots
+        row_nbytes = 4 * (dim + slots) + 16 + 8 + 1 + 4
+        self.most = max(LEAST_ROWS, int(budget.nbytes // row_nbytes * HOT_SHARE))
+        super().__init__({**columns, "wanted": ((), np.int32)})
+
+    def clear(self) -> None:
+        with self.lock:
+            super().clear()
+            self.cold, self._pass = ColdRows(self._table, *self._widths, self._budget.scratch), 1
+
+    def __len__(self) -> int:
+        return self.hot + len(self.cold)
+
+    @property
+    def hot(self) -> int:
+        """Rows in memory."""
+        return self._bump - len(self._free)
+
+    @property
+    def pass_ids(self) -> int:
+        """Of a pass at most: its rows are to be in memory while those of the next are read ahead."""
+        return self.most // 3
+
+    def put(self, ids: Int64s) -> Int64s:
+        with self.lock:
+            return super().put(ids)
+
+    def remove(self, ids: Int64s) -> int:
+        with self.lock:
+            refs = self.find(ids)
+            records = np.unique(refs[refs >= LOGGED]) - LOGGED
+            keys = self.cold.keys[records]
+            count = super().remove(ids[refs < LOGGED])
+            self._unlink(keys)
+            self.cold.drop(records)
+            return count + len(records)
+
+    def fetch(self, ids: Int64s) -> Int64s:
+        refs = self.find(ids)
+        if (refs >= LOGGED).any():
+            with self.lock:
+                refs = self.find(ids)
+                records = np.unique(refs[refs >= LOGGED]) - LOGGED
+                self._promote(records, *self.cold.read(records))
+                refs = self.find(ids)
+        return refs
+
+    def gather(self, refs: Int64s, *names: str) -> list[NDArray[Any]]:
+        on_disk = refs >= LOGGED
+        found = super().gather(np.where(on_disk, 0, refs), *names)
+        if on_disk.any():
+            with self.lock:
+                records = refs[on_disk] - LOGGED
+                parts: dict[str, NDArray[Any]] = {"keys": self.cold.keys[records], "books": self.cold.books[records]}
+                if not parts.keys() >= set(names):
+                    parts["rows"], parts["slots"] = self.cold.read(records)
+                for name, column in zip(names, found):
+                    column[on_disk] = parts[name]
+        return found
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        if nbytes < MAPPED_NBYTES:
+            return super().empty(shape, dtype)
+        try:
+            file = ScratchFile(self._budget.scratch, nbytes)
+            file.take(0, nbytes)
+        except OSError as error:
+            told = f"{nbytes >> 20:,} MiB of scratch wanted for a copy of its rows: {error.strerror}"
+            raise BadInput(f"table {self._table!r}: {told}") from None
+        column: NDArray[Any] = file.array.view(np.dtype(dtype)).reshape(shape)
+        return column
+
+    def touch(self, refs: Int64s) -> None:
+        self.marks[refs[refs < LOGGED]] = True
+        self.cold.marks[refs[refs >= LOGGED] - LOGGED] = True
+
+    def present(self) -> Int64s:
+        return np.concatenate([super().present(), LOGGED + self.cold.present()])
+
+    def changed(self) -> Int64s:
+        return self._by_id(np.concatenate([np.flatnonzero(self.marks[: self._bump]), LOGGED + self.cold.changed()]))
+
+    def clear_changed(self) -> None:
+        super().clear_changed()
+        self.cold.marks[:] = False
+
+    def settle(self) -> None:
+        if self.hot > self.most:
+            with self.lock:
+                self._make_room(self.hot - self.most)
+
+    # Passes.
+
+    def tend(self) -> None:
+        """Compacts the log. The thread that stages calls it, before it does."""
+
+        def move(records: Int64s, to: Int64s) -> None:
+            self._point(self.cold.keys[records], LOGGED + to)
+
+        self.cold.compact(self.lock, move)
+
+    def stage(self, ids: Int64s) -> Staged:
+        """Reads what is on disk of distinct ids; beside the trainer's thread."""
+        log, found = self.cold, [np.empty(0, np.int64)]
+        for first in range(0, len(ids), FOUND_IDS):
+            with self.lock:
+                refs = self.find(ids[first : first + FOUND_IDS])
+            found.append(refs[refs >= LOGGED] - LOGGED)
+        records = np.sort(np.concatenate(found))
+        return Staged(log, records, *log.read(records))
+
+    def begin(self, ids: Int64s, staged: Staged) -> None:
+        """Begins a pass: makes room, and brings the rows of distinct ids into memory."""
+        with self.lock:
+            refs = self.find(ids)
+            self._pass += 1
+            self.columns["wanted"][refs[(refs >= 0) & (refs < LOGGED)]] = self._pass
+            records = refs[refs >= LOGGED] - LOGGED
+            excess = self.hot + len(records) + np.count_nonzero(refs < 0) - self.most
+            if excess > 0:
+                self._make_room(int(excess))
+            ready = np.zeros(len(records), np.bool_)
+            if len(staged.records) and staged.log is self.cold:
+                at = np.minimum(np.searchsorted(staged.records, records), len(staged.records) - 1)
+                ready = staged.records[at] == records
+                self._promote(records[ready], staged.rows[at[ready]], staged.slots[at[ready]], self._pass)
+            late = records[~ready]
+            self._promote(late, *self.cold.read(late), self._pass)
+
+    # Moving.
+
+    def _promote(self, records: Int64s, rows: Float32s, slots: Float32s, wanted_by: int = 0) -> None:
+        """Brings rows into memory, as they were read. wanted_by: a pass."""
+        keys, refs = self.cold.keys[records], self._numbers(len(records))
+        self.keys[refs], self.columns["rows"][refs], self.columns["slots"][refs] = keys, rows, slots
+        self.columns["books"][refs], self.columns["wanted"][refs] = self.cold.books[records], wanted_by
+        self.marks[refs] = self.cold.marks[records]
+        self._point(keys, refs)
+        self.cold.drop(records)
+
+    def _make_room(self, count: int) -> None:
+        """Takes the coldest rows out of memory, none that the pass wants."""
+        refs = np.sort(self._coldest(count))
+        for first in range(0, len(refs), MOVED_ROWS):
+            some = refs[first : first + MOVED_ROWS]
+            keys, rows, slots, books = self.gather(some, "keys", "rows", "slots", "books")
+            records = self.cold.append(keys, rows, slots, books, self.marks[some])
+            some = some[: len(records)]
+            self._point(keys[: len(records)], LOGGED + records)
+            self.marks[some] = False
+            self._free.extend(some.tolist())
+
+    def _coldest(self, rows: int) -> Int64s:
+        books = self.columns["books"][: self._bump]
+        heat = books[:, 0].copy()
+        if self._budget.cache == LFU:
+            heat = np.minimum(books[:, 1], 1 << 30) << 32 | (heat & 0xFFFFFFFF)
+        heat[self._free] = _NEVER
+        heat[self.columns["wanted"][: self._bump] == self._pass] = _NEVER
+        rows = min(rows, int(np.count_nonzero(heat < _NEVER)))
+        return np.argpartition(heat, rows - 1)[:rows] if rows else np.empty(0, np.int64)
+
+    def _size_for(self, rows: int) -> int:
+        return min(super()._size_for(rows), max(self.most, rows + rows // 8))

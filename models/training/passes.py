@@ -1,0 +1,119 @@
+"""Passes: the batches of a run in groups, each of which has its rows in memory before it is learned.
+
+A group is as many batches as name a third of the ids that some table has room for in memory, or READ_IDS values, and
+one at least. One thread collects a group's batches, compacts the tables' logs and reads ahead what the group needs of
+them; the trainer's thread begins it.
+
+Invariants. Items come out in their order, each once, an error after all that came before it. A group is read ahead
+after the one before it has begun, so that what it reads stays where it is until it begins itself. At most three groups
+of batches are held: one that is learned, one that is ready, one that is collected. At close() the threads have stopped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.embedding.id_rows import IdRows
+from models.embedding.tiered_rows import Staged, TieredRows
+from models.pipeline.ahead import Ahead
+from models.pipeline.step_profile import StepProfile
+
+READ_IDS = 1 << 21
+
+Int64s = NDArray[np.int64]
+IdsOf = Callable[[Any], Iterable[tuple[str, Int64s]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Items in their order, with the distinct ids of each table and what was read of them."""
+
+    items: list[Any]
+    ids: dict[str, Int64s]
+    staged: dict[str, Staged]
+
+
+class Passes(Iterator[Any]):
+    """The items of an Ahead, which it closes; their tables' rows are in memory when they come out."""
+
+    def __init__(self, items: Ahead, ids_of: IdsOf, tables: Mapping[str, TieredRows], profile: StepProfile) -> None:
+        """ids_of(item): table and ids of each feature of it; those of other tables do not matter."""
+        self._items, self._ids_of, self._tables, self._profile = items, ids_of, dict(tables), profile
+        self._begun, self._closed = threading.Semaphore(), False
+        self._passes = Ahead(self._ready(), depth=1)
+        self._left: Iterator[Any] = iter(())
+
+    def __next__(self) -> Any:
+        while True:
+            for item in self._left:
+                return item
+            found = next(self._passes)
+            for name, table in self._tables.items():
+                table.begin(found.ids[name], found.staged[name])
+            self._begun.release()
+            self._left = iter(found.items)
+
+    def close(self) -> None:
+        """Stops the threads, wherever they are."""
+        self._closed = True
+        self._begun.release()
+        self._items.close()
+        self._passes.close()
+
+    def __enter__(self) -> Passes:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _ready(self) -> Iterator[Pass]:
+        """The passes, each when what it needs has been read."""
+        for items, ids in self._collected():
+            self._begun.acquire()
+            if self._closed:
+                return
+            with self._profile.timed("fetch"):
+                for table in self._tables.values():
+                    table.tend()
+                staged = {name: table.stage(ids[name]) for name, table in self._tables.items()}
+            yield Pass(items, ids, staged)
+
+    def _collected(self) -> Iterator[tuple[list[Any], dict[str, Int64s]]]:
+        """Items in groups, with the distinct ids of each table."""
+        error, more = None, True
+        while more:
+            items: list[Any] = []
+            known = {name: IdRows({}) for name in self._tables}
+            values = 0
+            try:
+                for item in self._items:
+                    items.append(item)
+                    values += self._note(item, known)
+                    if values >= READ_IDS or any(len(known[n]) >= t.pass_ids for n, t in self._tables.items()):
+                        break
+                else:
+                    more = False
+            except Exception as raised:
+                error, more = raised, False
+            if items:
+                yield items, {name: ids.keys[: len(ids)] for name, ids in known.items()}
+        if error is not None:
+            raise error
+
+    def _note(self, item: Any, known: Mapping[str, IdRows]) -> int:
+        """Adds the item's ids to those that are known; returns how many values it has."""
+        values = 0
+        for name, ids in self._ids_of(item):
+            values += len(ids)
+            if name in known:
+                distinct = np.unique(ids)
+                new = distinct[known[name].find(distinct) < 0]
+                if len(new):
+                    known[name].put(new)
+        return values

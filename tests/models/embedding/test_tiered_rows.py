@@ -1,0 +1,238 @@
+"""Rows in two tiers: the same table, to the bit, whatever leaves memory, comes back, is read ahead or compacted."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import rule
+
+from models.embedding import cold_rows
+from models.embedding.optimizer import row_optimizer
+from models.embedding.tiered_rows import CACHES, LEAST_ROWS, LFU, LRU, MAPPED_NBYTES, RowBudget
+from models.embedding.variable import EmbeddingVariable
+from processor.errors import BadInput
+from processor.kernels.rows import LOGGED
+from processor.memory import ScratchFile
+from processor.tables import row_log
+from tests.models.embedding.test_variable import DIM, RATE, TableMachine, assert_same, int64s, some_ids
+
+SEGMENT = 8
+
+
+@pytest.fixture
+def small_segments(monkeypatch):
+    for module in (cold_rows, row_log):
+        monkeypatch.setattr(module, "SEGMENT_RECORDS", SEGMENT)
+    monkeypatch.setattr(row_log, "MOST_RECORDS", 1 << 16)
+    monkeypatch.setattr(cold_rows, "MOVED_RECORDS", 3)
+
+
+def make_table(folder, most=4, cache=LFU, optimizer="adagrad", nbytes=1):
+    table = EmbeddingVariable("t", DIM, row_optimizer(optimizer), seed=5, budget=RowBudget(nbytes, cache, folder))
+    table.tiers.most = most or table.tiers.most
+    return table
+
+
+class TieredMachine(TableMachine):
+    """TableMachine, of tables that have room for a few rows in memory."""
+
+    folder = None
+    staged = None
+    wanted_ids = 0
+
+    def make(self):
+        return make_table(self.folder, optimizer=self.optimizer_name)
+
+    @rule()
+    def rows_beyond_the_budget_leave(self):
+        self.table.settle()
+        assert self.table.tiers.hot <= max(4, self.wanted_ids)
+
+    @rule(ids=some_ids)
+    def read_ahead(self, ids):
+        ids = np.unique(int64s(ids))
+        self.staged = ids, self.table.tiers.stage(ids)
+
+    @rule()
+    def a_pass_begins(self):
+        if self.staged is not None:
+            ids, staged = self.staged
+            self.table.tiers.begin(ids, staged)
+            self.wanted_ids = max(self.wanted_ids, len(ids))
+            refs = self.table.find(ids)
+            assert (refs < LOGGED).all()
+            assert self.table.tiers.hot + np.count_nonzero(refs < 0) <= max(4, len(ids))
+
+    @rule()
+    def the_log_is_compacted(self):
+        # Only who stages compacts: what was read ahead is used before, or read again.
+        self.staged = None
+        self.table.tiers.tend()
+        assert self.table.tiers.cold._log.emptiest() < 0
+
+    @rule(ids=some_ids)
+    def pooled_rows_are_those_of_either_tier(self, ids):
+        from processor.kernels.rows import gather
+
+        table = np.array(self.table.descriptor(), np.int64)
+        known = [key for key in ids if key in self.rows]
+        rows = np.empty((len(known), DIM), np.float32)
+        with self.table.reading():
+            gather(table, self.table.find(int64s(known)), rows)
+        assert rows.tolist() == [self.rows[key][0].tolist() for key in known]
+
+    def check_numbers(self, refs):
+        assert all(0 <= r < self.peak for r in refs[refs < LOGGED])
+
+
+def test_a_table_in_tiers_is_the_same_table(small_segments, tmp_path):
+    class Machine(TieredMachine):
+        folder = tmp_path
+
+    machine = Machine.TestCase
+    machine.settings = settings(deadline=None, max_examples=40, stateful_step_count=25)
+    machine().runTest()
+
+
+def learn(table, ids, step):
+    refs = table.insert(int64s(ids))
+    sums = np.full((len(ids), DIM), step / 7, np.float32)
+    table.update(refs, sums, np.ones(len(ids), np.int64), RATE, step)
+
+
+@pytest.mark.parametrize(("cache", "stay"), [(LFU, [0, 1, 2, 3]), (LRU, [5, 6, 7, 8])])
+def test_rows_that_leave_are_those_read_least_or_longest_ago(tmp_path, cache, stay):
+    table = make_table(tmp_path, cache=cache)
+    for step in range(1, 4):
+        learn(table, [0, 1, 2, 3], step)
+    for key in range(4, 9):
+        learn(table, [key], key)
+    table.settle()
+    assert np.flatnonzero(table.find(np.arange(9)) < LOGGED).tolist() == stay
+
+
+def test_rows_that_a_pass_wants_stay_whatever_else_is_hotter(tmp_path):
+    table = make_table(tmp_path, most=6)
+    for step in range(1, 4):
+        learn(table, [0, 1, 2, 3, 4, 5], step)
+    learn(table, [10, 11, 12], 4)
+    table.settle()
+    ids = np.arange(10, 14)
+    table.tiers.begin(ids, table.tiers.stage(ids))
+    assert (table.find(ids[:3]) < LOGGED).all()
+    # Room for the one that has no row yet.
+    assert table.tiers.hot == 5
+
+
+def test_a_pass_larger_than_the_budget_is_in_memory_all_the_same(tmp_path):
+    table = make_table(tmp_path)
+    learn(table, list(range(40)), 1)
+    table.settle()
+    table.tiers.begin(np.arange(20), table.tiers.stage(np.arange(20)))
+    assert (table.find(np.arange(20)) < LOGGED).all()
+    assert table.tiers.hot == 20
+
+
+def test_a_row_that_has_changed_since_it_was_read_ahead_is_read_again(tmp_path):
+    table, twin = make_table(tmp_path), make_table(tmp_path, most=1000)
+    for one in (table, twin):
+        learn(one, list(range(20)), 1)
+        one.settle()
+    staged = table.tiers.stage(np.arange(20))
+    for one in (table, twin):
+        learn(one, list(range(12)), 2)
+        one.remove(int64s([3, 15]))
+        one.settle()
+    table.tiers.begin(np.arange(20), staged)
+    assert_same(table.export(), twin.export())
+
+
+def test_a_log_is_at_most_twice_as_large_as_what_lives_however_often_rows_move(tmp_path, small_segments):
+    table = make_table(tmp_path)
+    random = np.random.default_rng(0)
+    for step in range(1, 300):
+        learn(table, np.unique(random.integers(0, 64, 6)).tolist(), step)
+        table.settle()
+        table.tiers.tend()
+    cold = table.tiers.cold
+    assert cold.compactions > 50
+    assert cold.log_nbytes <= (2 * len(cold) + 2 * SEGMENT) * cold.record_nbytes
+
+
+def test_lookups_go_on_while_another_thread_compacts_and_reads_ahead(tmp_path, small_segments):
+    table, twin = make_table(tmp_path, most=64), make_table(tmp_path, most=10_000)
+    stop, errors = threading.Event(), []
+
+    def beside():
+        random = np.random.default_rng(1)
+        try:
+            while not stop.is_set():
+                table.tiers.tend()
+                table.tiers.stage(np.unique(random.integers(0, 512, 40)))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    random = np.random.default_rng(0)
+    try:
+        for step in range(1, 600):
+            ids = np.unique(random.integers(0, 512, 24)).tolist()
+            for one in (table, twin):
+                one.settle()
+                learn(one, ids, step)
+    finally:
+        stop.set()
+        thread.join()
+    assert not errors
+    assert_same(table.export(), twin.export())
+    assert table.tiers.cold.compactions > 0
+
+
+def test_rows_stay_in_memory_while_the_disk_is_full(tmp_path, monkeypatch):
+    table, twin = make_table(tmp_path), make_table(tmp_path, most=1000)
+
+    def full(self, start, nbytes):
+        raise OSError(28, "No space left on device")
+
+    take = ScratchFile.take
+    monkeypatch.setattr(ScratchFile, "take", full)
+    for one in (table, twin):
+        learn(one, list(range(30)), 1)
+        one.settle()
+    assert table.tiers.hot == 30
+    monkeypatch.setattr(ScratchFile, "take", take)
+    table.settle()
+    assert table.tiers.hot == 4
+    assert_same(table.export(), twin.export())
+
+
+def test_a_copy_of_a_large_table_is_a_file_and_says_so_where_there_is_no_room(tmp_path, monkeypatch):
+    table = make_table(tmp_path)
+    rows = table.tiers.empty((MAPPED_NBYTES // 4, 1), np.float32)
+    assert rows.shape == (MAPPED_NBYTES // 4, 1)
+    assert rows.base is not None
+
+    def full(self, start, nbytes):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ScratchFile, "take", full)
+    with pytest.raises(BadInput, match="table 't': 16 MiB of scratch wanted for a copy of its rows: No space left"):
+        table.tiers.empty((MAPPED_NBYTES // 4, 1), np.float32)
+
+
+def test_a_folder_that_is_none_is_refused_by_table(tmp_path):
+    with pytest.raises(BadInput, match="table 't': a writable folder for scratch wanted: No such file"):
+        make_table(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_budget_is_of_rows_slots_and_books_and_leaves_room_for_what_is_read_ahead(tmp_path, cache):
+    budget = RowBudget(1 << 20, cache, tmp_path)
+    tiers = EmbeddingVariable("t", 16, row_optimizer("adagrad"), budget=budget).tiers
+    assert tiers.most == int((1 << 20) // (2 * 16 * 4 + 29) * 0.75)
+    assert tiers.pass_ids == tiers.most // 3
+    assert (
+        EmbeddingVariable("t", 16, row_optimizer("sgd"), budget=RowBudget(1, cache, tmp_path)).tiers.most == LEAST_ROWS
+    )
