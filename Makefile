@@ -20,7 +20,7 @@ KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality bench-data bench-admission bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality bench-data bench-admission bench-tiers bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -75,6 +75,9 @@ bench-data: .venv/.dev .venv/.kernels ## Parquet into batches against CSV and py
 
 bench-admission: .venv/.dev .venv/.kernels ## admission, eviction and hashed tables: rows and bytes against AUC; DATA=folder of ml-1m and criteo
 	$(BIN)/python -m loadtest.bench.bench_admission $(BENCH_ARGS)
+
+bench-tiers: .venv/.dev .venv/.kernels ## tables four times their memory in training, from the disk; loadtest/results/train-tiers.md
+	$(BIN)/python -m loadtest.bench.training.tier_race $(BENCH_ARGS)
 
 bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
 	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)

@@ -18,7 +18,7 @@ from loadtest.load.measurements import freshness, histogram, until_served
 
 GOAL_MS = 250.0
 FINE = 0.05
-FOLDERS = ("--out", "--venvs", "--data")
+FOLDERS = ("--out", "--venvs", "--data", "--scratch")
 """Options of our commands that name folders of the machine they run on, and change no figure."""
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 PROTOCOLS = {"kserve": "KServe v2, binary", "tfs": "TensorFlow Serving, JSON"}

@@ -13,7 +13,7 @@ from models.config.train_section import TrainSettings, check_rows
 from models.data.source import nearest
 from models.embedding.multi_hash import MOST_CODES, NO_HASH
 from models.embedding.optimizer import RowOptions
-from models.embedding.tiered_rows import CACHES, LFU
+from models.embedding.row_budget import CACHES, LFU
 from processor.errors import BadInput
 from processor.package.transforms import HASHES, MAX_HASHED_ROWS
 

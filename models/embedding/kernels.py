@@ -9,7 +9,8 @@ deterministic: contributions are added in the order of the batch.
 import numba as nb
 import numpy as np
 
-from processor.kernels.pointers import prefetch
+from processor.kernels.index import BLOCK, home, probe_from
+from processor.kernels.pointers import prefetch, store_i64
 from processor.kernels.pool import LINE_NBYTES, MEAN, NONE, SQRTN
 
 ADAGRAD_EPSILON = 1e-7
@@ -83,6 +84,28 @@ def accumulate(refs, splits, combiner, max_length, codes, grad, column, part, pa
             first = column + ((v - start) // codes * sums.shape[1] if combiner == NONE else 0)
             for j in range(sums.shape[1]):
                 sums[at, j] += grad[i, first + j] / share
+    return count
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64, _I64, nb.int64[::1], nb.int64), cache=True, nogil=True)
+def collect(address, capacity, ids, distinct, count):
+    """Adds to `distinct`, of which `count` are in use, the ids that are none of them; returns how many there are then.
+
+    address, capacity: of an index of them (processor.kernels.index), with room for all.
+    """
+    starts = np.empty(BLOCK, np.int64)
+    for first in range(0, len(ids), BLOCK):
+        some = min(BLOCK, len(ids) - first)
+        for i in range(some):
+            starts[i] = home(ids[first + i], capacity)
+            prefetch(address + 16 * starts[i])
+        for i in range(some):
+            e = probe_from(address, capacity, ids[first + i], starts[i])
+            if e < 0:
+                store_i64(address + 16 * (-1 - e), ids[first + i])
+                store_i64(address + 16 * (-1 - e) + 8, count)
+                distinct[count] = ids[first + i]
+                count += 1
     return count
 
 

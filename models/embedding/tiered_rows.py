@@ -5,10 +5,10 @@ A row number says where a row is: below LOGGED in memory, from it on record numb
 rows through the index, as pooling does, reads those on disk where they lie; whoever writes to rows fetches them first.
 A row that is fetched leaves the log, one that is demoted is written to it.
 
-A pass (models.training.passes) is what makes that cheap: the ids of many batches at once. Its rows on disk are read
-ahead, in the order of the log, while the pass before it is learned (stage); at its beginning as many rows leave as it
-needs room for, none of its own, and those that were read come in (begin). So between passes only the difference moves,
-and within one nothing waits for a disk.
+A stretch (models.training.stretches) is what makes that cheap: the ids of many batches at once. Its rows on disk are
+read ahead, in the order of the log, while the stretch before it is learned (stage); at its beginning as many rows leave
+as it needs room for, none of its own, and those that were read come in (begin). So between stretches only the
+difference moves, and within one nothing waits for a disk.
 
 Invariants
 - An id's row is in one place. The same operations give the same rows, to the bit, whatever the budget.
@@ -17,8 +17,6 @@ Invariants
   memory are found and learned without it.
 - What stage() read counts only if the id's row is that record still, of the same log; else it is read again.
 - More rows than the budget are in memory when a batch alone needs them, or when the disk is full: until there is room.
-
-Which rows leave: those read least often, of them those longest ago ("lfu"), or those read longest ago ("lru").
 
 Refused: a copy of a row on disk beside the one in memory, so that clean rows need not be written again (training writes
 to nearly every row that it fetches); rows on disk by page (a page holds rows that have nothing to do with each other).
@@ -29,7 +27,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +34,7 @@ from numpy.typing import NDArray
 
 from models.embedding.cold_rows import ColdRows
 from models.embedding.id_rows import Column, IdRows
+from models.embedding.row_budget import LFU, RowBudget
 from processor.errors import BadInput
 from processor.kernels.rows import LOGGED
 from processor.memory import ScratchFile
@@ -44,9 +42,9 @@ from processor.memory import ScratchFile
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 
-CACHES = LFU, LRU = "lfu", "lru"
-HOT_SHARE = 0.75
-"""Of a budget; the rest is for rows that are read ahead."""
+HOT_SHARE, STRETCH_SHARE = 0.6, 2 / 3
+"""Of a budget what is in memory, and of that what a stretch may want: as much as is left for what the next one wants.
+Longer stretches read less for each row of theirs, as the log is gone through once for more of them."""
 FOUND_IDS = 1 << 13
 """Looked for at once by the thread that reads ahead, while nobody else may change the index."""
 MOVED_ROWS = 1 << 14
@@ -58,16 +56,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class RowBudget:
-    """nbytes: memory for rows, their slots and books. cache: one of CACHES. scratch: a folder for what is on disk."""
-
-    nbytes: int
-    cache: str
-    scratch: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
+class ReadAhead:
     """Rows that were read ahead: records of a log, ascending, with rows [m, dim] and slots [m, _]."""
 
     log: ColdRows
@@ -93,7 +82,7 @@ class TieredRows(IdRows):
     def clear(self) -> None:
         with self.lock:
             super().clear()
-            self.cold, self._pass = ColdRows(self._table, *self._widths, self._budget.scratch), 1
+            self.cold, self._stretch = ColdRows(self._table, *self._widths, self._budget.scratch), 1
 
     def __len__(self) -> int:
         return self.hot + len(self.cold)
@@ -104,9 +93,9 @@ class TieredRows(IdRows):
         return self._bump - len(self._free)
 
     @property
-    def pass_ids(self) -> int:
-        """Of a pass at most: its rows are to be in memory while those of the next are read ahead."""
-        return self.most // 3
+    def stretch_ids(self) -> int:
+        """Of a stretch at most: its rows are to be in memory while those of the next are read ahead."""
+        return int(self.most * STRETCH_SHARE)
 
     def put(self, ids: Int64s) -> Int64s:
         with self.lock:
@@ -177,7 +166,7 @@ class TieredRows(IdRows):
             with self.lock:
                 self._make_room(self.hot - self.most)
 
-    # Passes.
+    # Stretches.
 
     def tend(self) -> None:
         """Compacts the log. The thread that stages calls it, before it does."""
@@ -187,7 +176,7 @@ class TieredRows(IdRows):
 
         self.cold.compact(self.lock, move)
 
-    def stage(self, ids: Int64s) -> Staged:
+    def stage(self, ids: Int64s) -> ReadAhead:
         """Reads what is on disk of distinct ids; beside the trainer's thread."""
         log, found = self.cold, [np.empty(0, np.int64)]
         for first in range(0, len(ids), FOUND_IDS):
@@ -195,14 +184,14 @@ class TieredRows(IdRows):
                 refs = self.find(ids[first : first + FOUND_IDS])
             found.append(refs[refs >= LOGGED] - LOGGED)
         records = np.sort(np.concatenate(found))
-        return Staged(log, records, *log.read(records))
+        return ReadAhead(log, records, *log.read(records))
 
-    def begin(self, ids: Int64s, staged: Staged) -> None:
-        """Begins a pass: makes room, and brings the rows of distinct ids into memory."""
+    def begin(self, ids: Int64s, staged: ReadAhead) -> None:
+        """Begins a stretch: makes room, and brings the rows of distinct ids into memory."""
         with self.lock:
             refs = self.find(ids)
-            self._pass += 1
-            self.columns["wanted"][refs[(refs >= 0) & (refs < LOGGED)]] = self._pass
+            self._stretch += 1
+            self.columns["wanted"][refs[(refs >= 0) & (refs < LOGGED)]] = self._stretch
             records = refs[refs >= LOGGED] - LOGGED
             excess = self.hot + len(records) + np.count_nonzero(refs < 0) - self.most
             if excess > 0:
@@ -211,14 +200,14 @@ class TieredRows(IdRows):
             if len(staged.records) and staged.log is self.cold:
                 at = np.minimum(np.searchsorted(staged.records, records), len(staged.records) - 1)
                 ready = staged.records[at] == records
-                self._promote(records[ready], staged.rows[at[ready]], staged.slots[at[ready]], self._pass)
+                self._promote(records[ready], staged.rows[at[ready]], staged.slots[at[ready]], self._stretch)
             late = records[~ready]
-            self._promote(late, *self.cold.read(late), self._pass)
+            self._promote(late, *self.cold.read(late), self._stretch)
 
     # Moving.
 
     def _promote(self, records: Int64s, rows: Float32s, slots: Float32s, wanted_by: int = 0) -> None:
-        """Brings rows into memory, as they were read. wanted_by: a pass."""
+        """Brings rows into memory, as they were read. wanted_by: a stretch."""
         keys, refs = self.cold.keys[records], self._numbers(len(records))
         self.keys[refs], self.columns["rows"][refs], self.columns["slots"][refs] = keys, rows, slots
         self.columns["books"][refs], self.columns["wanted"][refs] = self.cold.books[records], wanted_by
@@ -227,7 +216,7 @@ class TieredRows(IdRows):
         self.cold.drop(records)
 
     def _make_room(self, count: int) -> None:
-        """Takes the coldest rows out of memory, none that the pass wants."""
+        """Takes the coldest rows out of memory, none that the stretch wants."""
         refs = np.sort(self._coldest(count))
         for first in range(0, len(refs), MOVED_ROWS):
             some = refs[first : first + MOVED_ROWS]
@@ -244,7 +233,7 @@ class TieredRows(IdRows):
         if self._budget.cache == LFU:
             heat = np.minimum(books[:, 1], 1 << 30) << 32 | (heat & 0xFFFFFFFF)
         heat[self._free] = _NEVER
-        heat[self.columns["wanted"][: self._bump] == self._pass] = _NEVER
+        heat[self.columns["wanted"][: self._bump] == self._stretch] = _NEVER
         rows = min(rows, int(np.count_nonzero(heat < _NEVER)))
         return np.argpartition(heat, rows - 1)[:rows] if rows else np.empty(0, np.int64)
 

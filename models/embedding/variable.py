@@ -24,7 +24,8 @@ from models.embedding import kernels
 from models.embedding.admission import Admission, Always
 from models.embedding.id_rows import IdRows
 from models.embedding.optimizer import RowOptimizer
-from models.embedding.tiered_rows import RowBudget, TieredRows
+from models.embedding.row_budget import RowBudget
+from models.embedding.tiered_rows import TieredRows
 from processor.kernels.hashing import init_rows
 from processor.kernels.index import ABSENT
 from processor.kernels.rows import LOG, RECORD_NBYTES

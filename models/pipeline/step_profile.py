@@ -1,6 +1,6 @@
 """Where the time of a step goes: for each stage its seconds on the clock and on processors.
 
-Look up, step and update follow one another; read, transform and fetch (of rows on disk, models.training.passes) run
+Look up, step and update follow one another; read, transform and fetch (of rows on disk, models.training.stretches) run
 ahead in threads of their own, so the clock shows of them only what the others waited. XLA computes in threads that tell
 nobody their time: the step's processor seconds are what the process spent meanwhile, less what those ahead told of
 themselves in that time.

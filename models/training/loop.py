@@ -43,9 +43,9 @@ from models.training.early_stopping import EarlyStopping
 from models.training.fingerprint import changed, fingerprint, settings
 from models.training.hash_choice import decided, measured, of_version
 from models.training.lineage import Lineage, rebuild
-from models.training.passes import Passes
 from models.training.publication import publish_version
 from models.training.spec import Scaling, draft, measure_log_odds, measure_scaling, measure_transforms
+from models.training.stretches import Stretches
 from models.training.trainer import BoundBatch, Trainer
 from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
@@ -264,7 +264,7 @@ class TrainingRun:
         every = SAMPLED_SHARE if left is None else max(1, left // (SAMPLED_BATCHES * self.config.train.batch_rows))
         changed_s, pending, batches = time.monotonic(), False, 0
         read = Ahead(self._read(chunk_rows, self.state.position, stop_row), self._transformed_pieces)
-        with self.trainer.in_passes(read, list) as chunks:
+        with self.trainer.in_stretches(read, list) as chunks:
             for works in self.trainer.profile.waited(chunks):
                 if not pending and lineage.follow():
                     return False
@@ -342,10 +342,10 @@ class TrainingRun:
                     self._checkpoints.compact(self.trainer, self.state, lambda: self._stopping.wanted(self.state))
                     saved_s = time.monotonic()
 
-    def _works(self, first: int, until: int) -> Ahead | Passes:
+    def _works(self, first: int, until: int) -> Ahead | Stretches:
         """Rows [first, until) in batches, read and transformed ahead."""
         read = Ahead(self._read(self.config.train.batch_rows, first, until), self.trainer.transform)
-        return self.trainer.in_passes(read)
+        return self.trainer.in_stretches(read)
 
     def _read(self, rows: int, first: int, until: int | None) -> Iterator[Batch]:
         """The source's batches of so many rows, from `first` to before `until`."""

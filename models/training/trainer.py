@@ -7,7 +7,7 @@ step       the network, forward, backward and its optimizer (models.training.den
 update     the gradient goes back to the rows that were read, each moves once
 
 Read and transform run ahead in threads (models.pipeline.ahead), and so does the reading of rows that are on disk
-(models.training.passes). The others run one after another, each on all cores
+(models.training.stretches). The others run one after another, each on all cores
 (models.pipeline.crew): a batch reads what the batch before it has written, always. So staleness is 0, and what is
 learned is a function of rows, seed and configuration, the same to the bit in every run on as many cores.
 
@@ -35,15 +35,15 @@ from models.data.source import Batch
 from models.embedding import kernels
 from models.embedding.admission import Admission, Always, CountingBloom, ExactCounts
 from models.embedding.optimizer import row_optimizer
-from models.embedding.tiered_rows import RowBudget
+from models.embedding.row_budget import RowBudget
 from models.embedding.variable import EmbeddingVariable, Eviction, Initial
 from models.pipeline.ahead import Ahead
 from models.pipeline.crew import Crew, shares
 from models.pipeline.step_profile import StepProfile
 from models.training.defaults import of_table
 from models.training.dense_step import DenseStep
-from models.training.passes import Passes
 from models.training.schedule import rate_factor
+from models.training.stretches import Stretches
 from processor.columns import Column
 from processor.cores import available
 from processor.features.plan import BoundRequest, SparsePlan
@@ -65,6 +65,10 @@ class BoundBatch:
 
     batch: Batch
     bound: BoundRequest
+
+
+def _alone(work: BoundBatch) -> list[BoundBatch]:
+    return [work]
 
 
 class Trainer:
@@ -119,7 +123,9 @@ class Trainer:
         with self.profile.timed("transform"):
             return BoundBatch(batch, self.plan.bind(batch.columns))
 
-    def in_passes(self, items: Ahead, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]) -> Ahead | Passes:
+    def in_stretches(
+        self, items: Ahead, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]
+    ) -> Ahead | Stretches:
         """The items, with the rows in memory that their batches, works(item), need; as they are where no table has rows
         elsewhere."""
 
@@ -128,7 +134,7 @@ class Trainer:
                 for name in self._tiers:
                     yield from ((name, ids) for _, ids in self._values(name, work.bound))
 
-        return Passes(items, ids_of, self._tiers, self.profile) if self._tiers else items
+        return Stretches(items, ids_of, self._tiers, self.profile) if self._tiers else items
 
     def learn(self, given: Batch | BoundBatch) -> float:
         """Takes one optimizer step on a batch; returns its mean loss before the step."""

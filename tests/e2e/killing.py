@@ -20,6 +20,7 @@ from pathlib import Path
 
 MODEL = "killed"
 FULL_ROWS, DELTA_ROWS, BATCH_ROWS, SNAPSHOT_AFTER = 192, 48, 32, 5
+HOT_ROWS = 10
 
 
 def say(*words):
@@ -41,10 +42,12 @@ def announce_commits():
 
 
 def make_run(repository):
-    """The training run that both the child and its uninterrupted twin make: an endless stream."""
+    """The training run that both the child and its uninterrupted twin make: an endless stream, with tables of which few
+    rows are in memory, and ids that wait and leave."""
     from models.config.feature_sections import FeatureConfig
     from models.config.model_section import ModelConfig
     from models.config.publish_section import PublishConfig
+    from models.config.table_sections import TableConfig
     from models.config.train_config import TrainConfig
     from models.config.train_section import TrainSettings
     from models.data.formats import DataConfig
@@ -53,18 +56,33 @@ def make_run(repository):
 
     # A checkpoint after every batch of the first phase: more to be killed in.
     run.CHECKPOINT_SECONDS = 0.0
-    features = []
+    features, tables = [], {}
     for name, options in default_features().items():
         table = {} if options["kind"] == "float" else {"table": name, "dim": 4}
         features.append(FeatureConfig(name, **(options | table)))
+        if table:
+            tables[name] = TableConfig(memory_mb=1, admit_after=1 + len(tables) % 2, evict_after_steps=12)
     config = TrainConfig(
         ModelConfig(MODEL, "deepfm", options={"hidden": (8,)}),
         DataConfig("stream", "csv"),
         features,
         TrainSettings(batch_rows=BATCH_ROWS),
         PublishConfig(str(repository), FULL_ROWS, DELTA_ROWS, snapshot_after=SNAPSHOT_AFTER),
+        tables=tables,
     )
-    return run.TrainingRun(config, SyntheticSource(users=80, items=60, item_rows=20))
+    made = run.TrainingRun(config, SyntheticSource(users=80, items=60, item_rows=20))
+    for name in tables:
+        made.trainer.tables[name].tiers.most = HOT_ROWS
+    return made
+
+
+def make_segments_small():
+    """Of the logs of this process' tables, so that they are compacted all the time."""
+    from models.embedding import cold_rows
+    from processor.tables import row_log
+
+    row_log.SEGMENT_RECORDS = cold_rows.SEGMENT_RECORDS = 16
+    row_log.MOST_RECORDS = 1 << 16
 
 
 def train(repository, seed=None):
@@ -160,6 +178,7 @@ if __name__ == "__main__":
         announce_commits()
         # What a snapshot is made of is never renamed: its moments are those of the disk.
         os.fsync = announced(os.fsync)
+        make_segments_small()
         train(Path(sys.argv[2]), *map(int, sys.argv[3:]))
     else:
         serve(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

@@ -6,6 +6,7 @@ turns         a side's end of the line: "learn so many steps" in, seconds out
 freshet_side  Freshet
 keras_side    Keras fit, with its best of optimizer, jit_compile and steps a call
 keras_quality  AUC beside plain Keras; loadtest/results/train-quality.md
+tier_race     tables larger than memory beside the same in memory; loadtest/results/train-tiers.md
 torch_side    PyTorch with sparse EmbeddingBags
 """
 

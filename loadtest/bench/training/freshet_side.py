@@ -11,15 +11,16 @@ from collections.abc import Iterator
 
 from loadtest.bench.training.race_shape import DENSE_RATE, DIM, FEATURES, HIDDEN, RATE, RaceShape
 from loadtest.bench.training.turns import serve
-from models.config.train_config import parse_config
+from models.config.train_config import TrainConfig, parse_config
 from models.data.source import Batch
 from models.pipeline.ahead import Ahead
 from models.training.spec import draft
 from models.training.trainer import Trainer
 
 
-def make_trainer(shape: RaceShape) -> Trainer:
-    config = parse_config(
+def race_config(shape: RaceShape) -> TrainConfig:
+    """The training file of what all sides learn."""
+    return parse_config(
         {
             "model": {"name": "race", "hidden": list(HIDDEN)},
             "data": {"path": "rows.parquet", "label": "label"},
@@ -33,7 +34,6 @@ def make_trainer(shape: RaceShape) -> Trainer:
             },
         }
     )
-    return Trainer(draft(config, {}), config.train, config.network)
 
 
 def batches(shape: RaceShape) -> Iterator[Batch]:
@@ -46,7 +46,8 @@ def batches(shape: RaceShape) -> Iterator[Batch]:
 
 def main() -> None:
     shape = RaceShape(int(sys.argv[1]), int(sys.argv[2]))
-    trainer = make_trainer(shape)
+    config = race_config(shape)
+    trainer = Trainer(draft(config, {}), config.train, config.network)
     with Ahead(batches(shape), trainer.transform) as works:
 
         def learn(steps: int) -> float:

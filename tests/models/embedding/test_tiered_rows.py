@@ -9,7 +9,8 @@ from hypothesis.stateful import rule
 
 from models.embedding import cold_rows
 from models.embedding.optimizer import row_optimizer
-from models.embedding.tiered_rows import CACHES, LEAST_ROWS, LFU, LRU, MAPPED_NBYTES, RowBudget
+from models.embedding.row_budget import CACHES, LFU, LRU, RowBudget
+from models.embedding.tiered_rows import LEAST_ROWS, MAPPED_NBYTES
 from models.embedding.variable import EmbeddingVariable
 from processor.errors import BadInput
 from processor.kernels.rows import LOGGED
@@ -55,7 +56,7 @@ class TieredMachine(TableMachine):
         self.staged = ids, self.table.tiers.stage(ids)
 
     @rule()
-    def a_pass_begins(self):
+    def a_stretch_begins(self):
         if self.staged is not None:
             ids, staged = self.staged
             self.table.tiers.begin(ids, staged)
@@ -112,7 +113,7 @@ def test_rows_that_leave_are_those_read_least_or_longest_ago(tmp_path, cache, st
     assert np.flatnonzero(table.find(np.arange(9)) < LOGGED).tolist() == stay
 
 
-def test_rows_that_a_pass_wants_stay_whatever_else_is_hotter(tmp_path):
+def test_rows_that_a_stretch_wants_stay_whatever_else_is_hotter(tmp_path):
     table = make_table(tmp_path, most=6)
     for step in range(1, 4):
         learn(table, [0, 1, 2, 3, 4, 5], step)
@@ -125,7 +126,7 @@ def test_rows_that_a_pass_wants_stay_whatever_else_is_hotter(tmp_path):
     assert table.tiers.hot == 5
 
 
-def test_a_pass_larger_than_the_budget_is_in_memory_all_the_same(tmp_path):
+def test_a_stretch_larger_than_the_budget_is_in_memory_all_the_same(tmp_path):
     table = make_table(tmp_path)
     learn(table, list(range(40)), 1)
     table.settle()
@@ -231,8 +232,8 @@ def test_a_folder_that_is_none_is_refused_by_table(tmp_path):
 def test_a_budget_is_of_rows_slots_and_books_and_leaves_room_for_what_is_read_ahead(tmp_path, cache):
     budget = RowBudget(1 << 20, cache, tmp_path)
     tiers = EmbeddingVariable("t", 16, row_optimizer("adagrad"), budget=budget).tiers
-    assert tiers.most == int((1 << 20) // (2 * 16 * 4 + 29) * 0.75)
-    assert tiers.pass_ids == tiers.most // 3
+    assert tiers.most == int((1 << 20) // (2 * 16 * 4 + 29) * 0.6)
+    assert tiers.most + tiers.stretch_ids <= (1 << 20) / (2 * 16 * 4 + 29)
     assert (
         EmbeddingVariable("t", 16, row_optimizer("sgd"), budget=RowBudget(1, cache, tmp_path)).tiers.most == LEAST_ROWS
     )

@@ -11,6 +11,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from models.config.table_sections import TableConfig
 from models.config.train_config import Beginning
 from models.data.source import Batch
+from models.embedding import tiered_rows
 from models.training import loop as running
 from models.training.as_published import AsPublished
 from models.training.loop import TrainingRun
@@ -194,6 +195,48 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits_filters_included(where, 
     assert admitted(again) == filters
     with Processor.initialize(ProcessorConfig(str(tmp_path / "cut"), sessions=1)) as processor:
         assert_served(again, processor)
+
+
+IN_TIERS = {name: dataclasses.replace(table, memory_mb=1) for name, table in TABLES.items()} | {
+    "city": TableConfig(memory_mb=1, cache="lru")
+}
+
+
+@pytest.mark.parametrize(
+    "where", [*(pytest.param(at, marks=pytest.mark.long) for at in ("", "save_changes")), "learn 7"]
+)
+def test_a_run_with_rows_on_disk_is_the_run_with_all_of_them_in_memory(where, tmp_path, monkeypatch):
+    wanted, filters = uninterrupted(tmp_path / "whole")
+    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(tiered_rows, "LEAST_ROWS", 8)
+    monkeypatch.setattr(tiered_rows, "HOT_SHARE", 0.0)
+    run = begin(tmp_path / "cut", IN_TIERS)
+    if where:
+        name, _, number = where.partition(" ")
+        owner, left = run.trainer if number else run._checkpoints, [int(number or 2)]
+        calls = getattr(owner, name)
+
+        def dies(*args, **kwargs):
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+            return calls(*args, **kwargs)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, dies)
+            with pytest.raises(Killed):
+                run.run()
+        # A budget may be another one after a stop.
+        run = begin(tmp_path / "cut", {**IN_TIERS, "item": TABLES["item"]})
+    run.run()
+    for name in ("user", "tag", "city"):
+        assert run.trainer.tables[name].tiers.most == 8
+        run.trainer.tables[name].settle()
+    assert len(run.trainer.tables["user"].tiers.cold) > 0
+    assert differing(snapshot(run.trainer), wanted) == []
+    assert admitted(run) == filters
+    with Processor.initialize(ProcessorConfig(str(tmp_path / "cut"), sessions=1)) as processor:
+        assert_served(run, processor)
 
 
 def test_an_id_that_one_feature_had_admitted_learns_by_the_others_of_its_table_at_once(tmp_path):

@@ -1,8 +1,8 @@
-"""Passes: the batches of a run in groups, each of which has its rows in memory before it is learned.
+"""Stretches: the batches of a run in groups, each of which has its rows in memory before it is learned.
 
-A group is as many batches as name a third of the ids that some table has room for in memory, or READ_IDS values, and
-one at least. One thread collects a group's batches, compacts the tables' logs and reads ahead what the group needs of
-them; the trainer's thread begins it.
+A group is as many batches as name the ids of one stretch of some table (TieredRows.stretch_ids), or READ_IDS values,
+and one at least. One thread collects a group's batches, compacts the tables' logs and reads ahead what the group needs
+of them; the trainer's thread begins it.
 
 Invariants. Items come out in their order, each once, an error after all that came before it. A group is read ahead
 after the one before it has begun, so that what it reads stays where it is until it begins itself. At most three groups
@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedding.id_rows import IdRows
-from models.embedding.tiered_rows import Staged, TieredRows
+from models.embedding.distinct_ids import DistinctIds
+from models.embedding.tiered_rows import ReadAhead, TieredRows
 from models.pipeline.ahead import Ahead
 from models.pipeline.step_profile import StepProfile
 
@@ -31,29 +31,29 @@ IdsOf = Callable[[Any], Iterable[tuple[str, Int64s]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class Stretch:
     """Items in their order, with the distinct ids of each table and what was read of them."""
 
     items: list[Any]
     ids: dict[str, Int64s]
-    staged: dict[str, Staged]
+    staged: dict[str, ReadAhead]
 
 
-class Passes(Iterator[Any]):
+class Stretches(Iterator[Any]):
     """The items of an Ahead, which it closes; their tables' rows are in memory when they come out."""
 
     def __init__(self, items: Ahead, ids_of: IdsOf, tables: Mapping[str, TieredRows], profile: StepProfile) -> None:
-        """ids_of(item): table and ids of each feature of it; those of other tables do not matter."""
+        """ids_of(item): table, one of these, and ids of each feature of it."""
         self._items, self._ids_of, self._tables, self._profile = items, ids_of, dict(tables), profile
         self._begun, self._closed = threading.Semaphore(), False
-        self._passes = Ahead(self._ready(), depth=1)
+        self._stretches = Ahead(self._ready(), depth=1)
         self._left: Iterator[Any] = iter(())
 
     def __next__(self) -> Any:
         while True:
             for item in self._left:
                 return item
-            found = next(self._passes)
+            found = next(self._stretches)
             for name, table in self._tables.items():
                 table.begin(found.ids[name], found.staged[name])
             self._begun.release()
@@ -64,16 +64,16 @@ class Passes(Iterator[Any]):
         self._closed = True
         self._begun.release()
         self._items.close()
-        self._passes.close()
+        self._stretches.close()
 
-    def __enter__(self) -> Passes:
+    def __enter__(self) -> Stretches:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _ready(self) -> Iterator[Pass]:
-        """The passes, each when what it needs has been read."""
+    def _ready(self) -> Iterator[Stretch]:
+        """The stretches, each when what it needs has been read."""
         for items, ids in self._collected():
             self._begun.acquire()
             if self._closed:
@@ -82,38 +82,34 @@ class Passes(Iterator[Any]):
                 for table in self._tables.values():
                     table.tend()
                 staged = {name: table.stage(ids[name]) for name, table in self._tables.items()}
-            yield Pass(items, ids, staged)
+            yield Stretch(items, ids, staged)
 
     def _collected(self) -> Iterator[tuple[list[Any], dict[str, Int64s]]]:
         """Items in groups, with the distinct ids of each table."""
         error, more = None, True
         while more:
             items: list[Any] = []
-            known = {name: IdRows({}) for name in self._tables}
+            known = {name: DistinctIds() for name in self._tables}
             values = 0
             try:
                 for item in self._items:
                     items.append(item)
                     values += self._note(item, known)
-                    if values >= READ_IDS or any(len(known[n]) >= t.pass_ids for n, t in self._tables.items()):
+                    if values >= READ_IDS or any(len(known[n]) >= t.stretch_ids for n, t in self._tables.items()):
                         break
                 else:
                     more = False
             except Exception as raised:
                 error, more = raised, False
             if items:
-                yield items, {name: ids.keys[: len(ids)] for name, ids in known.items()}
+                yield items, {name: ids.ids for name, ids in known.items()}
         if error is not None:
             raise error
 
-    def _note(self, item: Any, known: Mapping[str, IdRows]) -> int:
+    def _note(self, item: Any, known: Mapping[str, DistinctIds]) -> int:
         """Adds the item's ids to those that are known; returns how many values it has."""
         values = 0
         for name, ids in self._ids_of(item):
+            known[name].add(ids)
             values += len(ids)
-            if name in known:
-                distinct = np.unique(ids)
-                new = distinct[known[name].find(distinct) < 0]
-                if len(new):
-                    known[name].put(new)
         return values

@@ -1,4 +1,4 @@
-"""Passes: a run with rows on disk is the run with all of them in memory, to the bit, whatever ends it."""
+"""Stretches: a run with rows on disk is the run with all of them in memory, to the bit, whatever ends it."""
 
 import threading
 
@@ -10,7 +10,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from models.config.table_sections import TableConfig
 from models.embedding import tiered_rows
 from models.pipeline.ahead import Ahead
-from models.training import passes
+from models.training import stretches
 from models.training.spec import draft, measure_scaling
 from models.training.trainer import Trainer
 from processor.kernels.rows import LOGGED
@@ -62,8 +62,8 @@ def assert_equal(tiered, plain):
 
 
 @pytest.mark.parametrize("read_ids", [1, 700, 1 << 21])
-def test_what_is_learned_in_passes_is_what_is_learned_in_memory(trainers, monkeypatch, read_ids):
-    monkeypatch.setattr(passes, "READ_IDS", read_ids)
+def test_what_is_learned_in_stretches_is_what_is_learned_in_memory(trainers, monkeypatch, read_ids):
+    monkeypatch.setattr(stretches, "READ_IDS", read_ids)
     tiered, plain = trainers
     losses = [plain.learn(batch) for batch in batches()]
     found, fetched, begin = [], [], tiered_rows.TieredRows.begin
@@ -73,7 +73,7 @@ def test_what_is_learned_in_passes_is_what_is_learned_in_memory(trainers, monkey
         begin(table, ids, staged)
 
     monkeypatch.setattr(tiered_rows.TieredRows, "begin", counted)
-    with tiered.in_passes(Ahead(batches(), tiered.transform)) as works:
+    with tiered.in_stretches(Ahead(batches(), tiered.transform)) as works:
         for work in works:
             # Read where they lie, and brought into memory.
             tiered.score(work)
@@ -84,7 +84,7 @@ def test_what_is_learned_in_passes_is_what_is_learned_in_memory(trainers, monkey
     assert len(tiered.tables["user"].tiers.cold) > 0 or read_ids > ROWS * 10
 
 
-def test_what_is_learned_without_passes_is_the_same_too(trainers):
+def test_what_is_learned_without_stretches_is_the_same_too(trainers):
     tiered, plain = trainers
     for batch in batches():
         assert tiered.learn(batch) == plain.learn(batch)
@@ -105,10 +105,10 @@ def test_scores_are_the_same_wherever_rows_are(trainers):
     assert_equal(tiered, plain)
 
 
-def test_in_a_pass_every_row_that_its_batches_name_is_in_memory(trainers, monkeypatch):
-    monkeypatch.setattr(passes, "READ_IDS", 1)
+def test_in_a_stretch_every_row_that_its_batches_name_is_in_memory(trainers, monkeypatch):
+    monkeypatch.setattr(stretches, "READ_IDS", 1)
     tiered, _ = trainers
-    with tiered.in_passes(Ahead(batches(), tiered.transform)) as works:
+    with tiered.in_stretches(Ahead(batches(), tiered.transform)) as works:
         for work in works:
             for name in IN_TIERS:
                 for _, ids in tiered._values(name, work.bound):
@@ -116,9 +116,9 @@ def test_in_a_pass_every_row_that_its_batches_name_is_in_memory(trainers, monkey
             tiered.learn(work)
 
 
-def test_a_table_without_a_budget_needs_no_passes(trainers):
+def test_a_table_without_a_budget_needs_no_stretches(trainers):
     ahead = Ahead(iter([1, 2]))
-    with trainers[1].in_passes(ahead) as items:
+    with trainers[1].in_stretches(ahead) as items:
         assert items is ahead
         assert list(items) == [1, 2]
 
@@ -129,17 +129,17 @@ def threads():
 
 @pytest.mark.parametrize("taken", [0, 1, 7])
 def test_whoever_stops_early_ends_the_threads(trainers, monkeypatch, taken):
-    monkeypatch.setattr(passes, "READ_IDS", 300)
+    monkeypatch.setattr(stretches, "READ_IDS", 300)
     tiered, _ = trainers
     before = len(threads())
-    with tiered.in_passes(Ahead(batches(), tiered.transform)) as works:
+    with tiered.in_stretches(Ahead(batches(), tiered.transform)) as works:
         for _ in range(taken):
             tiered.learn(next(works))
     assert len(threads()) == before
 
 
 def test_an_error_comes_out_after_all_that_came_before_it(trainers, monkeypatch):
-    monkeypatch.setattr(passes, "READ_IDS", 300)
+    monkeypatch.setattr(stretches, "READ_IDS", 300)
     tiered, _ = trainers
 
     def broken():
@@ -148,15 +148,11 @@ def test_an_error_comes_out_after_all_that_came_before_it(trainers, monkeypatch)
                 raise ValueError("the ninth")
             yield batch
 
-    learned = 0
-    with (
-        tiered.in_passes(Ahead(broken(), tiered.transform)) as works,
-        pytest.raises(ValueError, match="the ninth"),
-    ):
-        for work in works:
-            tiered.learn(work)
-            learned += 1
-    assert learned == 9
+    with tiered.in_stretches(Ahead(broken(), tiered.transform)) as works:
+        for _ in range(9):
+            tiered.learn(next(works))
+        with pytest.raises(ValueError, match="the ninth"):
+            next(works)
 
 
 def test_an_item_of_several_batches_stays_one(trainers):
@@ -166,7 +162,7 @@ def test_an_item_of_several_batches_stays_one(trainers):
         found = list(batches())
         return iter([found[i : i + 2] for i in range(0, len(found), 2)])
 
-    with tiered.in_passes(Ahead(pairs(), lambda two: [tiered.transform(one) for one in two]), list) as chunks:
+    with tiered.in_stretches(Ahead(pairs(), lambda two: [tiered.transform(one) for one in two]), list) as chunks:
         lengths = [len([tiered.learn(work) for work in chunk]) for chunk in chunks]
     assert lengths == [2] * (ROWS // BATCH // 2)
     for batch in batches():
