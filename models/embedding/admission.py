@@ -33,8 +33,8 @@ BLOCK_COUNTERS = 4096
 class Admission(Protocol):
     """Who gets a row."""
 
-    def met(self, ids: Int64s, counts: Int64s) -> NDArray[np.bool_]:
-        """Which of `ids`, distinct and without a row, get one now that they have come `counts` times more."""
+    def met(self, ids: Int64s) -> NDArray[np.bool_]:
+        """Which of `ids`, as they come in a batch and without a row, get one now."""
         ...
 
     def forget(self, ids: Int64s) -> None:
@@ -59,7 +59,7 @@ class Admission(Protocol):
 class Always:
     """Every id, at once."""
 
-    def met(self, ids: Int64s, counts: Int64s) -> NDArray[np.bool_]:
+    def met(self, ids: Int64s) -> NDArray[np.bool_]:
         return np.ones(len(ids), np.bool_)
 
     def forget(self, ids: Int64s) -> None: ...
@@ -87,7 +87,8 @@ class ExactCounts:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def met(self, ids: Int64s, counts: Int64s) -> NDArray[np.bool_]:
+    def met(self, ids: Int64s) -> NDArray[np.bool_]:
+        ids, places, counts = np.unique(ids, return_inverse=True, return_counts=True)
         refs = self._ids.find(ids)
         known = refs >= 0
         total = counts.copy()
@@ -101,7 +102,7 @@ class ExactCounts:
         refs = self._ids.find(ids[waiting])
         self._ids.columns["counts"][refs] = total[waiting]
         self._ids.touch(refs)
-        return admitted
+        return admitted[places]
 
     def forget(self, ids: Int64s) -> None:
         self._ids.remove(ids)
@@ -120,11 +121,8 @@ class ExactCounts:
 
     def restore(self, arrays: Arrays) -> None:
         self._ids.remove(arrays["removed"])
-        keys = arrays["keys"]
-        missing = keys[self._ids.find(keys) < 0]
-        if len(missing):
-            self._ids.put(missing)
-        self._ids.columns["counts"][self._ids.find(keys)] = arrays["counts"]
+        refs, _ = self._ids.put(arrays["keys"])
+        self._ids.columns["counts"][refs] = arrays["counts"]
         self.clear_changed()
 
     def _gather(self, refs: Int64s, removed: Int64s) -> Arrays:
@@ -143,12 +141,14 @@ class CountingBloom:
         self.counters = max(BLOCK_COUNTERS, math.ceil(-HASHES * ids / math.log1p(-(error ** (1 / HASHES)))))
         self.clear()
 
-    def met(self, ids: Int64s, counts: Int64s) -> NDArray[np.bool_]:
+    def met(self, ids: Int64s) -> NDArray[np.bool_]:
         from models.embedding import kernels
 
+        ids, places, counts = np.unique(ids, return_inverse=True, return_counts=True)
         least = np.empty(len(ids), np.int64)
         kernels.count_ids(ids, counts, HASHES, self._counters, BLOCK_COUNTERS, self._touched, least)
-        return least >= self._after
+        admitted: NDArray[np.bool_] = least >= self._after
+        return admitted[places]
 
     def forget(self, ids: Int64s) -> None: ...
 

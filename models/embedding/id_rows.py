@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.embedding import kernels
 from processor.kernels import index as hash_index
 
 Int64s = NDArray[np.int64]
@@ -53,19 +54,22 @@ class IdRows:
         hash_index.find(self.index.ctypes.data, len(self.index), ids, refs)
         return refs
 
-    def put(self, ids: Int64s) -> Int64s:
-        """Gives each of `ids`, distinct and without a row, a fresh one of zeros; returns their numbers."""
-        refs = self._numbers(len(ids))
+    def put(self, ids: Int64s) -> tuple[Int64s, Int64s]:
+        """Gives each of `ids` that has none a row of zeros. Their numbers, in their order, and those that are new."""
+        numbers = self._next_numbers(len(ids))
         if (self._used + len(ids)) * 8 > len(self.index) * 7:
-            self._rehash()
-        self._point(ids, refs)
-        self.keys[refs] = ids
-        for column in self.columns.values():
-            column[refs] = 0
-        self.marks[refs] = True
+            self._rehash(len(ids))
+        refs = np.empty(len(ids), np.int64)
+        taken, claimed = kernels.give_rows(self.index.ctypes.data, len(self.index), ids, numbers, self.keys, refs)
+        self._used += claimed
+        new = numbers[:taken]
+        if recycled := self._take(taken):
+            for column in self.columns.values():
+                column[recycled] = 0
+        self.marks[new] = True
         if self._removed:
-            self._removed.difference_update(ids.tolist())
-        return refs
+            self._removed.difference_update(self.keys[new].tolist())
+        return refs, new
 
     def remove(self, ids: Int64s) -> int:
         """Gives up the rows of `ids`; returns how many there were."""
@@ -125,14 +129,19 @@ class IdRows:
     def _by_id(self, refs: Int64s) -> Int64s:
         return refs[np.argsort(self.gather(refs, "keys")[0])]
 
-    def _numbers(self, count: int) -> Int64s:
-        """Numbers for so many rows more."""
-        recycled = [self._free.pop() for _ in range(min(count, len(self._free)))]
-        fresh = count - len(recycled)
-        self._grow(self._bump + fresh)
-        refs = np.concatenate([np.array(recycled, np.int64), np.arange(self._bump, self._bump + fresh)])
-        self._bump += fresh
-        return refs
+    def _next_numbers(self, count: int) -> Int64s:
+        """The numbers that so many rows more would have: the last that were given up, then fresh ones."""
+        recycled = self._free[: -count - 1 : -1]
+        self._grow(self._bump + count - len(recycled))
+        fresh = np.arange(self._bump, self._bump + count - len(recycled))
+        return np.concatenate([np.array(recycled, np.int64), fresh]) if recycled else fresh
+
+    def _take(self, count: int) -> list[int]:
+        """Takes the first so many of _next_numbers(); those of them that were given up once."""
+        recycled = self._free[len(self._free) - min(count, len(self._free)) :]
+        del self._free[len(self._free) - len(recycled) :]
+        self._bump += count - len(recycled)
+        return recycled
 
     def _unlink(self, ids: Int64s) -> None:
         """Notes ids as removed: they have no row."""
@@ -148,9 +157,10 @@ class IdRows:
         self._used += hash_index.claim(self.index.ctypes.data, len(self.index), ids, entries)
         return entries
 
-    def _rehash(self) -> None:
-        """Drops the entries of removed ids; sized by the rows there are, so that churn alone never grows the index."""
-        grown = hash_index.empty_index(hash_index.capacity_for(max(FIRST_ROWS, 2 * len(self))))
+    def _rehash(self, more: int) -> None:
+        """Drops the entries of removed ids; sized by the rows there are, and so many more, so that churn alone never
+        grows the index."""
+        grown = hash_index.empty_index(hash_index.capacity_for(max(FIRST_ROWS, 2 * (len(self) + more))))
         source = self.index.ctypes.data
         self._used = hash_index.rehash(source, len(self.index), grown.ctypes.data, len(grown))
         self.index = grown

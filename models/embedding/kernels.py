@@ -10,7 +10,7 @@ import numba as nb
 import numpy as np
 
 from processor.kernels.index import BLOCK, home, probe_from
-from processor.kernels.pointers import prefetch, store_i64
+from processor.kernels.pointers import load_i64, prefetch, store_i64
 from processor.kernels.pool import LINE_NBYTES, MEAN, NONE, SQRTN
 
 ADAGRAD_EPSILON = 1e-7
@@ -85,6 +85,40 @@ def accumulate(refs, splits, combiner, max_length, codes, grad, column, part, pa
             for j in range(sums.shape[1]):
                 sums[at, j] += grad[i, first + j] / share
     return count
+
+
+@nb.njit(
+    nb.types.UniTuple(nb.int64, 2)(nb.int64, nb.int64, _I64, nb.int64[::1], nb.int64[::1], nb.int64[::1]),
+    cache=True,
+    nogil=True,
+)
+def give_rows(address, capacity, ids, numbers, keys, refs):
+    """refs[i] = row number of ids[i], out of `numbers` in their order where it had none; keys by row number.
+
+    address, capacity: of the index, with room for all. Returns how many numbers were taken and entries claimed.
+    """
+    starts = np.empty(BLOCK, np.int64)
+    taken, claimed = 0, 0
+    for first in range(0, len(ids), BLOCK):
+        some = min(BLOCK, len(ids) - first)
+        for i in range(some):
+            starts[i] = home(ids[first + i], capacity)
+            prefetch(address + 16 * starts[i])
+        for i in range(some):
+            key = ids[first + i]
+            e = probe_from(address, capacity, key, starts[i])
+            if e < 0:
+                e = -1 - e
+                store_i64(address + 16 * e, key)
+                claimed += 1
+            elif load_i64(address + 16 * e + 8) >= 0:
+                refs[first + i] = load_i64(address + 16 * e + 8)
+                continue
+            store_i64(address + 16 * e + 8, numbers[taken])
+            keys[numbers[taken]] = key
+            refs[first + i] = numbers[taken]
+            taken += 1
+    return taken, claimed
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, _I64, nb.int64[::1], nb.int64), cache=True, nogil=True)

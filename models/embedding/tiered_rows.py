@@ -24,6 +24,7 @@ to nearly every row that it fetches); rows on disk by page (a page holds rows th
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,9 +49,12 @@ Longer stretches read less for each row of theirs, as the log is gone through on
 FOUND_IDS = 1 << 13
 """Looked for at once by the thread that reads ahead, while nobody else may change the index."""
 MOVED_ROWS = 1 << 14
+NO_ROOM = "no room on the disk for its rows, which stay in memory beyond the budget"
 MAPPED_NBYTES = 16 << 20
 """From this size on a copy of a column is a file's."""
 LEAST_ROWS = 1024
+
+LOG = logging.getLogger("freshet")
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -74,7 +78,7 @@ class TieredRows(IdRows):
         self.lock = threading.RLock()
         self._table, self._budget = table, budget
         dim, slots = (columns[name][0][0] for name in ("rows", "slots"))
-        self._widths = dim, slots
+        self._widths, self._full = (dim, slots), False
         row_nbytes = 4 * (dim + slots) + 16 + 8 + 1 + 4
         self.most = max(LEAST_ROWS, int(budget.nbytes // row_nbytes * HOT_SHARE))
         super().__init__({**columns, "wanted": ((), np.int32)})
@@ -97,7 +101,7 @@ class TieredRows(IdRows):
         """Of a stretch at most: its rows are to be in memory while those of the next are read ahead."""
         return int(self.most * STRETCH_SHARE)
 
-    def put(self, ids: Int64s) -> Int64s:
+    def put(self, ids: Int64s) -> tuple[Int64s, Int64s]:
         with self.lock:
             return super().put(ids)
 
@@ -208,7 +212,8 @@ class TieredRows(IdRows):
 
     def _promote(self, records: Int64s, rows: Float32s, slots: Float32s, wanted_by: int = 0) -> None:
         """Brings rows into memory, as they were read. wanted_by: a stretch."""
-        keys, refs = self.cold.keys[records], self._numbers(len(records))
+        keys, refs = self.cold.keys[records], self._next_numbers(len(records))
+        self._take(len(records))
         self.keys[refs], self.columns["rows"][refs], self.columns["slots"][refs] = keys, rows, slots
         self.columns["books"][refs], self.columns["wanted"][refs] = self.cold.books[records], wanted_by
         self.marks[refs] = self.cold.marks[records]
@@ -222,6 +227,9 @@ class TieredRows(IdRows):
             some = refs[first : first + MOVED_ROWS]
             keys, rows, slots, books = self.gather(some, "keys", "rows", "slots", "books")
             records = self.cold.append(keys, rows, slots, books, self.marks[some])
+            if self._full != (len(records) < len(some)):
+                self._full = not self._full
+                LOG.warning("table %r: %s", self._table, NO_ROOM if self._full else "there is room on the disk again")
             some = some[: len(records)]
             self._point(keys[: len(records)], LOGGED + records)
             self.marks[some] = False

@@ -27,7 +27,6 @@ from models.embedding.optimizer import RowOptimizer
 from models.embedding.row_budget import RowBudget
 from models.embedding.tiered_rows import TieredRows
 from processor.kernels.hashing import init_rows
-from processor.kernels.index import ABSENT
 from processor.kernels.rows import LOG, RECORD_NBYTES
 from processor.package.manifest import TableEntry
 from processor.tables.table import descriptor
@@ -123,6 +122,7 @@ class EmbeddingVariable:
         self.tiers = None if budget is None else TieredRows(name, columns, budget)
         self._ids = IdRows(columns) if self.tiers is None else self.tiers
         self._place = np.full(len(self._ids.keys), -1, np.int32)
+        self._described: tuple[tuple[Any, ...], list[int]] = ((object(),), [])
 
     @property
     def rows(self) -> Float32s:
@@ -172,12 +172,8 @@ class EmbeddingVariable:
         refs = self._ids.fetch(ids)
         absent = np.flatnonzero(refs < 0)
         if len(absent):
-            missing, places, counts = np.unique(ids[absent], return_inverse=True, return_counts=True)
-            given = np.full(len(missing), ABSENT, np.int64)
-            admitted = self.admission.met(missing, counts)
-            if admitted.any():
-                given[admitted] = self._put(missing[admitted])
-                refs[absent] = given[places]
+            absent = absent[self.admission.met(ids[absent])]
+            refs[absent] = self._put(ids[absent])
         return refs
 
     def update(self, touched: Int64s, sums: Float32s, met: Int64s, rate: float, step: int) -> None:
@@ -238,11 +234,8 @@ class EmbeddingVariable:
             self.remove(changes.removed)
         for first in range(0, len(changes.keys), SCANNED_ROWS):
             some = slice(first, first + SCANNED_ROWS)
-            keys = changes.keys[some]
-            missing = keys[self.find(keys) < 0]
-            if len(missing):
-                self._ids.put(missing)
-            refs = self._ids.fetch(keys)
+            self._ids.put(changes.keys[some])
+            refs = self._ids.fetch(changes.keys[some])
             self.rows[refs], self.slots[refs] = changes.rows[some], changes.slots[some]
             self.last_step[refs], self.counts[refs] = changes.last_step[some], changes.counts[some]
             self.settle()
@@ -260,10 +253,8 @@ class EmbeddingVariable:
         self.remove(removed)
         for first in range(0, len(keys), SCANNED_ROWS):
             some = slice(first, first + SCANNED_ROWS)
-            missing = keys[some][self.find(keys[some]) < 0]
-            if len(missing):
-                self.admission.forget(missing)
-                self._put(missing)
+            self.admission.forget(keys[some][self.find(keys[some]) < 0])
+            self._put(keys[some])
             refs = self._ids.fetch(keys[some])
             self.rows[refs], self.slots[refs] = rows[some], self.optimizer.slots_of(rows[some], rate, step)
             self.last_step[refs] = step
@@ -272,15 +263,17 @@ class EmbeddingVariable:
 
     def descriptor(self) -> list[int]:
         """The table as serving's kernels take it: float32, all rows of epoch 0, no arena."""
-        arrays = dict.fromkeys(("arena", "meta", "scales", "arena_scales"), _NOTHING)
-        arrays |= {"index": self._ids.index, "base": self.rows, "default": self._default}
-        fields = descriptor(TableEntry(self.name, self.dim, len(self.rows)), arrays)
-        if self.tiers is not None:
-            fields[LOG // 8], fields[RECORD_NBYTES // 8] = (
-                self.tiers.cold.log.ctypes.data,
-                self.tiers.cold.record_nbytes,
-            )
-        return fields
+        read = self._ids.index, self.rows, None if self.tiers is None else self.tiers.cold
+        # Made anew when one of them is another array: it takes as long as finding 2,000 rows.
+        if any(now is not before for now, before in zip(read, self._described[0])):
+            arrays = dict.fromkeys(("arena", "meta", "scales", "arena_scales"), _NOTHING)
+            arrays |= {"index": self._ids.index, "base": self.rows, "default": self._default}
+            fields = descriptor(TableEntry(self.name, self.dim, len(self.rows)), arrays)
+            if self.tiers is not None:
+                log = self.tiers.cold.log.ctypes.data, self.tiers.cold.record_nbytes
+                fields[LOG // 8], fields[RECORD_NBYTES // 8] = log
+            self._described = read, fields
+        return self._described[1]
 
     def _gather(self, refs: Int64s, removed: Int64s) -> Changes:
         count, names = len(refs), ("keys", "rows", "slots", "books")
@@ -297,7 +290,8 @@ class EmbeddingVariable:
         return Changes(keys, rows, slots, last_step, counts, removed)
 
     def _put(self, ids: Int64s) -> Int64s:
-        """Gives each of `ids`, distinct and without a row, one with its first value; returns their numbers."""
-        refs = self._ids.put(ids)
-        self.rows[refs], self.slots[refs] = self._initial.rows(ids, self.seed, self.dim), self._fill
+        """Gives each of `ids` that has none a row, with its first value; their numbers."""
+        refs, new = self._ids.put(ids)
+        self.rows[new] = self._initial.rows(self._ids.keys[new], self.seed, self.dim)
+        self.slots[new] = self._fill
         return refs

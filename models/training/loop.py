@@ -306,6 +306,9 @@ class TrainingRun:
         spent, cores = self.trainer.profile.measured(), len(available())
         if spent["step"].times:
             self.journal.measured(stage_lines(spent, cores, overlap(spent, cores)))
+        for name, tiers in self.trainer.tiers.items():
+            log = f"{len(tiers.cold):,} on disk in {tiers.cold.log_nbytes >> 20:,} MiB"
+            self._report.note(f"table {name!r}: {tiers.hot:,} rows in memory, {log}")
         write_analysis(self._checkpoints.folder, self.trainer, self._report)
         return Summary(generation, self.state.position, self.held_out, self.streamed, self.journal.report(), spent)
 

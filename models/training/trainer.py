@@ -72,7 +72,8 @@ def _alone(work: BoundBatch) -> list[BoundBatch]:
 
 
 class Trainer:
-    """A model in training: tables (EmbeddingVariables by name), the dense network, and how many steps it has taken."""
+    """A model in training: tables (EmbeddingVariables by name), tiers of those with a budget, the dense network, and how
+    many steps it has taken."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class Trainer:
                 _admission(config),
                 _budget(config, scratch),
             )
-        self._tiers = {name: table.tiers for name, table in self.tables.items() if table.tiers is not None}
+        self.tiers = {name: table.tiers for name, table in self.tables.items() if table.tiers is not None}
         self._readers = {
             name: [(i, f) for i, f in enumerate(manifest.features) if f.table == name] for name in self.tables
         }
@@ -131,10 +132,10 @@ class Trainer:
 
         def ids_of(item: Any) -> Iterator[tuple[str, Int64s]]:
             for work in works(item):
-                for name in self._tiers:
+                for name in self.tiers:
                     yield from ((name, ids) for _, ids in self._values(name, work.bound))
 
-        return Stretches(items, ids_of, self._tiers, self.profile) if self._tiers else items
+        return Stretches(items, ids_of, self.tiers, self.profile) if self.tiers else items
 
     def learn(self, given: Batch | BoundBatch) -> float:
         """Takes one optimizer step on a batch; returns its mean loss before the step."""

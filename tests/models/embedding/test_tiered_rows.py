@@ -191,7 +191,7 @@ def test_lookups_go_on_while_another_thread_compacts_and_reads_ahead(tmp_path, s
     assert table.tiers.cold.compactions > 0
 
 
-def test_rows_stay_in_memory_while_the_disk_is_full(tmp_path, monkeypatch):
+def test_rows_stay_in_memory_while_the_disk_is_full_and_that_is_said_once(tmp_path, monkeypatch, caplog):
     table, twin = make_table(tmp_path), make_table(tmp_path, most=1000)
 
     def full(self, start, nbytes):
@@ -202,9 +202,14 @@ def test_rows_stay_in_memory_while_the_disk_is_full(tmp_path, monkeypatch):
     for one in (table, twin):
         learn(one, list(range(30)), 1)
         one.settle()
+    table.settle()
     assert table.tiers.hot == 30
+    assert [record.message for record in caplog.records] == [
+        "table 't': no room on the disk for its rows, which stay in memory beyond the budget"
+    ]
     monkeypatch.setattr(ScratchFile, "take", take)
     table.settle()
+    assert caplog.records[-1].message == "table 't': there is room on the disk again"
     assert table.tiers.hot == 4
     assert_same(table.export(), twin.export())
 
