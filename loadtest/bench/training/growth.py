@@ -20,7 +20,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +82,12 @@ class GrowingTrainer:
             steps.append(time.perf_counter() - started_s)
         return steps, self._table_s() - before
 
-    def fill(self, ids: Int64s) -> list[float]:
-        """Gives ids their rows; seconds of each insertion."""
+    def fill(self, pieces: Iterable[Int64s]) -> list[float]:
+        """Gives ids their rows, a piece at a time; seconds of each insertion."""
         taken = []
-        for first in range(0, len(ids), FILLED_IDS):
+        for ids in pieces:
             started_s = time.perf_counter()
-            self.table.insert(ids[first : first + FILLED_IDS])
+            self.table.insert(ids)
             taken.append(time.perf_counter() - started_s)
         self.table.clear_changed()
         return taken
@@ -107,17 +107,17 @@ class Growth:
         self.large, self.small = GrowingTrainer(batch_rows), GrowingTrainer(batch_rows)
         for trainer in (self.large, self.small):
             trainer.turn([self._batch(self._ids(1, common)[0], self._fresh(1)[0])])
-            trainer.fill(ids_of(np.arange(common)))
+            trainer.fill(map(ids_of, numbered(0, common)))
         # Without the large table's rows, with the small one's.
         self.large.table.clear()
         self._made, self._empty_nbytes = 0, resident_nbytes()
 
     def measure(self, rows: int, rounds: int, steps: int) -> dict[str, Any]:
         """Fills the large table up to so many rows and takes turns, each of so many steps."""
-        inserts = self.large.fill(ids_of(np.arange(self._made, rows)))
+        inserts = self.large.fill(map(ids_of, numbered(self._made, rows)))
         self._made = max(self._made, rows)
         self.small.table.clear()
-        self.small.fill(ids_of(scattered(np.arange(self._common), rows)))
+        self.small.fill(ids_of(scattered(ranks, rows)) for ranks in numbered(0, self._common))
         turns: dict[str, list[list[float]]] = {SMALL: [], SAME: [], OWN: []}
         tables: dict[str, list[float]] = {SMALL: [], SAME: [], OWN: []}
         for number in range(rounds):
@@ -163,6 +163,12 @@ class Growth:
         numbers = np.arange(self._made, self._made + steps * count).reshape(steps, count)
         self._made += steps * count
         return ids_of(numbers)
+
+
+def numbered(first: int, last: int) -> Iterator[Int64s]:
+    """The numbers from first to before last, so many at a time as an insertion takes."""
+    for at in range(first, last, FILLED_IDS):
+        yield np.arange(at, min(at + FILLED_IDS, last))
 
 
 def scattered(ranks: Int64s, rows: int) -> Int64s:
