@@ -20,7 +20,7 @@ KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality bench-data bench-admission bench-tiers bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality bench-growth bench-data bench-admission bench-tiers bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -69,6 +69,9 @@ bench-train: .venv/.dev .venv/.kernels ## steps of training beside Keras' and Py
 
 bench-quality: .venv/.dev .venv/.kernels ## AUC beside plain Keras on MovieLens-1M; loadtest/results/train-quality.md
 	$(BIN)/python -m loadtest.bench.training.keras_quality $(BENCH_ARGS)
+
+bench-growth: .venv/.dev .venv/.kernels ## a step of training while its table grows from 1 to 50 million rows; loadtest/results/train-growth.md
+	$(BIN)/python -m loadtest.bench.training.growth $(BENCH_ARGS)
 
 bench-data: .venv/.dev .venv/.kernels ## Parquet into batches against CSV and pyarrow alone
 	$(BIN)/python -m loadtest.bench.bench_data $(BENCH_ARGS)

@@ -7,7 +7,7 @@ pairs           two things run in turn, compared pair by pair
 bench_report    the page of `make bench`
 bench_backends  `make bench-backends`
 bench_tables    `make bench-tables`
-bench_data      reading: Parquet into batches against CSV, and against pyarrow alone
+bench_data      `make bench-data`
 bench_defaults  `make bench-defaults`
 bench_admission  `make bench-admission`
 labelled_tables  the tables of `make bench-defaults`

@@ -1,18 +1,26 @@
-"""Reading data: Parquet into batches against CSV, and against pyarrow alone; rows a second by reading threads.
+"""`make bench-data`: Parquet into batches against CSV and against pyarrow alone; loadtest/results/train-data.md.
 
 The data are made here: two ids and a list of ids by Zipf's law, strings, a list of strings, numbers and a label. All
-sides read the same rows of the same columns in batches of BATCH_ROWS, in turn, in one process, after one warm-up that
-fills the page cache. pyarrow alone gives numpy views of what it decoded, on as many threads as it likes; batches are
-checked besides (nulls, labels, infinities), cast, and cut to size.
+sides read the same rows of the same columns in batches of 4,096, in turn, in one process, after one warm-up that fills
+the page cache. Each side's threads are tried first, and of pyarrow its ways to read as well; the best of each are
+compared. pyarrow alone gives numpy views of what it decoded; batches are checked besides (nulls, labels, infinities),
+cast, and cut to size.
+
+Stages: rows a second of each, on the clock while it works, in a training run of DeepFM over these columns (tables of
+dim 16, batches of 4,096) that reads the Parquet file and learns every row once; the median of the runs. Reading and
+transforming run ahead of the others, on the same cores. Of reading it is what its thread has to wait and do; decoding,
+on threads of its own, is in the figures above alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,17 +29,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.dataset
 import pyarrow.parquet
 from numpy.typing import NDArray
+from rich.console import Console
 
 from loadtest.bench.pairs import Pair, compare
+from loadtest.reports.report import machine, opening, origin, spread, table, told
+from models.config.train_config import parse_config
 from models.data.formats import DataConfig
 from models.data.open_data import open_source
 from models.data.parquet_copy import GROUP_ROWS
-from models.data.source import Field
+from models.data.source import Batch, Field, Source
+from models.pipeline.ahead import Ahead
+from models.pipeline.step_profile import AHEAD, IN_TURN, overlap
+from models.training.spec import draft
+from models.training.trainer import Trainer
 from processor.cores import available
 
-ROWS, BATCH_ROWS, ROUNDS = 2_000_000, 4096, 7
+RESULTS = Path(__file__).parents[1] / "results"
+ROWS, BATCH_ROWS, ROUNDS, TRIES = 2_000_000, 4096, 7, 3
 MADE_ROWS = 1 << 17
 FIELDS = [
     Field("user_id", "id"),
@@ -92,60 +109,184 @@ def read_batches(path: Path, threads: int = 0) -> int:
     return sum(len(batch) for batch in source.batches(BATCH_ROWS))
 
 
-def read_alone(path: Path) -> int:
+def read_alone(path: Path, way: str, threads: int) -> int:
     """Reads all of it with pyarrow and nothing else, to the numpy arrays that hold the same; returns the rows."""
+    pa.set_cpu_count(threads)
     rows = 0
-    with pa.parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(BATCH_ROWS, columns=COLUMNS, use_threads=True):
-            for array in batch.columns:
-                inner = array
-                while pa.types.is_list(inner.type):
-                    np.frombuffer(inner.buffers()[1], np.int32)
-                    inner = inner.values
-                if pa.types.is_string(inner.type):
-                    [np.frombuffer(buffer, np.uint8) for buffer in inner.buffers()[1:] if buffer]
-                else:
-                    inner.to_numpy()
-            rows += batch.num_rows
+    for batch in WAYS[way](path, threads > 1):
+        for array in batch.columns:
+            inner = array
+            while pa.types.is_list(inner.type):
+                np.frombuffer(inner.buffers()[1], np.int32)
+                inner = inner.values
+            if pa.types.is_string(inner.type):
+                [np.frombuffer(buffer, np.uint8) for buffer in inner.buffers()[1:] if buffer]
+            else:
+                inner.to_numpy()
+        rows += batch.num_rows
     return rows
 
 
-def measure(rows: int, rounds: int, text_rows: int) -> dict[str, Any]:
-    """Ratios, as loadtest.bench.pairs has them, and rows a second by threads; text_rows: of the comparison with CSV."""
+def _iterated(path: Path, threaded: bool) -> Iterator[pa.RecordBatch]:
+    with pa.parquet.ParquetFile(path) as file:
+        yield from file.iter_batches(BATCH_ROWS, columns=COLUMNS, use_threads=threaded)
+
+
+def _scanned(path: Path, threaded: bool) -> Iterator[pa.RecordBatch]:
+    yield from pa.dataset.dataset(path).to_batches(columns=COLUMNS, batch_size=BATCH_ROWS, use_threads=threaded)
+
+
+def _cut(path: Path, threaded: bool) -> Iterator[pa.RecordBatch]:
+    with pa.parquet.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            yield from file.read_row_group(group, COLUMNS, use_threads=threaded).to_batches(BATCH_ROWS)
+
+
+WAYS = {"iter_batches": _iterated, "a dataset's to_batches": _scanned, "row groups, cut": _cut}
+
+
+def measure(rows: int, rounds: int, text_rows: int, console: Console) -> dict[str, Any]:
+    """Rows a second of every way to read, ratios of the best ones, stages. text_rows: of the comparison with CSV."""
     with tempfile.TemporaryDirectory(prefix="freshet-data-") as name:
         folder = Path(name)
         (folder / "large").mkdir()
-        parquet, text = write_tables(folder, text_rows)
+        short, text = write_tables(folder, text_rows)
         large, _ = write_tables(folder / "large", rows)
-        pairs = {
-            "Parquet into batches / CSV": (read_batches, parquet, read_batches, text, text_rows),
-            "Parquet into batches / pyarrow alone": (read_batches, large, read_alone, large, rows),
-        }
-        against = [Pair(name, partial(a, x), partial(b, y), n, "row") for name, (a, x, b, y, n) in pairs.items()]
-        found = [asdict(compare(pair, rounds)) for pair in against]
         counts = sorted({1, 2, min(4, len(available()))})
-        speeds = rates({threads: partial(read_batches, large, threads) for threads in counts}, rows, rounds)
-    return {"rows": rows, "cores": len(available()), "ratios": found, "rows_per_s": speeds}
+        ours = {_told(n): partial(read_batches, large, n) for n in counts}
+        sides: dict[str, tuple[dict[str, partial[int]], int]] = {
+            "Parquet into batches": (ours, rows),
+            "CSV": ({_told(n): partial(read_batches, text, n) for n in counts}, text_rows),
+            "pyarrow alone": (
+                {f"{way}, {_told(n)}": partial(read_alone, large, way, n) for way in WAYS for n in counts},
+                rows,
+            ),
+        }
+        speeds = {side: rates(runs, count, TRIES) for side, (runs, count) in sides.items()}
+        best = {side: max(found.items(), key=lambda way: way[1])[0] for side, found in speeds.items()}
+        console.print(f"best: {best}")
+        winners = {side: sides[side][0][way] for side, way in best.items()}
+        parquet = winners["Parquet into batches"]
+        # The rows of the CSV file, with as many threads as win on the long one.
+        brief = partial(read_batches, short, *parquet.args[1:])
+        pairs = [
+            Pair("Parquet into batches / CSV", brief, winners["CSV"], text_rows, "row"),
+            Pair("Parquet into batches / pyarrow alone", parquet, winners["pyarrow alone"], rows, "row"),
+        ]
+        found = [asdict(compare(pair, rounds)) for pair in pairs]
+        staged = stages(large, rows, TRIES)
+    return {"rows": rows, "rows_per_s": speeds, "best": best, "ratios": found} | staged
 
 
-def rates(runs: dict[int, Callable[[], int]], rows: int, rounds: int) -> dict[str, float]:
-    """Median rows a second of each run, in turn."""
-    times: dict[int, list[float]] = {threads: [] for threads in runs}
-    for _ in range(rounds):
-        for threads, run in runs.items():
+def _told(threads: int) -> str:
+    return f"{threads} thread{'s' * (threads > 1)}"
+
+
+def rates(runs: Mapping[str, Callable[[], int]], rows: int, rounds: int) -> dict[str, float]:
+    """Median rows a second of each run, in turn, after one that is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds + 1):
+        for name, run in runs.items():
             started = time.perf_counter()
             run()
-            times[threads].append(time.perf_counter() - started)
-    return {str(threads): rows / float(np.median(taken)) for threads, taken in times.items()}
+            if number:
+                times[name].append(time.perf_counter() - started)
+    return {name: rows / statistics.median(taken) for name, taken in times.items()}
+
+
+def stages(path: Path, rows: int, rounds: int) -> dict[str, Any]:
+    """Rows a second of the whole and of each stage, processor seconds of a million rows by stage, and the overlap;
+    medians of training runs over all rows."""
+    runs = [_trained(path, rows) for _ in range(rounds)]
+    return {
+        "trained_rows_per_s": statistics.median(run["rows_per_s"] for run in runs),
+        "overlap": statistics.median(run["overlap"] for run in runs),
+        "stages": {
+            stage: {
+                key: statistics.median(run["stages"][stage][key] for run in runs) for key in ("rows_per_s", "cpu_s")
+            }
+            for stage in runs[0]["stages"]
+        },
+    }
+
+
+def _trained(path: Path, rows: int) -> dict[str, Any]:
+    config = parse_config(
+        {
+            "model": {"name": "data"},
+            "data": {"path": str(path), "label": "clicked"},
+            "features": {f.name: {"kind": f.kind} for f in FIELDS},
+            "train": {"batch_rows": BATCH_ROWS, "optimizer": "adagrad", "learning_rate": 0.05},
+        }
+    )
+    trainer = Trainer(draft(config, {}), config.train, config.network)
+    source = open_source(config.data, config.features)
+    started_s = time.perf_counter()
+    with Ahead(_read(source, trainer), trainer.transform) as works:
+        for work in trainer.profile.waited(works):
+            trainer.learn(work)
+    taken_s, spent = time.perf_counter() - started_s, trainer.profile.measured()
+    return {
+        "rows_per_s": rows / taken_s,
+        "overlap": overlap(spent, len(available())),
+        "stages": {
+            stage: {"rows_per_s": rows / spent[stage].wall_s, "cpu_s": spent[stage].cpu_s / rows * 1e6}
+            for stage in (*AHEAD, *IN_TURN)
+            if stage != "wait"
+        },
+    }
+
+
+def _read(source: Source, trainer: Trainer) -> Iterator[Batch]:
+    batches = source.batches(BATCH_ROWS)
+    while True:
+        with trainer.profile.timed("read"):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """train-data.md."""
+    lines = opening("Reading data", __doc__, document)
+    faster = [r | {"median": 1 / r["median"], "low": 1 / r["high"], "high": 1 / r["low"]} for r in document["ratios"]]
+    cells = (
+        [r["name"], told(r["median"]), spread(r), f"{1e9 / r['a_ns']:,.0f}", f"{1e9 / r['b_ns']:,.0f}"] for r in faster
+    )
+    lines += [table(["throughput", "ratio", "from, to", "rows a second", "of the other"], cells), ""]
+    for side, found in document["rows_per_s"].items():
+        lines += [
+            table([side, "rows a second"], ([w, _marked(w == document["best"][side], r)] for w, r in found.items())),
+            "",
+        ]
+    whole = f"{document['trained_rows_per_s']:,.0f}"
+    lines += [
+        f"The training run: {whole} rows a second; its steps take {document['overlap']:.2f} times as long as with every"
+    ]
+    lines += ["core at work all the time.", ""]
+    each = ([stage, f"{s['rows_per_s']:,.0f}", f"{s['cpu_s']:.2f}"] for stage, s in document["stages"].items())
+    return "\n".join([*lines, table(["stage", "rows a second", "processor seconds a million rows"], each)]) + "\n"
+
+
+def _marked(best: bool, rate: float) -> str:
+    return f"**{rate:,.0f}**" if best else f"{rate:,.0f}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.bench_data", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make bench-data", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--text-rows", type=int, default=ROWS // 8, help="of the comparison with CSV")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    print(json.dumps(measure(arguments.rows, arguments.rounds, arguments.text_rows), indent=1))
+    console = Console(stderr=True, highlight=False)
+    document = {"machine": machine(), "origin": origin("bench-data", "BENCH_ARGS", sys.argv[1:])}
+    document |= measure(arguments.rows, arguments.rounds, arguments.text_rows, console)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "train-data.json").write_text(json.dumps(document, indent=1) + "\n")
+    (arguments.out / "train-data.md").write_text(page(document))
+    print(page(document))
 
 
 if __name__ == "__main__":

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from compiler.building.auc import auc
-from loadtest.bench.labelled_tables import TABLES, LabelledTable
+from loadtest.bench.labelled_tables import TABLES, FirstRows, LabelledTable
 from models.config.train_config import TrainConfig
 from models.config.train_section import TrainSettings
-from models.data.source import Source
 from models.training.defaults import chosen
 from models.training.spec import draft, measure_log_odds, measure_scaling
 from models.training.trainer import Trainer
@@ -49,7 +48,7 @@ class LabelledSplit:
         self.config: TrainConfig = table.config(features)
         rows = self._source.count_rows() or 0
         self.learned, self._chosen_on = round(rows * LEARNED), round(rows * CHOSEN_ON)
-        first = _Head(self._source, self.learned)
+        first = FirstRows(self._source, self.learned)
         self._manifest = draft(self.config, measure_scaling(first, self.config.features))
         self._log_odds = measure_log_odds(first)
 
@@ -61,7 +60,7 @@ class LabelledSplit:
         """(labels, scores) of all rows that were not learned, after one epoch."""
         trainer = Trainer(self._manifest, replace(settings, seed=seed))
         trainer.dense.begin_at(self._log_odds)
-        for batch in _Head(self._source, self.learned).batches(settings.batch_rows):
+        for batch in FirstRows(self._source, self.learned).batches(settings.batch_rows):
             trainer.learn(batch)
         labels, scores = [], []
         for batch in self._source.batches(SCORED_ROWS, self.learned):
@@ -103,23 +102,6 @@ def grid(batch_rows: int) -> list[TrainSettings]:
         for rate in rates
         for batch in (smaller, 4 * smaller)
     ]
-
-
-class _Head:
-    """The first rows of a stream."""
-
-    def __init__(self, source: Source, rows: int) -> None:
-        self._source, self._rows = source, rows
-        self.schema = source.schema
-
-    def count_rows(self) -> int:
-        return self._rows
-
-    def batches(self, rows: int, start: int = 0) -> Any:
-        for batch in self._source.batches(rows, start):
-            if batch.start >= self._rows:
-                return
-            yield batch.slice(0, min(len(batch), self._rows - batch.start))
 
 
 def interval(labels: Float32s, pairs: Sequence[tuple[Float32s, Float32s]], seed: int = 0) -> tuple[float, float]:

@@ -72,6 +72,23 @@ class AdClicks:
             yield Batch(dict(columns), self._label[cut], None, first)
 
 
+class FirstRows:
+    """The first rows of a stream."""
+
+    def __init__(self, source: Source, rows: int) -> None:
+        self._source, self._rows = source, rows
+        self.schema = source.schema
+
+    def count_rows(self) -> int:
+        return self._rows
+
+    def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
+        for batch in self._source.batches(rows, start):
+            if batch.start >= self._rows:
+                return
+            yield batch.slice(0, min(len(batch), self._rows - batch.start))
+
+
 def _shares(logit: NDArray[np.float64], mean: float) -> NDArray[np.float64]:
     """Probabilities of these logits, moved so that their mean is as wanted."""
     low, high = -50.0, 50.0

@@ -57,7 +57,7 @@ def _keys(rows: int) -> np.ndarray:
 def _measure(path: Path, rows: int, rounds: int, largest: bool) -> dict[str, float]:
     report: dict[str, float] = {}
     _warm(path)
-    before = _resident_nbytes()
+    before = resident_nbytes()
     started_s, cpu_s = time.perf_counter(), time.process_time()
     crc32(map_file(path))
     verified_s = time.perf_counter()
@@ -70,7 +70,7 @@ def _measure(path: Path, rows: int, rounds: int, largest: bool) -> dict[str, flo
         report["ready from a warm page cache, s"] = ready_s - started_s
         report["ready: processor time of all cores, s"] = time.process_time() - cpu_s
         arrays["rows"].sum(), table.arrays["index"].sum()
-        report["resident memory over keys and rows"] = (_resident_nbytes() - before) / (rows * (8 + 4 * DIM))
+        report["resident memory over keys and rows"] = (resident_nbytes() - before) / (rows * (8 + 4 * DIM))
     random = np.random.default_rng(2)
     wanted = random.integers(0, rows, BATCH * 16)
     ids = np.ascontiguousarray(_keys(rows)[wanted])
@@ -92,7 +92,7 @@ def _warm(path: Path) -> None:
             pass
 
 
-def _resident_nbytes() -> int:
+def resident_nbytes() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * mmap.PAGESIZE
 

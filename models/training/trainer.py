@@ -72,8 +72,8 @@ def _alone(work: BoundBatch) -> list[BoundBatch]:
 
 
 class Trainer:
-    """A model in training: tables (EmbeddingVariables by name), tiers of those with a budget, the dense network, and how
-    many steps it has taken."""
+    """A model in training: tables (EmbeddingVariables by name), the tiers of those with a budget, the dense network, and
+    how many steps it has taken."""
 
     def __init__(
         self,

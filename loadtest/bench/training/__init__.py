@@ -2,6 +2,7 @@
 
 race          the sides in turn, their threads and settings tuned first; loadtest/results/train.md
 race_shape    the network and the rows that all sides learn
+growth        steps while a table grows; loadtest/results/train-growth.md
 turns         a side's end of the line: "learn so many steps" in, seconds out
 freshet_side  Freshet
 keras_side    Keras fit, with its best of optimizer, jit_compile and steps a call

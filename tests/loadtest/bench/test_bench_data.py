@@ -1,10 +1,24 @@
+import io
 import json
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="reading needs the train extra")
 
-from loadtest.bench.bench_data import COLUMNS, FIELDS, made, measure, read_alone, read_batches, write_tables
+from rich.console import Console
+
+from loadtest.bench import bench_data
+from loadtest.bench.bench_data import (
+    COLUMNS,
+    FIELDS,
+    WAYS,
+    made,
+    measure,
+    page,
+    read_alone,
+    read_batches,
+    write_tables,
+)
 from models.data.formats import DataConfig
 from models.data.open_data import open_source
 from tests.models.data.sources import everything
@@ -15,15 +29,26 @@ def test_both_tables_hold_the_same_rows_and_both_sides_read_all_of_them(tmp_path
     sides = [open_source(DataConfig(str(path), label="clicked"), FIELDS) for path in (parquet, text)]
     from_parquet, from_text = (list(map(everything, side.batches(64))) for side in sides)
     assert from_parquet == from_text
-    assert read_batches(parquet) == read_batches(text) == read_alone(parquet) == 300
+    assert read_batches(parquet) == read_batches(text) == 300
+    assert [read_alone(parquet, way, threads) for way in WAYS for threads in (1, 2)] == [300] * 2 * len(WAYS)
     assert made(5, 1).equals(made(5, 1))
     assert made(1, 0).column_names == COLUMNS
 
 
-def test_a_measurement_is_a_document_of_ratios():
-    found = measure(rows=200, rounds=2, text_rows=100)
+@pytest.mark.tensorflow
+def test_a_measurement_is_a_document_that_the_page_tells(monkeypatch):
+    pytest.importorskip("tensorflow", reason="training needs the train extra")
+    monkeypatch.setattr(bench_data, "BATCH_ROWS", 64)
+    monkeypatch.setattr(bench_data, "TRIES", 1)
+    found = measure(rows=200, rounds=2, text_rows=100, console=Console(file=io.StringIO()))
     assert json.loads(json.dumps(found)) == found
     assert [ratio["name"] for ratio in found["ratios"]] == [
         "Parquet into batches / CSV", "Parquet into batches / pyarrow alone",
     ]  # fmt: skip
-    assert all(rate > 0 for rate in found["rows_per_s"].values())
+    assert all(found["best"][side] in ways and min(ways.values()) > 0 for side, ways in found["rows_per_s"].items())
+    assert list(found["stages"]) == ["read", "transform", "look up", "step", "update"]
+    ratio = dict.fromkeys(("median", "low", "high"), 0.5) | {"name": "a / b", "a_ns": 500.0, "b_ns": 1000.0}
+    about = {"machine": {"cores": 2, "cpu": "a CPU"}, "origin": {"command": "make bench-data", "date": "today"}}
+    told = page(about | found | {"ratios": [ratio]})
+    assert "| a / b | 2.00 | 2.00 to 2.00 | 2,000,000 | 1,000,000 |" in told
+    assert told.count("**") == 2 * len(found["best"])
