@@ -147,9 +147,8 @@ class SparedTable:
         tables = {}
         for name, ids in self._ids.items():
             if len(ids) > SMALL:
-                table = TableConfig(hash=kind, hash_rows=max(4, round(len(ids) * share)))
-                divisor = 1 if whole_rate else _keys(table, ids[:1]).shape[1]
-                tables[name] = replace(table, train={"learning_rate": self._settings.learning_rate / divisor})
+                own = {"learning_rate": self._settings.learning_rate} if whole_rate else {}
+                tables[name] = TableConfig(hash=kind, hash_rows=max(4, round(len(ids) * share)), train=own)
         return tables
 
     def _steps(self) -> int:

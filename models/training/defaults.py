@@ -12,8 +12,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from models.config.feature_sections import FeatureConfig
+from models.config.table_sections import TableConfig
 from models.config.train_section import TrainSettings
 from models.embedding.optimizer import INITIAL_ACCUMULATOR
+from models.training.hash_choice import rows_an_id
 
 CHOSEN = ("optimizer", "learning_rate", "initial_accumulator", "dense_learning_rate", "batch_rows")
 KEPT = (*CHOSEN, "schedule_steps")
@@ -74,13 +76,14 @@ def scheduled(settings: TrainSettings, rows: int | None) -> TrainSettings:
     return replace(settings, schedule_steps=max(1, steps - settings.warmup_steps))
 
 
-def of_table(settings: TrainSettings, own: Mapping[str, Any]) -> TrainSettings:
-    """[train] as a table has it that has `own` keys of it. A table with another optimizer and no rate has the rate of
-    [train], of Adam and AdamW a tenth of what the others have."""
-    table = replace(settings, **own)
-    if "learning_rate" in own:
-        return table
-    return replace(table, learning_rate=table.learning_rate * _share(table.optimizer) / _share(settings.optimizer))
+def of_table(settings: TrainSettings, table: TableConfig) -> TrainSettings:
+    """[train] as a table has it. One without a rate of its own has that of [train]; with another optimizer, of Adam and
+    AdamW a tenth of what the others have; hashed, divided by the rows of an id, which moves by all of them at once."""
+    own = replace(settings, **table.train)
+    if "learning_rate" in table.train:
+        return own
+    rate = own.learning_rate * _share(own.optimizer) / _share(settings.optimizer)
+    return replace(own, learning_rate=rate / rows_an_id(table))
 
 
 def transformed(features: list[FeatureConfig], transforms: Mapping[str, str]) -> list[FeatureConfig]:

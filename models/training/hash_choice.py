@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from models.config.table_sections import TableConfig
 from models.config.train_config import TrainConfig
 from models.data.source import Source
-from models.embedding.multi_hash import NO_HASH, choice
+from models.embedding.multi_hash import NO_HASH, choice, key_transform
 from processor.columns import Column, Ragged, Strings
+from processor.features.key_codes import CODES
 from processor.kernels.hashing import hash_strings
 from processor.package.manifest import Manifest
 from processor.package.transforms import HASHES
@@ -32,6 +33,14 @@ def decided(config: TrainConfig, hashes: Mapping[str, str]) -> dict[str, TableCo
     """The tables with `hashes` for those that leave theirs out; 'none' for any other."""
     filled = {name: replace(config.tables[name], hash=hashes.get(name, NO_HASH)) for name in undecided(config)}
     return {**config.tables, **filled}
+
+
+def rows_an_id(table: TableConfig) -> int:
+    """How many rows of the table are added up to one of an id."""
+    if table.hash in ("", NO_HASH):
+        return 1
+    made = key_transform("", "", 0, table.hash, table.hash_rows, table.hash_codes)
+    return len(CODES[made.op](np.zeros(1, np.int64), *made.integers[1:])[0])
 
 
 def of_version(manifest: Manifest) -> dict[str, str]:

@@ -72,8 +72,8 @@ def _alone(work: BoundBatch) -> list[BoundBatch]:
 
 
 class Trainer:
-    """A model in training: tables (EmbeddingVariables by name), the tiers of those with a budget, the dense network, and
-    how many steps it has taken."""
+    """A model in training: tables (EmbeddingVariables by name), tiers of those that have a budget, the dense network,
+    and how many steps it has taken."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Trainer:
         self._evictions: dict[str, Eviction] = {}
         for n, t in enumerate(manifest.tables):
             config = configs.get(t.name, TableConfig())
-            own = of_table(settings, config.train)
+            own = of_table(settings, config)
             self.rates[t.name] = own.learning_rate
             self._evictions[t.name] = Eviction(config.evict_after_steps, config.evict_below_norm)
             self.tables[t.name] = EmbeddingVariable(

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from models.config.feature_sections import FeatureConfig
+from models.config.table_sections import TableConfig
 from models.config.train_section import TrainSettings
 from models.training.defaults import BEFORE, chosen, filled, kept, of_table, told
+from models.training.hash_choice import rows_an_id
 
 
 def columns(count, dim=16):
@@ -111,6 +113,23 @@ def test_a_small_table_with_a_plain_signal_is_learned_in_one_epoch(share):
     ],
 )
 def test_a_table_with_another_optimizer_has_a_rate_for_it(run, own, rate):
-    table = of_table(TrainSettings(64, 1, run, 0.05), own)
+    table = of_table(TrainSettings(64, 1, run, 0.05), TableConfig(train=own))
     assert table.learning_rate == pytest.approx(rate)
     assert table.optimizer == own.get("optimizer", run)
+
+
+@pytest.mark.parametrize(
+    ("table", "rows"),
+    [
+        ({"hash": "none", "hash_rows": 64}, 1),
+        ({"hash": "quotient_remainder", "hash_rows": 64}, 2),
+        ({"hash": "k_way", "hash_rows": 64}, 2),
+        ({"hash": "k_way", "hash_rows": 64, "hash_codes": 4}, 4),
+        ({"hash": "binary_code", "hash_rows": 64}, 16),
+    ],
+)
+def test_all_rows_of_an_id_move_together_as_far_as_one_row_would(table, rows):
+    run = TrainSettings(64, 1, "adagrad", 0.06)
+    assert rows_an_id(TableConfig(**table)) == rows
+    assert of_table(run, TableConfig(**table)).learning_rate == pytest.approx(0.06 / rows)
+    assert of_table(run, TableConfig(**table, train={"learning_rate": 0.3})).learning_rate == 0.3
