@@ -42,7 +42,7 @@ from models.data.open_data import open_source
 from models.data.parquet_copy import GROUP_ROWS
 from models.data.source import Batch, Field, Source
 from models.pipeline.ahead import Ahead
-from models.pipeline.step_profile import AHEAD, IN_TURN, overlap
+from models.pipeline.step_profile import overlap
 from models.training.spec import draft
 from models.training.trainer import Trainer
 from processor.cores import available
@@ -230,8 +230,8 @@ def _trained(path: Path, rows: int) -> dict[str, Any]:
         "rows_per_s": rows / taken_s,
         "overlap": overlap(spent, len(available())),
         "stages": {
-            stage: {"rows_per_s": rows / spent[stage].wall_s, "cpu_s": spent[stage].cpu_s / rows * 1e6}
-            for stage in (*AHEAD, *IN_TURN)
+            stage: {"rows_per_s": rows / one.wall_s, "cpu_s": one.cpu_s / rows * 1e6}
+            for stage, one in spent.items()
             if stage != "wait"
         },
     }

@@ -69,9 +69,9 @@ class StepProfile:
             yield item
 
     def measured(self) -> dict[str, Spent]:
-        """By stage, as copies."""
+        """By stage, as copies; fetch only where rows were on disk."""
         with self._lock:
-            return {name: replace(spent) for name, spent in self._spent.items()}
+            return {name: replace(spent) for name, spent in self._spent.items() if spent.times or name != "fetch"}
 
     def _ahead_s(self) -> float:
         return sum(self._spent[name].cpu_s for name in AHEAD)

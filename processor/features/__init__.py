@@ -7,4 +7,4 @@ key_codes   the keys of hashed tables
 stage       the seam to what runs an imported model's own preprocessing
 """
 
-__all__ = ["evaluation", "limits", "plan", "stage"]
+__all__ = ["evaluation", "key_codes", "limits", "plan", "stage"]
