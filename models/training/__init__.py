@@ -12,6 +12,7 @@ early_stopping   when the epochs end, and with which weights
 spec             from a configuration to the manifest
 defaults         what a training file leaves out of [train], chosen by the data
 hash_choice      how tables are hashed that do not say it themselves
+whole_config     a configuration with all that its file leaves out
 fingerprint      what of a configuration decides which checkpoints it can continue
 analysed         a trainer's tables as Parquet, at the end of a run
 publication      a trainer's state as a full version

@@ -27,7 +27,6 @@ from models.config.train_config import Beginning, TrainConfig
 from models.data.formats import label_names
 from models.data.open_data import open_source
 from models.data.source import Batch, Source
-from models.embedding.multi_hash import NO_HASH
 from models.evaluation.assessment import Assessment
 from models.evaluation.extra_columns import ExtraColumns
 from models.evaluation.quality import Scored, next_step
@@ -38,15 +37,15 @@ from models.runs.stage_bars import stage_lines
 from models.training.analysed import write_analysis
 from models.training.as_published import AsPublished
 from models.training.checkpoint import Checkpoints, RunState, clear_changed
-from models.training.defaults import BEFORE, CHOSEN, chosen, filled, kept, scheduled, told, transformed
+from models.training.defaults import CHOSEN, kept
 from models.training.early_stopping import EarlyStopping
-from models.training.fingerprint import changed, fingerprint, settings
-from models.training.hash_choice import decided, measured, of_version
+from models.training.fingerprint import fingerprint, settings
 from models.training.lineage import Lineage, rebuild
 from models.training.publication import publish_version
-from models.training.spec import Scaling, draft, measure_log_odds, measure_scaling, measure_transforms
+from models.training.spec import draft, measure_log_odds
 from models.training.stretches import Stretches
 from models.training.trainer import BoundBatch, Trainer
+from models.training.whole_config import begun, continued, scaling_of
 from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
 from processor.cores import available
@@ -109,13 +108,16 @@ class TrainingRun:
         old = (
             self._newest_contents() if self._begun.new_version and not self._begun.from_scratch and not saved else None
         )
-        self.config = config = self._filled(saved, old)
+        folder, version, rows = self._checkpoints.folder, old.base.manifest if old else None, self._known_rows()
         if saved is not None:
-            self._check_continues(saved)
-        scaling = saved.scaling if saved else self._scaling_of(old)
-        scratch = self._checkpoints.folder
+            inside = folder.is_relative_to(self.repository)
+            where = folder.relative_to(self.repository).as_posix() if inside else folder.name
+            self.config = config = continued(config, saved, rows, where)
+        else:
+            self.config = config = begun(config, self.source, version, rows, self._report.note)
+        scaling = saved.scaling if saved else scaling_of(config, self.source, version)
         drafted = draft(config, scaling)
-        self.trainer = Trainer(drafted, config.train, config.network, config.fusion, config.tables, scratch)
+        self.trainer = Trainer(drafted, config.train, config.network, config.fusion, config.tables, folder)
         self.state = RunState(fingerprint(config), scaling, settings=settings(config), train=kept(config.train))
         self.streamed = Scored()
         measured = config.evaluate
@@ -385,33 +387,6 @@ class TrainingRun:
         self.journal.learned(len(batch), loss)
         self._report.advance(len(batch))
 
-    def _filled(self, saved: RunState | None, old: Contents | None) -> TrainConfig:
-        """The configuration with all that it leaves out filled in: as the checkpoint has it, or as the version whose
-        weights are there, or chosen by the data."""
-        config = self.config
-        if saved is not None:
-            before = {f.name: saved.settings.get(f"features.{f.name}.transform", "none") for f in config.features}
-            hashes = {name: saved.settings.get(f"tables.{name}.hash", NO_HASH) for name in config.tables}
-            train = scheduled(filled(config.train, saved.train or BEFORE), self._known_rows())
-            features, tables = transformed(config.features, before), decided(config, hashes)
-            return replace(config, train=train, features=features, tables=tables)
-        hash_line = ""
-        if old is not None:
-            hashes = of_version(old.base.manifest)
-            transforms = {f.name: "log1p" if f.log1p else "none" for f in old.base.manifest.features}
-        else:
-            transforms = measure_transforms(self.source, config.features)
-            hashes, hash_line = measured(self.source, config)
-        rows = self._known_rows()
-        train = chosen(config.train, config.features, rows)
-        logarithms = [f.name for f in config.features if not f.transform and transforms.get(f.name) == "log1p"]
-        log_line = f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)
-        for line in (told(config.train, train, rows), log_line, hash_line):
-            if line:
-                self._report.note(line)
-        features, tables = transformed(config.features, transforms), decided(config, hashes)
-        return replace(config, train=scheduled(train, rows), features=features, tables=tables)
-
     def _known_rows(self) -> int | None:
         """The rows of the full version, as far as file and data tell; None where the data never end and it is all of
         them."""
@@ -501,35 +476,6 @@ class TrainingRun:
         version = self._published(versions[-1])
         ledger = Ledger.of(version)
         return Contents(version, ledger, ledger.history.head)
-
-    def _scaling_of(self, old: Contents | None) -> Scaling:
-        """Of float features: measured, or as in the version whose weights are there."""
-        if old is None:
-            return measure_scaling(self.source, self.config.features)
-        manifest = old.base.manifest
-        drafted = draft(self.config, {f.name: (f.mean, f.scale) for f in manifest.features if f.kind == "float"})
-        shapes = [{t.name: t.dim for t in m.tables} for m in (manifest, drafted)]
-        columns = [[(f.name, f.kind, f.table, f.width) for f in m.features] for m in (manifest, drafted)]
-        inputs = [(m.inputs, m.transforms) for m in (manifest, drafted)]
-        same = shapes[0] == shapes[1] and columns[0] == columns[1] and inputs[0] == inputs[1]
-        if manifest.arch != drafted.arch or not same:
-            raise BadInput(
-                f"--new-version: version {manifest.version} has another architecture, other features or other tables"
-                " than the training file, so its weights cannot go on; --from-scratch trains new ones"
-            )
-        return {f.name: (f.mean, f.scale) for f in manifest.features if f.kind == "float"}
-
-    def _check_continues(self, saved: RunState) -> None:
-        if saved.fingerprint == fingerprint(self.config):
-            return
-        folder = self._checkpoints.folder
-        inside = folder.is_relative_to(self.repository)
-        raise BadInput(
-            f"checkpoint: {changed(saved.settings, settings(self.config))}, so what is in"
-            f" {folder.relative_to(self.repository).as_posix() if inside else folder.name} of the repository cannot be"
-            " continued; --new-version --from-scratch trains a second version from new weights, another model.name"
-            " another model"
-        )
 
 
 def _pieces(chunk: Batch, rows: int) -> Iterator[Batch]:

@@ -59,6 +59,7 @@ def assert_served(repository, generation, follower):
 def test_a_killed_trainer_leaves_a_whole_chain_and_goes_on_with_it(tmp_path):
     draw = random.Random(f"trainer {SEED}")
     repository = tmp_path / "repository"
+    repository.mkdir()
     follower, reached = None, None
     try:
         for life in range(ROUNDS):
