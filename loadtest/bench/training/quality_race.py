@@ -4,10 +4,10 @@ Rows in order of time: 80 % are learned, the next 10 % choose, the last 10 % are
 same network (Freshet's zoo builds Keras' too, with the same first weights), the same eight features, shuffled rows, and
 up to three epochs, of which the best on the choosing rows is kept. Freshet's settings are those that it chooses itself.
 Peers have an embedding for each id of the learned rows and one for all others, and learn by Adam with the best of
-several rates and batches: rates are tried on the first network, batches on each. What is chosen is chosen by seed 0 on
-the choosing rows, epochs included. `Freshet in order` learns the rows in order of time, as `freshet train` reads them.
+several rates and batches, Keras' tried on the first network. What is chosen is chosen by seed 0 on the choosing rows,
+epochs included. `Freshet in order` learns the rows in order of time, as `freshet train` reads them.
 `rated4` is 4 stars and more, `rated5` 5 of 5, a stand-in for a second label. FuxiCTR's DCN-v2 is its own, in an
-environment of its own, and also tries a regularizer of its embeddings.
+environment of its own, and also tries regularizers of its embeddings.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ARCHS = {"deepfm": LABELS[:1], "dcn": LABELS[:1], "dlrm": LABELS[:1], "mmoe": LA
 SEEDS = (0, 1, 2)
 MANY, FEW = 2048, 512
 RATES = (0.001, 0.002, 0.004)
-REGULARIZER = 1e-5
+REGULARIZERS = (1e-5, 1e-4)
 
 Way = dict[str, Any]
 """A peer's settings: batch, rate and, of FuxiCTR, regularizer of its embeddings; {} of Freshet."""
@@ -72,7 +72,7 @@ def other_batch(best: Way) -> list[Way]:
 
 
 def regularized(best: Way) -> list[Way]:
-    return [best | {"regularizer": REGULARIZER}]
+    return [best | {"regularizer": regularizer} for regularizer in REGULARIZERS]
 
 
 def freshet_run(rows: QualityRows, arch: str, mixed: bool, way: Way, seed: int, epochs: int) -> Run:
@@ -197,7 +197,7 @@ def main() -> None:
         console.print(f"[bold]{arch}[/bold]")
         runs.of(arch, "Freshet", (fixed({}),), partial(freshet_run, rows, arch, True))
         keras = partial(keras_run, rows, arch, ARCHS[arch])
-        settled = runs.of(arch, "Keras", (fixed(settled) if settled else rates, other_batch), keras)
+        settled = runs.of(arch, "Keras", (fixed(settled),) if settled else (rates, other_batch), keras)
         if arch == "dcn" and arguments.fuxictr:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "rows.npz"

@@ -9,7 +9,7 @@ from loadtest.bench.training.quality_race import (
     FEW,
     MANY,
     RATES,
-    REGULARIZER,
+    REGULARIZERS,
     SEEDS,
     Runs,
     fixed,
@@ -49,7 +49,7 @@ def test_the_first_seed_tries_the_ways_and_the_others_take_the_best_and_its_epoc
 def test_a_way_that_is_settled_is_tried_with_the_other_batch_and_a_regularizer(tmp_path, console):
     ran, steps = [], (fixed({"batch": FEW, "rate": MIDDLE / 2}), other_batch, regularized)
     Runs(tmp_path, 100, console).of("dcn", "FuxiCTR", steps, made_up(ran))
-    assert ran[:3] == [(FEW, MIDDLE / 2, 0, 0, 3), (MANY, MIDDLE, 0, 0, 3), (MANY, MIDDLE, REGULARIZER, 0, 3)]
+    assert ran[:3] == [(FEW, MIDDLE / 2, 0, 0, 3), (MANY, MIDDLE, 0, 0, 3), (MANY, MIDDLE, REGULARIZERS[0], 0, 3)]
 
 
 def test_what_was_run_is_not_run_again_unless_it_was_of_other_rows(tmp_path, console):
