@@ -67,8 +67,8 @@ bench-defaults: .venv/.dev .venv/.kernels ## what `freshet train` chooses by its
 bench-train: .venv/.dev .venv/.kernels ## steps of training beside Keras' and PyTorch's; FRESHET_TORCH_PYTHON=a Python that has torch; loadtest/results/train.md
 	$(BIN)/python -m loadtest.bench.training.race $(BENCH_ARGS)
 
-bench-quality: .venv/.dev .venv/.kernels ## AUC beside plain Keras on MovieLens-1M; loadtest/results/train-quality.md
-	$(BIN)/python -m loadtest.bench.training.keras_quality $(BENCH_ARGS)
+bench-quality: .venv/.dev .venv/.kernels ## AUC beside Keras' and FuxiCTR's on MovieLens-1M; FRESHET_FUXICTR_PYTHON=a Python that has it; loadtest/results/train-quality.md
+	$(BIN)/python -m loadtest.bench.training.quality_race $(BENCH_ARGS)
 
 bench-growth: .venv/.dev .venv/.kernels ## a step of training while its table grows from 1 to 50 million rows; loadtest/results/train-growth.md
 	$(BIN)/python -m loadtest.bench.training.growth $(BENCH_ARGS)

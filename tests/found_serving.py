@@ -57,6 +57,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "loadtest/bench/pairs.py": SCENARIOS,
     "loadtest/bench/scale.py": BY_HAND,
     "loadtest/bench/training/freshet_side.py": BY_HAND,
+    "loadtest/bench/training/fuxictr_side.py": BY_HAND,
     "loadtest/bench/training/keras_quality.py": BY_HAND,
     "loadtest/bench/training/keras_side.py": BY_HAND,
     "loadtest/bench/training/race_shape.py": ("tests/loadtest/bench/training/test_race.py",),

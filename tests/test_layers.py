@@ -88,6 +88,7 @@ HEAVY_HOMES = (
     "models/publishing/torch_hook.py",
     "processor/tables/remote/redis.py",
     "loadtest/peers/fastapi_tf/",
+    "loadtest/bench/training/fuxictr_side.py",
     "loadtest/bench/training/torch_side.py",
 )
 

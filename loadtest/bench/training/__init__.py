@@ -1,14 +1,17 @@
-"""`make bench-train`: a step of training beside PyTorch's and Keras', each in a process and environment of its own.
+"""Training beside its peers: `make bench-train`, the time of a step; `make bench-quality`, the AUC.
 
-race          the sides in turn, their threads and settings tuned first; loadtest/results/train.md
+race          the sides of a step, in turn, their threads and settings tuned first; loadtest/results/train.md
 race_shape    the network and the rows that all sides learn
 growth        steps while a table grows; loadtest/results/train-growth.md
 turns         a side's end of the line: "learn so many steps" in, seconds out
 freshet_side  Freshet
 keras_side    Keras fit, with its best of optimizer, jit_compile and steps a call
-keras_quality  AUC beside plain Keras; loadtest/results/train-quality.md
 tier_race     tables larger than memory beside the same in memory; loadtest/results/train-tiers.md
 torch_side    PyTorch with sparse EmbeddingBags
+quality_race  AUC beside peers; loadtest/results/train-quality.md
+quality_rows  MovieLens-1M cut in three, as every side learns it
+keras_quality  plain Keras, the same network
+fuxictr_side  FuxiCTR's DCN-v2, in a process and environment of its own
 """
 
 __all__: list[str] = []
