@@ -23,7 +23,8 @@ class Ended(Exception):
 
 
 class BoundedQueue(Generic[T]):
-    """Items between two threads, at most `size`."""
+    """Items between two threads, at most `size`. Whoever found it full goes on when half of it is free: where steps are
+    short, to wake a thread for each item takes longer than the item."""
 
     def __init__(self, size: int) -> None:
         self._items: deque[T] = deque()
@@ -32,11 +33,13 @@ class BoundedQueue(Generic[T]):
     def put(self, item: T) -> None:
         """Waits for room; raises Ended once nobody takes any longer."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or len(self._items) < self._size)
+            if len(self._items) >= self._size:
+                self._changed.wait_for(lambda: self._ended or len(self._items) <= self._size // 2)
             if self._ended:
                 raise Ended
             self._items.append(item)
-            self._changed.notify_all()
+            if len(self._items) == 1:
+                self._changed.notify_all()
 
     def take(self) -> T:
         """Waits for an item; raises Ended once there is none and none will come."""
@@ -45,7 +48,8 @@ class BoundedQueue(Generic[T]):
             if not self._items:
                 raise Ended
             item = self._items.popleft()
-            self._changed.notify_all()
+            if len(self._items) == self._size // 2:
+                self._changed.notify_all()
             return item
 
     def end(self) -> None:

@@ -52,8 +52,8 @@ from processor.package.manifest import COMBINERS, Manifest
 from processor.tables.table import descriptors
 
 NO_SPLITS = np.zeros(1, np.int64)
-FEW_IDS = 4096
-"""Ids for which it does not pay to wake another thread."""
+FEW_IDS = 1 << 14
+"""Ids for which it does not pay to wake another thread: of 2,048 rows of 8 ids the pieces are a millisecond long."""
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

@@ -159,9 +159,9 @@ def ratios(result: dict[str, Any], peer: str) -> list[float]:
 def page(results: dict[str, Any]) -> str:
     """train.md."""
     lines = opening("Training", __doc__, results)
-    lines += ["| batch | side | settings | ms a step | rows a second | processor ms a step | times Freshet's step |"]
-    lines += ["|---:|---|---|---:|---:|---:|---:|"]
-    for batch, result in results["races"].items():
+    lines += ["| batch | ids | side | settings | ms a step | rows a second | processor ms | times Freshet's step |"]
+    lines += ["|---:|---:|---|---|---:|---:|---:|---:|"]
+    for batch, ids, result in ((*map(int, shape.split()), result) for shape, result in results["races"].items()):
         for name, turns in result["turns"].items():
             wall, cpu = (statistics.median(values) for values in zip(*turns))
             times = "1"
@@ -169,7 +169,7 @@ def page(results: dict[str, Any]) -> str:
                 found = ratios(result, name)
                 times = f"**{statistics.median(found):.2f}** ({min(found):.2f} to {max(found):.2f})"
             lines.append(
-                f"| {batch} | {name} | {result['settings'][name]} | {wall * 1e3:.2f} | {int(batch) / wall:,.0f}"
+                f"| {batch:,} | {ids:,} | {name} | {result['settings'][name]} | {wall * 1e3:.2f} | {batch / wall:,.0f}"
                 f" | {cpu * 1e3:.2f} | {times} |"
             )
     return "\n".join(lines) + "\n"
@@ -198,7 +198,8 @@ def main() -> None:
         else:
             console.print("  PyTorch: not measured, --torch or FRESHET_TORCH_PYTHON is to name a Python that has it")
         sides = [freshet(shape), *(peer for peer in peers if peer is not None)]
-        results["races"][str(batch_rows)] = race(sides, arguments.rounds, arguments.seconds, console)
+        found = race(sides, arguments.rounds, arguments.seconds, console)
+        results["races"][f"{batch_rows} {arguments.table_rows}"] = found
         kept.write_text(json.dumps(results, indent=1) + "\n")
         (arguments.out / "train.md").write_text(page(results))
     print(page(results))

@@ -49,9 +49,9 @@ def test_sides_take_turns_and_are_compared_round_by_round(console):
     assert ratios(result, "Keras") == [3.0, 1.0]
     about = {"cores": 2, "cpu": "a CPU"}
     text = page(
-        {"machine": about, "origin": {"date": "today", "command": "make bench-train"}, "races": {"512": result}}
+        {"machine": about, "origin": {"date": "today", "command": "make bench-train"}, "races": {"512 1000": result}}
     )
-    assert "| 512 | Keras | 400 us a step | 2500.00 | 205 | 2500.00 | **2.00** (1.00 to 3.00) |" in text
+    assert "| 512 | 1,000 | Keras | 400 us a step | 2500.00 | 205 | 2500.00 | **2.00** (1.00 to 3.00) |" in text
 
 
 def test_rows_are_a_function_of_the_shape_and_some_ids_come_far_more_often_than_others():
