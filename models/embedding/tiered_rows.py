@@ -13,8 +13,8 @@ difference moves, and within one nothing waits for a disk.
 Invariants
 - An id's row is in one place. The same operations give the same rows, to the bit, whatever the budget.
 - Two threads: the trainer's, with its crew, and one that stages and compacts (tend). Whatever moves entries of the
-  index, or frees what they name, holds the lock; the second thread moves entries of rows on disk alone, so that rows in
-  memory are found and learned without it.
+  index, or frees what they name, holds the lock, and so does whoever keeps numbers of rows on disk; the second thread
+  moves entries of rows on disk alone, so that rows in memory are found and learned without it.
 - What stage() read counts only if the id's row is that record still, of the same log; else it is read again.
 - More rows than the budget are in memory when a batch alone needs them, or when the disk is full: until there is room.
 
@@ -70,8 +70,8 @@ class ReadAhead:
 
 
 class TieredRows(IdRows):
-    """IdRows within a budget, with columns rows, slots and books. lock: held while rows on disk are read through the
-    index, so that none of them moves."""
+    """IdRows within a budget, with columns rows, slots and books. lock: held while rows on disk are read by number or
+    through the index, so that none of them moves."""
 
     def __init__(self, table: str, columns: Mapping[str, Column], budget: RowBudget) -> None:
         """Raises BadInput where scratch is not writable."""
@@ -162,8 +162,13 @@ class TieredRows(IdRows):
         return self._by_id(np.concatenate([np.flatnonzero(self.marks[: self._bump]), LOGGED + self.cold.changed()]))
 
     def clear_changed(self) -> None:
-        super().clear_changed()
-        self.cold.marks[:] = False
+        with self.lock:
+            super().clear_changed()
+            self.cold.marks[:] = False
+
+    def mark(self, keys: Int64s, removed: Int64s) -> None:
+        with self.lock:
+            super().mark(keys, removed)
 
     def settle(self) -> None:
         if self.hot > self.most:

@@ -163,7 +163,7 @@ class EmbeddingVariable:
         self._ids.settle()
 
     def reading(self) -> AbstractContextManager[Any]:
-        """While rows are read through descriptor(): none of them moves."""
+        """While rows are read by number or through descriptor(): none of them moves."""
         return nullcontext() if self.tiers is None else self.tiers.lock
 
     def insert(self, ids: Int64s) -> Int64s:
@@ -190,21 +190,23 @@ class EmbeddingVariable:
         """Removes what the rule no longer keeps at a step; returns how many rows."""
         if not (eviction.after_steps or eviction.below_norm):
             return 0
-        refs, gone = self._ids.present(), []
-        for first in range(0, len(refs), SCANNED_ROWS):
-            some = refs[first : first + SCANNED_ROWS]
-            leaves = np.zeros(len(some), np.bool_)
-            keys, books = self._ids.gather(some, "keys", "books")
-            if eviction.after_steps:
-                leaves |= books[:, 0] < step - eviction.after_steps
-            if eviction.below_norm:
-                leaves |= norms(*self._ids.gather(some, "rows")) < eviction.below_norm
-            gone.append(keys[leaves])
-        return self.remove(np.concatenate(gone)) if gone else 0
+        with self.reading():
+            refs, gone = self._ids.present(), []
+            for first in range(0, len(refs), SCANNED_ROWS):
+                some = refs[first : first + SCANNED_ROWS]
+                leaves = np.zeros(len(some), np.bool_)
+                keys, books = self._ids.gather(some, "keys", "books")
+                if eviction.after_steps:
+                    leaves |= books[:, 0] < step - eviction.after_steps
+                if eviction.below_norm:
+                    leaves |= norms(*self._ids.gather(some, "rows")) < eviction.below_norm
+                gone.append(keys[leaves])
+            return self.remove(np.concatenate(gone)) if gone else 0
 
     def changes(self) -> Changes:
         """The changes since the last clear_changed()."""
-        return self._gather(self._ids.changed(), self._ids.removed())
+        with self.reading():
+            return self._gather(self._ids.changed(), self._ids.removed())
 
     def clear_changed(self) -> None:
         self._ids.clear_changed()
@@ -212,18 +214,20 @@ class EmbeddingVariable:
 
     def export(self) -> Changes:
         """Every row, by ascending id."""
-        return self._gather(self._ids.live(), np.empty(0, np.int64))
+        with self.reading():
+            return self._gather(self._ids.live(), np.empty(0, np.int64))
 
     def pieces(self, rows: int) -> Iterator[Changes]:
         """Every row by ascending id, so many at a time."""
-        refs, nothing = self._ids.live(), np.empty(0, np.int64)
+        nothing = np.empty(0, np.int64)
         if self.tiers is None:
+            refs = self._ids.live()
             for first in range(0, len(refs), rows):
                 yield self._gather(refs[first : first + rows], nothing)
             return
         # Piece by piece the log would be gone through again for each.
-        whole = self._gather(refs, nothing)
-        for first in range(0, len(refs), rows):
+        whole = self.export()
+        for first in range(0, len(whole.keys), rows):
             some = slice(first, first + rows)
             kept = (whole.keys[some], whole.rows[some], whole.slots[some], whole.last_step[some], whole.counts[some])
             yield Changes(*kept, nothing)

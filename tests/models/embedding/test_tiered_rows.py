@@ -11,7 +11,7 @@ from models.embedding import cold_rows
 from models.embedding.optimizer import row_optimizer
 from models.embedding.row_budget import CACHES, LFU, LRU, RowBudget
 from models.embedding.tiered_rows import LEAST_ROWS, MAPPED_NBYTES
-from models.embedding.variable import EmbeddingVariable
+from models.embedding.variable import EmbeddingVariable, Eviction
 from processor.errors import BadInput
 from processor.kernels.rows import LOGGED
 from processor.memory import ScratchFile
@@ -161,7 +161,7 @@ def test_a_log_is_at_most_twice_as_large_as_what_lives_however_often_rows_move(t
     assert cold.log_nbytes <= (2 * len(cold) + 2 * SEGMENT) * cold.record_nbytes
 
 
-def test_lookups_go_on_while_another_thread_compacts_and_reads_ahead(tmp_path, small_segments):
+def test_lookups_and_checkpoints_go_on_while_another_thread_compacts_and_reads_ahead(tmp_path, small_segments):
     table, twin = make_table(tmp_path, most=64), make_table(tmp_path, most=10_000)
     stop, errors = threading.Event(), []
 
@@ -183,6 +183,13 @@ def test_lookups_go_on_while_another_thread_compacts_and_reads_ahead(tmp_path, s
             for one in (table, twin):
                 one.settle()
                 learn(one, ids, step)
+            if step % 5 == 0:
+                assert_same(table.changes(), twin.changes())
+                assert_same(table.export(), twin.export())
+                for one in (table, twin):
+                    one.clear_changed()
+                    assert not len(one.changes().keys)
+                assert table.evict(Eviction(after_steps=60), step) == twin.evict(Eviction(after_steps=60), step)
     finally:
         stop.set()
         thread.join()
