@@ -20,6 +20,7 @@ from models.config.feature_sections import FeatureConfig
 from models.config.publish_section import PublishConfig
 from models.data.synthetic import SyntheticSource, default_features
 from models.training import loop as running
+from models.training import whole_config
 from models.training.defaults import BEFORE
 from models.training.loop import TrainingRun
 from processor.chain.ledger import Ledger
@@ -252,14 +253,14 @@ def test_what_is_left_out_is_chosen_said_and_kept_whatever_rows_come(tmp_path):
 def test_a_transform_that_is_left_out_is_chosen_by_the_first_rows_and_kept(tmp_path, monkeypatch):
     features = [replace(f, transform="") for f in FEATURES]
     config, notes = make_config(tmp_path, features, full_rows=0, delta_rows=0), Notes()
-    monkeypatch.setattr(running, "measure_transforms", lambda source, features: {"price": "log1p", "age": "none"})
+    monkeypatch.setattr(whole_config, "measure_transforms", lambda source, features: {"price": "log1p", "age": "none"})
     first = TrainingRun(config, MixedSource(ROWS), reporter=notes)
     assert notes.notes == ["defaults: log1p of price"]
     assert [f.transform for f in first.config.features] == ["none"] * 6 + ["log1p", "none"]
     assert [f.log1p for f in first.trainer.manifest.features] == [False] * 6 + [True, False]
     first.full()
 
-    monkeypatch.setattr(running, "measure_transforms", lambda source, features: {"price": "none", "age": "log1p"})
+    monkeypatch.setattr(whole_config, "measure_transforms", lambda source, features: {"price": "none", "age": "log1p"})
     assert TrainingRun(config, MixedSource(ROWS)).config == first.config
 
 
