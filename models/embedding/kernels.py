@@ -87,6 +87,16 @@ def accumulate(refs, splits, combiner, max_length, codes, grad, column, part, pa
     return count
 
 
+@nb.njit(nb.int64(nb.int64, nb.int64, _I64, nb.int64, nb.int64[::1]), cache=True, nogil=True, inline="always")
+def _ask_for_entries(address, capacity, ids, first, starts):
+    """Prefetches the entries at which the probes for a block of ids, from `first` on, start; returns how many ids."""
+    some = min(BLOCK, len(ids) - first)
+    for i in range(some):
+        starts[i] = home(ids[first + i], capacity)
+        prefetch(address + 16 * starts[i])
+    return some
+
+
 @nb.njit(
     nb.types.UniTuple(nb.int64, 2)(nb.int64, nb.int64, _I64, nb.int64[::1], nb.int64[::1], nb.int64[::1]),
     cache=True,
@@ -100,11 +110,7 @@ def give_rows(address, capacity, ids, numbers, keys, refs):
     starts = np.empty(BLOCK, np.int64)
     taken, claimed = 0, 0
     for first in range(0, len(ids), BLOCK):
-        some = min(BLOCK, len(ids) - first)
-        for i in range(some):
-            starts[i] = home(ids[first + i], capacity)
-            prefetch(address + 16 * starts[i])
-        for i in range(some):
+        for i in range(_ask_for_entries(address, capacity, ids, first, starts)):
             key = ids[first + i]
             e = probe_from(address, capacity, key, starts[i])
             if e < 0:
@@ -129,11 +135,7 @@ def collect(address, capacity, ids, distinct, count):
     """
     starts = np.empty(BLOCK, np.int64)
     for first in range(0, len(ids), BLOCK):
-        some = min(BLOCK, len(ids) - first)
-        for i in range(some):
-            starts[i] = home(ids[first + i], capacity)
-            prefetch(address + 16 * starts[i])
-        for i in range(some):
+        for i in range(_ask_for_entries(address, capacity, ids, first, starts)):
             e = probe_from(address, capacity, ids[first + i], starts[i])
             if e < 0:
                 store_i64(address + 16 * (-1 - e), ids[first + i])

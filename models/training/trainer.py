@@ -67,10 +67,6 @@ class BoundBatch:
     bound: BoundRequest
 
 
-def _alone(work: BoundBatch) -> list[BoundBatch]:
-    return [work]
-
-
 class Trainer:
     """A model in training: tables (EmbeddingVariables by name), tiers of those that have a budget, the dense network,
     and how many steps it has taken."""

@@ -164,6 +164,22 @@ class Killed(BaseException):
     """Instead of a kill: nothing catches it."""
 
 
+def run_until_killed(run, owner, name, number, monkeypatch):
+    """Runs until owner's `name` is called for the so manieth time."""
+    calls, left = getattr(owner, name), [number]
+
+    def dies(*args, **kwargs):
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+        return calls(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, dies)
+        with pytest.raises(Killed):
+            run.run()
+
+
 @pytest.mark.parametrize("where", ["save_changes", "publish", "learn 3", "save_full"])
 def test_a_run_that_was_killed_goes_on_to_the_same_bits_filters_included(where, tmp_path, monkeypatch):
     wanted, filters = uninterrupted(tmp_path / "whole")
@@ -177,18 +193,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits_filters_included(where, 
         "publish": (Ledger, "publish"),
         "learn": (run.trainer, what),
     }[what]
-    calls, left = getattr(owner, name), [int(number or 2)]
-
-    def dies(*args, **kwargs):
-        left[0] -= 1
-        if not left[0]:
-            raise Killed
-        return calls(*args, **kwargs)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, name, dies)
-        with pytest.raises(Killed):
-            run.run()
+    run_until_killed(run, owner, name, int(number or 2), monkeypatch)
     again = begin(tmp_path / "cut")
     again.run()
     assert differing(snapshot(again.trainer), wanted) == []
@@ -213,19 +218,8 @@ def test_a_run_with_rows_on_disk_is_the_run_with_all_of_them_in_memory(where, tm
     run = begin(tmp_path / "cut", IN_TIERS)
     if where:
         name, _, number = where.partition(" ")
-        owner, left = run.trainer if number else run._checkpoints, [int(number or 2)]
-        calls = getattr(owner, name)
-
-        def dies(*args, **kwargs):
-            left[0] -= 1
-            if not left[0]:
-                raise Killed
-            return calls(*args, **kwargs)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(owner, name, dies)
-            with pytest.raises(Killed):
-                run.run()
+        owner = run.trainer if number else run._checkpoints
+        run_until_killed(run, owner, name, int(number or 2), monkeypatch)
         # A budget may be another one after a stop.
         run = begin(tmp_path / "cut", {**IN_TIERS, "item": TABLES["item"]})
     run.run()
