@@ -7,6 +7,7 @@ pipeline      how the stages of a step share threads and cores
 training      a stream of labelled rows in; versions, deltas and checkpoints out
 evaluation    scored rows in, metrics out
 runs          what is kept of a training run for people: its configuration, metrics and report
+dense         what moves a network's weights
 zoo           networks over the dense input
 embedding     EmbeddingVariables and the optimizers of their rows
 data          readers that turn stored or made-up events into batches of columns

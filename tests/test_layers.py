@@ -48,7 +48,7 @@ LEVELS = {
         ("bench",),
         ("training",),
         ("runs",),
-        ("evaluation",),
+        ("dense", "evaluation"),
         ("analysis", "config"),
         ("data", "embedding", "pipeline", "publishing", "zoo"),
     ),

@@ -4,9 +4,9 @@ What calls return can be the next call's arguments: state goes from step to step
 static shapes and pure; what it may not do (variables, shapes that follow from values) is refused when it is made.
 
 Measured at 4,096 rows of a DeepFM (8 embeddings of 16, layers 256-128-64, Adam) on 2 cores: 18 ms a step, where
-TensorFlow's own function takes 26 and jit_compile 23 for the same processor seconds; it keeps both cores busy. Products
-in bfloat16, in which this processor computes, gain nothing: TensorFlow's are twice as fast but the step is not (casts
-and element-wise work), and XLA's are slower than in float32.
+TensorFlow's own function takes 26 and jit_compile 23 for the same processor seconds. Products in bfloat16, in which
+this processor computes, gain nothing: TensorFlow's are twice as fast but the step is not (casts and element-wise work),
+and XLA's are slower than in float32.
 """
 
 from __future__ import annotations
@@ -71,8 +71,16 @@ def _compiled(stablehlo: bytes, threads: int) -> Any:
     return device("cpu", threads).compile(stablehlo)
 
 
+def hold(array: NDArray[Any], threads: int) -> Held:
+    """A copy of the array as an argument of functions of so many threads."""
+    like, flat = Like.of(array), np.ascontiguousarray(array).reshape(-1)
+    return Held(device("cpu", threads).keep(flat.view(like.words.dtype).reshape(like.words.shape)), like)
+
+
 class XlaFunction:
-    """function: of tensors of the shapes `takes`, to a list of tensors. threads: that a call may use."""
+    """function: of tensors of the shapes `takes`, to a list of tensors. threads: that a call may use; of one, it
+    computes in the thread that calls, and several may call at once. Arguments and results are of functions of as many
+    threads."""
 
     def __init__(self, function: Callable[..., Any], takes: Sequence[Like], threads: int) -> None:
         """Raises BadInput where XLA cannot compile the function, and where jaxlib is not installed."""
@@ -97,14 +105,9 @@ class XlaFunction:
         concrete = traced.get_concrete_function()
         self._device = device("cpu", threads)
         # Tensors from outside the function are arguments behind its own.
-        self._captured = [self.hold(np.asarray(tensor)) for tensor in concrete.captured_inputs]
+        self._captured = [hold(np.asarray(tensor), threads) for tensor in concrete.captured_inputs]
         self._executable = _compiled(portable(text), threads)
         self._handlers = [self._device.handler(like.words.shape, like.words.dtype) for like in self.gives]
-
-    def hold(self, array: NDArray[Any]) -> Held:
-        """A copy of the array as an argument."""
-        like, flat = Like.of(array), np.ascontiguousarray(array).reshape(-1)
-        return Held(self._device.keep(flat.view(like.words.dtype).reshape(like.words.shape)), like)
 
     def room(self, shape: tuple[int, ...]) -> tuple[Matrix, Held]:
         """An array float32 and the argument whose bytes it is: what is written there the next call reads."""

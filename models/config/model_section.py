@@ -21,7 +21,7 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """[model]. name: its folder in the repository. arch: a name of the zoo, or 'package.module:function'. loss: '' for
-    the log-loss, or 'package.module:function' (models.training.losses). label_weights: how much each label's log-loss
+    the log-loss, or 'package.module:function' (models.dense.losses). label_weights: how much each label's log-loss
     counts, () for all alike. options: every other key, as the architecture's builder takes it; of a user's own function
     unchecked until the network is built."""
 

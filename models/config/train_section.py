@@ -22,7 +22,7 @@ class TrainSettings(RowOptions):
 
     schedule, warmup_steps, schedule_steps, schedule_end: of all rates, see models.training.schedule; schedule_steps 0:
     as many as the full version takes. clip_norm: a row's gradient is at most so long; dense_clip_norm,
-    dense_weight_decay: of the network, see models.training.dense_optimizer. patience: so many epochs without a better
+    dense_weight_decay: of the network, see models.dense.dense_optimizer. patience: so many epochs without a better
     stop_by of the held-out rows end the epochs, with the best one's weights; 0: never."""
 
     batch_rows: int = 0

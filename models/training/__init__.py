@@ -4,9 +4,6 @@ loop             `freshet train`: a whole run
 lineage          where a run's weights stand on the chain of its version, and where they go when that is undone
 trainer          one batch: pooled embeddings, the dense step, row updates
 stretches        batches in groups whose rows are in memory before they are learned
-dense_step       the dense network in training
-losses           what it learns by: a loss a row, and its mean by weights
-dense_optimizer  its optimizer: weight decay, clipping
 schedule         learning rates over the steps of a run
 early_stopping   when the epochs end, and with which weights
 spec             from a configuration to the manifest

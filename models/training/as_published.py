@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from models.training.dense_step import DenseStep
+from models.dense.dense_step import DenseStep
 from processor.columns import Column
 from processor.features.plan import SparsePlan
 from processor.package.manifest import TableEntry
@@ -28,19 +28,19 @@ class AsPublished:
         """dense: the model's network; it computes with the version's weights. Raises Corrupt where the files do not
         fit."""
         self.version = version.manifest.version
-        self._dense, self._weights = dense, version.dense()
+        self._dense, self._weights = dense, dense.with_weights(version.dense())
         self._plan = SparsePlan(version.manifest)
         # What descriptors point into.
         self._arrays = {table.name: _mapped(version, table) for table in version.manifest.tables}
         self._tables = descriptors([descriptor(t, self._arrays[t.name]) for t in version.manifest.tables])
-        self._counts = np.zeros((max(1, len(self._arrays)), 2), np.int64)
 
     def score(self, columns: Mapping[str, Column]) -> NDArray[np.float32]:
         """Scores [n], or [n, labels]."""
         bound = self._plan.bind(columns)
 
-        def write(x: NDArray[np.float32]) -> None:
-            self._plan.fill(self._tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, self._counts)
+        def write(start: int, stop: int, x: NDArray[np.float32]) -> None:
+            counts = np.zeros((max(1, len(self._arrays)), 2), np.int64)
+            self._plan.fill(self._tables, 0, [bound], np.array([[start, stop - start]], np.int64), x, counts)
 
         return self._dense.score(bound.rows, write, self._weights)
 

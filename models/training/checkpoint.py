@@ -179,7 +179,7 @@ class Checkpoints:
             filtered = table.admission.export() if kind == "full" else table.admission.changes()
             arrays |= {f"admission/{name}/{part}": array for part, array in filtered.items()}
         arrays |= {f"dense/{name}": array for name, array in trainer.dense.weights().items()}
-        arrays |= {f"optimizer/{name}": array for name, array in trainer.dense.optimizer_state().items()}
+        arrays |= {f"optimizer/{name}": array for name, array in trainer.dense.state.optimizer().items()}
         metadata = {
             "format": FORMAT,
             "steps": str(trainer.steps),
@@ -210,7 +210,7 @@ class Checkpoints:
             filtered = {p.rpartition("/")[2]: a for p, a in groups["admission"].items() if p.rpartition("/")[0] == name}
             if filtered:
                 table.admission.restore(filtered)
-        trainer.dense.restore(groups["dense"], groups["optimizer"])
+        trainer.dense.state.restore(groups["dense"], groups["optimizer"])
         trainer.count_from(int(tensors.metadata["steps"]))
         return Restored(_state(tensors), changes if kind == "inc" else None, before)
 

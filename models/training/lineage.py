@@ -216,7 +216,7 @@ class Lineage:
         for name, table in delta.tables.items():
             rate = trainer.rates[name]
             trainer.tables[name].overwrite(table.keys, table.rows, table.removed, rate, trainer.steps)
-        trainer.dense.assign(delta.dense)
+        trainer.dense.state.assign(delta.dense)
         self._dense |= {name: array for name, array in delta.dense.items() if name in self._dense}
 
     def _rebuild(self, link: Link) -> None:

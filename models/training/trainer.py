@@ -3,8 +3,8 @@
 read       a source's batches (models.data)
 transform  a batch bound to the plan: strings hashed, columns computed, as serving does; touches no state
 look up    every id of the batch finds its row, or gets one; rows are pooled into the dense input by serving's kernel
-step       the network, forward, backward and its optimizer (models.training.dense_step)
-update     the gradient goes back to the rows that were read, each moves once
+step       the network, forward and backward (models.dense.dense_step)
+update     the gradient goes back to the rows that were read, each moves once, and the network's weights move
 
 Read and transform run ahead in threads (models.pipeline.ahead), and so does the reading of rows that are on disk
 (models.training.stretches). The others run one after another, each on all cores
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,16 +32,17 @@ from models.config.model_section import ONE_LABEL, NetworkConfig
 from models.config.table_sections import TableConfig
 from models.config.train_section import TrainSettings
 from models.data.source import Batch
+from models.dense.batch_part import Write
+from models.dense.dense_step import DenseStep
 from models.embedding import kernels
 from models.embedding.admission import Admission, Always, CountingBloom, ExactCounts
 from models.embedding.optimizer import row_optimizer
 from models.embedding.row_budget import RowBudget
 from models.embedding.variable import EmbeddingVariable, Eviction, Initial
 from models.pipeline.ahead import Ahead
-from models.pipeline.crew import Crew, shares
+from models.pipeline.crew import Crew
 from models.pipeline.step_profile import StepProfile
 from models.training.defaults import of_table
-from models.training.dense_step import DenseStep
 from models.training.schedule import rate_factor
 from models.training.stretches import Stretches
 from processor.columns import Column
@@ -57,6 +58,8 @@ FEW_IDS = 1 << 14
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
+Pieces = list[tuple[int, Float32s]]
+"""Gradients of rows of a batch [n, width], each with its first row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +111,9 @@ class Trainer:
         self._readers = {
             name: [(i, f) for i, f in enumerate(manifest.features) if f.table == name] for name in self.tables
         }
-        self.dense = DenseStep(manifest, settings, network, fusion)
-        self.manifest = self.dense.described(manifest)
         self._crew = Crew(len(available()))
+        self.dense = DenseStep(manifest, settings, network, fusion, self._crew)
+        self.manifest = self.dense.described(manifest)
         self.profile = StepProfile(lambda: self._crew.helped_s)
         self._scratch: dict[tuple[str, int], tuple[Int64s, Float32s, Int64s]] = {}
         self.steps, self.rate_factor = 0, 1.0
@@ -143,25 +146,28 @@ class Trainer:
                 table.settle()
             found = self._crew.run([partial(self._insert, name, bound) for name in self.tables], bound.ids < FEW_IDS)
             refs = dict(item for table in found for item in table)
-            self.dense.fill(bound.rows, lambda x: self._pool(bound, x))
+            with self._pooling(bound) as write:
+                self.dense.fill(bound.rows, write, bound.ids < FEW_IDS)
         with self.profile.timed_process("step"):
             self._set_rates(self.steps)
-            loss, grad = self.dense.learn(work.batch.label, work.batch.weight)
+            loss, grads = self.dense.gradients(work.batch.label, work.batch.weight)
         self.steps += 1
         with self.profile.timed("update"):
-            self._update(bound, refs, grad)
+            self._crew.run([self.dense.move, *self._moves(bound, refs, grads)], bound.ids < FEW_IDS)
         return loss
 
     def score(self, given: Mapping[str, Column] | BoundBatch) -> NDArray[np.float32]:
         """Scores [n], or [n, labels], of columns or of a batch, as a server at this state would answer them; changes
         nothing."""
         bound = given.bound if isinstance(given, BoundBatch) else self.plan.bind(given)
-        return self.dense.score(bound.rows, lambda x: self._pool(bound, x))
+        with self._pooling(bound) as write:
+            return self.dense.score(bound.rows, write)
 
     def pool(self, bound: BoundRequest) -> Float32s:
         """The dense input [n, width] for bound columns, from the tables as they are."""
         x = np.zeros((bound.rows, self.plan.width), np.float32)
-        self._pool(bound, x)
+        with self._pooling(bound) as write:
+            write(0, bound.rows, x)
         return x
 
     def evict(self) -> int:
@@ -199,30 +205,32 @@ class Trainer:
         again = [(row, self.tables[name].find(ids) if (found < 0).any() else found) for row, found, ids in refs]
         return again
 
-    def _pool(self, bound: BoundRequest, x: Float32s) -> None:
-        def pool(start: int, stop: int) -> None:
-            counts = np.zeros((max(1, len(self.tables)), 2), np.int64)
-            self.plan.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), x[start:stop], counts)
-
-        parts = shares(bound.rows, self._crew.size)
+    @contextmanager
+    def _pooling(self, bound: BoundRequest) -> Iterator[Write]:
+        """What pools rows of a batch, from tables that stay as they are meanwhile."""
         with ExitStack() as reading:
             for table in self.tables.values():
                 reading.enter_context(table.reading())
             tables = descriptors([table.descriptor() for table in self.tables.values()])
-            self._crew.run([partial(pool, *part) for part in parts], bound.ids < FEW_IDS)
 
-    def _update(self, bound: BoundRequest, refs: Mapping[int, Int64s], grad: Float32s) -> None:
-        """Moves the rows that were read. Where one table has much of all ids, several threads have each some of its
+            def write(start: int, stop: int, x: Float32s) -> None:
+                counts = np.zeros((max(1, len(self.tables)), 2), np.int64)
+                self.plan.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), x, counts)
+
+            yield write
+
+    def _moves(self, bound: BoundRequest, refs: Mapping[int, Int64s], grads: Pieces) -> list[Callable[[], None]]:
+        """Calls that move the rows that were read. Where one table has much of all ids, several have each some of its
         rows."""
-        calls = []
+        calls: list[Callable[[], None]] = []
         for name, table in self.tables.items():
             ids = sum(len(refs[i]) for i, _ in self._readers[name])
             several = ids * self._crew.size > bound.ids and ids > FEW_IDS
             parts = self._crew.size if several else 1
             # Made here, where no other thread can want it made as well.
             place = table.place
-            calls += [partial(self._move, name, place, part, parts, ids, bound, refs, grad) for part in range(parts)]
-        self._crew.run(calls, bound.ids < FEW_IDS)
+            calls += [partial(self._move, name, place, part, parts, ids, bound, refs, grads) for part in range(parts)]
+        return calls
 
     def _move(
         self,
@@ -233,17 +241,20 @@ class Trainer:
         ids: int,
         bound: BoundRequest,
         refs: Mapping[int, Int64s],
-        grad: Float32s,
+        grads: Pieces,
     ) -> None:
         """One optimizer step on the rows of a table whose number is `part` modulo `parts`."""
         table, count = self.tables[name], 0
         touched, sums, met = self._scratch_of(name, part, ids)
         for i, f in self._readers[name]:
-            given = bound.keep[self.plan.plan[i, SOURCE]]
-            splits = NO_SPLITS if given.splits is None else given.splits
+            splits = bound.keep[self.plan.plan[i, SOURCE]].splits
             combiner, (most, codes) = COMBINERS[f.combiner], self.plan.plan[i, [MAX_LENGTH, CODES]].tolist()
-            what = (refs[i], splits, combiner, most, codes, grad, f.offset, part, parts)
-            count = kernels.accumulate(*what, place, touched, sums, met, count)
+            for start, grad in grads:
+                stop = start + len(grad)
+                read = refs[i][start:stop] if splits is None else refs[i]
+                ends = NO_SPLITS if splits is None else splits[start : stop + 1]
+                what = (read, ends, combiner, most, codes, grad, f.offset, part, parts)
+                count = kernels.accumulate(*what, place, touched, sums, met, count)
         kernels.forget(place, touched[:count])
         if self.settings.clip_norm:
             kernels.clip_rows(sums[:count], self.settings.clip_norm)

@@ -134,7 +134,7 @@ def snapshot(trainer):
         export = table.export()
         parts |= {f"{name}/{part}": getattr(export, part).tobytes() for part in PARTS}
     parts |= {f"dense/{name}": a.tobytes() for name, a in trainer.dense.weights().items()}
-    parts |= {f"optimizer/{name}": a.tobytes() for name, a in trainer.dense.optimizer_state().items()}
+    parts |= {f"optimizer/{name}": a.tobytes() for name, a in trainer.dense.state.optimizer().items()}
     return parts
 
 

@@ -79,20 +79,21 @@ def test_two_labels_are_trained_published_and_served_through_every_delta(tmp_pat
 def step(network, x, label, weight=None):
     """One step on x [n, width] -> (loss, gradient by x)."""
     network.ready(len(x))
-    network.fill(len(x), lambda room: np.copyto(room, x))
-    loss, grad = network.learn(label, weight)
-    return loss, grad.copy()
+    network.fill(len(x), lambda start, stop, room: np.copyto(room, x[start:stop]))
+    loss, pieces = network.gradients(label, weight)
+    network.move()
+    return loss, np.concatenate([piece for _, piece in pieces])
 
 
 def test_a_row_of_weight_two_counts_as_two_of_it_and_one_of_weight_zero_as_none(tmp_path):
     config = make_config(tmp_path)
     network = trainer_of(config).dense
-    first = network.weights(), network.optimizer_state()
+    first = network.weights(), network.state.optimizer()
     random = np.random.default_rng(0)
     x, label = random.standard_normal((8, network.graph.width), np.float32), (np.arange(8) % 2).astype(np.float32)
     loss, grad = step(network, x, label, np.array([6, *[3] * 6, 0], np.float32))
     weights = network.weights()
-    network.restore(*first)
+    network.state.restore(*first)
     again, gradient = step(network, np.concatenate([x[:7], x[:1]]), np.concatenate([label[:7], label[:1]]))
 
     assert loss == pytest.approx(again, rel=1e-5)
@@ -111,12 +112,12 @@ def test_dropout_is_for_training_alone_and_goes_on_where_a_checkpoint_left_it(tm
     batches = [make_batch(32, seed=n) for n in range(4)]
     for batch in batches[:2]:
         trainer.learn(batch)
-    state = trainer.dense.weights(), trainer.dense.optimizer_state()
+    state = trainer.dense.weights(), trainer.dense.state.optimizer()
     x = trainer.pool(trainer.plan.bind(batches[2].columns))
     losses = [step(trainer.dense, x, batches[2].label)[0] for _ in range(2)]
-    other.dense.restore(*state)
+    other.dense.state.restore(*state)
     assert [step(other.dense, x, batches[2].label)[0] for _ in range(2)] == losses
-    other.dense.restore(state[0], {n: a for n, a in state[1].items() if n[0].isdigit()})
+    other.dense.state.restore(state[0], {n: a for n, a in state[1].items() if n[0].isdigit()})
     assert [step(other.dense, x, batches[2].label)[0] for _ in range(2)] != losses
     scores = trainer.score(batches[3].columns)
     np.testing.assert_array_equal(trainer.score(batches[3].columns), scores)
@@ -159,7 +160,7 @@ def test_an_own_arch_without_the_outputs_that_it_names_is_refused(tmp_path, monk
         logits = keras.layers.Dense(1, name="d")(x)
         return Arch(keras.Model(x, logits), keras.Model(x, {"ctr": keras.ops.sigmoid(logits)}), ("score",))
 
-    monkeypatch.setattr("models.training.dense_step.resolve_arch", lambda name: build)
+    monkeypatch.setattr("models.dense.dense_step.resolve_arch", lambda name: build)
     monkeypatch.setattr("models.zoo.arch.resolve_arch", lambda name: build)
     config = make_config(tmp_path)
     with pytest.raises(BadInput, match=r"arch: an output 'score' \[n, 1\] wanted, got ctr"):

@@ -36,7 +36,7 @@ def pair(tmp_path_factory):
     tiered, plain = make_trainer(folder, IN_TIERS), make_trainer(folder)
     for name in IN_TIERS:
         tiered.tables[name].tiers.most = 12
-    first = plain.dense.weights(), plain.dense.optimizer_state()
+    first = plain.dense.weights(), plain.dense.state.optimizer()
     return tiered, plain, first
 
 
@@ -45,7 +45,7 @@ def trainers(pair):
     tiered, plain, first = pair
     for trainer in (tiered, plain):
         trainer.clear()
-        trainer.dense.restore(*first)
+        trainer.dense.state.restore(*first)
         trainer.steps = 0
     return tiered, plain
 

@@ -205,7 +205,7 @@ def test_restored_dense_state_takes_the_rate_from_the_configuration(trainer, tmp
     moved = []
     for rate in (0.01, 0.0001):
         other = make_trainer(make_config(tmp_path, dense_learning_rate=rate), MixedSource(64))
-        other.dense.restore(trainer.dense.weights(), trainer.dense.optimizer_state())
+        other.dense.state.restore(trainer.dense.weights(), trainer.dense.state.optimizer())
         before = other.dense.weights()
         assert {n: a.tobytes() for n, a in before.items()} == {
             n: a.tobytes() for n, a in trainer.dense.weights().items()

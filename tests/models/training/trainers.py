@@ -30,14 +30,14 @@ class Trainers:
                 return trainer
         trainer = Trainer(manifest, settings, network, fusion, tables, scratch)
         known = (manifest, settings, network, fusion, tables)
-        self._made.append((known, trainer, trainer.dense.weights(), trainer.dense.optimizer_state()))
+        self._made.append((known, trainer, trainer.dense.weights(), trainer.dense.state.optimizer()))
         return trainer
 
 
 def renew(trainer, weights, optimizer):
     """Puts a trainer back to the state in which `weights` and `optimizer` were taken from it, without any row."""
     trainer.clear()
-    trainer.dense.restore(weights, optimizer)
+    trainer.dense.state.restore(weights, optimizer)
     trainer.steps = 0
     trainer.profile = StepProfile(lambda: 0.0)
 

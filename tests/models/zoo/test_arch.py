@@ -9,7 +9,7 @@ pytest.importorskip("tensorflow", reason="the zoo needs the train extra")
 
 from compiler.frameworks import keras, tf
 from models.config.model_section import NetworkConfig
-from models.training.losses import row_loss
+from models.dense.losses import row_loss
 from models.zoo import deepfm, dlrm
 from models.zoo.arch import Arch, build_arch, resolve_arch
 from processor.errors import BadInput

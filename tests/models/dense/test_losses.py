@@ -9,7 +9,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from compiler.frameworks import tf
 from models.config.model_section import NetworkConfig
-from models.training.losses import row_loss, weighted_mean
+from models.dense.losses import mean_shares, row_loss
 from processor.errors import BadInput
 
 pytestmark = pytest.mark.tensorflow
@@ -68,15 +68,13 @@ WEIGHTS = st.just(0.0) | st.floats(2**-10, 8, width=32)
 def test_a_rows_weight_is_how_often_it_counts_and_their_scale_changes_nothing(rows, scale):
     losses, weights = (np.array(part, np.float32) for part in zip(*rows))
     wanted = float(losses @ weights.astype(np.float64) / weights.sum()) if weights.any() else 0.0
-    assert float(weighted_mean(losses, weights)) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
-    assert float(weighted_mean(losses, weights * np.float32(scale))) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+    for scaled in (weights, weights * np.float32(scale)):
+        assert losses @ mean_shares(len(losses), scaled) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
-def test_rows_of_no_weight_alone_move_nothing():
-    weights = tf.Variable([1.0])
-    with tf.GradientTape() as tape:
-        loss = weighted_mean(weights * tf.constant([2.0, 3.0]), tf.zeros(2))
-    assert (float(loss), float(tape.gradient(loss, weights)[0])) == (0, 0)
+def test_without_weights_rows_count_alike_and_rows_of_no_weight_alone_count_nothing():
+    np.testing.assert_array_equal(mean_shares(4, None), mean_shares(4, np.full(4, 3, np.float32)))
+    np.testing.assert_array_equal(mean_shares(2, np.zeros(2, np.float32)), [0, 0])
 
 
 def test_an_own_loss_is_one_function_of_labels_and_logits(losses):

@@ -13,8 +13,6 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
 NOT_DECAYED = ("bias", "gamma", "beta")
 """Weights whose names have one of these begin nowhere near zero, or do no harm far from it."""
 
-Tensors = list[Any]
-
 
 def correction(step: int) -> float:
     """What the rate is multiplied by at a step, from 1, as both moments begin at zero."""
@@ -22,29 +20,23 @@ def correction(step: int) -> float:
 
 
 def moved(
-    settings: TrainSettings,
-    names: Sequence[str],
-    weights: Sequence[Any],
-    grads: Sequence[Any],
-    moments: Sequence[Any],
-    rate: Any,
-    corrected: Any,
-) -> tuple[Tensors, Tensors]:
-    """Weights and moments after one step of Adam (Kingma and Ba, 2015). moments: two for each weight, side by side.
+    settings: TrainSettings, sizes: Sequence[tuple[str, int]], vectors: Any, grad: Any, rate: Any, corrected: Any
+) -> Any:
+    """Vectors [3, n] after one step of Adam (Kingma and Ba, 2015): weights, first and second moments. sizes: of the
+    weights that lie one behind another in them, by name. grad: [n].
 
     dense_weight_decay: at each step a weight loses so much of itself, times the rate (Loshchilov and Hutter 2019).
     dense_clip_norm: the norm of all gradients together is at most that (Pascanu et al. 2013). rate, corrected: the
     learning rate, and that times correction().
     """
+    weights, first, second = tf.unstack(vectors)
     if settings.dense_clip_norm:
-        grads, _ = tf.clip_by_global_norm(list(grads), settings.dense_clip_norm)
-    after: Tensors = []
-    kept: Tensors = []
-    for i, (name, weight, grad) in enumerate(zip(names, weights, grads)):
-        if settings.dense_weight_decay and not any(word in name for word in NOT_DECAYED):
-            weight = weight - weight * (settings.dense_weight_decay * rate)
-        first = moments[2 * i] + (grad - moments[2 * i]) * (1 - BETA_1)
-        second = moments[2 * i + 1] + (grad * grad - moments[2 * i + 1]) * (1 - BETA_2)
-        after.append(weight - first * corrected / (tf.sqrt(second) + EPSILON))
-        kept += [first, second]
-    return after, kept
+        grad = tf.clip_by_norm(grad, settings.dense_clip_norm)
+    if settings.dense_weight_decay:
+        decays = [
+            0.0 if any(word in name for word in NOT_DECAYED) else settings.dense_weight_decay for name, _ in sizes
+        ]
+        weights -= weights * tf.concat([tf.fill([size], decay) for (_, size), decay in zip(sizes, decays)], 0) * rate
+    first += (grad - first) * (1 - BETA_1)
+    second += (grad * grad - second) * (1 - BETA_2)
+    return tf.stack([weights - first * corrected / (tf.sqrt(second) + EPSILON), first, second])

@@ -1,4 +1,4 @@
-"""What a network learns by: a loss a row, and the mean of a batch's rows by their weights."""
+"""What a network learns by: a loss a row, and the share of each row in the mean of a batch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.frameworks import tf
 from models.config.model_section import NetworkConfig
 from models.zoo.arch import resolve_function
 from processor.errors import BadInput
 
+Float32s = NDArray[np.float32]
 RowLoss = Callable[[Any, Any], Any]
 """(label, logits), each float32 [n], or [n, labels] where there are several -> the loss of each row [n]."""
 
@@ -32,9 +34,13 @@ def row_loss(network: NetworkConfig) -> RowLoss:
     return log_loss
 
 
-def weighted_mean(losses: Any, weight: Any) -> Any:
-    """sum(weight * loss) / sum(weight), so that the scale of the weights changes no step; 0 where all weights are 0."""
-    return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
+def mean_shares(rows: int, weight: Float32s | None) -> Float32s:
+    """Of each row's loss in a batch's [rows]: weight / sum(weight), so that the scale of the weights changes no step; 0
+    where all weights are 0."""
+    if weight is None:
+        return np.full(rows, 1.0 / rows, np.float32)
+    total = weight.sum(dtype=np.float64)
+    return (weight / total).astype(np.float32) if total else np.zeros(rows, np.float32)
 
 
 def _tried(loss: RowLoss, labels: int) -> RowLoss:

@@ -7,7 +7,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from compiler.frameworks import tf
 from models.config.train_section import TrainSettings
-from models.training.dense_optimizer import correction, moved
+from models.dense.dense_optimizer import correction, moved
 
 pytestmark = pytest.mark.tensorflow
 RATE, BETA_1, BETA_2, EPSILON = 0.05, 0.9, 0.999, 1e-7
@@ -37,11 +37,11 @@ def test_it_is_adam_with_decoupled_decay_of_kernels_and_one_norm_for_all_gradien
     began = [random.standard_normal(shape) for shape in shapes]
     gradients = [[random.standard_normal(shape) * 2 for shape in shapes] for _ in range(6)]
     settings = TrainSettings(dense_learning_rate=RATE, dense_weight_decay=decay, dense_clip_norm=clip)
-    weights = [tf.constant(w, tf.float32) for w in began]
-    moments = [tf.zeros(w.shape) for w in began for _ in range(2)]
+    vectors = tf.constant(np.stack([np.concatenate([w.reshape(-1) for w in began]), *np.zeros((2, 18))]), tf.float32)
+    sizes = [(name, int(np.prod(shape))) for name, shape in zip(names, shapes)]
     for step, grads in enumerate(gradients, 1):
-        given = [tf.constant(g, tf.float32) for g in grads]
-        weights, moments = moved(settings, names, weights, given, moments, RATE, RATE * correction(step))
+        grad = tf.constant(np.concatenate([g.reshape(-1) for g in grads]), tf.float32)
+        vectors = moved(settings, sizes, vectors, grad, RATE, RATE * correction(step))
     wanted = adam(began, gradients, decay, clip, [True, False, False])
-    for weight, by_hand in zip(weights, wanted):
-        np.testing.assert_allclose(weight.numpy(), by_hand, rtol=2e-4, atol=2e-5)
+    by_hand = np.concatenate([weight.reshape(-1) for weight in wanted])
+    np.testing.assert_allclose(vectors[0].numpy(), by_hand, rtol=2e-4, atol=2e-5)

@@ -7,8 +7,8 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from compiler.frameworks import keras
 from models.config.train_config import parse_config
+from models.dense.dense_step import DenseStep, _size
 from models.training.defaults import chosen
-from models.training.dense_step import DenseStep, _size
 from models.training.spec import draft
 
 pytestmark = pytest.mark.tensorflow
@@ -31,8 +31,10 @@ def make_step(arch="deepfm", **model):
 
 def learn(step, x, label):
     step.ready(len(x))
-    step.fill(len(x), lambda room: np.copyto(room, x))
-    return step.learn(label)[0]
+    step.fill(len(x), lambda start, stop, room: np.copyto(room, x[start:stop]))
+    loss, _ = step.gradients(label)
+    step.move()
+    return loss
 
 
 @pytest.mark.parametrize(
@@ -69,8 +71,8 @@ def test_a_restored_step_goes_on_to_the_same_bits_also_from_a_checkpoint_of_kera
     batches = [(random.standard_normal((9, 2)).astype(np.float32), np.ones(9, np.float32)) for _ in range(4)]
     for batch in batches[:2]:
         learn(one, *batch)
-    state = one.optimizer_state() | {"0001": np.array(0.5, np.float32)}
-    other.restore(one.weights(), state)
+    state = one.state.optimizer() | {"0001": np.array(0.5, np.float32)}
+    other.state.restore(one.weights(), state)
     assert [learn(one, *batch) for batch in batches[2:]] == [learn(other, *batch) for batch in batches[2:]]
     for name, array in one.weights().items():
         assert array.tobytes() == other.weights()[name].tobytes()
@@ -84,6 +86,6 @@ def test_other_weights_begin_with_an_optimizer_of_their_own():
     assert {name: array.tobytes() for name, array in step.weights().items()} == {
         name: array.tobytes() for name, array in weights.items()
     }
-    state = step.optimizer_state()
+    state = step.state.optimizer()
     assert int(state["0000"]) == 0
     assert not any(array.any() for name, array in state.items() if name != "0000")

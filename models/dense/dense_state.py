@@ -1,0 +1,116 @@
+"""What goes from step to step of a network: its weights, the moments of their optimizer, and its other state.
+
+The trained weights are one vector and so are both moments, three rows of one array: a call of an executable costs time
+for each argument and result, and the optimizer is one loop. They live where executables read them (Held), and as arrays
+only when they are new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.backends.xla_function import Held, Like, hold
+
+Array = NDArray[Any]
+Float32s = NDArray[np.float32]
+Weights = Mapping[str, Float32s]
+
+WEIGHTS, FIRST, SECOND = range(3)
+"""Rows of the vectors."""
+
+
+class DenseState:
+    """Of a network with these variables of Keras', of which trained ones move. steps: of the optimizer."""
+
+    def __init__(self, trained: Sequence[Any], other: Sequence[Any], threads: int) -> None:
+        """Takes the variables' values, with an optimizer that begins anew. threads: of the executables."""
+        self._trained, self._others, self._threads = trained, other, threads
+        ends = np.cumsum([0, *(int(np.prod(v.shape)) for v in trained)]).tolist()
+        self._places = {v.path: (slice(*part), v.shape) for v, part in zip(trained, zip(ends, ends[1:]))}
+        self._vectors: Held | Array = np.zeros((3, ends[-1]), np.float32)
+        self._other: list[Held | Array] = [np.array(v.numpy()) for v in other]
+        self.steps = 0
+        self.assign({v.path: v.numpy() for v in trained})
+
+    def held(self) -> list[Held]:
+        """The vectors [3, n] and the other state, as arguments."""
+        return [self.held_vectors(), *self.held_other()]
+
+    def held_vectors(self) -> Held:
+        if not isinstance(self._vectors, Held):
+            self._vectors = hold(self._vectors, self._threads)
+        return self._vectors
+
+    def held_other(self) -> list[Held]:
+        held = [s if isinstance(s, Held) else hold(s, self._threads) for s in self._other]
+        self._other = [*held]
+        return held
+
+    def likes(self) -> list[Like]:
+        return [Like.of(_array(s)) for s in (self._vectors, *self._other)]
+
+    def moved(self, vectors: Held) -> None:
+        self._vectors = vectors
+
+    def passed(self, other: Sequence[Held]) -> None:
+        """Takes what became of the other state."""
+        self._other = list(other)
+
+    def named(self) -> dict[str, Array]:
+        """Weights and other state by the variables' paths; not to be written to."""
+        found = self._by_path(WEIGHTS)
+        return found | {v.path: _array(s) for v, s in zip(self._others, self._other)}
+
+    def assign(self, weights: Weights) -> None:
+        """Takes tensors by path, where they are of this network; the optimizer's own state stays."""
+        vectors = np.array(_array(self._vectors))
+        for path, (place, shape) in self._places.items():
+            if path in weights:
+                vectors[WEIGHTS, place] = np.reshape(weights[path], shape).reshape(-1)
+        self._vectors = vectors
+        for i, variable in enumerate(self._others):
+            if variable.path in weights:
+                self._other[i] = np.array(weights[variable.path])
+
+    def optimizer(self) -> dict[str, Array]:
+        """Steps and moments, and where dropout stands in its random numbers, as copies."""
+        state: dict[str, Array] = {"0000": np.array(self.steps, np.int64)}
+        for row in (FIRST, SECOND):
+            moments = self._by_path(row).values()
+            state |= {_moment(i, row): np.array(moment) for i, moment in enumerate(moments)}
+        return state | {name: np.array(_array(self._other[i])) for name, i in self._dropouts().items()}
+
+    def restore(self, weights: Weights, optimizer: Mapping[str, Array]) -> None:
+        """Puts back tensors by path, and what optimizer() gave."""
+        self.assign(weights)
+        # Copied: what is given may be a file's own bytes.
+        self.steps, vectors = int(optimizer["0000"]), np.array(_array(self._vectors))
+        for i, (place, _) in enumerate(self._places.values()):
+            for row in (FIRST, SECOND):
+                vectors[row, place] = optimizer[_moment(i, row)].reshape(-1)
+        self._vectors = vectors
+        for name, i in self._dropouts().items():
+            if name in optimizer:
+                self._other[i] = np.array(optimizer[name])
+
+    def _by_path(self, row: int) -> dict[str, Array]:
+        vector = _array(self._vectors)[row]
+        return {path: vector[place].reshape(shape) for path, (place, shape) in self._places.items()}
+
+    def _dropouts(self) -> dict[str, int]:
+        """Where in the other state each layer of dropout's is: whole numbers, whose paths differ by process."""
+        places = [i for i, v in enumerate(self._others) if "float" not in v.dtype]
+        return {f"dropout_{n:04d}": i for n, i in enumerate(places)}
+
+
+def _moment(number: int, row: int) -> str:
+    """A checkpoint's name for a moment of the weight of that number."""
+    return f"{2 * number + row + 1:04d}"
+
+
+def _array(held: Held | Array) -> Array:
+    return held.view() if isinstance(held, Held) else held
