@@ -31,6 +31,14 @@ class Reporter(Protocol):
         """Notes one line worth keeping."""
 
 
+class Quiet:
+    """A Reporter that says nothing."""
+
+    def begin(self, what: str, total: int | None) -> None: ...
+    def advance(self, done: int) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
 class Bars:
     """A Reporter on a terminal: one bar a part, notes above the bars."""
 

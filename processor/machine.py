@@ -37,6 +37,9 @@ BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")
 """Any of them: the processor multiplies bfloat16 in hardware. Elsewhere it is emulated, many times slower."""
 
 
+INT8 = ("avx512_vnni", "avx_vnni", "asimddp", "i8mm")
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """features: of the processor, its instruction set among them. name: the model, as the system calls it."""
@@ -52,6 +55,12 @@ class Machine:
     @property
     def bfloat16(self) -> bool:
         return not self.features.isdisjoint(BFLOAT16)
+
+    @property
+    def int8(self) -> str:
+        """The feature by which it multiplies uint8 by int8 and adds up four at a time, exactly; "" for none. Without,
+        pairs of products saturate at 16 bits."""
+        return next((feature for feature in INT8 if feature in self.features), "")
 
     def lacks(self, features: Iterable[str]) -> list[str]:
         """The ones among `features` that this machine does not have, in order."""

@@ -68,6 +68,7 @@ def version_stats(host: ModelHost) -> list[VersionStats]:
                     out=out.reason if out else "",
                     shadow=host.shadowed(version),
                     chain=model.chain(number),
+                    computes=dict(version.replicas.computes),
                 )
             )
     return snapshots
@@ -99,6 +100,7 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
             "tables": {name: {"rows": t.rows, "dim": t.spec.dim} for name, t in version.tables.items()},
             "remote": asdict(remote) if remote else None,
             "buckets": {str(b): round(s * 1e6, 1) for b, s in version.replicas.cost.items()},
+            "computes": {str(b): what for b, what in version.replicas.computes.items()},
         }
     generation = str(model.pick().generation) if model.ready else None
     routes = model.routes

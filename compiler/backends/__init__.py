@@ -2,6 +2,8 @@
 
 base                the seam between the compiler and a library
 onnxruntime         TensorFlow to ONNX, weights by name and shape only
+int8                an ONNX model with matrix products in int8
+int8_choice         which products, and by what ranges
 openvino            ONNX to the library's own compiled model
 xla                 StableHLO to a PJRT executable
 xla_function        a TensorFlow function as an executable in this process, whose state stays where it is

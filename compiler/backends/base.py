@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+MAX_ERROR = 2e-3
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -46,11 +48,13 @@ class Lowered(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to compile a graph. target: "" for this machine's own."""
+    """One way to compile a graph. target: "" for this machine's own. bound: how far scores of a lower precision may be
+    off (processor.backends.bounded)."""
 
     backend: str
     precision: str = "float32"
     target: str = ""
+    bound: float = MAX_ERROR
 
     def __str__(self) -> str:
         precision = "" if self.precision == "float32" else f":{self.precision}"

@@ -22,9 +22,11 @@ import tf2onnx
 from onnx import TensorProto, helper
 
 from compiler.backends.base import Compiled, Variant
+from compiler.backends.int8_choice import in_int8
 from compiler.dense.dense_graph import DenseGraph, Matrix
 from processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX, OnnxRuntime
 from processor.errors import BadInput
+from processor.machine import this_machine
 
 # ONNX Runtime reads both since 1.14.
 OPSET = 17
@@ -33,25 +35,30 @@ ELSEWHERE = "weights"
 
 
 def variants() -> list[Variant]:
-    """See compiler.backends.base.Half.variants: one for each processor that the installed library was built for."""
-    return [Variant("onnxruntime", target="" if target == "cpu" else target) for target in OnnxRuntime().targets()]
+    """See compiler.backends.base.Half.variants: one for each processor that the installed library was built for, and
+    int8 where this one multiplies it."""
+    targets = OnnxRuntime().targets()
+    lower = [Variant("onnxruntime", "int8")] if "cpu" in targets and this_machine().int8 else []
+    return [*(Variant("onnxruntime", target="" if target == "cpu" else target) for target in targets), *lower]
 
 
 def lower(graph: DenseGraph, variant: Variant) -> Lowered:
     """See compiler.backends.base.Half.lower."""
-    return Lowered(graph, variant.target or "cpu")
+    return Lowered(graph, variant)
 
 
 class Lowered:
-    """compiler.backends.base.Lowered: an ONNX model with symbolic rows and its weights' names. Any machine reads it."""
+    """compiler.backends.base.Lowered: an ONNX model with symbolic rows and its weights' names. Any machine reads it; in
+    int8 those that multiply it."""
 
     backend = "onnxruntime"
-    precision = "float32"
 
-    def __init__(self, graph: DenseGraph, target: str = "cpu") -> None:
-        """Converts; raises BadInput when the graph uses what ONNX has no operator for."""
-        self.target = target
+    def __init__(self, graph: DenseGraph, variant: Variant) -> None:
+        """Converts; raises BadInput when the graph uses what ONNX has no operator for, or cannot be in int8."""
+        self.target, self.precision = variant.target or "cpu", variant.precision
         self.model, self.weights = to_onnx(graph)
+        if self.precision == "int8":
+            self.model = in_int8(self.model, self.weights, graph, variant.bound)
 
     @property
     def definition(self) -> bytes:
@@ -59,7 +66,8 @@ class Lowered:
 
     def compile(self, bucket: int) -> Compiled:
         """See compiler.backends.base.Lowered.compile."""
-        return Compiled(self.model, ".onnx", list(self.weights))
+        features = [this_machine().int8] if self.precision == "int8" else []
+        return Compiled(self.model, ".onnx", list(self.weights), features=features)
 
 
 def to_onnx(graph: DenseGraph) -> tuple[bytes, list[str]]:

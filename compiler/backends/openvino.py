@@ -8,25 +8,24 @@ library or processor are others.
 from __future__ import annotations
 
 from compiler.backends.base import Compiled, Variant
+from compiler.backends.int8_choice import in_int8
 from compiler.backends.onnxruntime import to_onnx, with_inputs
 from compiler.dense.dense_graph import DenseGraph
 from processor.backends.base import Artefact, weights_hash
-from processor.backends.openvino import OpenVino
+from processor.backends.openvino import PRECISIONS, OpenVino
 from processor.machine import this_machine
 
 
 def variants() -> list[Variant]:
-    """See compiler.backends.base.Half.variants: bfloat16 only where the processor has it."""
+    """See compiler.backends.base.Half.variants: bfloat16 and int8 only where the processor multiplies them."""
     OpenVino()
-    found = [Variant("openvino")]
-    if this_machine().bfloat16:
-        found.append(Variant("openvino", "bfloat16"))
-    return found
+    has = {"float32": True, "bfloat16": this_machine().bfloat16, "int8": bool(this_machine().int8)}
+    return [Variant("openvino", precision) for precision in PRECISIONS if has[precision]]
 
 
 def lower(graph: DenseGraph, variant: Variant) -> Lowered:
     """See compiler.backends.base.Half.lower."""
-    return Lowered(graph, variant.precision)
+    return Lowered(graph, variant)
 
 
 class Lowered:
@@ -34,11 +33,13 @@ class Lowered:
 
     backend = "openvino"
 
-    def __init__(self, graph: DenseGraph, precision: str) -> None:
-        self.precision = precision
+    def __init__(self, graph: DenseGraph, variant: Variant) -> None:
+        self.precision = variant.precision
         self.target = this_machine().target
         self._graph = graph
         model, self._weights = to_onnx(graph)
+        if self.precision == "int8":
+            model = in_int8(model, self._weights, graph, variant.bound)
         self._origin = with_inputs(model)
         self._frozen = weights_hash(graph.weights, self._weights)
         self._backend = OpenVino()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,15 @@ from typing import cast
 import numpy as np
 
 from compiler.backends.base import Compiled, Half, Lowered, Variant
-from compiler.dense.dense_graph import DenseGraph
+from compiler.dense.dense_graph import DenseGraph, Matrix
+from processor.backends.bounded import MAX_ROWS, ROWS
 from processor.backends.capsule import pack, sha256
 from processor.backends.opening import Opened, open_programs
 from processor.backends.registry import builtin
 from processor.errors import BadInput
 from processor.package.atomic import atomic_file
 from processor.package.manifest import PRECISIONS, WHOLE, ExecutableEntry, Manifest
+from processor.package.tensors import write_tensors
 
 BUCKETS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 BACKENDS = (*builtin(), "tensorflow")
@@ -162,6 +165,13 @@ def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[Executable
                 error = largest_error({name: got[name]}, wanted)
                 if error > TOLERANCE:
                     raise BadInput(f"executable b{bucket}: output {name!r} is off by {error:.3g} from TensorFlow's")
+
+
+def write_rows(version_folder: Path, role: str, x: Matrix) -> str:
+    """Writes rows by which a server is to check a lower precision; returns the file's name, relative to the folder."""
+    file = io.BytesIO()
+    write_tensors(file, {ROWS: np.ascontiguousarray(x[:MAX_ROWS], np.float32)}, {})
+    return _write(version_folder, f"compiled/{role}-rows", ".safetensors", file.getvalue())
 
 
 def _half(backend: str) -> Half:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.building.compile import BUCKETS, compile_graph
+from compiler.building.calibrate import Labelled, Tolerance
+from compiler.building.compile import BUCKETS, compile_graph, variants
 from compiler.building.parts import Parts, parts
+from compiler.building.role_compiler import RoleCompiler
 from compiler.dense.dense_graph import DenseGraph
 from processor.package.manifest import ExecutableEntry, Manifest
 from processor.package.repository import Repository
@@ -20,6 +23,16 @@ Progress = Callable[[int, int], None]
 Arrays = Mapping[str, NDArray[Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Lower:
+    """That a lower precision is wanted: int8, or AUTO for what is fastest within the bound. rows: with their labels, to
+    calibrate and to check by."""
+
+    precision: str
+    rows: Labelled
+    bound: Tolerance = field(default_factory=Tolerance)
+
+
 def publish(
     writer: VersionWriter,
     draft: Manifest,
@@ -28,20 +41,22 @@ def publish(
     buckets: Sequence[int] = BUCKETS,
     progress: Progress | None = None,
     stage: bytes = b"",
+    lower: Lower | None = None,
 ) -> VersionReader:
     """Compiles the dense graph, writes all files of the version and commits it.
 
     draft: the manifest but for what follows from the rest: model and version (the writer's), rows of tables, outputs,
     dense, files, executables, user_width, the note `passes`. tables: by name, the tensors of its file
     (processor.tables.table.packed), asked for one after the other. graph: with the weights to publish. progress: called
-    with the buckets that are compiled, and all of them. stage: what draft.stage.file is to hold. Raises BadInput where
-    the graph cannot be compiled, Conflict where the version has come to exist.
+    with the buckets that are compiled, and all of them. stage: what draft.stage.file is to hold. lower: float32 alone
+    without; with it, where that precision is refused the notes say why. Raises BadInput where the graph cannot be
+    compiled, Conflict where the version has come to exist.
     """
     compiled = parts(graph, draft.features, buckets)
-    executables: list[ExecutableEntry] = []
-    for role, part in compiled.by_role.items():
-        told = _after(len(executables), compiled, progress)
-        executables += compile_graph(part.graph, writer.folder, part.buckets, progress=told, role=role)
+    if lower is None:
+        executables, notes = _in_float32(writer.folder, compiled, progress), dict[str, Any]()
+    else:
+        executables, notes = _measured(writer.folder, compiled, draft, lower)
     rows: dict[str, int] = {}
     for name, arrays in tables:
         writer.tensors(table_file(name), arrays)
@@ -61,9 +76,33 @@ def publish(
         dense={name: list(array.shape) for name, array in graph.weights.items()},
         executables=executables,
         user_width=compiled.user_width,
-        notes={**draft.notes, "passes": compiled.lines()},
+        notes={**draft.notes, "passes": compiled.lines(), **notes},
     )
     return VersionReader(writer.commit(manifest))
+
+
+def _in_float32(folder: Path, compiled: Parts, progress: Progress | None) -> list[ExecutableEntry]:
+    executables: list[ExecutableEntry] = []
+    for role, part in compiled.by_role.items():
+        told = _after(len(executables), compiled, progress)
+        executables += compile_graph(part.graph, folder, part.buckets, progress=told, role=role)
+    return executables
+
+
+def _measured(
+    folder: Path, compiled: Parts, draft: Manifest, lower: Lower
+) -> tuple[list[ExecutableEntry], dict[str, Any]]:
+    """Executables of ONNX Runtime, whose weights are quantised where they are taken; and notes of what was refused."""
+    compiler = RoleCompiler(folder, [], lower.precision, lower.bound)
+    wanted = [replace(v, bound=lower.bound.error) for v in variants("onnxruntime") if not v.target]
+    calibrations = compiler.all(compiled, draft.features, wanted, lower.rows.x, lower.rows)
+    executables = compiler.chosen(calibrations)
+    kept = {entry.file for entry in executables}
+    for entry in (entry for calibration in calibrations.values() for entry in calibration.measured):
+        if entry.file not in kept:
+            (folder / entry.file).unlink(missing_ok=True)
+    refused = [line for calibration in calibrations.values() for line in calibration.refused]
+    return executables, {"compile": {"precision": lower.precision, "refused": [*compiler.skipped, *refused]}}
 
 
 def _after(done: int, compiled: Parts, progress: Progress | None) -> Progress | None:

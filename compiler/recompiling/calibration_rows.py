@@ -5,6 +5,8 @@ Both are what a request would give: embeddings as the tables hold them, floats a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +20,16 @@ from processor.clock import SystemClock
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 from processor.extras import needed
-from processor.features.plan import SparsePlan
+from processor.features.plan import SparsePlan, Unfit
 from processor.features.stage import load_stage
 from processor.package.manifest import Feature, Input, Manifest
 from processor.package.version import VersionReader, table_file
+from processor.package.warmup import WARMUP, parse_warmup
 from processor.tables.quantise import Stored, dequantise
 from processor.tables.table import descriptor, descriptors
 from processor.versions.served_version import ServedVersion
 
-CHUNK_ROWS = 4096
+CHUNK_ROWS, PRACTICE_ROWS = 4096, 4096
 LABEL = "label"
 
 
@@ -54,6 +57,25 @@ def drawn_rows(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
     return x
 
 
+def rows_of_practice(reader: VersionReader, labelled: Labelled | None) -> Matrix | None:
+    """x float32 [rows, width] as requests bring it: labelled rows, or else those recorded for the version; None without
+    either."""
+    if labelled is not None:
+        return labelled.x[:PRACTICE_ROWS]
+    m = reader.manifest
+    if WARMUP not in m.files:
+        return None
+    filling = _Filling(reader)
+    found: list[Matrix] = []
+    for request in parse_warmup(reader.file(WARMUP), m.inputs):
+        # What was recorded when its numbers were not refused yet says nothing of practice.
+        with suppress(Unfit):
+            found.append(filling.rows(request))
+        if sum(map(len, found)) >= PRACTICE_ROWS:
+            break
+    return np.concatenate(found)[:PRACTICE_ROWS] if found else None
+
+
 def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: int = 200_000) -> Labelled:
     """The first `most` rows of a Parquet file as a request of the model would bring them; raises BadInput.
 
@@ -66,21 +88,32 @@ def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: i
     labels = table.column(label).to_numpy().astype(np.float32)
     if not np.isin(labels, (0, 1)).all():
         raise BadInput(f"data: column {label[:64]!r}: 0 or 1 wanted")
-    m = reader.manifest
-    version = ServedVersion(reader, 0, SystemClock())
-    plan = SparsePlan(m, load_stage(m, reader.file(m.stage.file)) if m.stage else None)
-    arrays = version.change.frame.arrays
-    tables = descriptors([descriptor(t, a) for t, a in zip(m.tables, arrays)])
-    counts = np.zeros((max(1, len(m.tables)), 2), np.int64)
+    m, filling = reader.manifest, _Filling(reader)
     x = aligned((len(labels), m.width))
     for start in range(0, len(labels), CHUNK_ROWS):
         part = table.slice(start, CHUNK_ROWS)
-        bound = plan.bind({spec.name: _column(part, spec, m) for spec in m.inputs})
-        rows = x[start : start + len(part)]
-        plan.fill(tables, 0, [bound], np.array([[0, len(part)]], np.int64), rows, counts)
+        x[start : start + len(part)] = filling.rows({spec.name: _column(part, spec, m) for spec in m.inputs})
     noted = m.notes.get("labels")
     output = noted.get(label) if isinstance(noted, dict) else None
     return Labelled(x, labels, output if isinstance(output, str) else "")
+
+
+class _Filling:
+    """What a server makes of a version's requests."""
+
+    def __init__(self, reader: VersionReader) -> None:
+        m = self._manifest = reader.manifest
+        self._version = ServedVersion(reader, 0, SystemClock())
+        self._plan = SparsePlan(m, load_stage(m, reader.file(m.stage.file)) if m.stage else None)
+        arrays = self._version.change.frame.arrays
+        self._tables = descriptors([descriptor(t, a) for t, a in zip(m.tables, arrays)])
+
+    def rows(self, columns: Mapping[str, Column]) -> Matrix:
+        """x of a request's columns."""
+        bound, counts = self._plan.bind(columns), np.zeros((max(1, len(self._manifest.tables)), 2), np.int64)
+        x = aligned((bound.rows, self._manifest.width))
+        self._plan.fill(self._tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, counts)
+        return x
 
 
 def read_sample(path: Path, column: str = "rows") -> list[int]:

@@ -7,9 +7,8 @@ time, by a lock on its folder that goes with the process. A server takes what wa
 version.
 
 What is compiled is what publishing compiles (compiler.building.parts): the graph after the passes and, where features
-are the user's, the two parts of the user-once division. Each role has its own backends and its own calibration. A lower
-precision never computes a user's part, whose numbers are no scores, and computes candidates only where it has passed on
-the whole graph, AUC included. A role whose executables come out the same keeps its files.
+are the user's, the two parts of the user-once division, each role for itself (compiler.building.role_compiler). A role
+whose executables come out the same keeps its files.
 """
 
 from __future__ import annotations
@@ -17,45 +16,46 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from compiler.backends.base import Lowered, Variant
-from compiler.building.calibrate import Calibration, Labelled, Tolerance, calibrate, variant_name
+from compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate, variant_name
 from compiler.building.compile import BUCKETS, build, checked_buckets, lower, parse_variant, variants
 from compiler.building.ladder import interpolated, ladder
-from compiler.building.parts import DensePart, Parts, parts
+from compiler.building.parts import Parts, parts
+from compiler.building.role_compiler import RoleCompiler
 from compiler.dense.dense_graph import DenseGraph, Matrix
 from compiler.progress import Reporter
-from compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample
+from compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample, rows_of_practice
 from processor.backends.opening import executable_files
 from processor.backends.registry import builtin
 from processor.errors import BadInput, Conflict, FreshetError, NotFound
 from processor.machine import this_machine
 from processor.package.atomic import atomic_file
-from processor.package.manifest import CANDIDATE, USER, WHOLE, ExecutableEntry, File, Manifest
+from processor.package.manifest import CANDIDATE, PRECISIONS, WHOLE, ExecutableEntry, File, Manifest
 from processor.package.repository import Repository
-from processor.package.roles import columns, user_features
 from processor.package.tensors import crc32
 from processor.package.version import GRAPH, MANIFEST, VersionReader
 
 COMPILED = "compiled"
 PRICED = (1, 8, 64, 256, 1024)
+GENERATED_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """backends: such as "xla" or "openvino:bfloat16"; empty for all that are installed,
-    but for TensorFlow: it is the reference, and serving needs none. buckets: given, or empty: from
+    but for TensorFlow: it is the reference, and serving needs none. precision: float32, bfloat16 or int8, or AUTO for
+    what is fastest within the bound, where there are rows of practice to check it by. buckets: given, or empty: from
     `sample`, a Parquet file of rows a request, at most `most`; or else those of the package. data: a Parquet file of
     labelled rows. max_error, max_auc_change: how far a lower precision may be off."""
 
     backends: tuple[str, ...] = ()
+    precision: str = AUTO
     buckets: tuple[int, ...] = ()
     sample: Path | None = None
     most: int = 6
@@ -94,17 +94,22 @@ def compile_version(folder: Path, options: CompileOptions, reporter: Reporter) -
         if not any(name.startswith(f"{GRAPH}/") for name in before.files):
             raise BadInput(f"version {before.version} of {before.model!r} has no graph to compile")
         graph = DenseGraph.load(folder / GRAPH, reader.dense())
-        wanted, skipped = _wanted(options.backends)
         labelled = None if options.data is None else read_labelled(reader, options.data, options.label)
         buckets = _buckets(graph, reader, options)
+        given = rows_of_practice(reader, labelled)
+        wanted, skipped = _wanted(options, given is not None)
         kept = _files(folder)
         try:
             found = parts(graph, before.features, buckets)
-            rows = _rows(graph, reader, max(buckets))
-            compiling = _Compiling(folder, skipped, options.bound, reporter)
-            calibration = compiling.role(WHOLE, found.by_role[WHOLE], wanted, rows, labelled)
-            others = _divided(compiling, found, before, wanted, calibration, rows)
-            manifest = _manifest(before, folder, found, {WHOLE: calibration, **others}, skipped, options)
+            rows = _rows(graph, reader, max(*buckets, GENERATED_ROWS)) if given is None else given
+            if given is None and options.precision not in (AUTO, "float32"):
+                skipped.append(f"{options.precision}: without rows of practice it was calibrated on generated ones")
+            compiling = RoleCompiler(folder, skipped, options.precision, options.bound, reporter)
+            calibrations = compiling.all(found, before.features, wanted, rows, labelled)
+            if options.precision not in (AUTO, *(e.precision for e in calibrations[WHOLE].measured)):
+                why = [*calibrations[WHOLE].refused, *skipped]
+                raise BadInput(f"precision {options.precision}: {'; '.join(why)}")
+            manifest = _manifest(before, folder, found, calibrations, compiling, options)
             text = manifest.to_json()
         except BaseException:
             _remove(folder, _files(folder) - kept)
@@ -112,7 +117,8 @@ def compile_version(folder: Path, options: CompileOptions, reporter: Reporter) -
         with atomic_file(folder / MANIFEST) as file:
             file.write(text)
         _remove(folder, _files(folder) - executable_files(manifest) - executable_files(before))
-    return Report(manifest, calibration, others, found.lines(), skipped)
+    others = {role: calibration for role, calibration in calibrations.items() if role != WHOLE}
+    return Report(manifest, calibrations[WHOLE], others, found.lines(), skipped)
 
 
 def find_version(target: str, repository: str | None, version: int | None) -> Path:
@@ -143,11 +149,15 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _wanted(backends: Sequence[str]) -> tuple[list[Variant], list[str]]:
+def _wanted(options: CompileOptions, checked: bool) -> tuple[list[Variant], list[str]]:
     """What to compile, and why the rest is not. A backend that was asked for by name and precision is compiled in that
-    precision only."""
-    wanted, skipped = [], []
-    for text in backends or builtin():
+    precision only. checked: there are rows of practice."""
+    wanted: list[Variant] = []
+    skipped: list[str] = []
+    precisions = {"float32", options.precision} - {AUTO}
+    if options.precision == AUTO and checked:
+        precisions |= {*PRECISIONS}
+    for text in options.backends or builtin():
         asked = parse_variant(text)
         try:
             found = variants(asked.backend)
@@ -158,79 +168,14 @@ def _wanted(backends: Sequence[str]) -> tuple[list[Variant], list[str]]:
             found = [v for v in found if v.precision == asked.precision]
             if not found:
                 skipped.append(f"backend {asked.backend}: this machine does not compute in {asked.precision}")
+        else:
+            found = [v for v in found if v.precision in precisions]
         wanted += [v for v in found if v not in wanted]
     if not wanted:
         raise BadInput(f"backends: none can be compiled here: {'; '.join(skipped)}")
-    return wanted, skipped
-
-
-@dataclass(frozen=True, slots=True)
-class _Compiling:
-    """One compile of a version."""
-
-    folder: Path
-    skipped: list[str]
-    bound: Tolerance
-    reporter: Reporter
-
-    def role(
-        self, role: str, part: DensePart, wanted: Sequence[Variant], rows: Matrix, labelled: Labelled | None = None
-    ) -> Calibration:
-        """Compiles one part of a graph for all wanted variants and measures it; raises BadInput where none will do.
-        rows: of its own input."""
-        named = "" if role == WHOLE else f"the {role}'s part "
-        entries = self._build(role, part, wanted, named)
-        self.reporter.begin(f"measuring {named}".strip(), len(part.buckets))
-        advance = lambda: self.reporter.advance(1)  # noqa: E731
-        return calibrate(part.graph, self.folder, entries, rows, self.bound, labelled, advance=advance)
-
-    def _build(self, role: str, part: DensePart, wanted: Sequence[Variant], named: str) -> list[ExecutableEntry]:
-        entries: list[ExecutableEntry] = []
-        for variant in wanted:
-            self.reporter.begin(f"compiling {named}for {variant}", len(part.buckets))
-            try:
-                lowered = lower(part.graph, variant)
-                made = []
-                for bucket in part.buckets:
-                    made.append(build(lowered, bucket, self.folder, role))
-                    self.reporter.advance(1)
-            except FreshetError as error:
-                self.skipped.append(f"{named}{variant}: {error}")
-                continue
-            entries += made
-        if not entries:
-            raise BadInput(f"no backend could compile {named or 'the graph'}: {'; '.join(self.skipped)}")
-        return entries
-
-
-def _divided(
-    compiling: _Compiling,
-    found: Parts,
-    before: Manifest,
-    wanted: Sequence[Variant],
-    whole: Calibration,
-    rows: Matrix,
-) -> dict[str, Calibration]:
-    """The parts of the user-once division, by role; empty where there is none, or no backend has words for it: requests
-    then go whole."""
-    exact = [v for v in wanted if v.precision == "float32"]
-    if found.once is None:
-        return {}
-    if not exact:
-        found.notes.append("user-once: left out, because the user's part is computed in float32 only")
-        return {}
-    passed = {(e.backend, e.precision) for e in whole.measured}
-    x = np.resize(rows, (max(len(rows), found.once.rows), rows.shape[1]))
-    users, candidates = found.once.inputs(x, columns(user_features(before.features)))
-    lower_too = [v for v in wanted if v in exact or (v.backend, v.precision) in passed]
-    try:
-        return {
-            USER: compiling.role(USER, found.by_role[USER], exact, users),
-            CANDIDATE: compiling.role(CANDIDATE, found.by_role[CANDIDATE], lower_too, candidates),
-        }
-    except FreshetError as error:
-        found.notes.append(f"user-once: left out: {error}")
-        return {}
+    if options.precision not in (AUTO, *(v.precision for v in wanted)):
+        raise BadInput(f"precision: no backend here computes in {options.precision}; {AUTO} takes what there is")
+    return [replace(v, bound=options.bound.error) for v in wanted], skipped
 
 
 def _buckets(graph: DenseGraph, reader: VersionReader, options: CompileOptions) -> list[int]:
@@ -263,10 +208,10 @@ def _manifest(
     folder: Path,
     found: Parts,
     calibrations: Mapping[str, Calibration],
-    skipped: Sequence[str],
+    compiling: RoleCompiler,
     options: CompileOptions,
 ) -> Manifest:
-    executables = [entry for calibration in calibrations.values() for entry in calibration.chosen()]
+    executables = compiling.chosen(calibrations)
     files = {name: file for name, file in before.files.items() if name not in executable_files(before)}
     user_width = found.user_width if CANDIDATE in calibrations else 0
     named = replace(before, executables=executables, user_width=user_width)
@@ -280,7 +225,8 @@ def _manifest(
         "measured": _measured(whole),
         "flip_ms": whole.flip_ms,
         "refused": [line for calibration in calibrations.values() for line in calibration.refused],
-        "skipped": list(skipped),
+        "skipped": list(compiling.skipped),
+        "precision": options.precision,
         "max_error": options.bound.error,
     }
     if len(calibrations) > 1:

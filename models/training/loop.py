@@ -22,7 +22,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compiler.progress import Reporter
+import numpy as np
+
+from compiler.building.calibrate import Labelled, Tolerance
+from compiler.building.packaging import Lower
+from compiler.progress import Quiet, Reporter
 from models.config.train_config import Beginning, TrainConfig
 from models.data.formats import label_names
 from models.data.open_data import open_source
@@ -55,16 +59,9 @@ from processor.package.repository import Repository
 from processor.package.version import VersionReader
 
 CHECKPOINT_SECONDS = 30.0
+PRACTICE_ROWS = 4096
 SAMPLED_BATCHES, SAMPLED_SHARE = 200, 5
 """So many batches are scored by the version as published too; of a stream without an end one in so many."""
-
-
-class Quiet:
-    """A reporter that says nothing."""
-
-    def begin(self, what: str, total: int | None) -> None: ...
-    def advance(self, done: int) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,18 +419,32 @@ class TrainingRun:
             event_time=list(state.event_time or ()),
         )
         self._report.begin("compiling", 5)
-        publish_version(
+        published = publish_version(
             self.repository,
             draft,
             {name: (e.keys, e.rows) for name, e in exports.items()},
             graph,
             progress=lambda done, total: self._report.advance(1),
             counts={name: e.counts for name, e in exports.items()},
+            lower=self._lower(),
         )
+        for line in published.manifest.notes.get("compile", {}).get("refused", ()):
+            self._report.note(line)
         state.event_time, state.events = None, 0
         self._lineage = None
         self.journal.published(str(Generation(state.version, 0)))
         self._report.note(f"published {self.config.model.name} {Generation(state.version, 0)}")
+
+    def _lower(self) -> Lower | None:
+        """What the file wants of a lower precision, with the last rows that were learned."""
+        publish, stop = self.config.publish, self.state.position
+        if publish.precision == "float32":
+            return None
+        batches = list(self._read(self.config.train.batch_rows, max(0, stop - PRACTICE_ROWS), stop))
+        x = np.concatenate([self.trainer.pool(self.trainer.transform(batch).bound) for batch in batches])
+        labels = np.concatenate([batch.label.reshape(len(batch), -1)[:, 0] for batch in batches])
+        rows = Labelled(x, labels, self.trainer.dense.arch.outputs[0])
+        return Lower(publish.precision, rows, Tolerance(publish.max_error, publish.max_auc_change))
 
     def _publish_delta(self, lineage: Lineage) -> Generation | None:
         self.state.finished_at = self._unix_s()

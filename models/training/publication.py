@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.building.compile import BUCKETS
-from compiler.building.packaging import Arrays, Progress, publish
+from compiler.building.packaging import Arrays, Lower, Progress, publish
 from compiler.dense.dense_graph import DenseGraph
 from processor.package.manifest import Manifest
 from processor.package.version import VersionReader, VersionWriter
@@ -29,6 +29,7 @@ def publish_version(
     buckets: Sequence[int] = BUCKETS,
     progress: Progress | None = None,
     counts: Counts | None = None,
+    lower: Lower | None = None,
 ) -> VersionReader:
     """Commits the draft's version of its model (compiler.building.packaging).
 
@@ -37,7 +38,7 @@ def publish_version(
     exists.
     """
     with VersionWriter(repository, draft.model, draft.version) as writer:
-        return publish(writer, draft, _packed(draft, tables, counts or {}), graph, buckets, progress)
+        return publish(writer, draft, _packed(draft, tables, counts or {}), graph, buckets, progress, lower=lower)
 
 
 def _packed(draft: Manifest, tables: Mapping[str, Rows], counts: Counts) -> Iterator[tuple[str, Arrays]]:

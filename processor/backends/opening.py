@@ -12,22 +12,29 @@ One that is refused is logged with its reason and never run. Where a bucket is l
 the portable form that the package keeps beside machine code: while the version is loaded, before it is offered to a
 request, and without TensorFlow. Only when that fails too is the version refused.
 
+A bucket in a lower precision has float32 beside it, found in the same way, so that new dense weights may send it back
+there (processor.backends.bounded).
+
 A library is imported when an executable that needs it comes to its turn, so what is never reached is never imported.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from processor.backends.base import Artefact, Backend, Program
+import numpy as np
+
+from processor.backends.base import Artefact, Backend, Matrix, Program
+from processor.backends.bounded import MAX_ROWS, ROWS, BoundedProgram, ScoreBound
 from processor.backends.capsule import sha256, unpack
 from processor.backends.registry import load_backend
 from processor.errors import BadInput, Corrupt, FreshetError
 from processor.machine import Machine, this_machine
 from processor.package.manifest import WHOLE, ExecutableEntry, Manifest
+from processor.package.tensors import parse_tensors
 
 log = logging.getLogger("freshet.executables")
 
@@ -44,22 +51,32 @@ class Package(Protocol):
 
 @dataclass(slots=True)
 class Opened:
-    """programs: what serves, one a backend. chosen: bucket -> the manifest's entry. refused: why others are not."""
+    """programs: what serves, one a backend. chosen: bucket -> the manifest's entry. refused: why others are not.
+    bounded: what holds those of a lower precision."""
 
     programs: list[Program]
     chosen: dict[int, ExecutableEntry]
     refused: list[str] = field(default_factory=list)
     machine: Machine = field(default_factory=this_machine)
+    bounded: BoundedProgram | None = None
+
+    def computes(self) -> dict[int, str]:
+        """What serves each bucket since the newest weights: backend, precision, and why it is no lower one."""
+        back = self.bounded.back if self.bounded else {}
+        return {bucket: back.get(bucket, _computes(entry)) for bucket, entry in sorted(self.chosen.items())}
 
     def cost(self, threads: int) -> dict[int, float]:
-        """Seconds of one run per bucket as the manifest has them, where it has them for this machine; else empty."""
-        fits = all(e.cost_us > 0 and e.measured_on == self.machine.name for e in self.chosen.values())
-        return {b: e.cost_us * 1e-6 for b, e in self.chosen.items()} if fits and threads == 1 else {}
+        """Seconds of one run per bucket as the manifest has them, where they are of this machine and of what serves
+        since the newest weights; else empty."""
+        known = all(e.cost_us > 0 and e.measured_on == self.machine.name for e in self.chosen.values())
+        if not known or threads != 1 or (self.bounded and self.bounded.back):
+            return {}
+        return {b: e.cost_us * 1e-6 for b, e in self.chosen.items()}
 
 
 def executable_files(manifest: Manifest) -> set[str]:
     """Every file of the manifest that is an executable or what one is compiled from."""
-    return {name for e in manifest.executables for name in (e.file, e.origin) if name}
+    return {name for e in manifest.executables for name in (e.file, e.origin, e.rows) if name}
 
 
 def open_programs(
@@ -83,12 +100,11 @@ def open_programs(
     if not entries_of_role:
         raise Corrupt("manifest.executables: the version is not compiled; run `freshet compile`")
     backends: dict[str, Backend] = {}
-    programs: dict[str, Program] = {}
     opened = Opened([], {}, machine=machine)
     errors: dict[int, FreshetError] = {}
 
-    def serve(entry: ExecutableEntry, anew: bool) -> bool:
-        """Whether the entry's bucket is served by it from now on."""
+    def serve(entry: ExecutableEntry, anew: bool, programs: dict[str, Program]) -> bool:
+        """Whether one of the programs runs the entry's bucket from now on."""
         name, bucket = entry.backend, entry.bucket
         try:
             _check_processor(entry, machine, anew)
@@ -102,26 +118,63 @@ def open_programs(
             opened.refused.append(f"{name}-{entry.target} {entry.precision} b{bucket}: {error}")
             return False
         programs[name] = program
-        opened.chosen[bucket] = entry
         return True
+
+    def first(entries: Sequence[ExecutableEntry], programs: dict[str, Program]) -> ExecutableEntry | None:
+        """The first of a bucket's entries that serves."""
+        ways = ((entry, anew) for anew in (False, True) for entry in entries if entry.origin or not anew)
+        return next((entry for entry, anew in ways if serve(entry, anew, programs)), None)
 
     by_bucket: dict[int, list[ExecutableEntry]] = {}
     for entry in entries_of_role:
         by_bucket.setdefault(entry.bucket, []).append(entry)
+    programs: dict[str, Program] = {}
+    exact: dict[str, Program] = {}
+    bounded: dict[int, tuple[ExecutableEntry, ExecutableEntry]] = {}
     for bucket, entries in sorted(by_bucket.items()):
-        served = any(serve(entry, anew=False) for entry in entries)
-        if not served and not any(serve(entry, anew=True) for entry in entries if entry.origin):
+        chosen = first(entries, programs)
+        if chosen is None:
             raise errors[bucket]
+        opened.chosen[bucket] = chosen
+        if chosen.rows and (instead := first([e for e in entries if e.precision == "float32"], exact)):
+            bounded[bucket] = chosen, instead
     for line in opened.refused:
         log.warning("%s version %d: executable refused: %s", manifest.model, manifest.version, line)
     opened.programs = list(programs.values())
+    if bounded:
+        told, bounds = f"{manifest.model} version {manifest.version}", _bounds(package, width, bounded)
+        opened.bounded = BoundedProgram(told, opened.programs, list(exact.values()), bounds, outputs)
+        opened.programs = [opened.bounded]
     return opened
+
+
+def _bounds(
+    package: Package, width: int, bounded: Mapping[int, tuple[ExecutableEntry, ExecutableEntry]]
+) -> dict[int, ScoreBound]:
+    """Of each bucket what holds it, given what serves it and what serves else; raises Corrupt."""
+    rows: dict[str, Matrix] = {}
+    for entry, _ in bounded.values():
+        if entry.rows not in rows:
+            arrays = parse_tensors(np.frombuffer(package.file(entry.rows), np.uint8), entry.rows).arrays
+            x = arrays.get(ROWS)
+            if x is None or x.dtype != np.float32 or x.ndim != 2 or x.shape[1] != width or not 1 <= len(x) <= MAX_ROWS:
+                raise Corrupt(f"{entry.rows}: {ROWS!r} float32 [1 to {MAX_ROWS}, {width}] wanted")
+            rows[entry.rows] = x
+    return {
+        bucket: ScoreBound(_computes(entry), _computes(instead), rows[entry.rows], entry.max_error)
+        for bucket, (entry, instead) in bounded.items()
+    }
+
+
+def _computes(entry: ExecutableEntry) -> str:
+    return f"{entry.backend} {entry.precision}"
 
 
 def _check_processor(entry: ExecutableEntry, machine: Machine, anew: bool) -> None:
     """Raises BadInput for code that this processor cannot run; anew: for what it should not be asked to compile."""
-    if anew and entry.precision == "bfloat16" and not machine.bfloat16:
-        raise BadInput("foreign: this processor does not compute in bfloat16")
+    computes = {"bfloat16": machine.bfloat16, "int8": bool(machine.int8)}
+    if anew and not computes.get(entry.precision, True):
+        raise BadInput(f"foreign: this processor does not compute in {entry.precision}")
     lacking = [] if anew else machine.lacks(f for f in entry.features if not f.startswith("cuda"))
     if lacking:
         raise BadInput(f"foreign: compiled for a processor with {', '.join(lacking)[:256]}, which this one lacks")

@@ -7,7 +7,8 @@ with dense weights, in the background, before its flip (some tens of millisecond
 
 precision bfloat16 is a hint of the compilation: weights and activations of the matrix products are rounded. It is for
 processors that multiply bfloat16 in hardware; elsewhere the library emulates it at a fiftieth of the speed, so the
-manifest names the processor's feature among those that the executable needs.
+manifest names the processor's feature among those that the executable needs. In int8 it is the model that says where
+values are quantised (compiler.backends.int8), and weights are as they go in.
 
 Infer requests hold the activations and are dear to make (milliseconds). As many as there may be runs at once are made
 with the executable, and warm; a binding takes one of these while there are any, and gives it back when it goes.
@@ -40,7 +41,8 @@ from processor.errors import BadInput, Corrupt, FreshetError
 
 INPUT = "x"
 WEIGHT_PREFIX = "weights/"
-PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
+PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
+"""What products are computed in that the model itself does not say."""
 DEVICE = "CPU"
 
 

@@ -139,8 +139,9 @@ class ExecutableEntry:
     library: the very version that reads it. features: what the processor must have. sha256: of the file. frozen: hash
     of the weights inside (processor.backends.base.weights_hash). origin: the file that it can be compiled from anew,
     without TensorFlow.
-    cost_us: median time of one run on one thread, on the machine measured_on; error: the largest difference from
-    TensorFlow's outputs that was seen. 0 where not measured."""
+    cost_us: median time of one run on one thread, on the machine measured_on; error: how far its outputs were off from
+    TensorFlow's (compiler.building.calibrate). 0 where not measured. max_error: of a lower precision, how far it may be
+    off; rows: the file of rows on which that is checked again with new dense weights (processor.backends.bounded)."""
 
     backend: str
     target: str
@@ -158,6 +159,8 @@ class ExecutableEntry:
     error: float = 0.0
     measured_on: str = ""
     role: str = WHOLE
+    max_error: float = 0.0
+    rows: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +341,8 @@ def validate(manifest: Manifest) -> None:
         _want(NAME.fullmatch(e.target) is not None, f"{where}.target: a plain name wanted")
         _want(e.precision in PRECISIONS, f"{where}.precision: one of {', '.join(PRECISIONS)} wanted")
         _want(not e.origin or e.origin in m.files, f"{where}.origin: not among manifest.files")
-        _want(e.cost_us >= 0 and e.error >= 0, f"{where}: cost_us and error of 0 or more wanted")
+        _want(not e.rows or e.rows in m.files, f"{where}.rows: not among manifest.files")
+        _want(min(e.cost_us, e.error, e.max_error) >= 0, f"{where}: cost_us, error, max_error of 0 or more wanted")
         for value in (e.sha256, e.frozen):
             _want(
                 not value or HEX64.fullmatch(value) is not None, f"{where}: sha256 and frozen of 64 hex digits wanted"

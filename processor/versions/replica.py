@@ -90,6 +90,10 @@ class Replicas(Protocol):
     def cost(self) -> Mapping[int, float]:
         """Seconds of one run, per bucket."""
 
+    @property
+    def computes(self) -> Mapping[int, str]:
+        """Of each bucket backend and precision, and why it is no lower one (processor.backends.opening.Opened)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
@@ -167,15 +171,19 @@ class Replica:
             }
         self._ends = {role: Ends(*widths[role], max(part.chosen)) for role, part in opened.items()}
         self._allocate = allocator(e.target for part in opened.values() for e in part.chosen.values())
-        self.chosen = opened[WHOLE].chosen
+        self.chosen, self._opened = opened[WHOLE].chosen, opened[WHOLE]
         self._programs: dict[str, list[Program]] = {role: part.programs for role, part in opened.items()}
-        self._known_cost = opened[WHOLE].cost(threads)
+        self._threads = threads
         recorded = WARMUP in self.manifest.files
         self._recorded = parse_warmup(files.file(WARMUP), self.manifest.inputs) if recorded else []
 
     @property
     def cost(self) -> Mapping[int, float]:
         return self.costs.cost
+
+    @property
+    def computes(self) -> Mapping[int, str]:
+        return self._opened.computes()
 
     @property
     def flip(self) -> int:
@@ -190,18 +198,19 @@ class Replica:
 
     def prepare(self, frame: Frame) -> None:
         """Makes the frame ready for the flip. New dense weights are packed into new executables beside the live ones,
-        off the GIL, and run a few times, so that no request meets a cold one. The first are priced by that, unless the
-        manifest has the costs of this very machine; and the version's recorded requests are run by them."""
+        off the GIL, and run a few times, so that no request meets a cold one. The first, and those of another precision
+        than the ones before, are priced by that, unless the manifest has the costs of this very machine; and the
+        version's recorded requests are run by the first."""
         if frame.dense is not self._dense:
+            first, before = self._dense is None, self.computes
             executables = self._build(frame.dense)
-            first = self._dense is None
             if first:
                 self._stock = [self._buffers() for _ in range(self._runs)]
             for buffers in self._all_buffers():
                 buffers.bind_ahead(executables, run=first)
             costs = self._measure(executables)
-            if first:
-                self.costs = CostTable(self._known_cost or costs[WHOLE])
+            if first or self.computes != before:
+                self.costs = CostTable(self._opened.cost(self._threads) or costs[WHOLE])
                 if self.once is not None:
                     self.once.price(costs)
             self._dense, self._executables = frame.dense, executables

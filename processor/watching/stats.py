@@ -116,7 +116,7 @@ class ChainStatus:
 class VersionStats:
     """A loaded version's snapshot. tables: lookups, and those answered by the default row, by table. outputs: names of
     the sketch's outputs, in order. scores, drift: see Trend. out: why it has been taken out, or "". shadow: what it has
-    done as one. chain: where it stands against its files."""
+    done as one. chain: where it stands against its files. computes: backend and precision, by bucket."""
 
     model: str
     version: int
@@ -131,3 +131,4 @@ class VersionStats:
     out: str
     shadow: Compared | None = None
     chain: ChainStatus | None = None
+    computes: Mapping[int, str] = field(default_factory=dict)

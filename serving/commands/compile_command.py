@@ -29,7 +29,16 @@ def compile_command(
         Path | None, typer.Option(help="Derive the buckets from this Parquet file: column `rows`, one row a request.")
     ] = None,
     max_buckets: Annotated[int, typer.Option(help="With --sample: so many buckets at most.")] = 6,
-    max_error: Annotated[float, typer.Option(help="How far scores of a lower precision may be off.")] = 2e-3,
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="float32, bfloat16, int8, or auto: the fastest within the bounds, where there is --data or a recording"
+            " to check it by."
+        ),
+    ] = "auto",
+    max_error: Annotated[
+        float, typer.Option(help="By how much scores of a lower precision may change, in 99 rows of 100.")
+    ] = 2e-3,
     data: Annotated[
         Path | None, typer.Option(help="Labelled rows (Parquet): a lower precision must keep their AUC.")
     ] = None,
@@ -46,6 +55,7 @@ def compile_command(
 
     options = CompileOptions(
         backends=tuple(b.strip() for b in (backends or "").split(",") if b.strip()),
+        precision=_precision(precision),
         buckets=_numbers(buckets or ""),
         sample=sample,
         most=max_buckets,
@@ -73,6 +83,15 @@ def compile_command(
         served = ", ".join(f"{b}: {variant_name(e)} {e.cost_us:.0f} us" for b, e in sorted(done.chosen.items()))
         said = f"{done.manifest.model} {done.manifest.version}: {served}"
         console.print(said, markup=False, soft_wrap=not console.is_terminal)
+
+
+def _precision(text: str) -> str:
+    from compiler.building.calibrate import AUTO
+
+    known = (AUTO, "float32", "bfloat16", "int8")
+    if text not in known:
+        raise BadInput(f"--precision: one of {', '.join(known)} wanted, got {text[:64]!r}")
+    return text
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -158,13 +158,20 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
         ("inputs", [f"{i.name}: {_shape(i)}" for i in manifest.inputs]),
         ("outputs", [f"{o.name}: float32 [n, {o.columns}]" for o in manifest.outputs]),
         ("tables", [f"{t.name}: {t.rows:,} rows of {t.dim} {t.dtype}" for t in manifest.tables]),
-        ("executables", [f"{e.backend}-{e.target} for {e.bucket} rows{_part(e)}" for e in manifest.executables]),
+        (
+            "executables",
+            [f"{e.backend}-{e.target} {e.precision} for {e.bucket} rows{_part(e)}" for e in manifest.executables],
+        ),
     ):
         console.print(f"  {title}")
         for line in lines or ["none"]:
             console.print(f"    {escape(line)}", highlight=False)
     if verify:
         console.print("  every file matches its checksum")
+
+
+def _executable(e: ExecutableEntry) -> str:
+    return f"{e.backend}-{e.target} {e.precision} for {e.bucket} rows{_part(e)}"
 
 
 def _part(executable: ExecutableEntry) -> str:

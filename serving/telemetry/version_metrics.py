@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -57,6 +58,9 @@ def _work_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
                 family.add_metric(_of(version), value(version))
             yield family
     labels = GaugeMetricFamily("freshet_version_label", "1 for each label of the version.", labels=(*LABELS, "label"))
+    buckets_of = GaugeMetricFamily(
+        "freshet_version_buckets", "Batch sizes by the precision that computes them.", labels=(*LABELS, "precision")
+    )
     phases = HistogramMetricFamily(
         "freshet_phase_duration_seconds",
         "Waiting for a session (requests, by the mean of their batch), and the sparse and dense graphs of a batch.",
@@ -66,11 +70,14 @@ def _work_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
     for version in stats:
         for label in version.labels:
             labels.add_metric((*_of(version), label), 1)
+        precisions = Counter(what.split()[1].rstrip(":") for what in version.computes.values())
+        for precision, count in sorted(precisions.items()):
+            buckets_of.add_metric((*_of(version), precision), count)
         for phase in PHASES:
             counts, total_s = version.sketch.phase(phase)
             phases.add_metric((*_of(version), phase), buckets(TIME_BOUNDS_S, counts.tolist()), total_s)
         sizes.add_metric(_of(version), buckets(ROW_BOUNDS, version.sketch.sizes.tolist()), version.sketch.rows)
-    yield from (labels, phases, sizes)
+    yield from (labels, buckets_of, phases, sizes)
 
 
 def _chain_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:

@@ -379,7 +379,7 @@ def _key(version: ServedVersion) -> int:
 
 class FleetReplicas:
     """processor.versions.replica.Replicas: a version's replicas in all workers. Methods run under the version's lock,
-    but for buried() and cost."""
+    but for buried(), cost and computes."""
 
     def __init__(self, host: FleetHost, key: int, version: ServedVersion) -> None:
         """key: what workers know the version by."""
@@ -399,6 +399,12 @@ class FleetReplicas:
             for bucket, cost in gauges["costs"].get(str(self.key), []):
                 found.setdefault(bucket, []).append(cost)
         return {bucket: sum(costs) / len(costs) for bucket, costs in sorted(found.items())}
+
+    @property
+    def computes(self) -> Mapping[int, str]:
+        """See Replicas.computes: as a worker last reported; all come to the same."""
+        every = (gauges["computes"].get(str(self.key)) for gauges in self._host.totals.gauges().values())
+        return dict(next((told for told in every if told), []))
 
     def prepare(self, frame: Frame) -> None:
         """See Replicas.prepare; raises NotReady when there is no worker at all."""

@@ -372,6 +372,7 @@ class Worker:
             if canary in keys and baseline in keys
         }
         costs = {key: list(replica.cost.items()) for key, replica in replicas.items()}
+        computes = {key: list(replica.computes.items()) for key, replica in replicas.items()}
         remote = {key: asdict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
         work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
@@ -388,7 +389,12 @@ class Worker:
         }
         return {
             "counters": counters,
-            "gauges": {"groups": now, "costs": costs, "cpu_s": usage.ru_utime + usage.ru_stime},
+            "gauges": {
+                "groups": now,
+                "costs": costs,
+                "computes": computes,
+                "cpu_s": usage.ru_utime + usage.ru_stime,
+            },
         }
 
     def _report_regularly(self) -> None:

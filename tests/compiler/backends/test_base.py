@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
@@ -42,6 +45,45 @@ def backend(request, monkeypatch):
     pytest.importorskip(LIBRARIES[request.param], reason="the library is not installed")
     monkeypatch.setattr(registry, "entry_points", lambda group: [TensorFlowPoint])
     return request.param
+
+
+VARIANTS = [Variant(backend) for backend in LIBRARIES] + [
+    Variant(backend, precision)
+    for backend, precision in (("onnxruntime", "int8"), ("openvino", "int8"), ("openvino", "bfloat16"))
+    if getattr(this_machine(), precision)
+]
+STRANGE = st.sampled_from([0.0, -1e4, 3e37, -3e37, np.inf, np.nan]) | st.floats(-50, 50, width=32)
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=str)
+def executables(request, tmp_path_factory):
+    """A variant's executables, by bucket, of a network that is large enough for int8."""
+    pytest.importorskip(LIBRARIES[request.param.backend], reason="the library is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "entry_points", lambda group: [TensorFlowPoint])
+        graph = make_graph(hidden=(64, 32))
+        graph = replace(graph, examples=rows(256, graph.width))
+        folder = tmp_path_factory.mktemp("version")
+        lowered = compiling.lower(graph, replace(request.param, bound=1.0))
+        entries = [build(lowered, bucket, folder) for bucket in (2, 8, 64)]
+        assert {entry.precision for entry in entries} == {request.param.precision}
+        (program,) = compiling.load(graph, folder, entries).programs
+        return graph.width, program.with_weights(graph.weights)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from([2, 8, 64]), st.integers(0, 63), st.integers(0, 2**32 - 1), STRANGE, st.booleans())
+def test_what_else_is_in_a_batch_changes_no_bit_of_a_rows_score(executables, bucket, at, seed, strange, everywhere):
+    width, by_bucket = executables
+    random, at = np.random.default_rng(seed), at % bucket
+    x = random.standard_normal((bucket, width)).astype(np.float32)
+    others = random.standard_normal((bucket, width)).astype(np.float32) * np.float32(10.0 ** random.integers(-3, 4))
+    if everywhere:
+        others[:] = strange
+    else:
+        others[random.integers(0, bucket), random.integers(0, width)] = strange
+    others[at] = x[at]
+    assert score(by_bucket[bucket], x)[at].tobytes() == score(by_bucket[bucket], others)[at].tobytes()
 
 
 def built(graph, folder, backend, buckets=(1, 8)):

@@ -6,9 +6,10 @@ import pytest
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 import compiler.building.compile as compiling
+from compiler.backends import openvino
 from compiler.backends.base import Variant
 from compiler.building.compile import build, source_hash, variants
-from processor.machine import this_machine
+from processor.machine import Machine
 from tests.compiler.building.test_compile import make_graph, rows, score
 
 pytestmark = pytest.mark.tensorflow
@@ -22,10 +23,19 @@ def test_frozen_weights_belong_to_the_source(tmp_path):
     assert sources[0] != sources[1]
 
 
-def test_bfloat16_is_offered_only_where_the_processor_has_it():
+@pytest.mark.parametrize(
+    ("features", "precisions"),
+    [
+        ({"avx2"}, ["float32"]),
+        ({"avx512_bf16"}, ["float32", "bfloat16"]),
+        ({"avx_vnni"}, ["float32", "int8"]),
+        ({"amx_bf16", "avx512_vnni"}, ["float32", "bfloat16", "int8"]),
+    ],
+)
+def test_a_lower_precision_is_offered_only_where_the_processor_multiplies_it(features, precisions, monkeypatch):
     pytest.importorskip("openvino", reason="the openvino extra is not installed")
-    precisions = {v.precision for v in variants("openvino")}
-    assert precisions == ({"float32", "bfloat16"} if this_machine().bfloat16 else {"float32"})
+    monkeypatch.setattr(openvino, "this_machine", lambda: Machine(frozenset(features), "one"))
+    assert [v.precision for v in variants("openvino")] == precisions
 
 
 def test_bfloat16_computes_within_its_rounding(tmp_path):

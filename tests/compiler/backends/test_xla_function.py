@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 pytest.importorskip("jaxlib", reason="needs the xla extra")
 
-from compiler.backends.xla_function import Like, XlaFunction
+from compiler.backends.xla_function import Like, XlaFunction, hold
 from compiler.frameworks import tf
 from processor.errors import BadInput, FreshetError
 
@@ -29,7 +29,7 @@ def function():
 
 def test_results_are_arguments_of_the_next_call_and_arrays_are_read_anew(function):
     x, argument = function.room((2, 3))
-    state = [function.hold(np.float32(1)[()].reshape(())), function.hold(np.array(0, np.int64))]
+    state = [hold(np.float32(1)[()].reshape(()), 1), hold(np.array(0, np.int64), 1)]
     for value in (1.0, 10.0):
         x[...] = value
         *state, doubled = function([argument, *state])
@@ -42,12 +42,12 @@ def test_what_is_given_may_change_afterwards_and_what_came_back_stays(function):
     x, argument = function.room((2, 3))
     x[...] = 1
     given = np.zeros((), np.float32)
-    held = function.hold(given)
+    held = hold(given, 1)
     given[...] = 100
-    total, _, doubled = function([argument, held, function.hold(np.array(0, np.int64))])
+    total, _, doubled = function([argument, held, hold(np.array(0, np.int64), 1)])
     view = doubled.view()
     x[...] = 7
-    function([argument, held, function.hold(np.array(0, np.int64))])
+    function([argument, held, hold(np.array(0, np.int64), 1)])
     gc.collect()
     assert float(total.view()) == 18
     assert (view == 2).all()
@@ -61,4 +61,4 @@ def test_what_xla_cannot_compile_is_refused_when_it_is_made():
 
 def test_other_arguments_than_the_functions_own_are_refused(function):
     with pytest.raises(FreshetError, match="xla failed"):
-        function([function.hold(np.zeros((2, 3), np.float32))])
+        function([hold(np.zeros((2, 3), np.float32), 1)])

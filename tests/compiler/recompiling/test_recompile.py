@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 import compiler.recompiling.recompile as packaging
+from compiler.building import role_compiler
 from compiler.dense.dense_graph import DenseGraph
 from compiler.recompiling.recompile import CompileOptions, compile_version, find_version
 from models.training.publication import publish_version
@@ -230,14 +231,14 @@ def test_a_compile_replaces_only_the_roles_that_change(divided, tmp_path):
 def test_a_split_that_no_backend_has_words_for_is_left_out_and_said(divided, tmp_path, monkeypatch):
     repository = tmp_path / "repository"
     shutil.copytree(divided, repository)
-    build = packaging.build
+    build = role_compiler.build
 
     def refuse(lowered, bucket, folder, role="whole"):
         if role == "candidate":
             raise BadInput("no words")
         return build(lowered, bucket, folder, role)
 
-    monkeypatch.setattr(packaging, "build", refuse)
+    monkeypatch.setattr(role_compiler, "build", refuse)
     report = compile_version(repository / "m" / "1", CompileOptions(backends=("onnxruntime",)), Silent())
 
     assert roles(repository) == {"whole": set(LADDER)}
@@ -254,7 +255,7 @@ def test_one_compile_at_a_time(folder):
 
 def test_a_compile_that_fails_leaves_the_version_as_it_was(folder, monkeypatch):
     manifest, before = (folder / MANIFEST).read_bytes(), files(folder)
-    monkeypatch.setattr(packaging, "calibrate", lambda *a, **k: (_ for _ in ()).throw(BadInput("no")))
+    monkeypatch.setattr(role_compiler, "calibrate", lambda *a, **k: (_ for _ in ()).throw(BadInput("no")))
     with pytest.raises(BadInput, match="no"):
         compiled(folder, BOTH, buckets=(3, 9))
     assert (folder / MANIFEST).read_bytes() == manifest
@@ -298,14 +299,14 @@ def test_buckets_come_from_a_sample_of_traffic(folder, tmp_path, monkeypatch):
 
 def test_a_tampered_or_truncated_executable_is_replaced_at_load(folder, monkeypatch):
     pytest.importorskip("jaxlib", reason="the xla extra is not installed")
-    honest = packaging.calibrate
+    honest = role_compiler.calibrate
 
     def favouring(*arguments, **options):
         found = honest(*arguments, **options)
         found.measured = [replace(e, cost_us=0.1) if e.sha256 else e for e in found.measured]
         return found
 
-    monkeypatch.setattr(packaging, "calibrate", favouring)
+    monkeypatch.setattr(role_compiler, "calibrate", favouring)
     compiled(folder, BOTH, buckets=(8,))
     reader = VersionReader(folder)
     assert [e.backend for e in reader.manifest.executables] == ["xla", "onnxruntime"]

@@ -49,14 +49,14 @@ def draft():
     )
 
 
-def publish(root):
+def publish(root, hidden=(8, 4)):
     """A repository with version 1 of a small DeepFM, compiled as publishing does; returns it."""
     random, manifest = np.random.default_rng(3), draft()
     tables = {
         t.name: (np.arange(t.rows, dtype=np.int64), random.standard_normal((t.rows, DIM), np.float32) * np.float32(0.2))
         for t in manifest.tables
     }
-    model = deepfm.build(DenseInput.from_features(manifest.features), (8, 4), seed=1)
+    model = deepfm.build(DenseInput.from_features(manifest.features), hidden, seed=1)
     publish_version(root, manifest, tables, DenseGraph.from_keras(model.scores), buckets=(1, 8))
     return root
 

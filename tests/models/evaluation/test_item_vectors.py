@@ -8,11 +8,12 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compiler.progress import Quiet
 from models.config.model_section import ModelConfig
 from models.data.formats import DataConfig
 from models.evaluation.generation_scorer import GenerationScorer
 from models.evaluation.item_vectors import item_inputs, write_vectors
-from models.training.loop import Quiet, TrainingRun
+from models.training.loop import TrainingRun
 from models.training.spec import draft
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, FreshetError

@@ -59,8 +59,8 @@ def test_code_cut_short_is_refused():
 
 
 def test_an_unknown_precision_is_named():
-    with pytest.raises(BadInput, match="precision one of float32, bfloat16 wanted, got int8"):
-        OpenVino().open(WIDTH, {"score": 1}).add(Artefact(4, b"", NAMES, "int8", origin=make_onnx_origin()))
+    with pytest.raises(BadInput, match="precision one of float32, bfloat16, int8 wanted, got float16"):
+        OpenVino().open(WIDTH, {"score": 1}).add(Artefact(4, b"", NAMES, "float16", origin=make_onnx_origin()))
 
 
 def test_a_binding_that_goes_gives_its_warm_request_back():

@@ -51,3 +51,10 @@ def test_a_versions_place_in_the_traffic_is_told():
     assert samples[("freshet_version_out", *OF)] == 0
     assert samples[("freshet_version_label", ("label", "stable"), *OF)] == 1
     assert samples[("freshet_version_requests_total", *OF)] == 2
+
+
+def test_batch_sizes_are_told_by_the_precision_that_computes_them():
+    samples = scraped()
+    for precision, count in (("float32", 2), ("int8", 1)):
+        labels = tuple(sorted((*OF, ("precision", precision))))
+        assert samples[("freshet_version_buckets", *labels)] == count

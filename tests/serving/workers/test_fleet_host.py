@@ -311,7 +311,12 @@ def test_what_workers_report_is_what_the_models_have_done(hosts):
         counters = {"series": {}, "predicted": {}, "groups": {"default": work}, "lookups": {key: [[60, 5], [40, 2]]}}
         report = {
             "counters": counters,
-            "gauges": {"groups": {"default": [1, 5]}, "costs": {key: [[1, requests / 8]]}, "cpu_s": 1.0},
+            "gauges": {
+                "groups": {"default": [1, 5]},
+                "costs": {key: [[1, requests / 8]]},
+                "computes": {key: [[1, "xla float32"]]},
+                "cpu_s": 1.0,
+            },
         }
         host.heard(worker, {"op": "report", "report": report})
     (stats,), group = model_stats(host), host.group_stats()["default"]
@@ -321,7 +326,9 @@ def test_what_workers_report_is_what_the_models_have_done(hosts):
     (stats,), group = model_stats(host), host.group_stats()["default"]
     assert (group.work.requests, group.queue_rows, stats.lookups) == (7, 5, 200)
     assert host.info()["workers"] == host.workers()
-    assert host.info()["models"]["small"]["served"]["1"]["buckets"] == {"1": 500000.0}, "of those that live"
+    served = host.info()["models"]["small"]["served"]["1"]
+    assert served["buckets"] == {"1": 500000.0}, "of those that live"
+    assert served["computes"] == {"1": "xla float32"}
 
 
 def test_what_workers_know_of_a_canary_adds_up(hosts):
@@ -334,7 +341,7 @@ def test_what_workers_know_of_a_canary_adds_up(hosts):
         block.done(requests, rows=2 * requests)
         sides = [Sketch.empty(1).to_json(), Sketch.total(1, [block]).to_json()]
         counters = {"trials": {trial_key(version.replicas.key, version.replicas.key): sides}}
-        report = {"counters": counters, "gauges": {"groups": {}, "costs": {}, "cpu_s": 1.0}}
+        report = {"counters": counters, "gauges": {"groups": {}, "costs": {}, "computes": {}, "cpu_s": 1.0}}
         host.heard(worker, {"op": "report", "report": report})
     host._fleet.bury(workers[0])
     baseline, canary = host.tried(version, version)

@@ -1,0 +1,233 @@
+"""An ONNX model with matrix products in int8: quantised and dequantised around each, in the form that libraries fuse.
+
+A weight [K, N] stays outside of the file in float32. Its scales, one a column, and its int8 values follow from it by
+nodes of the graph, which libraries compute once, when they take the weights: so new weights are quantised anew wherever
+float32 ones are taken, without a word of int8 outside of this file.
+
+What a product reads is quantised to uint8 by a scale and a zero point that were measured on rows beforehand and are
+constants: never by what else is in the batch, so that a score depends on its own row alone. Beyond the range measured
+it saturates. Of a few ranges that with the least square error is taken, so that single far values cost no precision.
+
+Products of uint8 by int8 are exact where the processor has VNNI (processor.machine.Machine.int8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from processor.backends.base import Matrix
+from processor.backends.onnxruntime import WEIGHT_PREFIX
+
+LEAST_WEIGHTS = 1024
+"""Of smaller matrices the product is no faster than what quantising costs."""
+LEVELS, WEIGHT_LEVELS = 255, 127
+SMALLEST_SCALE = 1e-30
+KEPT = (1.0, 0.9999, 0.999, 0.99)
+"""Shares of the values that a range is to hold, each tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixProduct:
+    """A matrix product of a value of the graph and a weight. node: its place in the graph. result: of what libraries
+    compute in one with it, its bias and a ReLU."""
+
+    node: int
+    value: str
+    weight: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Range:
+    """What a value is quantised by: uint8 = round(value / columns / scale) + zero_point. columns: [k], None for ones;
+    the weight's rows are multiplied by them."""
+
+    scale: float
+    zero_point: int
+    columns: Matrix | None = None
+
+
+def products(model: bytes) -> list[MatrixProduct]:
+    """The products that are worth it, in the order of the graph."""
+    graph = onnx.load_from_string(model).graph
+    weights = {t.name: t.dims for t in graph.initializer if t.data_location == TensorProto.EXTERNAL}
+    return [
+        MatrixProduct(i, node.input[0], node.input[1], _result(node.output[0], graph))
+        for i, node in enumerate(graph.node)
+        if node.op_type == "MatMul"
+        and node.input[0] not in weights
+        and len(weights.get(node.input[1], ())) == 2
+        and int(np.prod(weights[node.input[1]])) >= LEAST_WEIGHTS
+    ]
+
+
+def telling(model: bytes, values: Sequence[str]) -> bytes:
+    """The model with these values of its graph as further outputs."""
+    parsed = onnx.load_from_string(model)
+    ends = {end.name for end in (*parsed.graph.input, *parsed.graph.output)}
+    for value in dict.fromkeys(values):
+        if value not in ends:
+            parsed.graph.output.append(helper.make_tensor_value_info(value, TensorProto.FLOAT, None))
+    return _bytes(parsed)
+
+
+def measured(values: Matrix, weight: Matrix | None = None) -> Range:
+    """The range of a value [n, k], by what it was on some rows. weight: [k, _], what it is multiplied by, where columns
+    may have scales of their own: embeddings lie beside numbers a hundred times as large."""
+    values = np.where(np.isfinite(values), values, np.float32(0))
+    if weight is None:
+        return _best(values)
+    found = [_best(values / columns, columns) for columns in _columns(values, weight)]
+    wanted = values @ weight
+
+    def error(by: Range) -> float:
+        columns = 1.0 if by.columns is None else by.columns
+        scaled = weight * np.reshape(columns, (-1, 1))
+        return float(np.square(_rounded(values / columns, by) @ _rounded_weight(scaled) - wanted).sum())
+
+    return min(found, key=error)
+
+
+def quantised(model: bytes, chosen: Sequence[MatrixProduct], ranges: Mapping[str, Range]) -> bytes:
+    """The model with these products in int8. ranges: of the values that they read."""
+    parsed = onnx.load_from_string(model)
+    graph, by_node = parsed.graph, {product.node: product for product in chosen}
+    nodes: list[Any] = []
+    constants = _Constants(graph)
+    columns = {t.name: t.dims[-1] for t in graph.initializer if t.data_location == TensorProto.EXTERNAL and t.dims}
+    known: dict[str, str] = {}
+
+    def again(name: str, made: list[Any]) -> None:
+        nodes.extend(made)
+        known[name] = made[-1].output[0]
+
+    results = {product.result for product in chosen}
+    for i, node in enumerate(graph.node):
+        if product := by_node.get(i):
+            if product.value not in known:
+                again(product.value, _of_value(product.value, ranges[product.value], constants))
+            if product.weight not in known:
+                rows = ranges[product.value].columns
+                again(product.weight, _of_weight(product.weight, columns[product.weight], rows, constants))
+            node.input[:] = [known[product.value], known[product.weight]]
+        else:
+            node.input[:] = [known.get(name, name) if name in results else name for name in node.input]
+        nodes.append(node)
+        for name in results.intersection(node.output):
+            again(name, _of_value(name, ranges[name], constants))
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    for i, node in enumerate(kept):
+        node.name = f"{i}"
+    del graph.node[:]
+    graph.node.extend(kept)
+    return _bytes(parsed)
+
+
+def _result(value: str, graph: Any) -> str:
+    """Of the nodes behind a product that are computed with it."""
+    outputs = {end.name for end in graph.output}
+    for kinds in (("Add",), ("Relu",)):
+        readers = [node for node in graph.node if value in node.input]
+        if value in outputs or len(readers) != 1 or readers[0].op_type not in kinds:
+            break
+        value = readers[0].output[0]
+    return value
+
+
+class _Constants:
+    """Initialisers of a graph, one a value."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph, self._names = graph, dict[bytes, str]()
+
+    def of(self, array: Any) -> str:
+        tensor = numpy_helper.from_array(np.asarray(array), "")
+        key = tensor.SerializeToString(deterministic=True)
+        if key not in self._names:
+            self._names[key] = tensor.name = f"int8/{len(self._names)}"
+            self._graph.initializer.append(tensor)
+        return self._names[key]
+
+
+def _of_value(name: str, by: Range, constants: _Constants) -> list[Any]:
+    steps = [constants.of(np.float32(by.scale)), constants.of(np.uint8(by.zero_point))]
+    nodes, value = list[Any](), name
+    if by.columns is not None:
+        value = f"{name}/even"
+        nodes.append(helper.make_node("Mul", [name, constants.of(1 / by.columns)], [value]))
+    return [
+        *nodes,
+        helper.make_node("QuantizeLinear", [value, *steps], [f"{name}/uint8"]),
+        helper.make_node("DequantizeLinear", [f"{name}/uint8", *steps], [f"{name}/again"]),
+    ]
+
+
+def _of_weight(name: str, columns: int, rows: Matrix | None, constants: _Constants) -> list[Any]:
+    """rows: what its rows are multiplied by before."""
+
+    def part(key: str) -> str:
+        return f"int8/{key}/{name.removeprefix(WEIGHT_PREFIX)}"
+
+    nodes, value = list[Any](), name
+    if rows is not None:
+        value = part("even")
+        nodes.append(helper.make_node("Mul", [name, constants.of(rows.reshape(-1, 1))], [value]))
+    largest, smallest = constants.of(np.float32(WEIGHT_LEVELS)), constants.of(np.float32(SMALLEST_SCALE))
+    by = [part("scale"), constants.of(np.zeros(columns, np.int8))]
+    return [
+        *nodes,
+        helper.make_node("Abs", [value], [part("size")]),
+        helper.make_node("ReduceMax", [part("size")], [part("largest")], axes=[0], keepdims=0),
+        helper.make_node("Div", [part("largest"), largest], [part("step")]),
+        helper.make_node("Max", [part("step"), smallest], [by[0]]),
+        helper.make_node("QuantizeLinear", [value, *by], [part("values")], axis=1),
+        helper.make_node("DequantizeLinear", [part("values"), *by], [part("again")], axis=1),
+    ]
+
+
+def _columns(values: Matrix, weight: Matrix) -> list[Matrix]:
+    """Scales of columns to try: none; those that leave the weight's rows or the value's columns alike, and between
+    (Xiao et al., 2023: SmoothQuant)."""
+    largest, rows = np.abs(values).max(axis=0), np.abs(weight).max(axis=1)
+    # What was never other than 0 may be anything.
+    largest = np.where(largest > 0, largest, largest.max(initial=SMALLEST_SCALE))
+    rows = np.maximum(rows, rows.max(initial=SMALLEST_SCALE) * 1e-3)
+    found = [largest**share / rows ** (1 - share) for share in (0.5, 0.75, 1.0)]
+    return [np.ones_like(largest), *((f / f.mean()).astype(np.float32) for f in found)]
+
+
+def _best(values: Matrix, columns: Matrix | None = None) -> Range:
+    """The range with the least square error."""
+    finite = values.reshape(-1).astype(np.float64)
+    ends = (np.quantile(finite, [1 - kept, kept]).tolist() for kept in KEPT)
+    found = [_range(low, high, columns) for low, high in ends]
+    return min(found, key=lambda r: float(np.square(finite - _rounded(finite, r)).sum()))
+
+
+def _range(low: float, high: float, columns: Matrix | None) -> Range:
+    """Of values from low to high, and 0."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = max((high - low) / LEVELS, SMALLEST_SCALE)
+    return Range(float(scale), int(np.clip(round(-low / scale), 0, LEVELS)), columns)
+
+
+def _rounded(values: Any, by: Range) -> Any:
+    """What is left of values, their columns divided already."""
+    return (np.clip(np.rint(values / by.scale) + by.zero_point, 0, LEVELS) - by.zero_point) * by.scale
+
+
+def _rounded_weight(weight: Matrix) -> Matrix:
+    scales = np.maximum(np.abs(weight).max(axis=0) / WEIGHT_LEVELS, SMALLEST_SCALE)
+    rounded: Matrix = np.rint(weight / scales) * scales
+    return rounded
+
+
+def _bytes(model: Any) -> bytes:
+    serialised: bytes = model.SerializeToString(deterministic=True)
+    return serialised

@@ -1,0 +1,84 @@
+"""Which matrix products of a graph are computed in int8: all that stay within the bound together.
+
+Ranges are measured on the graph's examples, as ONNX Runtime computes it in float32. Where the outputs of all products
+in int8 are further off than the bound, that which is furthest off alone goes back to float32, and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.backends.int8 import MatrixProduct, Range, measured, products, quantised, telling
+from compiler.dense.dense_graph import DenseGraph, Matrix
+from processor.backends.bounded import typical_error
+from processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX, OnnxRuntime
+from processor.errors import BadInput
+
+ROWS = 1024
+
+
+def in_int8(model: bytes, weights: Sequence[str], graph: DenseGraph, bound: float) -> bytes:
+    """The graph's ONNX model (compiler.backends.onnxruntime.to_onnx) with as many products in int8 as its bound allows.
+
+    Raises BadInput where there are none: with the figure, or because no product is worth it.
+    """
+    running = _Running(weights, graph)
+    candidates = products(model)
+    if not candidates:
+        raise BadInput("int8: no matrix product is large enough to gain by it")
+    wanted, ranges = running.outputs(model), _ranges(model, candidates, running)
+
+    def error(chosen: Sequence[MatrixProduct]) -> float:
+        return typical_error(running.outputs(quantised(model, chosen, ranges)), wanted)
+
+    chosen, off = candidates, error(candidates)
+    if off > bound:
+        alone = {product: error([product]) for product in candidates}
+        while off > bound:
+            chosen = [product for product in chosen if product is not max(chosen, key=alone.__getitem__)]
+            if not chosen:
+                raise BadInput(f"int8: scores change by {min(alone.values()):.2g} at least, at most {bound:g} wanted")
+            off = error(chosen)
+    return quantised(model, chosen, ranges)
+
+
+def _ranges(model: bytes, candidates: Sequence[MatrixProduct], running: _Running) -> dict[str, Range]:
+    results = {product.result for product in candidates}
+    values = running.values(model, [name for product in candidates for name in (product.value, product.result)])
+    ranges = {name: measured(values[name]) for name in results}
+    for product in candidates:
+        if product.value not in ranges:
+            ranges[product.value] = measured(values[product.value], running.weight(product.weight))
+    return ranges
+
+
+class _Running:
+    """The graph's weights and rows, for models of it."""
+
+    def __init__(self, weights: Sequence[str], graph: DenseGraph) -> None:
+        self._library = OnnxRuntime().module
+        self._values = {WEIGHT_PREFIX + name: np.asarray(graph.weights[name], order="C") for name in weights}
+        self._names = [output.name for output in graph.outputs]
+        self._x = graph.sample(ROWS if graph.examples is None else min(ROWS, len(graph.examples)))
+
+    def weight(self, name: str) -> Matrix:
+        return self._values[name]
+
+    def outputs(self, model: bytes) -> dict[str, Matrix]:
+        return self._run(model, self._names)
+
+    def values(self, model: bytes, names: Sequence[str]) -> dict[str, Matrix]:
+        """Any values of the model's graph."""
+        inside = [name for name in dict.fromkeys(names) if name != INPUT]
+        return {INPUT: self._x, **self._run(telling(model, inside), inside)}
+
+    def _run(self, model: bytes, names: Sequence[str]) -> dict[str, Matrix]:
+        options = self._library.SessionOptions()
+        options.log_severity_level = 4
+        held = [self._library.OrtValue.ortvalue_from_numpy(value) for value in self._values.values()]
+        if held:
+            options.add_external_initializers(list(self._values), held)
+        session = self._library.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return dict(zip(names, session.run(list(names), {INPUT: self._x})))

@@ -1,0 +1,106 @@
+"""Every role of a dense graph compiled for some variants, measured, and its executables chosen.
+
+Each role (compiler.building.parts) has its own calibration. A lower precision never computes a user's part, whose
+numbers are no scores, and computes candidates only where it has passed on the whole graph, AUC included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from compiler.backends.base import Variant
+from compiler.building.calibrate import Calibration, Labelled, Tolerance, calibrate
+from compiler.building.compile import build, lower, write_rows
+from compiler.building.parts import DensePart, Parts
+from compiler.dense.dense_graph import Matrix
+from compiler.progress import Quiet, Reporter
+from processor.errors import BadInput, FreshetError
+from processor.package.manifest import CANDIDATE, USER, WHOLE, ExecutableEntry, Feature
+from processor.package.roles import columns, user_features
+
+
+@dataclass(frozen=True, slots=True)
+class RoleCompiler:
+    """One compile of a version. skipped: variants that could not be compiled, and why. precision: that is to be chosen.
+    files: of rows to check a lower precision by, by role."""
+
+    folder: Path
+    skipped: list[str]
+    precision: str
+    bound: Tolerance
+    reporter: Reporter = field(default_factory=Quiet)
+    files: dict[str, str] = field(default_factory=dict)
+
+    def all(
+        self,
+        found: Parts,
+        features: Sequence[Feature],
+        wanted: Sequence[Variant],
+        rows: Matrix,
+        labelled: Labelled | None = None,
+    ) -> dict[str, Calibration]:
+        """Compiles all parts of a graph for the variants and measures them, by role; raises BadInput where none will do
+        for the whole. rows: x float32 [n, width] to calibrate and to check by.
+
+        The user-once division is left out where no backend has words for it: requests then go whole."""
+        whole = self._role(WHOLE, found.by_role[WHOLE], wanted, rows, labelled)
+        exact = [v for v in wanted if v.precision == "float32"]
+        if found.once is None:
+            return {WHOLE: whole}
+        if not exact:
+            found.notes.append("user-once: left out, because the user's part is computed in float32 only")
+            return {WHOLE: whole}
+        passed = {(e.backend, e.precision) for e in whole.measured}
+        x = np.resize(rows, (max(len(rows), found.once.rows), rows.shape[1]))
+        users, candidates = found.once.inputs(x, columns(user_features(features)))
+        lower_too = [v for v in wanted if v in exact or (v.backend, v.precision) in passed]
+        try:
+            return {
+                WHOLE: whole,
+                USER: self._role(USER, found.by_role[USER], exact, users),
+                CANDIDATE: self._role(CANDIDATE, found.by_role[CANDIDATE], lower_too, candidates),
+            }
+        except FreshetError as error:
+            found.notes.append(f"user-once: left out: {error}")
+            return {WHOLE: whole}
+
+    def chosen(self, calibrations: Mapping[str, Calibration]) -> list[ExecutableEntry]:
+        """The entries that the manifest is to list."""
+        listed = [entry for calibration in calibrations.values() for entry in calibration.chosen(self.precision)]
+        error = self.bound.error
+        return [e if e.precision == "float32" else replace(e, max_error=error, rows=self.files[e.role]) for e in listed]
+
+    def _role(
+        self, role: str, part: DensePart, wanted: Sequence[Variant], rows: Matrix, labelled: Labelled | None = None
+    ) -> Calibration:
+        """One part of a graph; raises BadInput where no variant will do. rows: of its own input."""
+        named = "" if role == WHOLE else f"the {role}'s part "
+        entries = self._build(role, replace(part, graph=replace(part.graph, examples=rows)), wanted, named)
+        self.reporter.begin(f"measuring {named}".strip(), len(part.buckets))
+        advance = lambda: self.reporter.advance(1)  # noqa: E731
+        found = calibrate(part.graph, self.folder, entries, rows, self.bound, labelled, advance=advance)
+        if any(e.precision != "float32" for e in found.measured):
+            self.files[role] = write_rows(self.folder, role, rows)
+        return found
+
+    def _build(self, role: str, part: DensePart, wanted: Sequence[Variant], named: str) -> list[ExecutableEntry]:
+        entries: list[ExecutableEntry] = []
+        for variant in wanted:
+            self.reporter.begin(f"compiling {named}for {variant}", len(part.buckets))
+            try:
+                lowered = lower(part.graph, variant)
+                made = []
+                for bucket in part.buckets:
+                    made.append(build(lowered, bucket, self.folder, role))
+                    self.reporter.advance(1)
+            except FreshetError as error:
+                self.skipped.append(f"{named}{variant}: {error}")
+                continue
+            entries += made
+        if not entries:
+            raise BadInput(f"no backend could compile {named or 'the graph'}: {'; '.join(self.skipped)}")
+        return entries

@@ -1,0 +1,124 @@
+"""Matrix products in int8: a row's score is its own, weights are quantised wherever they are taken, ranges fit."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+from compiler.backends.int8 import LEVELS, Range, measured, products, quantised, telling
+from compiler.backends.onnxruntime import to_onnx
+from tests.compiler.building.test_compile import make_graph, rows
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return make_graph(hidden=(64, 32))
+
+
+@pytest.fixture(scope="module")
+def model(graph):
+    return to_onnx(graph)
+
+
+def outputs(model, graph, x, weights=None):
+    data, names = model
+    values = [np.asarray((weights or graph.weights)[name], order="C") for name in names]
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    held = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in values]
+    options.add_external_initializers([f"weights/{name}" for name in names], held)
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, {"x": x})))
+
+
+def in_int8(model, graph, x, chosen=None):
+    data, names = model
+    found = products(data)
+    inside = [v for p in found for v in (p.value, p.result) if v != "x"]
+    values = {"x": x, **outputs((telling(data, inside), names), graph, x)}
+    ranges = {p.result: measured(values[p.result]) for p in found}
+    for p in found:
+        ranges.setdefault(p.value, measured(values[p.value], graph.weights[p.weight.removeprefix("weights/")]))
+    return quantised(data, found if chosen is None else [found[i] for i in chosen], ranges), names
+
+
+def test_products_are_those_of_large_weights_with_bias_and_relu_as_one(model):
+    found = products(model[0])
+    assert [(p.value, p.weight) for p in found] == [
+        ("x", "weights/mlp_0/kernel"),
+        (found[0].result, "weights/mlp_1/kernel"),
+    ]
+    nodes = onnx.load_from_string(model[0]).graph.node
+    producer = {out: node.op_type for node in nodes for out in node.output}
+    assert [producer[p.result] for p in found] == ["Relu", "Relu"]
+
+
+@pytest.mark.parametrize("chosen", [None, [0], [1]])
+def test_scores_are_near_those_of_float32_whichever_products_are_in_int8(chosen, model, graph):
+    x = rows(512, graph.width) * np.float32(0.3)
+    lower = in_int8(model, graph, x, chosen)
+    kinds = [node.op_type for node in onnx.load_from_string(lower[0]).graph.node]
+    assert "QuantizeLinear" in kinds
+    got, wanted = outputs(lower, graph, x)["score"], outputs(model, graph, x)["score"]
+    assert 0 < np.abs(got - wanted).max() < 0.02
+
+
+def test_new_weights_are_quantised_anew_by_scales_of_their_own(model, graph):
+    x = rows(256, graph.width) * np.float32(0.3)
+    lower = in_int8(model, graph, x)
+    for scale in (0.01, 0.95):
+        weights = {name: array * np.float32(scale) for name, array in graph.weights.items()}
+        wanted = graph.run(x, weights)["score"]
+        assert np.abs(outputs(lower, graph, x, weights)["score"] - wanted).max() < 0.02
+    zeros = {name: np.zeros_like(array) for name, array in graph.weights.items()}
+    np.testing.assert_allclose(outputs(lower, graph, x, zeros)["score"], graph.run(x, zeros)["score"], atol=1e-6)
+
+
+def test_a_column_that_is_a_hundred_times_as_large_costs_the_others_no_precision(model, graph):
+    x = rows(512, graph.width) * np.float32(0.02)
+    x[:, -1] *= 500
+    weight = graph.weights["mlp_0/kernel"]
+    assert measured(x, weight).columns is not None
+    found = measured(x, weight)
+    product = (x / found.columns) @ (weight * found.columns[:, None])
+    np.testing.assert_allclose(product, x @ weight, rtol=1e-3, atol=1e-4)
+    lower, even = in_int8(model, graph, x), measured(x)
+    assert even.scale > 5 * np.abs(x[:, 0]).mean() / LEVELS
+    got, wanted = outputs(lower, graph, x)["score"], outputs(model, graph, x)["score"]
+    assert np.quantile(np.abs(got - wanted), 0.99) < 0.01
+
+
+def test_the_same_rows_give_the_same_bytes(model, graph):
+    x = rows(64, graph.width)
+    assert in_int8(model, graph, x) == in_int8(model, graph, x)
+
+
+VALUES = arrays(np.float32, st.integers(1, 60), elements=st.floats(-1e6, 1e6, width=32))
+
+
+@settings(max_examples=60, deadline=None)
+@given(VALUES)
+def test_a_range_takes_its_values_and_zero_with_at_most_half_a_step_of_error(values):
+    by = measured(values.reshape(-1, 1))
+    assert isinstance(by, Range)
+    assert 0 <= by.zero_point <= LEVELS
+    levels = np.rint(values.astype(np.float64) / by.scale) + by.zero_point
+    inside = (levels >= 0) & (levels <= LEVELS)
+    again = (np.clip(levels, 0, LEVELS) - by.zero_point) * by.scale
+    assert (np.abs(again - values)[inside] <= by.scale * 0.5001 + 1e-30).all()
+    # No value is left outside but for the sake of the others.
+    whole = max(float(values.max(initial=0)) - float(values.min(initial=0)), 0) / LEVELS
+    assert np.square(again - values).sum() <= len(values) * (whole * 1.01) ** 2 + 1e-12
+
+
+def test_numbers_that_are_none_leave_the_range_to_the_others():
+    values = np.array([[np.nan], [np.inf], [1.0], [-np.inf]], np.float32)
+    assert measured(values).scale == pytest.approx(1 / LEVELS)
+    assert np.isfinite(measured(np.tile(values, 3), np.ones((3, 2), np.float32)).scale)

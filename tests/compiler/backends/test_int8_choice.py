@@ -1,0 +1,47 @@
+"""As many products in int8 as the bound allows; none is refused with the figure."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+from compiler.backends.int8_choice import in_int8
+from compiler.backends.onnxruntime import to_onnx
+from processor.errors import BadInput
+from tests.compiler.building.test_compile import make_graph, rows
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def graph():
+    graph = make_graph(hidden=(64, 48, 32))
+    return replace(graph, examples=rows(512, graph.width) * np.float32(0.3))
+
+
+def many(model):
+    """Products that are in int8."""
+    return sum(node.op_type == "ReduceMax" for node in onnx.load_from_string(model).graph.node)
+
+
+def test_the_tighter_the_bound_the_fewer_products_are_in_int8_down_to_none(graph):
+    model, names = to_onnx(graph)
+    counts = []
+    for bound in (0.1, 2e-3, 1e-3, 7e-4, 5e-4, 3e-4):
+        try:
+            counts.append(many(in_int8(model, names, graph, bound)))
+        except BadInput:
+            counts.append(0)
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] == 3
+    with pytest.raises(BadInput, match=r"int8: scores change by \d.* at least, at most 1e-06 wanted"):
+        in_int8(model, names, graph, 1e-6)
+
+
+def test_a_graph_of_small_products_is_left_alone():
+    graph = make_graph(hidden=(4,))
+    with pytest.raises(BadInput, match="no matrix product is large enough"):
+        in_int8(*to_onnx(graph), graph, 0.1)

@@ -1,0 +1,161 @@
+"""`freshet compile --precision`: what is checked by which rows, what serves, what a delta's weights change of it."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+import compiler.backends.onnxruntime as onnxruntime_half
+from compiler.building.calibrate import Tolerance
+from compiler.building.compile import write_rows
+from processor.columns import Ragged
+from processor.errors import BadInput, Corrupt
+from processor.machine import Machine, this_machine
+from processor.package.delta import Delta
+from processor.package.manifest import File
+from processor.package.tensors import crc32
+from processor.package.version import VersionReader
+from processor.package.warmup import dump_warmup
+from tests.compiler.recompiling.versions import USERS, compiled, parquet, publish, scores
+from tests.packages import open_version
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8"),
+]
+
+LOOSE = Tolerance(0.05, 1.0)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    return publish(tmp_path_factory.mktemp("published"), hidden=(64, 32))
+
+
+@pytest.fixture
+def folder(published, tmp_path):
+    shutil.copytree(published, tmp_path / "repository")
+    return tmp_path / "repository" / "ctr" / "1"
+
+
+@pytest.fixture
+def data(tmp_path):
+    random, n = np.random.default_rng(0), 400
+    a, b = random.standard_normal((2, n)).astype(np.float32)
+    tags = [random.integers(0, 5, 2).tolist() for _ in range(n)]
+    label = (a + random.standard_normal(n) > 0).astype(np.int64)
+    return parquet(tmp_path / "rows.parquet", user=random.integers(0, USERS, n), tags=tags, a=a, b=b, label=label)
+
+
+def precisions(folder):
+    """By bucket, in the order in which they are tried."""
+    found = {}
+    for entry in VersionReader(folder).manifest.executables:
+        found.setdefault(entry.bucket, []).append(entry.precision)
+    return found
+
+
+def doubled(folder, scale):
+    return {name: array * np.float32(scale) for name, array in VersionReader(folder).dense().items()}
+
+
+def test_without_rows_of_practice_auto_is_float32_and_int8_says_what_it_was_calibrated_on(folder):
+    report = compiled(folder, ("onnxruntime", "openvino"), bound=LOOSE)
+    assert {p for listed in precisions(folder).values() for p in listed} == {"float32"}
+    assert not any("generated" in line for line in report.skipped)
+    before = scores(open_version(folder))
+
+    report = compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
+    assert precisions(folder) == {1: ["int8", "float32"], 8: ["int8", "float32"]}
+    assert "int8: without rows of practice it was calibrated on generated ones" in report.skipped
+    version = open_version(folder)
+    assert version.replicas.computes == {1: "onnxruntime int8", 8: "onnxruntime int8"}
+    np.testing.assert_allclose(scores(version), before, atol=0.05)
+    assert (scores(version) != before).any()
+
+
+def test_auto_takes_the_fastest_that_keeps_to_the_bounds_on_labelled_rows(folder, data):
+    report = compiled(folder, ("onnxruntime",), data=data, bound=LOOSE)
+    notes = report.manifest.notes["compile"]
+    assert {m["variant"] for m in notes["measured"]} == {"onnxruntime", "onnxruntime int8"}
+    assert set(notes["auc_change"]) == {"onnxruntime", "onnxruntime int8"}
+    best = {b: min((m for m in notes["measured"] if m["bucket"] == b), key=lambda m: m["cost_us"]) for b in (1, 8)}
+    wanted = {b: ["int8", "float32"] if "int8" in m["variant"] else ["float32"] for b, m in best.items()}
+    assert precisions(folder) == wanted
+    tight = compiled(folder, ("onnxruntime",), data=data, bound=Tolerance(1e-7, 1e-4))
+    assert precisions(folder) == {1: ["float32"], 8: ["float32"]}
+    assert any("int8: scores change by" in line for line in tight.skipped)
+
+
+def test_auto_is_checked_on_the_recorded_requests_of_a_version(folder):
+    inputs = VersionReader(folder).manifest.inputs
+    requests = [
+        {
+            "user": np.array([n], np.int64),
+            "tags": Ragged.of([[n % 5]]),
+            "floats": np.array([[n / 9, -n / 9]], np.float32),
+        }
+        for n in range(9)
+    ]
+    assert {i.name for i in inputs} == set(requests[0])
+    put(folder, "warmup.safetensors", dump_warmup(requests))
+    report = compiled(folder, ("onnxruntime",), bound=LOOSE)
+    assert {m["variant"] for m in report.manifest.notes["compile"]["measured"]} == {"onnxruntime", "onnxruntime int8"}
+
+
+def put(folder, name, data):
+    """Adds a file to a committed version."""
+    (folder / name).write_bytes(data)
+    manifest = VersionReader(folder).manifest
+    files = manifest.files | {name: File(len(data), crc32(np.frombuffer(data, np.uint8)))}
+    (folder / "model.json").write_bytes(replace(manifest, files=files).to_json())
+
+
+def test_a_precision_that_was_asked_for_is_refused_with_the_figure(folder):
+    before = (folder / "model.json").read_bytes()
+    with pytest.raises(BadInput, match=r"precision int8: .*scores change by [\d.e-]+ at least, at most 1e-07 wanted"):
+        compiled(folder, ("onnxruntime",), precision="int8", bound=Tolerance(1e-7, 1e-4))
+    assert (folder / "model.json").read_bytes() == before
+
+
+def test_a_precision_that_no_backend_computes_in_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(onnxruntime_half, "this_machine", lambda: Machine(frozenset({"avx2"}), "old"))
+    with pytest.raises(BadInput, match="precision: no backend here computes in int8; auto takes what there is"):
+        compiled(folder, ("onnxruntime",), precision="int8")
+
+
+def test_new_dense_weights_that_lose_the_bound_are_served_by_float32_until_others_keep_it(folder, data):
+    plain = open_version(folder)
+    compiled(folder, ("onnxruntime",), precision="int8", data=data, bound=Tolerance(0.02, 1.0))
+    version = open_version(folder)
+    assert set(version.replicas.computes.values()) == {"onnxruntime int8"}
+    told = []
+    for step, scale in enumerate((4.0, 0.98), 1):
+        delta = Delta("ctr", 1, step, step - 1, {}, doubled(folder, scale), published_at=1.7e9)
+        version.apply(delta), plain.apply(delta)
+        told.append(set(version.replicas.computes.values()))
+        np.testing.assert_allclose(scores(version), scores(plain), atol=1e-5 if step == 1 else 0.05)
+    assert len(told[0]) == 1
+    assert next(iter(told[0])).startswith("onnxruntime float32: onnxruntime int8 is off by ")
+    assert told[1] == {"onnxruntime int8"}
+
+
+def test_a_processor_that_does_not_multiply_int8_serves_float32(folder, monkeypatch):
+    compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
+    monkeypatch.setattr("processor.backends.opening.this_machine", lambda: Machine(frozenset({"avx2"}), "old"))
+    version = open_version(folder)
+    assert version.replicas.computes == {1: "onnxruntime float32", 8: "onnxruntime float32"}
+
+
+def test_rows_of_another_width_are_not_compared_by(folder):
+    compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
+    name = write_rows(folder, "other", np.zeros((3, 2), np.float32))
+    put(folder, name, (folder / name).read_bytes())
+    manifest = VersionReader(folder).manifest
+    executables = [replace(e, rows=name if e.rows else "") for e in manifest.executables]
+    (folder / "model.json").write_bytes(replace(manifest, executables=executables).to_json())
+    with pytest.raises(Corrupt, match=r"'x' float32 \[1 to 256, 10\] wanted"):
+        open_version(folder)
