@@ -145,6 +145,8 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ({"model": 3}, r"model: a section \[model\] wanted, got an integer"),
         ({"data": None}, r"data: a section \[data\] wanted, got none"),
         ({"train__batch_row": 1}, r"train\.batch_row: unknown; one of .* \(did you mean 'batch_rows'\?\)"),
+        ({"publish__precision": "int4"}, r"publish\.precision: one of float32, int8, auto wanted, got 'int4'"),
+        ({"publish__max_error": 2.0}, r"publish\.max_error: .* wanted, got 2"),
         ({"publish__table_dtype": "int4"}, r"publish\.table_dtype: one of float32, .*, int8 wanted, got 'int4'"),
         ({"features__user__dtype": ""}, r"features\.user\.dtype: one of float32, .*, int8 wanted, got ''"),
         (

@@ -1,12 +1,19 @@
-"""What a trainer's tables become in a package; the rest of publication is test_loop.py's and test_parity.py's."""
+"""What a trainer's tables become in a package, and its network in a lower precision; the rest of publication is
+test_loop.py's and test_parity.py's."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("tensorflow", reason="publishing needs the train extra")
 
+from models.training.loop import TrainingRun
 from models.training.publication import MOST_COUNTED, _packed
-from tests.packages import manifest, rows_of
+from processor.machine import this_machine
+from processor.package.repository import Repository
+from tests.models.training.streams import MixedSource, make_config
+from tests.packages import manifest, open_version, rows_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -18,3 +25,34 @@ def test_counts_that_no_table_file_can_hold_are_the_most_that_it_can():
     packed = dict(_packed(manifest(), tables, {"user": met}))
     assert packed["user"]["frequencies"].tolist() == [0, MOST_COUNTED, MOST_COUNTED, MOST_COUNTED]
     assert "frequencies" not in packed["tag"]
+
+
+@pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8")
+@pytest.mark.parametrize(("max_error", "precisions"), [(0.05, {"int8", "float32"}), (0.0, {"float32"})])
+def test_a_training_file_may_want_versions_in_int8_and_gets_float32_with_the_reason_where_that_is_too_far_off(
+    max_error, precisions, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("compiler.building.calibrate.LEAST_ROUNDS", 1)
+    monkeypatch.setattr("compiler.building.calibrate.BUCKET_S", 0.0)
+    config = make_config(tmp_path)
+    publish = replace(config.publish, precision="int8", max_error=max_error, max_auc_change=1.0)
+    notes = []
+
+    class Told:
+        def begin(self, what, total): ...
+        def advance(self, done): ...
+        def note(self, text):
+            notes.append(text)
+
+    config = replace(config, model=replace(config.model, options={"hidden": (64, 32)}), publish=publish)
+    run = TrainingRun(config, MixedSource(584), reporter=Told())
+    run.run()
+
+    package = Repository(tmp_path).version("mixed")
+    whole = [e for e in package.manifest.executables if e.role == "whole"]
+    assert {e.precision for e in whole} == precisions
+    assert any("int8: scores change by" in note for note in notes) == ("int8" not in precisions)
+    assert package.manifest.notes["compile"]["precision"] == "int8"
+    if "int8" in precisions:
+        assert {(e.max_error, bool(e.rows)) for e in whole if e.precision == "int8"} == {(0.05, True)}
+        assert set(open_version(package.folder).replicas.computes.values()) == {"onnxruntime int8"}
