@@ -71,6 +71,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "loadtest/bench/scenarios/neighbour.py": SCENARIOS,
     "loadtest/bench/scenarios/observe.py": SCENARIOS,
     "loadtest/bench/scenarios/overload.py": SCENARIOS,
+    "loadtest/bench/scenarios/precision.py": BY_HAND,
     "loadtest/bench/scenarios/protocols.py": SCENARIOS,
     "loadtest/bench/scenarios/saturated.py": SCENARIOS,
     "loadtest/bench/scenarios/single.py": SCENARIOS,

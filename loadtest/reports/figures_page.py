@@ -132,6 +132,16 @@ SECTIONS: tuple[Section, ...] = (
         },
     ),
     _bench(
+        "64 candidates a request, saturated, by precision, over the bare loop in float32",
+        "precision",
+        {
+            "as `freshet compile` chooses": "auto / bare float32 loop",
+            "int8": "int8 / bare float32 loop",
+            "bfloat16": "bfloat16 / bare float32 loop",
+            "float32": "float32 / bare float32 loop",
+        },
+    ),
+    _bench(
         "1 candidate a request, over a raw ASGI echo of the same bytes in as many processes; the tail at half load",
         "single",
         {

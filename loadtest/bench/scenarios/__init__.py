@@ -2,6 +2,7 @@
 
 single     1 candidate a request against an ASGI echo
 saturated  64 candidates a request against the bare loop
+precision  what compile chooses, by precision, against the bare loop in float32
 micro      kernels and engine against the plainest code that does the same
 group      a SessionGroup of 2 against one session
 protocols  every dialect against binary KServe over HTTP
