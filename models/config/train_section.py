@@ -17,8 +17,9 @@ STOP_BY = ("auc", "log_loss")
 @dataclass(frozen=True, slots=True)
 class TrainSettings(RowOptions):
     """[train]. learning_rate: of the embeddings; dense_learning_rate: of the network; holdout: the share of rows, the
-    last in order, that is kept from training to measure on; the others: see RowOptions. "" and 0 of optimizer, rates,
-    accumulator and batch_rows: left out, for models.training.defaults.
+    last in order, that is kept from training to measure on; shuffle_rows: of the full version, so many are mixed with
+    each other in every epoch (models.data.shuffled; 0: learned in order); the others: see RowOptions. "" and 0 of
+    optimizer, rates, accumulator and batch_rows: left out, for models.training.defaults.
 
     schedule, warmup_steps, schedule_steps, schedule_end: of all rates, see models.training.schedule; schedule_steps 0:
     as many as the full version takes. clip_norm: a row's gradient is at most so long; dense_clip_norm,
@@ -31,6 +32,7 @@ class TrainSettings(RowOptions):
     learning_rate: float = 0.0
     dense_learning_rate: float = 0.0
     holdout: float = 0.1
+    shuffle_rows: int = field(default=1 << 16, kw_only=True)
     initial_accumulator: float = field(default=0.0, kw_only=True)
     schedule: str = field(default="constant", kw_only=True)
     warmup_steps: int = field(default=0, kw_only=True)
@@ -54,6 +56,7 @@ def read_train(section: dict[str, Any]) -> TrainSettings:
         want_above_0(train.dense_learning_rate, "train.dense_learning_rate")
     check_rows(train, section, "train")
     want_between(train.holdout, 0, 0.9, "train.holdout")
+    want_between(train.shuffle_rows, 0, 1 << 24, "train.shuffle_rows")
     want_between(train.seed, 0, 2**32 - 1, "train.seed")
     _check_schedule(train, section)
     for key in ("clip_norm", "dense_clip_norm", "dense_weight_decay"):

@@ -3,6 +3,7 @@
 source     what every reader gives: a schema, and batches in the order of the stream
 open_data  the configured data, opened
 dataset    data for a program of one's own: numpy arrays, or tf.data
+shuffled   rows in a random order, from any position on
 shards     which rows are whose where several readers share a stream
 formats    the formats, and how a path tells its own
 tabular    a user's own table in Parquet, CSV or TFRecord
@@ -17,4 +18,4 @@ files      Parquet and CSV as streams of Arrow batches
 arrow      Arrow arrays to columns
 """
 
-__all__ = ["dataset", "formats", "open_data", "parquet_copy", "source", "synthetic", "tabular"]
+__all__ = ["dataset", "formats", "open_data", "parquet_copy", "shuffled", "source", "synthetic", "tabular"]

@@ -30,6 +30,7 @@ from compiler.progress import Quiet, Reporter
 from models.config.train_config import Beginning, TrainConfig
 from models.data.formats import label_names
 from models.data.open_data import open_source
+from models.data.shuffled import shuffled
 from models.data.source import Batch, Source
 from models.evaluation.assessment import Assessment
 from models.evaluation.extra_columns import ExtraColumns
@@ -204,7 +205,7 @@ class TrainingRun:
             )
             self._report.begin(name, until)
             self._report.advance(self.state.position)
-            self._learn(min(until, held_out_from))
+            self._learn(held_out_from, mixed=True)
             if settings.patience:
                 self._end_epoch(held_out_from, stop)
                 continue
@@ -262,7 +263,8 @@ class TrainingRun:
         self._report.begin("streaming", left)
         every = SAMPLED_SHARE if left is None else max(1, left // (SAMPLED_BATCHES * self.config.train.batch_rows))
         changed_s, pending, batches = time.monotonic(), False, 0
-        read = Ahead(self._read(chunk_rows, self.state.position, stop_row), self._transformed_pieces)
+        chunks_read = self._timed(self.source.batches(chunk_rows, self.state.position), stop_row)
+        read = Ahead(chunks_read, self._transformed_pieces)
         with self.trainer.in_stretches(read, list) as chunks:
             for works in self.trainer.profile.waited(chunks):
                 if not pending and lineage.follow():
@@ -330,10 +332,10 @@ class TrainingRun:
             return f"{told}; {frozen}"
         return f"{told}; {frozen} over {len(self.sampled)} of them, the fresh model there {self.sampled.auc():.4f}"
 
-    def _learn(self, until: int, assessment: Assessment | None = None) -> None:
-        """Learns on to row `until`; with an assessment, scores each batch first."""
+    def _learn(self, until: int, assessment: Assessment | None = None, mixed: bool = False) -> None:
+        """Learns on to row `until`; with an assessment, scores each batch first. mixed: in the order of this epoch."""
         saved_s = time.monotonic()
-        with self._works(self.state.position, until) as works:
+        with self._works(self.state.position, until, mixed) as works:
             for work in self.trainer.profile.waited(works):
                 if assessment is not None:
                     batch, scores = work.batch, self.trainer.score(work)
@@ -344,14 +346,17 @@ class TrainingRun:
                     self._checkpoints.compact(self.trainer, self.state, lambda: self._stopping.wanted(self.state))
                     saved_s = time.monotonic()
 
-    def _works(self, first: int, until: int) -> Ahead | Stretches:
+    def _works(self, first: int, until: int, mixed: bool = False) -> Ahead | Stretches:
         """Rows [first, until) in batches, read and transformed ahead."""
-        read = Ahead(self._read(self.config.train.batch_rows, first, until), self.trainer.transform)
-        return self.trainer.in_stretches(read)
+        settings = self.config.train
+        batches = self.source.batches(settings.batch_rows, first)
+        if mixed and settings.shuffle_rows:
+            seed = settings.seed, self.state.epoch
+            batches = shuffled(self.source, settings.batch_rows, first, until, settings.shuffle_rows, seed)
+        return self.trainer.in_stretches(Ahead(self._timed(batches, until), self.trainer.transform))
 
-    def _read(self, rows: int, first: int, until: int | None) -> Iterator[Batch]:
-        """The source's batches of so many rows, from `first` to before `until`."""
-        batches = self.source.batches(rows, first)
+    def _timed(self, batches: Iterator[Batch], until: int | None) -> Iterator[Batch]:
+        """The batches before row `until`."""
         while True:
             with self.trainer.profile.timed("read"):
                 batch = next(batches, None)
@@ -379,8 +384,9 @@ class TrainingRun:
         state.position = batch.end
         state.events += len(batch)
         if batch.time is not None:
-            first, last = float(batch.time[0]), float(batch.time[-1])
-            state.event_time = (min(state.event_time[0], first) if state.event_time else first, last)
+            first, last = float(batch.time.min()), float(batch.time.max())
+            known = state.event_time or (first, last)
+            state.event_time = min(known[0], first), max(known[1], last)
         self.journal.learned(len(batch), loss)
         self._report.advance(len(batch))
 
@@ -440,7 +446,7 @@ class TrainingRun:
         publish, stop = self.config.publish, self.state.position
         if publish.precision == "float32":
             return None
-        batches = list(self._read(self.config.train.batch_rows, max(0, stop - PRACTICE_ROWS), stop))
+        batches = list(self._timed(self.source.batches(PRACTICE_ROWS, max(0, stop - PRACTICE_ROWS)), stop))
         x = np.concatenate([self.trainer.pool(self.trainer.transform(batch).bound) for batch in batches])
         labels = np.concatenate([batch.label.reshape(len(batch), -1)[:, 0] for batch in batches])
         rows = Labelled(x, labels, self.trainer.dense.arch.outputs[0])

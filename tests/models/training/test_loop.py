@@ -481,3 +481,31 @@ def test_a_run_leaves_its_configuration_metrics_and_report_beside_the_repository
     assert last["table_rows"].keys() == {"user", "item", "city", "tag"}
     assert json.loads((folder / "config.json").read_text())["train"]["batch_rows"] == 64
     assert Repository(tmp_path).models() == ["mixed"]
+
+
+def test_rows_are_mixed_in_another_order_each_epoch_and_a_killed_run_goes_on_in_it(tmp_path, monkeypatch):
+    settings = {"epochs": 2, "shuffle_rows": 100, "batch_rows": 32}
+    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
+    wanted = snapshot(finish(make_config(tmp_path / "whole", **settings)).trainer)
+    in_order = snapshot(finish(make_config(tmp_path / "order", **settings | {"shuffle_rows": 0})).trainer)
+    assert differing(wanted, in_order)
+
+    for kill in (3, 11):
+        config = make_config(tmp_path / f"killed {kill}", **settings)
+        run = TrainingRun(config, MixedSource(ROWS))
+        learn, steps = run.trainer.learn, itertools.count()
+        seen = []
+
+        def dying(work, learn=learn, steps=steps, seen=seen, kill=kill):
+            if next(steps) == kill:
+                raise KeyboardInterrupt
+            seen.append(work.batch.columns["user"].copy())
+            return learn(work)
+
+        monkeypatch.setattr(run.trainer, "learn", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run.run()
+        again = finish(config)
+        assert not differing(snapshot(again.trainer), wanted)
+    epochs = [np.concatenate(seen[:8])[:230], np.concatenate(seen[8:11])]
+    assert (epochs[0][: len(epochs[1])] != epochs[1]).any()
