@@ -14,7 +14,7 @@ from compiler.building.compile import BUCKETS, compile_graph, variants
 from compiler.building.parts import Parts, parts
 from compiler.building.role_compiler import RoleCompiler
 from compiler.dense.dense_graph import DenseGraph
-from processor.package.manifest import ExecutableEntry, Manifest
+from processor.package.manifest import WHOLE, ExecutableEntry, Manifest
 from processor.package.repository import Repository
 from processor.package.version import DENSE, GRAPH, VersionReader, VersionWriter, table_file
 from processor.package.warmup import carry_warmup
@@ -102,7 +102,8 @@ def _measured(
         if entry.file not in kept:
             (folder / entry.file).unlink(missing_ok=True)
     refused = [line for calibration in calibrations.values() for line in calibration.refused]
-    return executables, {"compile": {"precision": lower.precision, "refused": [*compiler.skipped, *refused]}}
+    notes = {"precision": lower.precision, "refused": [*compiler.skipped, *refused], "max_error": lower.bound.error}
+    return executables, {"compile": notes | {"auc_change": calibrations[WHOLE].auc}}
 
 
 def _after(done: int, compiled: Parts, progress: Progress | None) -> Progress | None:

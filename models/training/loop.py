@@ -60,7 +60,8 @@ from processor.package.repository import Repository
 from processor.package.version import VersionReader
 
 CHECKPOINT_SECONDS = 30.0
-PRACTICE_ROWS = 4096
+PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
+"""The last rows that were learned, to check a lower precision by: at most so many, and so many bytes of dense input."""
 SAMPLED_BATCHES, SAMPLED_SHARE = 200, 5
 """So many batches are scored by the version as published too; of a stream without an end one in so many."""
 
@@ -446,11 +447,13 @@ class TrainingRun:
         publish, stop = self.config.publish, self.state.position
         if publish.precision == "float32":
             return None
-        batches = list(self._timed(self.source.batches(PRACTICE_ROWS, max(0, stop - PRACTICE_ROWS)), stop))
+        wanted = min(PRACTICE_ROWS, max(1, PRACTICE_NBYTES // (4 * self.trainer.manifest.width)))
+        first, rows = max(0, stop - wanted), self.config.train.batch_rows
+        batches = list(self._timed(self.source.batches(rows, first), stop))
         x = np.concatenate([self.trainer.pool(self.trainer.transform(batch).bound) for batch in batches])
         labels = np.concatenate([batch.label.reshape(len(batch), -1)[:, 0] for batch in batches])
-        rows = Labelled(x, labels, self.trainer.dense.arch.outputs[0])
-        return Lower(publish.precision, rows, Tolerance(publish.max_error, publish.max_auc_change))
+        practice = Labelled(x, labels, self.trainer.dense.arch.outputs[0])
+        return Lower(publish.precision, practice, Tolerance(publish.max_error, publish.max_auc_change))
 
     def _publish_delta(self, lineage: Lineage) -> Generation | None:
         self.state.finished_at = self._unix_s()

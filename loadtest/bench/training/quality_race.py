@@ -5,7 +5,7 @@ same network (Freshet's zoo builds Keras' too, with the same first weights), the
 up to three epochs, of which the best on the choosing rows is kept. Freshet's settings are those that it chooses itself.
 Peers have an embedding for each id of the learned rows and one for all others, and learn by Adam with the best of
 several rates and batches, Keras' tried on the first network. What is chosen is chosen by seed 0 on the choosing rows,
-epochs included. `Freshet in order` learns the rows in order of time, as `freshet train` reads them.
+epochs included. `Freshet in order` learns the rows in order of time, as a stream is learned.
 `rated4` is 4 stars and more, `rated5` 5 of 5, a stand-in for a second label. FuxiCTR's DCN-v2 is its own, in an
 environment of its own, and also tries regularizers of its embeddings.
 """
