@@ -28,6 +28,8 @@ LEAST_WEIGHTS = 1024
 """Of smaller matrices the product is no faster than what quantising costs."""
 LEVELS, WEIGHT_LEVELS = 255, 127
 SMALLEST_SCALE = 1e-30
+PARTS = ("Gather", "Slice")
+"""What takes a part of a weight, as of the candidates' side where a user's part is computed once."""
 KEPT = (1.0, 0.9999, 0.999, 0.99)
 """Shares of the values that a range is to hold, each tried."""
 
@@ -56,14 +58,13 @@ class Range:
 def products(model: bytes) -> list[MatrixProduct]:
     """The products that are worth it, in the order of the graph."""
     graph = onnx.load_from_string(model).graph
-    weights = {t.name: t.dims for t in graph.initializer if t.data_location == TensorProto.EXTERNAL}
+    weights = _weights(model)
     return [
         MatrixProduct(i, node.input[0], node.input[1], _result(node.output[0], graph))
         for i, node in enumerate(graph.node)
         if node.op_type == "MatMul"
         and node.input[0] not in weights
-        and len(weights.get(node.input[1], ())) == 2
-        and int(np.prod(weights[node.input[1]])) >= LEAST_WEIGHTS
+        and int(np.prod(weights.get(node.input[1], ()))) >= LEAST_WEIGHTS
     ]
 
 
@@ -100,7 +101,7 @@ def quantised(model: bytes, chosen: Sequence[MatrixProduct], ranges: Mapping[str
     graph, by_node = parsed.graph, {product.node: product for product in chosen}
     nodes: list[Any] = []
     constants = _Constants(graph)
-    columns = {t.name: t.dims[-1] for t in graph.initializer if t.data_location == TensorProto.EXTERNAL and t.dims}
+    weights = _weights(model)
     known: dict[str, str] = {}
 
     def again(name: str, made: list[Any]) -> None:
@@ -114,7 +115,7 @@ def quantised(model: bytes, chosen: Sequence[MatrixProduct], ranges: Mapping[str
                 again(product.value, _of_value(product.value, ranges[product.value], constants))
             if product.weight not in known:
                 rows = ranges[product.value].columns
-                again(product.weight, _of_weight(product.weight, columns[product.weight], rows, constants))
+                again(product.weight, _of_weight(product.weight, weights[product.weight][1], rows, constants))
             node.input[:] = [known[product.value], known[product.weight]]
         else:
             node.input[:] = [known.get(name, name) if name in results else name for name in node.input]
@@ -127,6 +128,18 @@ def quantised(model: bytes, chosen: Sequence[MatrixProduct], ranges: Mapping[str
     del graph.node[:]
     graph.node.extend(kept)
     return _bytes(parsed)
+
+
+def _weights(model: bytes) -> dict[str, tuple[int, int]]:
+    """Shapes of the matrices that follow from weights alone: weights, and parts of them."""
+    graph = onnx.shape_inference.infer_shapes(onnx.load_from_string(model)).graph
+    known = {t.name: tuple(t.dims) for t in graph.initializer if t.data_location == TensorProto.EXTERNAL}
+    fixed = {t.name for t in graph.initializer}
+    shapes = {value.name: tuple(d.dim_value for d in value.type.tensor_type.shape.dim) for value in graph.value_info}
+    for node in graph.node:
+        if node.op_type in PARTS and node.input[0] in known and fixed.issuperset(node.input[1:]):
+            known[node.output[0]] = shapes.get(node.output[0], ())
+    return {name: (dims[0], dims[1]) for name, dims in known.items() if len(dims) == 2 and 0 not in dims}
 
 
 def _result(value: str, graph: Any) -> str:

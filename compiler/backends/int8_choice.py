@@ -46,11 +46,12 @@ def in_int8(model: bytes, weights: Sequence[str], graph: DenseGraph, bound: floa
 
 def _ranges(model: bytes, candidates: Sequence[MatrixProduct], running: _Running) -> dict[str, Range]:
     results = {product.result for product in candidates}
-    values = running.values(model, [name for product in candidates for name in (product.value, product.result)])
+    inside = [name for p in candidates for name in (p.value, p.result, p.weight)]
+    values = running.values(model, inside)
     ranges = {name: measured(values[name]) for name in results}
     for product in candidates:
         if product.value not in ranges:
-            ranges[product.value] = measured(values[product.value], running.weight(product.weight))
+            ranges[product.value] = measured(values[product.value], values[product.weight])
     return ranges
 
 
@@ -63,16 +64,14 @@ class _Running:
         self._names = [output.name for output in graph.outputs]
         self._x = graph.sample(ROWS if graph.examples is None else min(ROWS, len(graph.examples)))
 
-    def weight(self, name: str) -> Matrix:
-        return self._values[name]
-
     def outputs(self, model: bytes) -> dict[str, Matrix]:
         return self._run(model, self._names)
 
     def values(self, model: bytes, names: Sequence[str]) -> dict[str, Matrix]:
         """Any values of the model's graph."""
-        inside = [name for name in dict.fromkeys(names) if name != INPUT]
-        return {INPUT: self._x, **self._run(telling(model, inside), inside)}
+        known = {INPUT: self._x, **self._values}
+        inside = [name for name in dict.fromkeys(names) if name not in known]
+        return known | self._run(telling(model, inside), inside)
 
     def _run(self, model: bytes, names: Sequence[str]) -> dict[str, Matrix]:
         options = self._library.SessionOptions()

@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
@@ -12,6 +13,7 @@ import compiler.backends.onnxruntime as onnxruntime_half
 from compiler.building.calibrate import Tolerance
 from compiler.building.compile import write_rows
 from processor.columns import Ragged
+from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, Corrupt
 from processor.machine import Machine, this_machine
 from processor.package.delta import Delta
@@ -159,3 +161,33 @@ def test_rows_of_another_width_are_not_compared_by(folder):
     (folder / "model.json").write_bytes(replace(manifest, executables=executables).to_json())
     with pytest.raises(Corrupt, match=r"'x' float32 \[1 to 256, 10\] wanted"):
         open_version(folder)
+
+
+def test_candidates_of_one_user_are_in_int8_too_and_the_users_part_never_is(tmp_path, data):
+    folder = publish(tmp_path / "repository", hidden=(256, 32)) / "ctr" / "1"
+    compiled(folder, ("onnxruntime",), precision="int8", data=data, bound=LOOSE, buckets=(1, 64))
+    entries = VersionReader(folder).manifest.executables
+    first = {(e.role, e.bucket): e.precision for e in reversed(entries)}
+    assert first == {
+        ("whole", 1): "int8",
+        ("whole", 64): "int8",
+        ("candidate", 64): "int8",
+        **{("user", bucket): "float32" for bucket in (1, 4, 16)},
+    }
+    candidate = next(e for e in entries if (e.role, e.precision) == ("candidate", "int8"))
+    nodes = onnx.load_from_string((folder / candidate.file).read_bytes()).graph.node
+    assert sum(node.op_type == "ReduceMax" for node in nodes) == 2, "the part of a weight is one of them"
+    n = 64
+    inputs = {
+        "user": np.full(n, 3, np.int64),
+        "tags": Ragged.of([[i % 5] for i in range(n)]),
+        "floats": np.linspace(-1, 1, 2 * n, dtype=np.float32).reshape(n, 2),
+    }
+    with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
+        got = processor.process(PredictRequest("ctr", inputs)).outputs["score"]
+        assert processor.replica("ctr").once is not None
+    compiled(folder, ("onnxruntime",), precision="float32", buckets=(1, 64))
+    with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
+        wanted = processor.process(PredictRequest("ctr", inputs)).outputs["score"]
+    np.testing.assert_allclose(got, wanted, atol=0.05)
+    assert (got != wanted).any()
