@@ -16,6 +16,7 @@ boolean_letters  whether JSON may hold true or false
 json_text        what a JSON text holds, told without parsing it
 wire_format      what a protobuf message holds, told without parsing it
 length_prefixed  byte strings that each stand behind their length
+adding           rows added up in registers
 conversion       float32 to what a table stores, and back
 covers           the cheapest buckets for every number of rows
 counting         what a batch was like, noted in one call

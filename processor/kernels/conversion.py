@@ -18,7 +18,6 @@ from numba import types
 from numba.extending import intrinsic
 
 from processor.kernels.pointers import (
-    add_f32x8,
     copy_f32x8,
     load_f32,
     load_f32_bits,
@@ -51,19 +50,23 @@ def _vector(kind, lanes):
     return ir.VectorType(kind, lanes)
 
 
-def _from_f16(builder, source, scale, lanes):
+def from_f32(builder, source, scale, lanes):
+    return builder.load(builder.inttoptr(source, _vector(ir.FloatType(), lanes).as_pointer()), align=4)
+
+
+def from_f16(builder, source, scale, lanes):
     half = builder.load(builder.inttoptr(source, _vector(ir.HalfType(), lanes).as_pointer()), align=2)
     return builder.fpext(half, _vector(ir.FloatType(), lanes))
 
 
-def _from_bf16(builder, source, scale, lanes):
+def from_bf16(builder, source, scale, lanes):
     wide = _vector(ir.IntType(32), lanes)
     bits = builder.load(builder.inttoptr(source, _vector(ir.IntType(16), lanes).as_pointer()), align=2)
     shifted = builder.shl(builder.zext(bits, wide), ir.Constant(wide, [16] * lanes))
     return builder.bitcast(shifted, _vector(ir.FloatType(), lanes))
 
 
-def _from_i8(builder, source, scale, lanes):
+def from_i8(builder, source, scale, lanes):
     floats = _vector(ir.FloatType(), lanes)
     steps = builder.load(builder.inttoptr(source, _vector(ir.IntType(8), lanes).as_pointer()), align=1)
     first = builder.insert_element(ir.Constant(floats, ir.Undefined), scale, ir.Constant(ir.IntType(32), 0))
@@ -71,17 +74,14 @@ def _from_i8(builder, source, scale, lanes):
     return builder.fmul(builder.sitofp(steps, floats), every)
 
 
-def _mover(read, lanes, add):
-    """(target, source, scale): `lanes` elements of another type to float32, stored or added to what is there."""
+def _mover(read, lanes):
+    """(target, source, scale): `lanes` elements of another type to float32."""
 
     @intrinsic
     def move(typingctx, target, source, scale):
         def codegen(context, builder, signature, args):
             pointer = builder.inttoptr(args[0], _vector(ir.FloatType(), lanes).as_pointer())
-            value = read(builder, args[1], args[2], lanes)
-            if add:
-                value = builder.fadd(builder.load(pointer, align=4), value)
-            builder.store(value, pointer, align=4)
+            builder.store(read(builder, args[1], args[2], lanes), pointer, align=4)
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64, types.float32), codegen
@@ -89,12 +89,9 @@ def _mover(read, lanes, add):
     return move
 
 
-copy_f16x8, copy_f16 = _mover(_from_f16, 8, False), _mover(_from_f16, 1, False)
-add_f16x8, add_f16 = _mover(_from_f16, 8, True), _mover(_from_f16, 1, True)
-copy_bf16x8, copy_bf16 = _mover(_from_bf16, 8, False), _mover(_from_bf16, 1, False)
-add_bf16x8, add_bf16 = _mover(_from_bf16, 8, True), _mover(_from_bf16, 1, True)
-copy_i8x8, copy_i8 = _mover(_from_i8, 8, False), _mover(_from_i8, 1, False)
-add_i8x8, add_i8 = _mover(_from_i8, 8, True), _mover(_from_i8, 1, True)
+copy_f16x8, copy_f16 = _mover(from_f16, 8), _mover(from_f16, 1)
+copy_bf16x8, copy_bf16 = _mover(from_bf16, 8), _mover(from_bf16, 1)
+copy_i8x8, copy_i8 = _mover(from_i8, 8), _mover(from_i8, 1)
 
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
@@ -105,16 +102,6 @@ def copy_row(target, source, width):
         copy_f32x8(target + 4 * j, source + 4 * j)
     for j in range(whole, width):
         store_f32(target + 4 * j, load_f32(source + 4 * j))
-
-
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
-def add_row(target, source, width):
-    """Adds width float32 to others."""
-    whole = width & ~7
-    for j in range(0, whole, 8):
-        add_f32x8(target + 4 * j, source + 4 * j)
-    for j in range(whole, width):
-        store_f32(target + 4 * j, load_f32(target + 4 * j) + load_f32(source + 4 * j))
 
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
@@ -139,28 +126,6 @@ def copy_typed(dtype, target, source, scale, width):
             copy_i8x8(target + 4 * j, source + j, step)
         for j in range(whole, width):
             copy_i8(target + 4 * j, source + j, step)
-
-
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
-def add_typed(dtype, target, source, scale, width):
-    """Adds width elements of any type but float32 to float32."""
-    whole, one = width & ~7, np.float32(1.0)
-    if dtype == FLOAT16:
-        for j in range(0, whole, 8):
-            add_f16x8(target + 4 * j, source + 2 * j, one)
-        for j in range(whole, width):
-            add_f16(target + 4 * j, source + 2 * j, one)
-    elif dtype == BFLOAT16:
-        for j in range(0, whole, 8):
-            add_bf16x8(target + 4 * j, source + 2 * j, one)
-        for j in range(whole, width):
-            add_bf16(target + 4 * j, source + 2 * j, one)
-    else:
-        step = load_f32(scale)
-        for j in range(0, whole, 8):
-            add_i8x8(target + 4 * j, source + j, step)
-        for j in range(whole, width):
-            add_i8(target + 4 * j, source + j, step)
 
 
 @nb.njit(nb.float32(nb.int64, nb.int64), cache=True, nogil=True, inline="always")

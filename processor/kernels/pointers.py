@@ -206,19 +206,6 @@ def copy_f32x8(typingctx, target, source):
 
 
 @intrinsic
-def add_f32x8(typingctx, target, source):
-    """Adds 8 float32 to 8 others, unaligned, each as a scalar addition would."""
-
-    def codegen(context, builder, signature, args):
-        target, source = (builder.inttoptr(a, FLOATS_8.as_pointer()) for a in args)
-        total = builder.fadd(builder.load(target, align=4), builder.load(source, align=4))
-        builder.store(total, target, align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
 def store_f32(typingctx, address, value):
     """Stores a float32 at an address."""
 

@@ -35,7 +35,8 @@ other table it is one. MAX_LENGTH counts keys, combiners and places count values
 import numba as nb
 import numpy as np
 
-from processor.kernels.conversion import FLOAT32, add_row, add_typed, copy_row, copy_typed
+from processor.kernels.adding import add_rows
+from processor.kernels.conversion import FLOAT32, copy_row, copy_typed
 from processor.kernels.index import ABSENT, home, probe_from
 from processor.kernels.movement import note, sampled
 from processor.kernels.pointers import (
@@ -132,18 +133,20 @@ def carry_out(count, block, tables, epoch, counts):
             for line in range(row, row + load_i64(table + ROW_NBYTES), LINE_NBYTES):
                 prefetch(line)
             store_i64(op + 16, row)
-    for op in range(block, block + count * OP_NBYTES, OP_NBYTES):
+    op, end = block, block + count * OP_NBYTES
+    while op < end:
         what, a, b = load_i64(op), load_i64(op + 8), load_i64(op + 16)
         target, width = load_i64(op + 24), load_i64(op + 32)
+        here = op
+        op += OP_NBYTES
         if what == COPY:
             copy_row(target, b, width)
-        elif what == ADD:
-            add_row(target, b, width)
+        elif what % TYPED == ADD:
+            while op < end and load_i64(op) == what and load_i64(op + 24) == target:
+                op += OP_NBYTES
+            add_rows(what // TYPED, target, here + 16, OP_NBYTES, (op - here) // OP_NBYTES, width)
         elif what >= TYPED:
-            if what % TYPED == COPY:
-                copy_typed(what // TYPED, target, b, load_i64(op + 40), width)
-            else:
-                add_typed(what // TYPED, target, b, load_i64(op + 40), width)
+            copy_typed(what // TYPED, target, b, load_i64(here + 40), width)
         elif what == CLEAR:
             for j in range(width):
                 store_f32(target + 4 * j, np.float32(0.0))
