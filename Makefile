@@ -20,7 +20,7 @@ KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality bench-growth bench-data bench-admission bench-tiers bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict-lookup bench-growth bench-data bench-admission bench-tiers bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -70,13 +70,16 @@ bench-train: .venv/.dev .venv/.kernels ## steps of training beside Keras' and Py
 bench-quality: .venv/.dev .venv/.kernels ## AUC beside Keras' and FuxiCTR's on MovieLens-1M; FRESHET_FUXICTR_PYTHON=a Python that has it; loadtest/results/train-quality.md
 	$(BIN)/python -m loadtest.bench.training.quality_race $(BENCH_ARGS)
 
+verdict-lookup: .venv/.dev .venv/.kernels ## lookups and pooling beside FBGEMM's CPU kernel; FRESHET_FBGEMM_PYTHON=a Python that has it; loadtest/results/verdict-lookup.md
+	$(BIN)/python -m loadtest.bench.verdict.lookup_race $(BENCH_ARGS)
+
 bench-growth: .venv/.dev .venv/.kernels ## a step of training while its table grows from 1 to 50 million rows; loadtest/results/train-growth.md
 	$(BIN)/python -m loadtest.bench.training.growth $(BENCH_ARGS)
 
 bench-data: .venv/.dev .venv/.kernels ## Parquet into batches against CSV and pyarrow alone
 	$(BIN)/python -m loadtest.bench.bench_data $(BENCH_ARGS)
 
-bench-admission: .venv/.dev .venv/.kernels ## admission, eviction and hashed tables: rows and bytes against AUC; DATA=folder of ml-1m and criteo
+bench-admission: .venv/.dev .venv/.kernels ## admission, eviction and hashed tables: rows and bytes against AUC, on ml-1m and criteo
 	$(BIN)/python -m loadtest.bench.bench_admission $(BENCH_ARGS)
 
 bench-tiers: .venv/.dev .venv/.kernels ## tables four times their memory in training, from the disk; loadtest/results/train-tiers.md

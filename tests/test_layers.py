@@ -90,6 +90,7 @@ HEAVY_HOMES = (
     "loadtest/peers/fastapi_tf/",
     "loadtest/bench/training/fuxictr_side.py",
     "loadtest/bench/training/torch_side.py",
+    "loadtest/bench/verdict/fbgemm_side.py",
 )
 
 

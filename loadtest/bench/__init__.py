@@ -2,6 +2,7 @@
 
 scenarios       the scenarios of `make bench`
 training        `make bench-train`
+verdict         `make verdict-lookup`
 harness         what scenarios share: repository, payloads, servers, the form of results
 pairs           two things run in turn, compared pair by pair
 bench_report    the page of `make bench`

@@ -14,4 +14,4 @@ keras_quality  plain Keras, the same network
 fuxictr_side  FuxiCTR's DCN-v2, in a process and environment of its own
 """
 
-__all__: list[str] = []
+__all__ = ["race", "turns"]

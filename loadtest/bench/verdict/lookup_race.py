@@ -1,0 +1,94 @@
+"""`make verdict-lookup`: lookups and pooling beside FBGEMM's CPU kernel; loadtest/results/verdict-lookup.md.
+
+8 tables of 200,000 rows of 128, lists of 1 to 39 ids a row drawn from a power law, 512 rows a call, sums in float32,
+one thread each; each side in a process of its own, all alive at once, in turn. Freshet finds each id in its table's
+index and reads the row as of a generation. FBGEMM reads rows by their numbers, or finds them by the hash that it has
+for pruned tables, at its default load. A ratio is FBGEMM's time over Freshet's in one round: above 1 Freshet is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from loadtest.bench.training.race import WARM_STEPS, Contestant, RunningSide
+from loadtest.bench.verdict.lookup_shape import lists
+from loadtest.reports.report import machine, opening, origin
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parents[1] / "results"
+TYPES = ("float32", "float16", "int8")
+OURS, NUMBER, HASH = "Freshet", "FBGEMM, by row number", "FBGEMM, by its hash"
+
+
+def contestants(kind: str, python: str) -> list[Contestant]:
+    side = str(HERE / "fbgemm_side.py")
+    return [
+        Contestant(OURS, kind, [sys.executable, str(HERE / "pooling_side.py"), kind]),
+        Contestant(NUMBER, kind, [python, side, kind, "number"]),
+        Contestant(HASH, kind, [python, side, kind, "hash"]),
+    ]
+
+
+def raced(kind: str, python: str, rounds: int, calls: int, console: Console) -> dict[str, list[float]]:
+    """By side, seconds a call in each round."""
+    running = [RunningSide(contestant) for contestant in contestants(kind, python)]
+    found: dict[str, list[float]] = {side.contestant.name: [] for side in running}
+    try:
+        for side in running:
+            side.learn(WARM_STEPS)
+        for number in range(rounds):
+            for side in running if number % 2 else running[::-1]:
+                found[side.contestant.name].append(side.learn(calls)["wall_s"] / calls)
+    finally:
+        for side in running:
+            side.close()
+    console.print(f"  {kind}: " + ", ".join(f"{name} {min(times) * 1e3:.2f} ms" for name, times in found.items()))
+    return found
+
+
+def page(results: dict[str, Any]) -> str:
+    """verdict-lookup.md."""
+    ids = sum(map(len, lists()[0]))
+    lines = opening("Lookups beside FBGEMM", __doc__, results)
+    lines += ["| rows as | side | ns an id | its time over Freshet's |", "|---|---|---:|---:|"]
+    for kind, sides in results["races"].items():
+        for name, times in sides.items():
+            ratios = sorted(theirs / ours for theirs, ours in zip(times, sides[OURS]))
+            told = "1" if name == OURS else f"**{statistics.median(ratios):.2f}** ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            lines.append(f"| {kind} | {name} | {statistics.median(times) / ids * 1e9:.1f} | {told} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make verdict-lookup", description=__doc__)
+    add = parser.add_argument
+    add("--rounds", type=int, default=11)
+    add("--calls", type=int, default=200, help="of a turn")
+    add(
+        "--fbgemm",
+        default=os.environ.get("FRESHET_FBGEMM_PYTHON", ""),
+        help="a Python that has torch and fbgemm-gpu-cpu",
+    )
+    add("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    if not arguments.fbgemm:
+        parser.error("--fbgemm or FRESHET_FBGEMM_PYTHON is to name a Python that has torch and fbgemm-gpu-cpu")
+    console = Console(stderr=True, highlight=False)
+    results = {"machine": machine(), "origin": origin("verdict-lookup", "BENCH_ARGS", sys.argv[1:]), "races": {}}
+    for kind in TYPES:
+        results["races"][kind] = raced(kind, arguments.fbgemm, arguments.rounds, arguments.calls, console)
+    (arguments.out / "verdict-lookup.json").write_text(json.dumps(results, indent=1) + "\n")
+    (arguments.out / "verdict-lookup.md").write_text(page(results))
+    print(page(results))
+
+
+if __name__ == "__main__":
+    main()
