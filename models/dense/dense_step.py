@@ -107,8 +107,8 @@ class DenseStep:
         self._filled = self._parts("gradients", rows)
         self._mover(len(self._filled))
 
-    def fill(self, rows: int, write: Write, alone: bool = False) -> None:
-        """Takes x [rows, width] for the next step, for which it is ready(). alone: in the caller's thread."""
+    def fill(self, write: Write, alone: bool = False) -> None:
+        """Takes the rows that it is ready() for. alone: in the caller's thread."""
         self._crew.run([partial(part.fill, write) for part in self._filled], alone)
 
     def gradients(self, label: Float32s, weight: Float32s | None = None) -> tuple[float, list[tuple[int, Float32s]]]:

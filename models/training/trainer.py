@@ -147,7 +147,7 @@ class Trainer:
             found = self._crew.run([partial(self._insert, name, bound) for name in self.tables], bound.ids < FEW_IDS)
             refs = dict(item for table in found for item in table)
             with self._pooling(bound) as write:
-                self.dense.fill(bound.rows, write, bound.ids < FEW_IDS)
+                self.dense.fill(write, bound.ids < FEW_IDS)
         with self.profile.timed_process("step"):
             self._set_rates(self.steps)
             loss, grads = self.dense.gradients(work.batch.label, work.batch.weight)

@@ -33,7 +33,7 @@ def make_step(threads, arch="deepfm", options=None, **model):
 def learn(step, x, label, weight=None):
     """(loss, gradient by x, how many parts)"""
     step.ready(len(x))
-    step.fill(len(x), lambda start, stop, room: np.copyto(room, x[start:stop]))
+    step.fill(lambda start, stop, room: np.copyto(room, x[start:stop]))
     loss, pieces = step.gradients(label, weight)
     step.move()
     assert [start for start, _ in pieces] == list(itertools.accumulate([0, *(len(p) for _, p in pieces)]))[:-1]

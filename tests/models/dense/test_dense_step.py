@@ -31,7 +31,7 @@ def make_step(arch="deepfm", **model):
 
 def learn(step, x, label):
     step.ready(len(x))
-    step.fill(len(x), lambda start, stop, room: np.copyto(room, x[start:stop]))
+    step.fill(lambda start, stop, room: np.copyto(room, x[start:stop]))
     loss, _ = step.gradients(label)
     step.move()
     return loss
