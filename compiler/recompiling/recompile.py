@@ -74,6 +74,7 @@ class Report:
     others: dict[str, Calibration]
     passes: list[str]
     skipped: list[str]
+    told: list[str] = field(default_factory=list)
 
     @property
     def chosen(self) -> dict[int, ExecutableEntry]:
@@ -102,8 +103,7 @@ def compile_version(folder: Path, options: CompileOptions, reporter: Reporter) -
         try:
             found = parts(graph, before.features, buckets)
             rows = _rows(graph, reader, max(*buckets, GENERATED_ROWS)) if given is None else given
-            if given is None and options.precision not in (AUTO, "float32"):
-                skipped.append(f"{options.precision}: without rows of practice it was calibrated on generated ones")
+            told = [] if given is not None else _unchecked(options)
             compiling = RoleCompiler(folder, skipped, options.precision, options.bound, reporter)
             calibrations = compiling.all(found, before.features, wanted, rows, labelled)
             if options.precision not in (AUTO, *(e.precision for e in calibrations[WHOLE].measured)):
@@ -118,7 +118,7 @@ def compile_version(folder: Path, options: CompileOptions, reporter: Reporter) -
             file.write(text)
         _remove(folder, _files(folder) - executable_files(manifest) - executable_files(before))
     others = {role: calibration for role, calibration in calibrations.items() if role != WHOLE}
-    return Report(manifest, calibrations[WHOLE], others, found.lines(), skipped)
+    return Report(manifest, calibrations[WHOLE], others, found.lines(), skipped, told)
 
 
 def find_version(target: str, repository: str | None, version: int | None) -> Path:
@@ -176,6 +176,16 @@ def _wanted(options: CompileOptions, checked: bool) -> tuple[list[Variant], list
     if options.precision not in (AUTO, *(v.precision for v in wanted)):
         raise BadInput(f"precision: no backend here computes in {options.precision}; {AUTO} takes what there is")
     return [replace(v, bound=options.bound.error) for v in wanted], skipped
+
+
+def _unchecked(options: CompileOptions) -> list[str]:
+    """What there is to say where no rows of practice are."""
+    wanted = "--data with labelled rows, or recorded requests (freshet recordings warmup), let"
+    if options.precision == "float32" or any(":" in text for text in options.backends):
+        return []
+    if options.precision == AUTO:
+        return [f"precision: float32 alone, as there is nothing to check a lower one by: {wanted} it be faster"]
+    return [f"precision: {options.precision} was calibrated and checked on generated rows: {wanted} it be on real ones"]
 
 
 def _buckets(graph: DenseGraph, reader: VersionReader, options: CompileOptions) -> list[int]:

@@ -27,7 +27,8 @@ def test_compile_says_what_serves_each_batch_size_and_what_was_not_compiled(tmp_
     assert lines[0].startswith(
         "backend openvino: the library openvino is not installed: pip install 'freshet-serving[openvino]'"
     )
-    assert lines[1].startswith("bench 1: 1: onnxruntime ")
+    assert lines[1].startswith("precision: float32 alone, as there is nothing to check a lower one by: --data")
+    assert lines[2].startswith("bench 1: 1: onnxruntime ")
     table = run(*chosen, "--report")
     assert "bench 1: us a run, one thread" in table
     assert "onnxruntime" in table
