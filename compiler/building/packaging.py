@@ -14,7 +14,7 @@ from compiler.building.compile import BUCKETS, compile_graph, variants
 from compiler.building.parts import Parts, parts
 from compiler.building.role_compiler import RoleCompiler
 from compiler.dense.dense_graph import DenseGraph
-from processor.package.manifest import WHOLE, ExecutableEntry, Manifest
+from processor.package.manifest import CANDIDATE, WHOLE, ExecutableEntry, Manifest
 from processor.package.repository import Repository
 from processor.package.version import DENSE, GRAPH, VersionReader, VersionWriter, table_file
 from processor.package.warmup import carry_warmup
@@ -75,7 +75,7 @@ def publish(
         outputs=graph.outputs,
         dense={name: list(array.shape) for name, array in graph.weights.items()},
         executables=executables,
-        user_width=compiled.user_width,
+        user_width=compiled.user_width if any(e.role == CANDIDATE for e in executables) else 0,
         notes={**draft.notes, "passes": compiled.lines(), **notes},
     )
     return VersionReader(writer.commit(manifest))
@@ -97,10 +97,10 @@ def _measured(
     wanted = [replace(v, bound=lower.bound.error) for v in variants("onnxruntime") if not v.target]
     calibrations = compiler.all(compiled, draft.features, wanted, lower.rows.x, lower.rows)
     executables = compiler.chosen(calibrations)
-    kept = {entry.file for entry in executables}
-    for entry in (entry for calibration in calibrations.values() for entry in calibration.measured):
-        if entry.file not in kept:
-            (folder / entry.file).unlink(missing_ok=True)
+    kept = {name for entry in executables for name in (entry.file, entry.origin, entry.rows)}
+    for path in (folder / "compiled").rglob("*"):
+        if path.is_file() and path.relative_to(folder).as_posix() not in kept:
+            path.unlink()
     refused = [line for calibration in calibrations.values() for line in calibration.refused]
     notes = {"precision": lower.precision, "refused": [*compiler.skipped, *refused], "max_error": lower.bound.error}
     return executables, {"compile": notes | {"auc_change": calibrations[WHOLE].auc}}

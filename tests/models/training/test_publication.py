@@ -10,6 +10,7 @@ pytest.importorskip("tensorflow", reason="publishing needs the train extra")
 
 from models.training.loop import TrainingRun
 from models.training.publication import MOST_COUNTED, _packed
+from processor.backends.opening import executable_files
 from processor.machine import this_machine
 from processor.package.repository import Repository
 from tests.models.training.streams import MixedSource, make_config
@@ -53,6 +54,8 @@ def test_a_training_file_may_want_versions_in_int8_and_gets_float32_with_the_rea
     assert {e.precision for e in whole} == precisions
     assert any("int8: scores change by" in note for note in notes) == ("int8" not in precisions)
     assert package.manifest.notes["compile"]["precision"] == "int8"
+    there = {p.relative_to(package.folder).as_posix() for p in (package.folder / "compiled").rglob("*") if p.is_file()}
+    assert there == executable_files(package.manifest)
     if "int8" in precisions:
         assert {(e.max_error, bool(e.rows)) for e in whole if e.precision == "int8"} == {(0.05, True)}
         assert set(open_version(package.folder).replicas.computes.values()) == {"onnxruntime int8"}
