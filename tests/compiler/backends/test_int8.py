@@ -12,9 +12,13 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 from compiler.backends.int8 import LEVELS, Range, measured, products, quantised, telling
 from compiler.backends.onnxruntime import to_onnx
+from processor.machine import this_machine
 from tests.compiler.building.test_compile import make_graph, rows
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8"),
+]
 
 
 @pytest.fixture(scope="module")

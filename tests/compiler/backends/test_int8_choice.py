@@ -11,9 +11,13 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 from compiler.backends.int8_choice import in_int8
 from compiler.backends.onnxruntime import to_onnx
 from processor.errors import BadInput
+from processor.machine import this_machine
 from tests.compiler.building.test_compile import make_graph, rows
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8"),
+]
 
 
 @pytest.fixture(scope="module")
