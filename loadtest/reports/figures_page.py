@@ -7,12 +7,14 @@ that is not there yet is said to be missing. Only what tests and other programs 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loadtest.reports.report import WAYS, spread, table, told
+from loadtest.reports.training_figures import lookups, quality, steps
 
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "loadtest" / "results", ROOT / "docs" / "figures.md"
@@ -109,6 +111,28 @@ def table_runs() -> dict[str, Run]:
         return {}
     figures = {what: ReportFigure(text) for part in document["sections"].values() for what, text in part.items()}
     return {"tables": Run(_made(document), figures)}
+
+
+def training_runs() -> dict[str, Run]:
+    """The reports of training and of lookups, by name."""
+    reports = {"train": steps, "train-quality": quality, "verdict-lookup": lookups}
+    found = {}
+    for name, figures in reports.items():
+        if document := _read(f"{name}.json", {}):
+            named = figures(document).items()
+            form = _difference if name == "train-quality" else _ratio
+            found[name] = Run(_made(document), {what: form(_quartiles(values), aim) for what, (values, aim) in named})
+    return found
+
+
+def _difference(values: Mapping[str, float], goal: tuple[str, float]) -> ReportFigure:
+    interval = f"{values['low']:+.4f} to {values['high']:+.4f}"
+    return ReportFigure(f"{values['median']:+.4f}", interval, _ratio(values, goal).aim)
+
+
+def _quartiles(values: Sequence[float]) -> dict[str, float]:
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": median, "low": low, "high": high, "rounds": len(values)}
 
 
 def _peer(title: str, name: str) -> Section:
@@ -316,6 +340,49 @@ SECTIONS: tuple[Section, ...] = (
                 f"all buckets from disk, no TensorFlow: {name}": f"all buckets load in 1 s without TensorFlow: {name}"
                 for name in ("onnxruntime", "xla", "openvino")
             },
+        },
+    ),
+    Section(
+        "A step of training: a peer's time over ours, 8 ids a row of dim 16, layers 256-128-64",
+        training_runs,
+        "train",
+        "make bench-train",
+        {
+            f"{said}, {batch:,} rows, {ids:,} ids a feature": f"{name}, {batch} {ids}"
+            for batch, ids in ((4096, 20_000), (512, 20_000), (4096, 1_000_000))
+            for name, said in (
+                ("PyTorch", "PyTorch"),
+                ("Keras", "Keras"),
+                ("overlap", "ours over all cores at work all the time"),
+            )
+        },
+    ),
+    Section(
+        "Quality on MovieLens-1M, three seeds: our AUC less a peer's",
+        training_runs,
+        "train-quality",
+        "make bench-quality",
+        {
+            "`deepfm`, Keras": "deepfm, Keras",
+            "`dcn`, Keras": "dcn, Keras",
+            "`dcn`, FuxiCTR": "dcn, FuxiCTR",
+            "`dlrm`, Keras": "dlrm, Keras",
+            **{
+                f"`{arch}`, Keras, {said}": f"{arch}, Keras, label {label}"
+                for arch in ("mmoe", "esmm")
+                for label, said in enumerate(("rated 4 or more", "rated 5"))
+            },
+        },
+    ),
+    Section(
+        "Lookups and pooling of rows of 128: the time of FBGEMM's CPU kernel over ours",
+        training_runs,
+        "verdict-lookup",
+        "make verdict-lookup",
+        {
+            f"{kind}, {said}": f"{kind}, FBGEMM, {said}"
+            for kind in ("float32", "float16", "int8")
+            for said in ("by its hash", "by row number")
         },
     ),
     Section(

@@ -1,0 +1,40 @@
+"""Figures of training are those of the rounds of its reports."""
+
+import pytest
+
+from loadtest.reports.training_figures import lookups, quality, steps
+
+
+def test_a_peers_step_is_held_against_ours_round_by_round_and_ours_against_all_cores():
+    turns = {
+        "Freshet": [[2.0, 3.0], [4.0, 4.0]],
+        "Keras": [[4.0, 9.0], [6.0, 9.0]],
+        "PyTorch": [[3.0, 9.0], [3.0, 9.0]],
+    }
+    found = steps({"machine": {"cores": 2}, "races": {"512 20000": {"turns": turns}}})
+    assert found == {
+        "Keras, 512 20000": ([2.0, 1.5], (">=", 2.0)),
+        "PyTorch, 512 20000": ([1.5, 0.75], (">=", 1.5)),
+        "overlap, 512 20000": ([pytest.approx(4 / 3), 2.0], ("<=", 1.25)),
+    }
+
+
+def test_quality_is_ours_less_the_peers_by_seed_with_the_settings_that_all_seeds_have():
+    def runs(*aucs):
+        return {str(seed): {"auc": [auc, auc / 2]} for seed, auc in enumerate(aucs)}
+
+    sides = {
+        "Freshet": {"its own": runs(0.8, 0.7)},
+        "Keras": {"tried": runs(0.9), "best": runs(0.75, 0.75)},
+        "Freshet in order": {"its own": runs(0.1, 0.1)},
+    }
+    found = quality({"archs": {"mmoe": sides}})
+    assert found == {
+        "mmoe, Keras, label 0": ([pytest.approx(0.05), pytest.approx(-0.05)], (">=", -0.001)),
+        "mmoe, Keras, label 1": ([pytest.approx(0.025), pytest.approx(-0.025)], (">=", -0.001)),
+    }
+
+
+def test_lookups_are_by_row_type_and_by_how_rows_are_found():
+    races = {"int8": {"Freshet": [2.0, 4.0], "FBGEMM, by its hash": [3.0, 2.0]}}
+    assert lookups({"races": races}) == {"int8, FBGEMM, by its hash": ([1.5, 0.5], (">=", 1.0))}
