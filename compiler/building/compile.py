@@ -14,7 +14,7 @@ import numpy as np
 
 from compiler.backends.base import Compiled, Half, Lowered, Variant
 from compiler.dense.dense_graph import DenseGraph, Matrix
-from processor.backends.bounded import MAX_ROWS, ROWS
+from processor.backends.bounded import MAX_ROWS, ROWS, row_errors
 from processor.backends.capsule import pack, sha256
 from processor.backends.opening import Opened, open_programs
 from processor.backends.registry import builtin
@@ -138,18 +138,8 @@ def load(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEn
 
 
 def largest_error(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
-    """The largest difference of any output: absolute below 1, relative above. Infinity where one is a number and the
-    other is not, or another infinity."""
-    worst = 0.0
-    for name, values in got.items():
-        reference = wanted[name][: len(values)]
-        finite = np.isfinite(reference)
-        same = np.array_equal(values[~finite], reference[~finite], equal_nan=True)
-        if not same or not np.isfinite(values[finite]).all():
-            return float("inf")
-        difference = np.abs(values[finite] - reference[finite]) / np.maximum(1.0, np.abs(reference[finite]))
-        worst = max(worst, float(difference.max(initial=0.0)))
-    return worst
+    """The largest difference of any output (processor.backends.bounded.row_errors)."""
+    return float(row_errors(got, wanted).max(initial=0.0))
 
 
 def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> None:

@@ -380,7 +380,7 @@ SECTIONS: tuple[Section, ...] = (
         "verdict-lookup",
         "make verdict-lookup",
         {
-            f"{kind}, {said}": f"{kind}, FBGEMM, {said}"
+            f"{kind}, {said}": f"FBGEMM, {said}, {kind}"
             for kind in ("float32", "float16", "int8")
             for said in ("by its hash", "by row number")
         },

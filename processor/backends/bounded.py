@@ -28,9 +28,9 @@ ROWS = "x"
 MAX_ROWS = 256
 
 
-def typical_error(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> float:
-    """The 99th percentile over rows of how far any output of a row is off: absolute below 1, relative above. Infinity
-    where one is a number and the other is not, or another infinity."""
+def row_errors(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> NDArray[Any]:
+    """How far any output of each row is off: absolute below 1, relative above. Infinity, for all rows, where one is a
+    number and the other is not, or another infinity."""
     worst: NDArray[Any] = np.zeros(1)
     for name, values in got.items():
         reference = wanted[name][: len(values)]
@@ -38,11 +38,16 @@ def typical_error(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> fl
         if not np.array_equal(finite, np.isfinite(values)) or not np.array_equal(
             values[~finite], reference[~finite], equal_nan=True
         ):
-            return float("inf")
+            return np.array([np.inf])
         off = np.abs(np.where(finite, values, 0) - np.where(finite, reference, 0))
         off /= np.maximum(1.0, np.abs(np.where(finite, reference, 0)))
-        worst = np.maximum(worst, off.max(axis=1, initial=0.0))
-    return float(np.quantile(worst, SHARE, method="higher"))
+        worst = np.maximum(worst, off.reshape(len(off), -1).max(axis=1, initial=0.0))
+    return worst
+
+
+def typical_error(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> float:
+    """The 99th percentile of row_errors()."""
+    return float(np.quantile(row_errors(got, wanted), SHARE, method="higher"))
 
 
 def outputs_of(executable: Executable, x: Matrix, columns: Mapping[str, int]) -> dict[str, Matrix]:

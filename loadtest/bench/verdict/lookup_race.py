@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from loadtest.bench.training.race import WARM_STEPS, Contestant, RunningSide
+from loadtest.bench.training.race import Contestant, race, ratios
 from loadtest.bench.verdict.lookup_shape import lists
 from loadtest.reports.report import machine, opening, origin
 
@@ -37,33 +37,18 @@ def contestants(kind: str, python: str) -> list[Contestant]:
     ]
 
 
-def raced(kind: str, python: str, rounds: int, calls: int, console: Console) -> dict[str, list[float]]:
-    """By side, seconds a call in each round."""
-    running = [RunningSide(contestant) for contestant in contestants(kind, python)]
-    found: dict[str, list[float]] = {side.contestant.name: [] for side in running}
-    try:
-        for side in running:
-            side.learn(WARM_STEPS)
-        for number in range(rounds):
-            for side in running if number % 2 else running[::-1]:
-                found[side.contestant.name].append(side.learn(calls)["wall_s"] / calls)
-    finally:
-        for side in running:
-            side.close()
-    console.print(f"  {kind}: " + ", ".join(f"{name} {min(times) * 1e3:.2f} ms" for name, times in found.items()))
-    return found
-
-
 def page(results: dict[str, Any]) -> str:
     """verdict-lookup.md."""
     ids = sum(map(len, lists()[0]))
     lines = opening("Lookups beside FBGEMM", __doc__, results)
     lines += ["| rows as | side | ns an id | its time over Freshet's |", "|---|---|---:|---:|"]
-    for kind, sides in results["races"].items():
-        for name, times in sides.items():
-            ratios = sorted(theirs / ours for theirs, ours in zip(times, sides[OURS]))
-            told = "1" if name == OURS else f"**{statistics.median(ratios):.2f}** ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-            lines.append(f"| {kind} | {name} | {statistics.median(times) / ids * 1e9:.1f} | {told} |")
+    for kind, result in results["races"].items():
+        for name, turns in result["turns"].items():
+            found = sorted(ratios(result, name))
+            told = "1" if name == OURS else f"**{statistics.median(found):.2f}** ({found[0]:.2f} to {found[-1]:.2f})"
+            lines.append(
+                f"| {kind} | {name} | {statistics.median(wall for wall, _ in turns) / ids * 1e9:.1f} | {told} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -71,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make verdict-lookup", description=__doc__)
     add = parser.add_argument
     add("--rounds", type=int, default=11)
-    add("--calls", type=int, default=200, help="of a turn")
+    add("--seconds", type=float, default=0.5, help="length of a turn")
     add(
         "--fbgemm",
         default=os.environ.get("FRESHET_FBGEMM_PYTHON", ""),
@@ -84,7 +69,9 @@ def main() -> None:
     console = Console(stderr=True, highlight=False)
     results = {"machine": machine(), "origin": origin("verdict-lookup", "BENCH_ARGS", sys.argv[1:]), "races": {}}
     for kind in TYPES:
-        results["races"][kind] = raced(kind, arguments.fbgemm, arguments.rounds, arguments.calls, console)
+        console.print(f"[bold]rows as {kind}[/bold]")
+        sides = contestants(kind, arguments.fbgemm)
+        results["races"][kind] = race(sides, arguments.rounds, arguments.seconds, console)
     (arguments.out / "verdict-lookup.json").write_text(json.dumps(results, indent=1) + "\n")
     (arguments.out / "verdict-lookup.md").write_text(page(results))
     print(page(results))
